@@ -1,0 +1,72 @@
+"""What an evaluation of both objectives says, beside the figures that need no model."""
+
+import math
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import EvalPrediction
+
+from .tokenizer import TokenizedCorpus
+
+
+def unigram_log_probs(corpus: TokenizedCorpus, vocab_size: int) -> torch.Tensor:
+    """Log-probability of each token id by its count in `corpus`, one added to each count: (vocab_size,)."""
+    counts = np.bincount(corpus.tokens, minlength=vocab_size) + 1.0
+    return torch.from_numpy(np.log(counts / counts.sum())).float()
+
+
+class PreTrainingMetrics:
+    """MLM loss, perplexity and accuracy, NSP loss and accuracy, for Trainer with `batch_eval_metrics=True`.
+
+    Use the object as `compute_metrics`, and its `per_row` as `preprocess_logits_for_metrics`: each batch is reduced
+    to a few sums per row on the device it is on, so no logits are kept. The baselines come from the same rows: for
+    MLM the cross entropy of the training text's unigrams at the masked positions, for NSP the commoner label.
+    """
+
+    COLUMNS = ("mlm_loss", "mlm_correct", "mlm_unigram_loss", "mlm_count", "nsp_loss", "nsp_correct", "nsp_label")
+
+    def __init__(self, unigram_log_probs: torch.Tensor):
+        self.unigram_log_probs = unigram_log_probs
+        self.sums = torch.zeros(len(self.COLUMNS), dtype=torch.float64)
+        self.rows = 0
+
+    def per_row(self, logits: tuple[torch.Tensor, ...], labels: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Logits (B, S, V), (B, 2) and labels (B, S), (B,) → the sums of each row (B, len(COLUMNS))."""
+        prediction_logits, seq_relationship_logits = logits
+        labels, next_sentence_label = labels
+        masked = labels.ne(-100)  # (B, S)
+        unigrams = self.unigram_log_probs.to(labels.device)[labels.clamp(min=0)]  # (B, S)
+        losses = F.cross_entropy(prediction_logits.float().transpose(1, 2), labels, reduction="none")  # 0 at -100
+        columns = [
+            losses.sum(-1),
+            (prediction_logits.argmax(-1) == labels).sum(-1),
+            -(unigrams * masked).sum(-1),
+            masked.sum(-1),
+            F.cross_entropy(seq_relationship_logits.float(), next_sentence_label, reduction="none"),
+            seq_relationship_logits.argmax(-1) == next_sentence_label,
+            next_sentence_label,
+        ]
+        return torch.stack([column.float() for column in columns], dim=1)
+
+    def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float]:
+        per_row = prediction.predictions.double().cpu()  # (B, len(COLUMNS))
+        self.sums += per_row.sum(0)
+        self.rows += len(per_row)
+        if not compute_result:
+            return {}
+        total, rows = dict(zip(self.COLUMNS, self.sums.tolist(), strict=True)), self.rows
+        self.sums.zero_()
+        self.rows = 0
+        masked = max(total["mlm_count"], 1)
+        shares = [total["nsp_label"] / rows, 1 - total["nsp_label"] / rows]
+        return {
+            "mlm_loss": total["mlm_loss"] / masked,
+            "mlm_unigram_loss": total["mlm_unigram_loss"] / masked,
+            "mlm_perplexity": math.exp(min(total["mlm_loss"] / masked, 700)),  # 700: still a finite float
+            "mlm_accuracy": total["mlm_correct"] / masked,
+            "nsp_loss": total["nsp_loss"] / rows,
+            "nsp_majority_loss": -sum(share * math.log(share) for share in shares if share > 0),
+            "nsp_accuracy": total["nsp_correct"] / rows,
+            "nsp_majority_accuracy": max(shares),
+        }

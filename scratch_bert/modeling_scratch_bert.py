@@ -1,0 +1,705 @@
+"""BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805) from embeddings to task heads, read top to bottom.
+
+Dimensions, in comments and docstrings:
+    B  rows in the batch        H  hidden size               V  vocabulary size
+    S  tokens in a row          A  attention heads           L  labels of a task
+    P  position embeddings      D  size of one head          C  choices of a question
+                                F  feed-forward size
+
+Parameter names are those of BERT's published checkpoints, so that weights go both ways without renaming.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPooling,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    NextSentencePredictorOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
+
+from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
+
+
+# ------------------------------------------------------------------------------------------------- input checks
+
+
+def check_range(name: str, ids: torch.Tensor, size: int, size_name: str) -> None:
+    """Raise `IndexError` if an id in `ids` (any shape) is not in [0, size).
+
+    On the CPU only: on an accelerator, reading the extremes would make the host wait for the device.
+    """
+    if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
+        return
+    low, high = (int(extreme) for extreme in ids.aminmax())
+    if low < 0 or high >= size:
+        raise IndexError(
+            f"{name} must lie between 0 and {size - 1} ({size_name} is {size}), but they run from {low} to {high}."
+        )
+
+
+def check_shape(name: str, tensor: torch.Tensor | None, *allowed: tuple[int, ...]) -> None:
+    """Raise `ValueError` if `tensor` is given and its shape is none of `allowed`."""
+    if tensor is not None and tuple(tensor.shape) not in allowed:
+        expected = " or ".join(str(tuple(int(size) for size in shape)) for shape in allowed)
+        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, but these inputs need {expected}.")
+
+
+# --------------------------------------------------------------------------------------------------- embeddings
+
+
+class ScratchBertSinusoidalPositions(nn.Module):
+    """Fixed position embeddings: sines in the even columns, cosines in the odd ones (Vaswani et al., 2017, 3.5)."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.table_shape = (config.max_position_embeddings, config.hidden_size)
+        self.register_buffer("weight", self.table(), persistent=False)  # (P, H)
+
+    def table(self) -> torch.Tensor:
+        length, width = self.table_shape
+        wavelengths = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))  # (⌈H/2⌉,)
+        angles = torch.arange(length)[:, None] * wavelengths  # (P, ⌈H/2⌉)
+        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]  # (P, H)
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(position_ids, self.weight)
+
+
+class ScratchBertEmbeddings(nn.Module):
+    """Word + position + segment embeddings, LayerNorm, dropout (paper, section 3, figure 2)."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.config = config
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        # Learned positions start as small as the words do (std 0.02). Sines do not, and would drown them: so there
+        # the words are scaled up by √H, as in the sinusoids' own paper (Vaswani et al., 2017, section 3.4).
+        if config.position_embedding_type == "sinusoidal":
+            self.position_embeddings = ScratchBertSinusoidalPositions(config)
+            self.word_scale = math.sqrt(config.hidden_size)
+        else:
+            self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            self.word_scale = 1.0
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        # Named as in old checkpoints, which hold a key for it that transformers then knows to skip.
+        self.register_buffer("position_ids", torch.arange(config.max_position_embeddings)[None], persistent=False)
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,  # (B, S)
+        token_type_ids: torch.Tensor | None,  # (B, S)
+        position_ids: torch.Tensor | None,  # (B, S) or (1, S)
+        inputs_embeds: torch.Tensor | None,  # (B, S, H)
+    ) -> torch.Tensor:
+        config = self.config
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("Pass either input_ids or inputs_embeds, and not both.")
+        given = input_ids if input_ids is not None else inputs_embeds
+        if given.dim() != (2 if inputs_embeds is None else 3):
+            wanted = "input_ids of shape (B, S)" if inputs_embeds is None else "inputs_embeds of shape (B, S, H)"
+            raise ValueError(f"The model takes {wanted}, got the shape {tuple(given.shape)}.")
+        rows, length = given.shape[:2]
+
+        if position_ids is None:
+            if length > config.max_position_embeddings:
+                raise ValueError(
+                    f"The rows are {length} tokens long, but the model has max_position_embeddings="
+                    f"{config.max_position_embeddings} positions. Truncate the text to that length."
+                )
+            position_ids = self.position_ids[:, :length]  # (1, S)
+        else:
+            check_shape("position_ids", position_ids, (rows, length), (1, length))
+            check_range("position_ids", position_ids, config.max_position_embeddings, "max_position_embeddings")
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(position_ids)
+        else:
+            check_shape("token_type_ids", token_type_ids, (rows, length))
+            check_range("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
+        if inputs_embeds is None:
+            check_range("input_ids", input_ids, self.word_embeddings.num_embeddings, "vocab_size")
+            inputs_embeds = self.word_embeddings(input_ids)  # (B, S, H)
+        else:
+            check_shape("inputs_embeds", inputs_embeds, (rows, length, config.hidden_size))
+
+        embeddings = inputs_embeds + self.token_type_embeddings(token_type_ids)
+        if self.word_scale != 1.0:
+            embeddings = embeddings * self.word_scale
+        embeddings = embeddings + self.position_embeddings(position_ids)
+        return self.dropout(self.LayerNorm(embeddings))  # (B, S, H)
+
+
+# -------------------------------------------------------------------------------------------- attention and layers
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: torch.Tensor,  # (B, A, S, D), as key and value
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,  # (B, 1, S, S), added to the scores
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled dot-product attention spelled out (Vaswani et al., 2017, section 3.2.1); the one that returns weights."""
+    scores = query @ key.transpose(-1, -2) * scaling  # (B, A, S, S)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2), weights  # (B, S, A, D), (B, A, S, S)
+
+
+class ScratchBertSelfAttention(nn.Module):
+    """Multi-head self-attention, each token looking both ways, up to the output projection."""
+
+    is_causal = False
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.config = config
+        self.head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
+        self.scaling = self.head_dim**-0.5
+        width = config.num_attention_heads * self.head_dim
+        self.query = nn.Linear(config.hidden_size, width)
+        self.key = nn.Linear(config.hidden_size, width)
+        self.value = nn.Linear(config.hidden_size, width)
+
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        heads = (*hidden_states.shape[:-1], -1, self.head_dim)
+        query = self.query(hidden_states).view(heads).transpose(1, 2)  # (B, A, S, D)
+        key = self.key(hidden_states).view(heads).transpose(1, 2)  # (B, A, S, D)
+        value = self.value(hidden_states).view(heads).transpose(1, 2)  # (B, A, S, D)
+        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+        context, weights = attention_interface(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=self.scaling,
+            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            **kwargs,
+        )
+        return context.flatten(2), weights  # (B, S, A·D), (B, A, S, S) or None
+
+
+class ScratchBertOutput(nn.Module):
+    """The end of a sub-layer: a projection back to H, and the LayerNorm that belongs to the sub-layer."""
+
+    def __init__(self, config: ScratchBertConfig, in_features: int):
+        super().__init__()
+        self.dense = nn.Linear(in_features, config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        # Without the norm: its place depends on norm_first, so the layer applies it.
+        return self.dropout(self.dense(states))  # (B, S, H)
+
+
+class ScratchBertAttention(nn.Module):
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.self = ScratchBertSelfAttention(config)
+        self.output = ScratchBertOutput(config, in_features=self.self.query.out_features)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
+        context, _ = self.self(hidden_states, attention_mask, **kwargs)  # (B, S, A·D)
+        return self.output(context)  # (B, S, H)
+
+
+class ScratchBertDense(nn.Module):
+    """A linear layer and the configured activation: a layer's `intermediate`."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.activation(self.dense(hidden_states))  # (B, S, F)
+
+
+class ScratchBertLayer(GradientCheckpointingLayer):
+    """Attention and feed-forward, each with a residual connection and a LayerNorm after it (or before it)."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.norm_first = config.norm_first
+        self.attention = ScratchBertAttention(config)
+        self.intermediate = ScratchBertDense(config)
+        self.output = ScratchBertOutput(config, in_features=config.intermediate_size)
+
+    def feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.output(self.intermediate(hidden_states))  # (B, S, H) → (B, S, F) → (B, S, H)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
+        attention_norm, feed_forward_norm = self.attention.output.LayerNorm, self.output.LayerNorm
+        if self.norm_first:
+            hidden_states = hidden_states + self.attention(attention_norm(hidden_states), attention_mask, **kwargs)
+            return hidden_states + self.feed_forward(feed_forward_norm(hidden_states))
+        hidden_states = attention_norm(hidden_states + self.attention(hidden_states, attention_mask, **kwargs))
+        return feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
+
+
+class ScratchBertEncoder(nn.Module):
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.layer = nn.ModuleList([ScratchBertLayer(config) for _ in range(config.num_hidden_layers)])
+        # With norm_first the sum that leaves the last layer has not been through a norm yet.
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.norm_first else None
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
+        for layer in self.layer:
+            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+        return hidden_states if self.LayerNorm is None else self.LayerNorm(hidden_states)  # (B, S, H)
+
+
+class ScratchBertPooler(nn.Module):
+    """The [CLS] token's state through a linear layer and tanh: what NSP and classifiers read."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.dense(hidden_states[:, 0]))  # (B, H)
+
+
+# --------------------------------------------------------------------------------------------- pretraining heads
+
+
+class ScratchBertTransform(nn.Module):
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = ACT2FN[config.hidden_act]
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.LayerNorm(self.activation(self.dense(hidden_states)))  # (…, H)
+
+
+class ScratchBertPredictions(nn.Module):
+    """The MLM head: a transform, then the word embeddings again, as an output projection with its own bias."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.transform = ScratchBertTransform(config)
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # tied to decoder.bias: checkpoints hold either
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.decoder(self.transform(hidden_states))  # (…, V)
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    name: str = "labels",
+) -> torch.Tensor:
+    """Cross entropy in fp32 over the labels other than -100; 0 where there is none.
+
+    `logits` (…, L), `labels` (…). A mean over these labels, or, when Trainer accumulates gradients, their sum over
+    `num_items_in_batch`, the count of labels in all the micro-batches of a step: so the micro-batches' losses add up
+    to the mean over the whole batch. Raises `ValueError` for labels of another shape and `IndexError` for a label
+    that is neither -100 nor in [0, L); both call the labels by `name`.
+    """
+    check_shape(name, labels, tuple(logits.shape[:-1]))
+    check_range(
+        f"{name} other than -100", labels.masked_fill(labels == -100, 0), logits.shape[-1], "number of classes"
+    )
+    logits, labels = logits.float().view(-1, logits.shape[-1]), labels.reshape(-1)
+    total = F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
+    count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
+    return total / torch.as_tensor(count, device=total.device).clamp(min=1)
+
+
+# --------------------------------------------------------------------------------------------------------- models
+
+
+class ScratchBertPreTrainedModel(PreTrainedModel):
+    """What all models share: how weights start, and what transformers may do with them."""
+
+    config: ScratchBertConfig
+    config_class = ScratchBertConfig
+    base_model_prefix = "bert"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ["ScratchBertEmbeddings", "ScratchBertLayer"]
+    _can_record_outputs = {"hidden_states": ScratchBertLayer, "attentions": ScratchBertSelfAttention}
+    # A task model leaves the pretraining heads behind: no need to report them. Missing weights are still reported.
+    _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^(bert\.)?pooler\."]
+    # Most heads have as many labels in each micro-batch, so Trainer's own division by the accumulation steps is right.
+    # The heads that count labelled tokens say True, and use `num_items_in_batch`.
+    accepts_loss_kwargs = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Weights from a normal of std `initializer_range` cut at two deviations, biases 0, LayerNorms 1.
+
+        The paper does not say how weights start; this is what its published code does (tf.truncated_normal). The cut
+        keeps the tails from giving a few tokens outsized embeddings, and leaves a true deviation of 0.88 × std.
+        """
+        std = self.config.initializer_range
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding) and module.padding_idx is not None:
+            # A slice does not carry the mark that transformers puts on loaded weights, so it is checked here.
+            if not getattr(module.weight, "_is_hf_initialized", False):
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, ScratchBertPredictions):
+            init.zeros_(module.bias)
+        elif isinstance(module, ScratchBertEmbeddings):
+            init.copy_(module.position_ids, torch.arange(module.position_ids.shape[-1])[None])
+        elif isinstance(module, ScratchBertSinusoidalPositions):
+            init.copy_(module.weight, module.table())
+
+
+class ScratchBertModel(ScratchBertPreTrainedModel):
+    """The encoder, with or without the pooler.
+
+    Inputs, here and in every head: `input_ids` (B, S) or `inputs_embeds` (B, S, H); `attention_mask` (B, S), 0 at
+    padding, or (B, 1, S, S), True or 0 where a token may look; `token_type_ids` (B, S), the segment; `position_ids`
+    (B, S). Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H); with `output_hidden_states=True` the
+    embeddings and each layer's output, with `output_attentions=True` (eager attention only) each layer's weights
+    (B, A, S, S). What padding positions hold is undefined, but finite. Raises `ValueError` for rows longer than
+    `max_position_embeddings` or shapes that do not fit, and, on the CPU, `IndexError` for ids out of range.
+    """
+
+    def __init__(self, config: ScratchBertConfig, add_pooling_layer: bool = True):
+        super().__init__(config)
+        self.embeddings = ScratchBertEmbeddings(config)
+        self.encoder = ScratchBertEncoder(config)
+        self.pooler = ScratchBertPooler(config) if add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embeddings.word_embeddings = value
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs,
+    ) -> BaseModelOutputWithPooling:
+        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)  # (B, S, H)
+        if attention_mask is not None and attention_mask.dim() != 4:
+            check_shape("attention_mask", attention_mask, tuple(hidden_states.shape[:2]))
+        attention_mask = create_bidirectional_mask(
+            config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
+        )  # None, or what the attention implementation takes
+        hidden_states = self.encoder(hidden_states, attention_mask, **kwargs)  # (B, S, H)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=hidden_states,
+            pooler_output=self.pooler(hidden_states) if self.pooler is not None else None,
+        )
+
+
+@dataclass
+class ScratchBertForPreTrainingOutput(ModelOutput):
+    """`prediction_logits` (B, S, V), `seq_relationship_logits` (B, 2); `loss` = `mlm_loss` + `nsp_loss`."""
+
+    loss: torch.Tensor | None = None
+    prediction_logits: torch.Tensor | None = None
+    seq_relationship_logits: torch.Tensor | None = None
+    mlm_loss: torch.Tensor | None = None
+    nsp_loss: torch.Tensor | None = None
+    hidden_states: tuple[torch.Tensor, ...] | None = None
+    attentions: tuple[torch.Tensor, ...] | None = None
+
+
+class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
+    """What the two models with an MLM head share: tied output embeddings and a loss that counts masked tokens."""
+
+    accepts_loss_kwargs = True
+    _tied_weights_keys = {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.cls.predictions.decoder = new_embeddings
+        self.cls.predictions.bias = new_embeddings.bias
+
+
+class ScratchBertForPreTraining(ScratchBertWithMLMHead):
+    """Both of BERT's objectives (paper, section 3.1): masked words and next sentence.
+
+    `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
+    from elsewhere. Either may be given alone; `loss` is the sum of the losses that have labels.
+    """
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config)
+        self.cls = nn.ModuleDict(
+            {"predictions": ScratchBertPredictions(config), "seq_relationship": nn.Linear(config.hidden_size, 2)}
+        )
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        next_sentence_label: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> ScratchBertForPreTrainingOutput:
+        outputs = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        prediction_logits = self.cls.predictions(outputs.last_hidden_state)  # (B, S, V)
+        seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
+
+        mlm_loss = nsp_loss = loss = None
+        if labels is not None:
+            mlm_loss = loss = cross_entropy(prediction_logits, labels, num_items_in_batch)
+        if next_sentence_label is not None:
+            nsp_loss = cross_entropy(seq_relationship_logits, next_sentence_label, name="next_sentence_label")
+            if labels is not None and num_items_in_batch is not None:
+                # Trainer tells how many masked tokens a step has, not how many rows: this micro-batch's share of the
+                # tokens stands in for its share of the rows.
+                nsp_loss = nsp_loss * labels.ne(-100).sum() / num_items_in_batch
+            loss = nsp_loss if loss is None else loss + nsp_loss
+        return ScratchBertForPreTrainingOutput(
+            loss=loss,
+            prediction_logits=prediction_logits,
+            seq_relationship_logits=seq_relationship_logits,
+            mlm_loss=mlm_loss,
+            nsp_loss=nsp_loss,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class ScratchBertForOneTask(ScratchBertPreTrainedModel):
+    """The forward of the models with one kind of `labels`: encoder, `compute_logits`, `compute_loss`."""
+
+    output_type: type[ModelOutput]
+
+    def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
+        raise NotImplementedError
+
+    def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
+        return cross_entropy(logits, labels, num_items_in_batch)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> ModelOutput:
+        outputs = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        logits = self.compute_logits(outputs)
+        return self.output_type(
+            loss=None if labels is None else self.compute_loss(logits, labels, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class ScratchBertForMaskedLM(ScratchBertWithMLMHead, ScratchBertForOneTask):
+    """Masked words alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V)."""
+
+    output_type = MaskedLMOutput
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config, add_pooling_layer=False)
+        self.cls = nn.ModuleDict({"predictions": ScratchBertPredictions(config)})
+        self.post_init()
+
+    def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
+        return self.cls.predictions(outputs.last_hidden_state)  # (B, S, V)
+
+
+class ScratchBertForNextSentencePrediction(ScratchBertForOneTask):
+    """Next sentence alone. `labels` (B,), 0 = segment B follows A, 1 = it comes from elsewhere; `logits` (B, 2)."""
+
+    output_type = NextSentencePredictorOutput
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config)
+        self.cls = nn.ModuleDict({"seq_relationship": nn.Linear(config.hidden_size, 2)})
+        self.post_init()
+
+    def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
+        return self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
+
+
+def classifier_dropout(config: ScratchBertConfig) -> nn.Dropout:
+    return nn.Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
+
+
+class ScratchBertForSequenceClassification(ScratchBertForOneTask):
+    """One decision per row from the pooled [CLS] (paper, section 4.1); `logits` (B, L).
+
+    `config.problem_type` chooses the loss: `regression` (mean squared error, float `labels` (B,) or (B, L)),
+    `single_label_classification` (cross entropy, integer `labels` (B,)) or `multi_label_classification` (binary cross
+    entropy, float `labels` (B, L)). Unset, it follows from the number and the type of the first labels seen.
+    """
+
+    output_type = SequenceClassifierOutput
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
+        return self.classifier(self.dropout(outputs.pooler_output))  # (B, L)
+
+    def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
+        return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+
+
+class ScratchBertForTokenClassification(ScratchBertForOneTask):
+    """One decision per token (paper, section 5.3). `labels` (B, S), -100 where there is none; `logits` (B, S, L)."""
+
+    output_type = TokenClassifierOutput
+    accepts_loss_kwargs = True
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config, add_pooling_layer=False)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
+        return self.classifier(self.dropout(outputs.last_hidden_state))  # (B, S, L)
+
+
+class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
+    """An answer as a span of the row (paper, section 4.2); `start_logits` and `end_logits` (B, S).
+
+    `start_positions` and `end_positions` (B,) are token indices; one at or beyond S (an answer that was cut off) does
+    not count. The loss is the mean of the two cross entropies.
+    """
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        **kwargs,
+    ) -> QuestionAnsweringModelOutput:
+        outputs = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)  # (B, S) each
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
+        return QuestionAnsweringModelOutput(
+            loss=loss,
+            start_logits=start_logits.contiguous(),
+            end_logits=end_logits.contiguous(),
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+class ScratchBertForMultipleChoice(ScratchBertPreTrainedModel):
+    """One of C choices (paper, section 4.4). All inputs have one more dimension: (B, C, S); `labels` and `logits`
+    are (B,) and (B, C)."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        **kwargs,
+    ) -> MultipleChoiceModelOutput:
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        choices = (input_ids if input_ids is not None else inputs_embeds).shape[1]
+        outputs = self.bert(*(None if x is None else x.flatten(0, 1) for x in inputs), **kwargs)  # rows: B·C
+        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)  # (B, C)
+        return MultipleChoiceModelOutput(
+            loss=None if labels is None else cross_entropy(logits, labels),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
+        )
+
+
+# `save_pretrained` copies this file and the configuration beside the weights of every class registered here.
+for _auto_class, _reference in AUTO_MAP.items():
+    if _auto_class != "AutoConfig":
+        globals()[_reference.split(".")[1]].register_for_auto_class(_auto_class)

@@ -1,0 +1,127 @@
+"""The stock Trainer, plus what pretraining needs: both losses in the log, new rows each epoch, a Ctrl-C that saves."""
+
+import signal
+import zipfile
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+
+class PreTrainingTrainer(Trainer):
+    """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, tells the training
+    set which epoch begins, and on Ctrl-C ends the step, saves a checkpoint and stops."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._loss_sums: dict[str, torch.Tensor] = {}
+        self._loss_steps_logged = 0
+        self._interrupt = InterruptCallback()
+        self.add_callback(SetEpochCallback)
+        self.add_callback(self._interrupt)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a Ctrl-C ended the training."""
+        return self._interrupt.interrupted
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if model.training:
+            # Parts divided by num_items_in_batch add up to the step's mean over micro-batches, and over processes if
+            # these share the count; parts that are means have to be averaged.
+            weight = 1.0 if num_items_in_batch is not None else 1.0 / self.current_gradient_accumulation_steps
+            if num_items_in_batch is None or not self.args.average_tokens_across_devices:
+                weight /= self.accelerator.num_processes
+            for name in ("mlm_loss", "nsp_loss"):
+                if outputs.get(name) is not None:
+                    self._loss_sums[name] = self._loss_sums.get(name, 0.0) + outputs[name].detach() * weight
+        return (loss, outputs) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self._loss_sums:
+            steps = max(self.state.global_step - self._loss_steps_logged, 1)
+            for name, total in self._loss_sums.items():
+                logs[name] = (self.accelerator.reduce(total, "sum") / steps).item()
+            self._loss_sums = {}
+            self._loss_steps_logged = self.state.global_step
+        super().log(logs, start_time)
+
+
+class SetEpochCallback(TrainerCallback):
+    # accelerate does this for one process, but not for several.
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        dataset = getattr(train_dataloader, "dataset", None)
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(int(state.epoch or 0))
+
+
+class InterruptCallback(TrainerCallback):
+    """The first Ctrl-C ends the step, saves and stops; a second one stops at once."""
+
+    interrupted = False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.interrupted = False
+        self.previous_handler = signal.signal(signal.SIGINT, self.interrupt)
+
+    def interrupt(self, signum, frame):
+        self.interrupted = True
+        signal.signal(signal.SIGINT, self.previous_handler)
+        logger.warning("Interrupted: ending this step and saving a checkpoint. Press Ctrl-C again to stop at once.")
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.interrupted:
+            control.should_save = control.should_training_stop = True
+
+    def on_train_end(self, args, state, control, **kwargs):
+        signal.signal(signal.SIGINT, self.previous_handler)
+
+
+def find_checkpoint(args: TrainingArguments) -> str | None:
+    """The checkpoint that `args.resume_from_checkpoint` asks for: a directory, or `last` for the newest in output_dir.
+
+    None for a new run. Raises `ValueError` if a new run's output directory is not empty, or if there is no such
+    checkpoint, or if it is damaged.
+    """
+    output_dir = Path(args.output_dir)
+    if args.resume_from_checkpoint is None:
+        if args.should_save and output_dir.exists() and any(output_dir.iterdir()):
+            raise ValueError(
+                f"The output directory {output_dir} is not empty. Pass --resume_from_checkpoint to continue the run in "
+                "it, or another --output_dir to start a new one."
+            )
+        return None
+    checkpoint = args.resume_from_checkpoint
+    if str(checkpoint).lower() in ("last", "true"):
+        checkpoint = get_last_checkpoint(output_dir) if output_dir.is_dir() else None
+    if checkpoint is None or not Path(checkpoint).is_dir():
+        raise ValueError(
+            f"There is no checkpoint to resume from in {checkpoint or output_dir}. Start a new run without "
+            "--resume_from_checkpoint."
+        )
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"):
+        if not _is_complete(Path(checkpoint) / name):
+            raise ValueError(
+                f"The checkpoint {checkpoint} cannot be resumed from: {name} is missing or cut short. Name an earlier "
+                "checkpoint: --resume_from_checkpoint DIRECTORY."
+            )
+    return str(checkpoint)
+
+
+def _is_complete(file: Path) -> bool:
+    if file.suffix == ".pt":
+        return zipfile.is_zipfile(file)  # what torch saves ends with the zip format's directory
+    if file.suffix == ".json":
+        return file.is_file() and file.read_text(encoding="utf-8").rstrip().endswith("}")
+    try:
+        with safe_open(file, framework="pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
