@@ -1,0 +1,116 @@
+"""What the tests share: small models and a small tokenized corpus, without network or GPU."""
+
+import os
+
+
+# Set before torch and transformers are imported.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+
+import scratch_bert  # noqa: E402
+from scratch_bert.configuration_scratch_bert import AUTO_MAP  # noqa: E402
+from scratch_bert.corpus import builtin_documents  # noqa: E402
+from scratch_bert.pairs import SentencePairDataset  # noqa: E402
+from scratch_bert.tokenizer import TokenizedCorpus, train_wordpiece  # noqa: E402
+
+
+HEADS = {
+    auto_class: getattr(scratch_bert, reference.split(".")[1])
+    for auto_class, reference in AUTO_MAP.items()
+    if auto_class != "AutoConfig"
+}
+SMALL = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+}
+
+
+@pytest.fixture(autouse=True)
+def _seeded_and_quiet():
+    torch.manual_seed(0)
+    transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="session")
+def documents():
+    return builtin_documents()
+
+
+@pytest.fixture(scope="session")
+def tokenizer(documents):
+    sentences = [sentence for document in documents for sentence in document]
+    return train_wordpiece(sentences, vocab_size=2000, model_max_length=128)
+
+
+@pytest.fixture(scope="session")
+def corpus(documents, tokenizer):
+    return TokenizedCorpus.from_documents(documents, tokenizer)
+
+
+@pytest.fixture
+def pairs(corpus, tokenizer):
+    return SentencePairDataset(corpus, tokenizer, max_seq_length=128)
+
+
+def make_inputs(rows: int = 4, length: int = 20, seed: int = 0, vocab_size: int = SMALL["vocab_size"]) -> dict:
+    """Random rows of different lengths, padded on the right: input_ids, attention_mask, token_type_ids."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, length + 1, (rows,), generator=generator)
+    lengths[0] = length
+    mask = (torch.arange(length) < lengths[:, None]).long()
+    return {
+        "input_ids": torch.randint(5, vocab_size, (rows, length), generator=generator) * mask,
+        "attention_mask": mask,
+        "token_type_ids": torch.randint(0, 2, (rows, length), generator=generator) * mask,
+    }
+
+
+def num_labels(auto_class: str) -> int:
+    return 3 if "Classification" in auto_class else 2
+
+
+def make_labels(auto_class: str, inputs: dict, seed: int = 0) -> dict:
+    """Labels that fit `inputs` for the model behind `auto_class`, if that has `num_labels(auto_class)` labels."""
+    classes = num_labels(auto_class)
+    generator = torch.Generator().manual_seed(seed)
+    ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
+    rows, length = ids.shape[0], ids.shape[-1]
+
+    def draw(high, shape):
+        return torch.randint(high, shape, generator=generator)
+
+    masked = mask & (torch.rand(ids.shape, generator=generator) < 0.3)
+    return {
+        "AutoModel": lambda: {},
+        "AutoModelForPreTraining": lambda: {
+            "labels": ids.masked_fill(~masked, -100),
+            "next_sentence_label": draw(2, (rows,)),
+        },
+        "AutoModelForMaskedLM": lambda: {"labels": ids.masked_fill(~masked, -100)},
+        "AutoModelForNextSentencePrediction": lambda: {"labels": draw(2, (rows,))},
+        "AutoModelForSequenceClassification": lambda: {"labels": draw(classes, (rows,))},
+        "AutoModelForTokenClassification": lambda: {"labels": draw(classes, ids.shape).masked_fill(~masked, -100)},
+        "AutoModelForQuestionAnswering": lambda: {
+            "start_positions": draw(length, (rows,)),
+            "end_positions": draw(length, (rows,)),
+        },
+        "AutoModelForMultipleChoice": lambda: {"labels": draw(ids.shape[1], (rows,))},
+    }[auto_class]()
+
+
+def make_batch(auto_class: str, rows: int = 4, length: int = 20, seed: int = 0) -> dict:
+    """Inputs and labels for the model behind `auto_class`."""
+    if auto_class != "AutoModelForMultipleChoice":
+        inputs = make_inputs(rows, length, seed)
+    else:
+        inputs = {k: v.view(rows, 3, length) for k, v in make_inputs(3 * rows, length, seed).items()}
+    return {**inputs, **make_labels(auto_class, inputs, seed=seed)}
