@@ -26,8 +26,11 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
         inputs, labels = super().torch_mask_tokens(inputs, special_tokens_mask, offset_mapping)
-        # Special tokens are never masked, so one at a labelled position is [MASK] or a random replacement.
-        drawn = labels.ne(-100) & torch.isin(inputs, self.special_ids) & inputs.ne(self.tokenizer.mask_token_id)
+        # Special tokens are never masked, so one at a labelled position is [MASK] itself or a random replacement. (A
+        # [MASK] drawn at random among others stays: it adds 0.1 / V to their share of 0.8.)
+        drawn = labels.ne(-100) & torch.isin(inputs, self.special_ids)
+        if self.mask_replace_prob > 0:
+            drawn &= inputs.ne(self.tokenizer.mask_token_id)
         choice = torch.randint(len(self.ordinary_ids), (int(drawn.sum()),), generator=self.generator)
         inputs[drawn] = self.ordinary_ids[choice]
         return inputs, labels

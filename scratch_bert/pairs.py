@@ -119,24 +119,19 @@ class SentencePairDataset(Dataset):
         self.seed = seed
         self.is_special = np.zeros(len(tokenizer), dtype=np.int64)
         self.is_special[tokenizer.all_special_ids] = 1
-        self.pairs = self._build(epoch=0)
-        self.epoch = 0
-
-    def _build(self, epoch: int) -> np.ndarray:
-        return build_pairs(
-            self.corpus, self.max_seq_length, self.short_seq_prob, np.random.default_rng((self.seed, epoch))
-        )
+        self.num_rows: int | None = None
+        self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Build the rows of another epoch: shuffled, then cut or repeated to the first epoch's number."""
-        if epoch != self.epoch:
-            pairs = self._build(epoch)
-            pairs = np.random.default_rng((self.seed, epoch)).permutation(pairs)
-            self.pairs = np.resize(pairs, self.pairs.shape)
-            self.epoch = epoch
+        """Build the rows of an epoch: shuffled, then cut or repeated to the first epoch's number."""
+        rng = np.random.default_rng((self.seed, epoch))
+        pairs = rng.permutation(build_pairs(self.corpus, self.max_seq_length, self.short_seq_prob, rng))
+        self.num_rows = self.num_rows or len(pairs)
+        self.pairs = np.resize(pairs, (self.num_rows, pairs.shape[1]))  # (rows, 5), as build_pairs says
+        self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.pairs)
+        return self.num_rows
 
     def __getitem__(self, index: int) -> dict[str, list[int] | int]:
         a_start, a_end, b_start, b_end, label = self.pairs[index].tolist()

@@ -58,8 +58,8 @@ class SetEpochCallback(TrainerCallback):
     # accelerate does this for one process, but not for several.
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         dataset = getattr(train_dataloader, "dataset", None)
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(int(state.epoch or 0))
+        if hasattr(dataset, "set_epoch") and dataset.epoch != int(state.epoch):
+            dataset.set_epoch(int(state.epoch))
 
 
 class InterruptCallback(TrainerCallback):

@@ -1,0 +1,143 @@
+"""A saved directory works in a process that does not have the package: open, train, save again, resume."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from conftest import HEADS, SMALL
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory, tokenizer):
+    directory = tmp_path_factory.mktemp("saved")
+    torch.manual_seed(0)
+    model = ScratchBertForPreTraining(ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer)}))
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def run_without_package(code, *arguments, home):
+    """Run `code` in a fresh process that cannot import scratch_bert, with an empty cache of remote code."""
+    preamble = """
+        import sys
+        sys.modules["scratch_bert"] = None  # any import of the package now raises ImportError
+        import torch, transformers
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+    """
+    code = textwrap.dedent(preamble) + textwrap.dedent(code)
+    result = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env={**os.environ, "HF_HOME": str(home / "hf")},
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("auto_class", ["AutoConfig", *HEADS])
+def test_every_auto_class_opens_a_pretraining_directory(auto_class, saved, tmp_path):
+    output = run_without_package(
+        """
+        opened = getattr(transformers, sys.argv[1]).from_pretrained(sys.argv[2], trust_remote_code=True)
+        print(type(opened).__name__, type(opened).__module__.split(".")[0])
+        if sys.argv[1] != "AutoConfig":
+            ids = torch.arange(5, 25).view((1, 2, 10) if "Choice" in sys.argv[1] else (2, 10))
+            assert all(tensor.isfinite().all() for tensor in opened(input_ids=ids).to_tuple())
+        """,
+        auto_class,
+        saved,
+        home=tmp_path,
+    )
+    name = "ScratchBertConfig" if auto_class == "AutoConfig" else HEADS[auto_class].__name__
+    assert output.split() == [name, "transformers_modules"]
+
+
+def test_the_numbers_are_those_of_the_package(saved, tmp_path):
+    run_without_package(
+        """
+        tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+        model = transformers.AutoModelForPreTraining.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+        inputs = tokenizer("A class is an object.", "So is a function.", return_tensors="pt")
+        torch.save({**inputs, "logits": model(**inputs).prediction_logits.detach()}, sys.argv[2])
+        """,
+        saved,
+        tmp_path / "out.pt",
+        home=tmp_path,
+    )
+    inputs = torch.load(tmp_path / "out.pt", weights_only=True)
+    expected = inputs.pop("logits")
+    assert inputs["token_type_ids"].unique().tolist() == [0, 1]
+    model = ScratchBertForPreTraining.from_pretrained(saved).eval()
+    torch.testing.assert_close(model(**inputs).prediction_logits, expected, rtol=0, atol=1e-6)
+
+
+TRAIN = """
+    from transformers import (AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer,
+                              TrainingArguments)
+    start, output, steps = sys.argv[1:4]
+    tokenizer = AutoTokenizer.from_pretrained(start, trust_remote_code=True)
+    model = AutoModelForMaskedLM.from_pretrained(start, trust_remote_code=True)
+    # Masked once and for all: the stock collator's masks would not survive a resume (a batch is drawn ahead).
+    rows = [f"the value of {i} is an object of type {i + 1}" for i in range(64)]
+    rows = [tokenizer(row, padding="max_length", max_length=20, truncation=True) for row in rows]
+    torch.manual_seed(0)
+    masked = DataCollatorForLanguageModeling(tokenizer)(rows)
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=output, per_device_train_batch_size=8, max_steps=6, save_steps=3, logging_steps=1,
+            report_to="none", use_cpu=True, disable_tqdm=True,
+        ),
+        train_dataset=[{name: tensor[i] for name, tensor in masked.items()} for i in range(64)],
+        processing_class=tokenizer,
+    )
+    trainer.train(resume_from_checkpoint=sys.argv[4] if len(sys.argv) > 4 else None)
+    trainer.save_model(output + "/final")
+    for name, parameter in sorted(model.state_dict().items()):
+        print(name, parameter.double().sum().item(), parameter.double().norm().item())
+"""
+
+
+def test_training_saving_and_resuming(saved, tmp_path):
+    straight = run_without_package(TRAIN, saved, tmp_path / "straight", 6, home=tmp_path)
+    checkpoint = tmp_path / "straight" / "checkpoint-3"
+    resumed = run_without_package(TRAIN, saved, tmp_path / "resumed", 6, checkpoint, home=tmp_path)
+
+    def numbers(output):
+        lines = [line.rsplit(" ", 2) for line in output.splitlines() if line.startswith(("bert.", "cls."))]
+        return {name: (float(total), float(norm)) for name, total, norm in lines}
+
+    assert len(numbers(straight)) > 20
+    for name, expected in numbers(straight).items():
+        assert numbers(resumed)[name] == pytest.approx(expected, rel=1e-6, abs=1e-6), name
+
+    # What was saved carries its code and the whole map: it opens again, with another Auto class.
+    for directory in (checkpoint, tmp_path / "straight" / "final"):
+        assert {file.name for file in directory.iterdir()} >= {
+            "config.json",
+            "model.safetensors",
+            "tokenizer.json",
+            "configuration_scratch_bert.py",
+            "modeling_scratch_bert.py",
+        }
+    run_without_package(
+        """
+        model = transformers.AutoModelForTokenClassification.from_pretrained(sys.argv[1], trust_remote_code=True)
+        model.save_pretrained(sys.argv[2])
+        again = transformers.AutoModelForTokenClassification.from_pretrained(sys.argv[2], trust_remote_code=True)
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(tensor, again.state_dict()[name]), name
+        """,
+        tmp_path / "straight" / "final",
+        tmp_path / "third",
+        home=tmp_path,
+    )
