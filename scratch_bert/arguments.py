@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
@@ -76,6 +77,7 @@ class PretrainingArguments(TrainingArguments):
     save_steps: float = option(300, "Steps between checkpoints.")
     save_total_limit: int | None = option(2, "Checkpoints to keep.")
     logging_steps: float = option(100, "Steps between log lines.")
+    dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
     # Rows carry what the collator needs (special tokens, the mask's seed) and a forward does not take.
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
     # Metrics are summed batch by batch: no evaluation set's logits fit in memory.

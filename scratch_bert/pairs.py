@@ -119,11 +119,13 @@ class SentencePairDataset(Dataset):
         self.seed = seed
         self.is_special = np.zeros(len(tokenizer), dtype=np.int64)
         self.is_special[tokenizer.all_special_ids] = 1
-        self.num_rows: int | None = None
+        self.num_rows = self.epoch = None
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
         """Build the rows of an epoch: shuffled, then cut or repeated to the first epoch's number."""
+        if epoch == self.epoch:
+            return
         rng = np.random.default_rng((self.seed, epoch))
         pairs = rng.permutation(build_pairs(self.corpus, self.max_seq_length, self.short_seq_prob, rng))
         self.num_rows = self.num_rows or len(pairs)

@@ -58,7 +58,7 @@ class SetEpochCallback(TrainerCallback):
     # accelerate does this for one process, but not for several.
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         dataset = getattr(train_dataloader, "dataset", None)
-        if hasattr(dataset, "set_epoch") and dataset.epoch != int(state.epoch):
+        if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(int(state.epoch))
 
 

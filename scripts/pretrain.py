@@ -51,6 +51,10 @@ def build_trainer(
         documents, held_out = hold_out(documents, data_args.validation_share, args.seed)
 
     max_positions = model_args.max_position_embeddings or data_args.max_seq_length
+    if data_args.max_seq_length > max_positions:
+        raise ValueError(
+            f"max_seq_length ({data_args.max_seq_length}) is longer than max_position_embeddings ({max_positions})."
+        )
     if checkpoint or data_args.tokenizer_name_or_path:
         tokenizer = load_tokenizer(checkpoint or data_args.tokenizer_name_or_path, max_positions)
     else:

@@ -1,0 +1,31 @@
+.DEFAULT_GOAL := help
+.PHONY: help pretrain test check format
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+OUTPUT_DIR ?= runs/$(shell date +%Y-%m-%d_%H-%M-%S)
+# ARGS goes to the script or to pytest: make pretrain ARGS="--preset mini"; make test ARGS="-k parity"
+ARGS ?=
+INSTALLED := .venv/installed
+
+help: ## Show what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing into .venv (a few minutes, mostly PyTorch)"
+	$(PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model has learnt
+	.venv/bin/python scripts/pretrain.py --output_dir $(OUTPUT_DIR) $(ARGS)
+
+test: $(INSTALLED) ## Run the tests, but for the slow ones
+	.venv/bin/python -m pytest -m "not slow" $(ARGS)
+
+check: $(INSTALLED) ## Check format and style
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+
+format: $(INSTALLED) ## Format, and mend what style errors can be mended
+	.venv/bin/ruff format .
+	.venv/bin/ruff check --fix .

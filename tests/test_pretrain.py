@@ -1,0 +1,243 @@
+"""scripts/pretrain.py as a user runs it: in a process of its own, on real text."""
+
+import json
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForPreTraining, AutoTokenizer, pipeline
+
+from scratch_bert.corpus import builtin_documents
+
+
+ROOT = Path(__file__).parent.parent
+QUICK = [
+    "--max_steps",
+    "4",
+    "--eval_steps",
+    "2",
+    "--save_steps",
+    "2",
+    "--logging_steps",
+    "2",
+    "--per_device_train_batch_size",
+    "8",
+]
+QUICK += ["--vocab_size", "1000", "--max_seq_length", "32", "--use_cpu"]
+
+
+def pretrain(*arguments, check=True, **options):
+    """(exit code, standard output, standard error) of the script."""
+    result = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "pretrain.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        **options,
+    )
+    assert not check or result.returncode == 0, result.stderr
+    return result.returncode, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def text_file(tmp_path_factory):
+    """Sixty documents of the built-in corpus' sentences, parted by blank lines."""
+    sentences = [sentence for document in builtin_documents() for sentence in document]
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("\n\n".join("\n".join(sentences[i : i + 10]) for i in range(0, 600, 10)), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def run(text_file, tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("runs") / "my-bert"
+    _, stdout, stderr = pretrain("--train_file", text_file, "--output_dir", output_dir, *QUICK)
+    return output_dir, stdout, stderr
+
+
+def test_what_a_run_leaves_behind(run):
+    output_dir, _, _ = run
+    assert {file.name for file in output_dir.iterdir()} >= {
+        "README.md",
+        "config.json",
+        "configuration_scratch_bert.py",
+        "metrics.json",
+        "model.safetensors",
+        "modeling_scratch_bert.py",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "checkpoint-4",
+    }
+    metrics = json.loads((output_dir / "metrics.json").read_text())
+    for name in ("mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy", "nsp_loss", "nsp_accuracy"):
+        assert f"eval_{name}" in metrics
+    model = AutoModelForPreTraining.from_pretrained(output_dir)
+    tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    assert model.config.vocab_size == len(tokenizer) == 1000
+    assert model.config.max_position_embeddings == tokenizer.model_max_length == 32
+    guesses = pipeline("fill-mask", model=str(output_dir), device="cpu")("the [MASK] is an object.")
+    assert len(guesses) == 5
+
+
+def test_what_a_run_shows(run):
+    _, stdout, stderr = run
+    assert re.search(r"Training text: 54 documents, [\d,]+ sentences, [\d,]+ tokens → [\d,]+ rows", stderr)
+    assert re.search(r"Held-out text: 6 documents", stderr)
+    for name in ("mlm_loss", "nsp_loss", "eval_mlm_unigram_loss", "eval_nsp_majority_accuracy"):
+        assert f"'{name}'" in stdout, name
+    assert "Masked words of held-out text" in stdout
+    assert stdout.count("[MASK]") == 6
+    assert stdout.count("  B: ") == 2
+    assert re.search(r"masked words: loss +\d+\.\d+ +\d+\.\d+", stdout)
+    warnings = [line for line in stderr.splitlines() if "arning" in line]
+    assert not warnings
+
+
+def test_the_card_holds_the_figures_and_no_path(run):
+    output_dir, _, _ = run
+    card = (output_dir / "README.md").read_text()
+    metrics = json.loads((output_dir / "metrics.json").read_text())
+    assert card.startswith("---\n") and "# my-bert" in card
+    assert f"{metrics['eval_mlm_loss']:.3f}" in card
+    assert f"{100 * metrics['eval_nsp_accuracy']:.1f}%" in card
+    assert "54 documents" in card
+    assert "{{" not in card and str(output_dir.parent) not in card and str(Path.home()) not in card
+
+
+def test_an_existing_run_is_not_overwritten_but_continued(run, text_file):
+    output_dir, _, _ = run
+    arguments = ["--train_file", text_file, "--output_dir", output_dir, *QUICK]
+    before = (output_dir / "model.safetensors").stat().st_mtime_ns
+    code, _, stderr = pretrain(*arguments, check=False)
+    assert code != 0 and "is not empty" in stderr and "--resume_from_checkpoint" in stderr
+    assert "Traceback" not in stderr
+    assert (output_dir / "model.safetensors").stat().st_mtime_ns == before
+    pretrain(*arguments, "--resume_from_checkpoint", "--max_steps", 6, "--save_total_limit", 5)
+    assert json.loads((output_dir / "checkpoint-6" / "trainer_state.json").read_text())["global_step"] == 6
+    assert (output_dir / "checkpoint-4").is_dir()
+
+
+def test_options_from_a_file_with_flags_on_top(text_file, tmp_path):
+    validation = tmp_path / "validation.txt"
+    validation.write_text("A class is an object. So is a function.\n\nA module is one, too. It has a name.")
+    options = {
+        "train_file": str(text_file),
+        "validation_file": [str(validation)],
+        "config_overrides": "norm_first=true,position_embedding_type=sinusoidal,num_hidden_layers=1",
+        "lowercase": False,
+        "max_steps": 1,
+        "learning_rate": "1e-4",
+    }
+    for suffix in (".yaml", ".json"):
+        file = tmp_path / f"options{suffix}"
+        file.write_text(
+            "\n".join(f"{k}: {json.dumps(v)}" for k, v in options.items())
+            if suffix == ".yaml"
+            else json.dumps(options)
+        )
+        output_dir = tmp_path / f"run{suffix}"
+        quick = [*QUICK[2:], "--report_to", "tensorboard"]
+        _, _, stderr = pretrain(file, "--output_dir", output_dir, *quick)
+        assert "Held-out text: 2 documents, 4 sentences" in stderr
+        config = json.loads((output_dir / "config.json").read_text())
+        assert (config["norm_first"], config["num_hidden_layers"]) == (True, 1)
+        assert config["position_embedding_type"] == "sinusoidal"
+        assert AutoTokenizer.from_pretrained(output_dir).do_lower_case is False
+        assert list(output_dir.rglob("events.out.tfevents*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--learnin_rate", "1"], "no option --learnin_rate. Did you mean learning_rate?"),
+        (["--preset", "huge"], "invalid choice: 'huge'"),
+        (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
+        (["--train_file", "empty.txt"], "empty.txt holds no text"),
+        (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
+        (["--train_file", "one.txt"], "1 document(s)"),
+        (["--vocab_size", "30"], "vocab_size is 30"),
+        (["--max_seq_length", "4"], "max_seq_length must be 5 or more"),
+        (["--config_overrides", "norm_frist=true"], "norm_frist is no field of the config. Did you mean norm_first?"),
+        (["--config_overrides", "num_attention_heads=3"], "hidden_size (128) must be a multiple"),
+        (["--max_position_embeddings", "16"], "max_seq_length (128) is longer than max_position_embeddings (16)"),
+        (["--resume_from_checkpoint"], "no checkpoint to resume from"),
+        (["typo.yaml"], "typo.yaml: there is no option train_fil. Did you mean train_file?"),
+        (["missing.yaml"], "missing.yaml cannot be read"),
+    ],
+)
+def test_bad_options_end_with_one_clear_line(arguments, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "one.txt").write_text("One sentence.")
+    (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
+    (tmp_path / "typo.yaml").write_text("train_fil: a.txt")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", *arguments, "--output_dir", "run"])
+    with pytest.raises(SystemExit) as exit:
+        runpy.run_path(str(ROOT / "scripts" / "pretrain.py"), run_name="__main__")
+    assert exit.value.code not in (0, None)
+    assert message in f"{exit.value.code}{capsys.readouterr().err}"
+
+
+def test_help():
+    _, stdout, _ = pretrain("--help")
+    for option in ("--train_file", "--preset", "--resume_from_checkpoint", "--mlm_probability"):
+        assert option in stdout
+    for line in ("Rows per step and device", "Tokens in a row"):
+        assert line in stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_ctrl_c_then_resume(text_file, tmp_path):
+    arguments = ["--train_file", text_file, "--output_dir", tmp_path / "run", *QUICK, "--save_steps", "100000"]
+    command = [sys.executable, ROOT / "scripts" / "pretrain.py", *map(str, arguments), "--max_steps", "100000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in iter(process.stdout.readline, ""):
+        if "'mlm_loss'" in line:  # training has begun
+            break
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "--resume_from_checkpoint" in stderr and "Traceback" not in stderr
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    step = int(checkpoint.name.split("-")[1])
+    pretrain(*arguments, "--resume_from_checkpoint", "--max_steps", step + 2)
+    assert (tmp_path / "run" / "metrics.json").is_file()
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_rows_of_a_step(text_file, tmp_path):
+    """torchrun with 2 × 8 rows logs the losses of one process with 16 rows, over epochs with new rows."""
+    quick = [*QUICK[2:], "--max_steps", "40", "--logging_steps", "1", "--eval_strategy", "no"]
+    quick += ["--config_overrides", "hidden_dropout_prob=0,attention_probs_dropout_prob=0", "--disable_tqdm", "true"]
+    quick += ["--mlm_probability", "0.15", "--train_file", str(text_file), "--save_strategy", "no"]
+    histories = []
+    for name, launcher, rows in (
+        ("one", [sys.executable], 16),
+        ("two", [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"], 8),
+    ):
+        output_dir = tmp_path / name
+        command = [*launcher, str(ROOT / "scripts" / "pretrain.py"), *quick, "--output_dir", str(output_dir)]
+        command += ["--per_device_train_batch_size", str(rows)]
+        result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert result.returncode == 0, result.stderr
+        histories.append([float(loss) for loss in re.findall(r"'nsp_loss': '([\d.e-]+)'", result.stdout)])
+        assert (output_dir / "metrics.json").is_file()
+    one, two = histories
+    assert len(one) == len(two) == 40
+    # The masks differ (they are drawn per batch), so the losses agree closely but not to the last digit.
+    assert one == pytest.approx(two, rel=0.05)
+
+
+@pytest.mark.slow
+def test_the_default_run_learns(tmp_path):
+    start = time.monotonic()
+    pretrain(cwd=tmp_path)
+    print(f"\n{time.monotonic() - start:.0f} seconds in all")
+    metrics = json.loads((tmp_path / "runs" / "pretrain" / "metrics.json").read_text())
+    print({name: round(value, 4) for name, value in metrics.items()})
+    assert metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] - 0.3

@@ -1,0 +1,141 @@
+import os
+import shutil
+import signal
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from conftest import SMALL
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.arguments import PretrainingArguments
+from scratch_bert.collator import PreTrainingCollator
+from scratch_bert.pairs import SentencePairDataset
+from scratch_bert.tokenizer import TokenizedCorpus
+from scratch_bert.trainer import PreTrainingTrainer, find_checkpoint
+
+
+@pytest.fixture(scope="module")
+def small_corpus(documents, tokenizer):
+    return TokenizedCorpus.from_documents([document for document in documents if len(document) < 20][:12], tokenizer)
+
+
+def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, **options):
+    torch.manual_seed(0)
+    config = ScratchBertConfig(
+        **{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 64},
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    options = {"max_steps": 12, "save_steps": 5, "per_device_train_batch_size": 8, "logging_steps": 1, **options}
+    return PreTrainingTrainer(
+        model=ScratchBertForPreTraining(config),
+        args=PretrainingArguments(
+            output_dir=str(output_dir),
+            eval_strategy="no",
+            save_total_limit=None,
+            use_cpu=True,
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            **options,
+        ),
+        data_collator=PreTrainingCollator(tokenizer),
+        train_dataset=SentencePairDataset(corpus, tokenizer, max_seq_length=64),
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
+
+
+class SeenEpochs(TrainerCallback):
+    def __init__(self):
+        self.epochs = []
+
+    def on_step_end(self, args, state, control, train_dataloader=None, **kwargs):
+        self.epochs.append(train_dataloader.dataset.epoch)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_resumed_run_ends_with_the_same_weights(workers, small_corpus, tokenizer, tmp_path):
+    options = {"dataloader_num_workers": workers}
+    straight = make_trainer(tmp_path / "run", small_corpus, tokenizer, **options)
+    assert 12 > len(straight.get_train_dataloader()) > 1  # the run crosses epochs, and stops within one
+    straight.train()
+    resumed = make_trainer(tmp_path / "again", small_corpus, tokenizer, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
+    assert resumed.state.global_step == 12
+    for name, expected in straight.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], expected), name
+    losses = [[log["loss"] for log in t.state.log_history if "loss" in log][5:] for t in (straight, resumed)]
+    assert losses[0] == losses[1]
+
+
+def test_each_epoch_has_its_own_rows(small_corpus, tokenizer, tmp_path):
+    seen = SeenEpochs()
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, [seen], max_steps=-1, num_train_epochs=3)
+    trainer.train()
+    steps = len(trainer.get_train_dataloader())
+    assert seen.epochs == [0] * steps + [1] * steps + [2] * steps
+
+
+@pytest.mark.parametrize(("rows", "accumulation_steps"), [(16, 1), (4, 4)])
+def test_both_losses_are_logged_and_add_up(rows, accumulation_steps, small_corpus, tokenizer, tmp_path):
+    trainer = make_trainer(
+        tmp_path,
+        small_corpus,
+        tokenizer,
+        dropout=0.0,
+        max_steps=4,
+        logging_steps=2,
+        save_strategy="no",
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=accumulation_steps,
+    )
+    trainer.train()
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert len(logs) == 2
+    for log in logs:
+        assert log["loss"] == pytest.approx(log["mlm_loss"] + log["nsp_loss"], abs=1e-4)
+        assert log["mlm_loss"] == pytest.approx(7.6, abs=0.2)  # an untrained model: near log(2000)
+        assert log["nsp_loss"] == pytest.approx(0.69, abs=0.1)
+
+
+def test_ctrl_c_saves_a_checkpoint_to_resume_from(small_corpus, tokenizer, tmp_path):
+    class PressCtrlC(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, [PressCtrlC()], save_steps=100)
+    trainer.train()
+    assert trainer.interrupted and trainer.state.global_step == 4
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
+    resumed = make_trainer(tmp_path, small_corpus, tokenizer, resume_from_checkpoint="last")
+    resumed.train(resume_from_checkpoint=find_checkpoint(resumed.args))
+    assert resumed.state.global_step == 12 and not resumed.interrupted
+
+
+def test_find_checkpoint(small_corpus, tokenizer, tmp_path):
+    def find(resume=None, output_dir=tmp_path / "run"):
+        return find_checkpoint(PretrainingArguments(output_dir=str(output_dir), resume_from_checkpoint=resume))
+
+    assert find() is None
+    with pytest.raises(ValueError, match="no checkpoint to resume from in .*run"):
+        find("last")
+    make_trainer(tmp_path / "run", small_corpus, tokenizer, max_steps=2, save_steps=1).train()
+    newest = str(tmp_path / "run" / "checkpoint-2")
+    assert find("last") == find(True) == find(newest, tmp_path / "other") == newest
+    with pytest.raises(ValueError, match="run is not empty.*--resume_from_checkpoint"):
+        find()
+    with pytest.raises(ValueError, match="checkpoint-7"):
+        find(str(tmp_path / "run" / "checkpoint-7"))
+
+    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
+        damaged = tmp_path / "damaged"
+        shutil.copytree(newest, damaged)
+        content = (damaged / name).read_bytes()
+        (damaged / name).write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match=f"damaged cannot be resumed from: {name} is missing or cut short"):
+            find(str(damaged))
+        shutil.rmtree(damaged)
