@@ -155,14 +155,16 @@ def eager_attention_forward(
     query: torch.Tensor,  # (B, A, S, D), as key and value
     key: torch.Tensor,
     value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # (B, 1, S, S), added to the scores
+    attention_mask: torch.Tensor | None,  # (B, 1, S, S): True where a token may look, or a number to add
     scaling: float,
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scaled dot-product attention spelled out (Vaswani et al., 2017, section 3.2.1); the one that returns weights."""
     scores = query @ key.transpose(-1, -2) * scaling  # (B, A, S, S)
-    if attention_mask is not None:
+    if attention_mask is not None and attention_mask.dtype == torch.bool:
+        scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+    elif attention_mask is not None:
         scores = scores + attention_mask
     weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2), weights  # (B, S, A, D), (B, A, S, S)
@@ -231,8 +233,8 @@ class ScratchBertAttention(nn.Module):
         return self.output(context)  # (B, S, H)
 
 
-class ScratchBertDense(nn.Module):
-    """A linear layer and the configured activation: a layer's `intermediate`."""
+class ScratchBertIntermediate(nn.Module):
+    """The first half of the feed-forward sub-layer: wider, and bent by the activation."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
@@ -250,7 +252,7 @@ class ScratchBertLayer(GradientCheckpointingLayer):
         super().__init__()
         self.norm_first = config.norm_first
         self.attention = ScratchBertAttention(config)
-        self.intermediate = ScratchBertDense(config)
+        self.intermediate = ScratchBertIntermediate(config)
         self.output = ScratchBertOutput(config, in_features=config.intermediate_size)
 
     def feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -333,7 +335,7 @@ def cross_entropy(
     check_range(
         f"{name} other than -100", labels.masked_fill(labels == -100, 0), logits.shape[-1], "number of classes"
     )
-    logits, labels = logits.float().view(-1, logits.shape[-1]), labels.reshape(-1)
+    logits, labels = logits.float().reshape(-1, logits.shape[-1]), labels.reshape(-1)
     total = F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
     count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
     return total / torch.as_tensor(count, device=total.device).clamp(min=1)
@@ -346,7 +348,6 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     """What all models share: how weights start, and what transformers may do with them."""
 
     config: ScratchBertConfig
-    config_class = ScratchBertConfig
     base_model_prefix = "bert"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
@@ -392,11 +393,15 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     """The encoder, with or without the pooler.
 
     Inputs, here and in every head: `input_ids` (B, S) or `inputs_embeds` (B, S, H); `attention_mask` (B, S), 0 at
-    padding, or (B, 1, S, S), True or 0 where a token may look; `token_type_ids` (B, S), the segment; `position_ids`
-    (B, S). Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H); with `output_hidden_states=True` the
-    embeddings and each layer's output, with `output_attentions=True` (eager attention only) each layer's weights
-    (B, A, S, S). What padding positions hold is undefined, but finite. Raises `ValueError` for rows longer than
-    `max_position_embeddings` or shapes that do not fit, and, on the CPU, `IndexError` for ids out of range.
+    padding, or (B, 1, S, S), True where a token may look, or a number to add to the scores; `token_type_ids` (B, S),
+    the segment; `position_ids` (B, S) or (1, S).
+
+    Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H); with `output_hidden_states=True` the embeddings
+    and each layer's output, with `output_attentions=True` (eager attention only) each layer's weights (B, A, S, S).
+    What stands at padding is undefined, but finite.
+
+    Raises `ValueError` for rows longer than `max_position_embeddings` and for shapes that do not fit, and, on the
+    CPU, `IndexError` for ids out of range.
     """
 
     def __init__(self, config: ScratchBertConfig, add_pooling_layer: bool = True):
@@ -423,7 +428,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         **kwargs,
     ) -> BaseModelOutputWithPooling:
         hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)  # (B, S, H)
-        if attention_mask is not None and attention_mask.dim() != 4:
+        if torch.is_tensor(attention_mask) and attention_mask.dim() != 4:
             check_shape("attention_mask", attention_mask, tuple(hidden_states.shape[:2]))
         attention_mask = create_bidirectional_mask(
             config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask

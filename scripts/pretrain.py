@@ -78,6 +78,7 @@ def build_trainer(
     train_dataset = pairs(documents, "Training text")
     eval_dataset = pairs(held_out, "Held-out text") if held_out else None
     if eval_dataset is None:
+        logger.info("No held-out text: no evaluation")
         args.eval_strategy = "no"
 
     config = ScratchBertConfig.from_preset(
@@ -150,7 +151,8 @@ def main() -> None:
     model_args, data_args, args = parse_arguments(
         ModelArguments, DataArguments, PretrainingArguments, description=__doc__
     )
-    logging.basicConfig(format="%(message)s", level=logging.INFO if args.should_log else logging.ERROR)
+    logging.basicConfig(format="%(message)s")
+    logger.setLevel(logging.INFO if args.should_log else logging.ERROR)
     try:
         checkpoint = find_checkpoint(args)
         trainer = build_trainer(model_args, data_args, args, checkpoint)

@@ -288,11 +288,15 @@ def test_padding_changes_nothing(attention):
     torch.testing.assert_close(model(**padded)[0][:, :12], alone, atol=1e-5, rtol=0)
 
 
-def test_four_dimensional_mask_separates_packed_segments():
-    model = make_model(ScratchBertModel)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("additive", [False, True])
+def test_four_dimensional_mask_separates_packed_segments(attention, additive):
+    model = make_model(ScratchBertModel, attn_implementation=attention)
     ids = make_inputs(rows=1, length=10)["input_ids"]
     segment = torch.tensor([0] * 4 + [1] * 6)
     mask = (segment[:, None] == segment[None, :])[None, None]  # (1, 1, S, S)
+    if additive:
+        mask = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]])
     packed = model(ids, attention_mask=mask, position_ids=positions)[0]
     torch.testing.assert_close(packed[:, :4], model(ids[:, :4])[0], atol=1e-5, rtol=0)
