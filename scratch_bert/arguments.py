@@ -47,12 +47,18 @@ class DataArguments:
     tokenizer_name_or_path: str | None = option(
         None, "A tokenizer to use instead of training one: a local directory or a Hub repository."
     )
-    vocab_size: int = option(8192, "Entries of the WordPiece vocabulary to train.")
+    vocab_size: int | None = option(
+        None, "Entries of the WordPiece vocabulary to train; BERT's 30522, or 2048 for the small built-in corpus."
+    )
     min_frequency: int = option(2, "How often a word piece must occur to enter the vocabulary.")
     lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT does.")
     max_seq_length: int = option(128, "Tokens in a row: [CLS], two segments, two [SEP].")
     short_seq_prob: float = option(0.1, "Share of the rows that are cut to a random shorter length.")
     mlm_probability: float = option(0.15, "Share of the tokens to predict.")
+
+    def __post_init__(self):
+        if self.vocab_size is None:
+            self.vocab_size = 30522 if self.train_file else 2048
 
 
 @dataclass
@@ -66,15 +72,15 @@ class PretrainingArguments(TrainingArguments):
         nargs="?",
         const="last",
     )
-    per_device_train_batch_size: int = option(32, "Rows per step and device.")
+    per_device_train_batch_size: int = option(16, "Rows per step and device.")
     per_device_eval_batch_size: int = option(32, "Rows per evaluation step and device.")
     learning_rate: float = option(1e-3, "Peak learning rate. 1e-4 is BERT's for the base size.")
     weight_decay: float = option(0.01, "Decoupled weight decay, not applied to biases and LayerNorms.")
     warmup_steps: float = option(0.1, "Steps of linear warm-up, or their share of all steps if below 1.")
-    num_train_epochs: float = option(60, "Passes over the corpus, each with newly drawn pairs.")
+    num_train_epochs: float = option(22, "Passes over the corpus, each with newly drawn pairs.")
     eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
-    eval_steps: float | None = option(300, "Steps between evaluations.")
-    save_steps: float = option(300, "Steps between checkpoints.")
+    eval_steps: float | None = option(250, "Steps between evaluations.")
+    save_steps: float = option(500, "Steps between checkpoints.")
     save_total_limit: int | None = option(2, "Checkpoints to keep.")
     logging_steps: float = option(100, "Steps between log lines.")
     dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
