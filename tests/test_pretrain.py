@@ -218,7 +218,7 @@ def test_two_processes_share_the_rows_of_a_step(text_file, tmp_path):
     histories = []
     for name, launcher, rows in (
         ("one", [sys.executable], 16),
-        ("two", [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0"], 8),
+        ("two", [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"], 8),
     ):
         output_dir = tmp_path / name
         command = [*launcher, str(ROOT / "scripts" / "pretrain.py"), *quick, "--output_dir", str(output_dir)]
