@@ -70,3 +70,18 @@ class PreTrainingMetrics:
             "nsp_accuracy": total["nsp_correct"] / rows,
             "nsp_majority_accuracy": max(shares),
         }
+
+
+def describe_metrics(metrics: dict[str, float]) -> str:
+    """An evaluation's result as a table for the terminal, each figure beside its baseline."""
+    lines = [f"{'held-out text':<28}{'model':>10}{'baseline':>10}"]
+    for name, key, baseline in (
+        ("masked words: loss", "mlm_loss", "mlm_unigram_loss"),
+        ("masked words: perplexity", "mlm_perplexity", None),
+        ("masked words: accuracy", "mlm_accuracy", None),
+        ("next sentence: loss", "nsp_loss", "nsp_majority_loss"),
+        ("next sentence: accuracy", "nsp_accuracy", "nsp_majority_accuracy"),
+    ):
+        shown = f"{metrics[f'eval_{baseline}']:>10.3f}" if baseline else ""
+        lines.append(f"{name:<28}{metrics[f'eval_{key}']:>10.3f}{shown}")
+    return "\n".join([*lines, "Baselines: the training text's word frequencies; the commoner label."])

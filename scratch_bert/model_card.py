@@ -1,18 +1,47 @@
 """The model card of a pretraining run, filled from the run itself."""
 
+import os
 from pathlib import Path
 
+import torch
+import transformers
 from huggingface_hub import ModelCard, ModelCardData
 
+from . import __version__
+from .arguments import DataArguments
+from .trainer import PreTrainingTrainer
 
-def render_model_card(template: Path, **fields) -> ModelCard:
-    """`template` (a Jinja file such as the project's model_card.md) with its `fields` filled in.
 
-    Raises `jinja2.UndefinedError` if the template uses a field that is not given.
+def render_model_card(
+    template: Path, trainer: PreTrainingTrainer, data_args: DataArguments, metrics: dict[str, float]
+) -> ModelCard:
+    """`template`, a Jinja file such as the project's model_card.md, filled in after training and evaluation.
+
+    Nothing goes in that names a path, a user or a machine.
     """
-    card_data = ModelCardData(
-        library_name="transformers",
-        pipeline_tag="fill-mask",
-        tags=["bert", "scratch_bert", "fill-mask", "next-sentence-prediction"],
+    args, eval_dataset = trainer.args, trainer.eval_dataset
+    return ModelCard.from_template(
+        ModelCardData(
+            library_name="transformers",
+            pipeline_tag="fill-mask",
+            tags=["bert", "scratch_bert", "fill-mask", "next-sentence-prediction"],
+        ),
+        template_path=str(template),
+        model_name=Path(args.output_dir).resolve().name,
+        package_version=__version__,
+        config=trainer.model.config,
+        lowercase=getattr(trainer.processing_class, "do_lower_case", False),
+        parameters=trainer.model.num_parameters(),
+        source="text files" if data_args.train_file else "Python's built-in help texts",
+        corpus=trainer.train_dataset.corpus.summary(),
+        rows=len(trainer.train_dataset),
+        eval_source="validation files" if data_args.validation_file else "documents held out from training",
+        eval_rows=len(eval_dataset) if eval_dataset else 0,
+        data=data_args,
+        args=args,
+        state=trainer.state,
+        precision="bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+        device=torch.cuda.get_device_name() if args.device.type == "cuda" else f"{os.cpu_count()} CPU cores",
+        versions={"torch": torch.__version__, "transformers": transformers.__version__},
+        metrics=metrics,
     )
-    return ModelCard.from_template(card_data, template_path=str(template), **fields)

@@ -524,9 +524,12 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
 
 class ScratchBertForOneTask(ScratchBertPreTrainedModel):
-    """The forward of the models with one kind of `labels`: encoder, `compute_logits`, `compute_loss`."""
+    """The forward of the models with one kind of `labels`: `encode`, `compute_logits`, `compute_loss`."""
 
     output_type: type[ModelOutput]
+
+    def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
+        return self.bert(*inputs, **kwargs)
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
         raise NotImplementedError
@@ -546,7 +549,7 @@ class ScratchBertForOneTask(ScratchBertPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> ModelOutput:
-        outputs = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
         logits = self.compute_logits(outputs)
         return self.output_type(
             loss=None if labels is None else self.compute_loss(logits, labels, num_items_in_batch),
@@ -631,6 +634,29 @@ class ScratchBertForTokenClassification(ScratchBertForOneTask):
         return self.classifier(self.dropout(outputs.last_hidden_state))  # (B, S, L)
 
 
+class ScratchBertForMultipleChoice(ScratchBertForOneTask):
+    """One of C choices (paper, section 4.4). All inputs have one more dimension: (B, C, S); `labels` and `logits`
+    are (B,) and (B, C)."""
+
+    output_type = MultipleChoiceModelOutput
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config)
+        self.dropout = classifier_dropout(config)
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
+        rows, choices = next(tensor for tensor in inputs if tensor is not None).shape[:2]
+        outputs = self.bert(*(None if tensor is None else tensor.flatten(0, 1) for tensor in inputs), **kwargs)
+        outputs.pooler_output = outputs.pooler_output.unflatten(0, (rows, choices))  # (B·C, H) → (B, C, H)
+        return outputs
+
+    def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
+        return self.classifier(self.dropout(outputs.pooler_output)).squeeze(-1)  # (B, C)
+
+
 class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
     """An answer as a span of the row (paper, section 4.2); `start_logits` and `end_logits` (B, S).
 
@@ -665,40 +691,6 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
             loss=loss,
             start_logits=start_logits.contiguous(),
             end_logits=end_logits.contiguous(),
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
-
-
-class ScratchBertForMultipleChoice(ScratchBertPreTrainedModel):
-    """One of C choices (paper, section 4.4). All inputs have one more dimension: (B, C, S); `labels` and `logits`
-    are (B,) and (B, C)."""
-
-    def __init__(self, config: ScratchBertConfig):
-        super().__init__(config)
-        self.bert = ScratchBertModel(config)
-        self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        **kwargs,
-    ) -> MultipleChoiceModelOutput:
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        choices = (input_ids if input_ids is not None else inputs_embeds).shape[1]
-        outputs = self.bert(*(None if x is None else x.flatten(0, 1) for x in inputs), **kwargs)  # rows: B·C
-        logits = self.classifier(self.dropout(outputs.pooler_output)).view(-1, choices)  # (B, C)
-        return MultipleChoiceModelOutput(
-            loss=None if labels is None else cross_entropy(logits, labels),
-            logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

@@ -5,16 +5,12 @@ Without options: a tiny model on the built-in corpus, in a few minutes on two CP
 
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 
-import torch
-import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
 
-import scratch_bert
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.arguments import (
     DataArguments,
@@ -25,7 +21,7 @@ from scratch_bert.arguments import (
 )
 from scratch_bert.collator import PreTrainingCollator
 from scratch_bert.corpus import builtin_documents, hold_out, read_documents, text_files
-from scratch_bert.metrics import PreTrainingMetrics, unigram_log_probs
+from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
 from scratch_bert.model_card import render_model_card
 from scratch_bert.pairs import SentencePairDataset
 from scratch_bert.predictions import describe_predictions
@@ -106,47 +102,6 @@ def build_trainer(
     )
 
 
-def write_model_card(trainer: PreTrainingTrainer, data_args: DataArguments, metrics: dict) -> None:
-    args, config = trainer.args, trainer.model.config
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
-    card = render_model_card(
-        MODEL_CARD,
-        model_name=Path(args.output_dir).resolve().name,
-        package_version=scratch_bert.__version__,
-        config=config,
-        lowercase=getattr(trainer.processing_class, "do_lower_case", False),
-        parameters=trainer.model.num_parameters(),
-        source="text files" if data_args.train_file else "Python's built-in help texts",
-        corpus=trainer.train_dataset.corpus.summary(),
-        rows=len(trainer.train_dataset),
-        eval_rows=len(trainer.eval_dataset) if trainer.eval_dataset else 0,
-        eval_source="validation files" if data_args.validation_file else "documents held out from training",
-        data=data_args,
-        args=args,
-        state=trainer.state,
-        world_size=args.world_size,
-        precision="bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
-        device=device,
-        versions={"torch": torch.__version__, "transformers": transformers.__version__},
-        metrics=metrics,
-    )
-    card.save(Path(args.output_dir) / "README.md")
-
-
-def describe_metrics(metrics: dict) -> str:
-    lines = [f"{'held-out text':<28}{'model':>10}{'baseline':>10}"]
-    for name, key, baseline in (
-        ("masked words: loss", "mlm_loss", "mlm_unigram_loss"),
-        ("masked words: perplexity", "mlm_perplexity", None),
-        ("masked words: accuracy", "mlm_accuracy", None),
-        ("next sentence: loss", "nsp_loss", "nsp_majority_loss"),
-        ("next sentence: accuracy", "nsp_accuracy", "nsp_majority_accuracy"),
-    ):
-        shown = f"{metrics[f'eval_{baseline}']:>10.3f}" if baseline else ""
-        lines.append(f"{name:<28}{metrics[f'eval_{key}']:>10.3f}{shown}")
-    return "\n".join([*lines, "Baselines: the training text's word frequencies; the commoner label."])
-
-
 def main() -> None:
     model_args, data_args, args = parse_arguments(
         ModelArguments, DataArguments, PretrainingArguments, description=__doc__
@@ -168,8 +123,9 @@ def main() -> None:
         metrics |= trainer.evaluate()
     trainer.save_model()
     if trainer.is_world_process_zero():
-        (Path(args.output_dir) / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
-        write_model_card(trainer, data_args, metrics)
+        output_dir = Path(args.output_dir)
+        (output_dir / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        render_model_card(MODEL_CARD, trainer, data_args, metrics).save(output_dir / "README.md")
         if trainer.eval_dataset:
             print(f"\n{describe_predictions(trainer.model, trainer.eval_dataset)}\n\n{describe_metrics(metrics)}")
         print(f"\n{metrics['train_runtime']:.0f} seconds of training. The model is in {args.output_dir}")
