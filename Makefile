@@ -3,7 +3,7 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OUTPUT_DIR ?= runs/$(shell date +%Y-%m-%d_%H-%M-%S)
-# ARGS goes to the script or to pytest: make pretrain ARGS="--preset mini"; make test ARGS="-k parity"
+# make pretrain ARGS="--preset mini" OUTPUT_DIR=runs/mini; make test ARGS="-k parity"
 ARGS ?=
 INSTALLED := .venv/installed
 
@@ -17,7 +17,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model has learnt
-	.venv/bin/python scripts/pretrain.py --output_dir $(OUTPUT_DIR) $(ARGS)
+	.venv/bin/python scripts/pretrain.py $(ARGS) --output_dir $(OUTPUT_DIR)
 
 test: $(INSTALLED) ## Run the tests, but for the slow ones
 	.venv/bin/python -m pytest -m "not slow" $(ARGS)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import json
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
 from .configuration_scratch_bert import PRESETS, ScratchBertConfig
-from .corpus import DOCUMENT_BOUNDARIES
+from .corpus import DOCUMENT_BOUNDARIES, SENTENCE_BOUNDARIES
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -30,6 +31,9 @@ class ModelArguments:
         None, "Longest sequence that the model will ever take, in tokens; max_seq_length if not given."
     )
 
+    def __post_init__(self):
+        self.config_overrides = parse_overrides(self.config_overrides or "")
+
 
 @dataclass
 class DataArguments:
@@ -43,6 +47,11 @@ class DataArguments:
     document_boundary: str = option(
         "blank_line", "Where a document ends: at a blank line, or with its file.", choices=list(DOCUMENT_BOUNDARIES)
     )
+    sentence_boundary: str = option(
+        "punctuation",
+        "Where a sentence ends: at its full stop, question or exclamation mark; or with its line, as in logs.",
+        choices=list(SENTENCE_BOUNDARIES),
+    )
     validation_share: float = option(0.1, "Share of the documents held out for evaluation; 0 for none.")
     tokenizer_name_or_path: str | None = option(
         None, "A tokenizer to use instead of training one: a local directory or a Hub repository."
@@ -53,12 +62,14 @@ class DataArguments:
     min_frequency: int = option(2, "How often a word piece must occur to enter the vocabulary.")
     lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT does.")
     max_seq_length: int = option(128, "Tokens in a row: [CLS], two segments, two [SEP].")
-    short_seq_prob: float = option(0.1, "Share of the rows that are cut to a random shorter length.")
+    short_seq_prob: float = option(0.1, "Share of the rows that are filled to a random shorter length only.")
     mlm_probability: float = option(0.15, "Share of the tokens to predict.")
 
     def __post_init__(self):
         if self.vocab_size is None:
             self.vocab_size = 30522 if self.train_file else 2048
+        if not 0 < self.mlm_probability <= 1:
+            raise ValueError(f"mlm_probability must be greater than 0 and at most 1, got {self.mlm_probability}.")
 
 
 @dataclass
@@ -84,32 +95,45 @@ class PretrainingArguments(TrainingArguments):
     save_total_limit: int | None = option(2, "Checkpoints to keep.")
     logging_steps: float = option(100, "Steps between log lines.")
     dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
-    # Rows carry what the collator needs (special tokens, the mask's seed) and a forward does not take.
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
-    # Metrics are summed batch by batch: no evaluation set's logits fit in memory.
-    batch_eval_metrics: bool = option(True, "Must stay True: the metrics are summed batch by batch.")
+    batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed by batch, as no logits are kept.")
 
     def __post_init__(self):
         super().__post_init__()
-        if self.remove_unused_columns or not self.batch_eval_metrics:
-            raise ValueError("remove_unused_columns must stay False and batch_eval_metrics must stay True.")
+        fixed = {
+            "remove_unused_columns": (False, "the collator reads more columns than the model"),
+            "batch_eval_metrics": (True, "metrics are summed batch by batch"),
+            "prediction_loss_only": (False, "the metrics are made from predictions"),
+            "label_smoothing_factor": (0, "both losses come from the model itself"),
+            "dataloader_persistent_workers": (False, "workers that stay would go on with the first epoch's rows"),
+        }
+        for name, (value, reason) in fixed.items():
+            if getattr(self, name) != value:
+                raise ValueError(f"{name} must stay {value}: {reason}.")
 
 
-def parse_overrides(text: str | None) -> dict[str, Any]:
+def parse_overrides(text: str) -> dict[str, Any]:
     """`"head_dim=32,norm_first=true"` → `{"head_dim": 32, "norm_first": True}`.
 
-    Raises `ValueError` for a part without `=` and for a name that is no field of the config.
+    Raises `ValueError` for a part without `=`, a value that is none, and a name that is no field of the config or is
+    not free, because it follows from the tokenizer.
     """
     fields = {field.name for field in dataclasses.fields(ScratchBertConfig)}
     overrides = {}
-    for part in filter(None, (text or "").split(",")):
+    for part in filter(None, text.split(",")):
         name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or name not in fields:
-            problem = f"{name} is no field of the config" if equals else f"{part!r} has no '='"
-            raise ValueError(
-                f"config_overrides takes field=value pairs parted by commas, but {problem}.{_similar(name, fields)}"
-            )
-        overrides[name] = yaml.safe_load(value)
+        if not equals:
+            raise ValueError(f"config_overrides takes field=value pairs parted by commas, but {part!r} has no '='.")
+        if name not in fields:
+            raise ValueError(f"config_overrides: {name} is no field of the config.{_similar(name, fields)}")
+        if name in ("vocab_size", "pad_token_id", "max_position_embeddings"):
+            raise ValueError(f"config_overrides: {name} follows from the tokenizer and --max_position_embeddings.")
+        try:
+            overrides[name] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise ValueError(f"config_overrides: {value!r} is no value for {name}.") from None
+        if isinstance(overrides[name], str) and overrides[name][:1].isdigit():
+            overrides[name] = float(overrides[name])  # to YAML, 1e-5 is a text
     return overrides
 
 
@@ -121,7 +145,10 @@ def _similar(name: str, known: Iterable[str]) -> str:
 def parse_arguments(*dataclasses: type, description: str, argv: list[str] | None = None) -> tuple:
     """One object per dataclass. Flags win over the file. An unknown option ends the program with a suggestion."""
     parser = HfArgumentParser(
-        dataclasses, description=description, usage="%(prog)s [OPTIONS.yaml|OPTIONS.json] [--option value ...]"
+        dataclasses,
+        description=description,
+        usage="%(prog)s [OPTIONS.yaml|OPTIONS.json] [--option value ...]",
+        allow_abbrev=False,
     )
     argv = sys.argv[1:] if argv is None else argv
     known = {action.dest for action in parser._actions}
@@ -138,11 +165,7 @@ def parse_arguments(*dataclasses: type, description: str, argv: list[str] | None
             parser.error(f"{argv[0]} must hold options as name: value pairs.")
         for unknown in sorted(set(values) - known):
             reject(unknown, argv[0])
-        for action in parser._actions:
-            if action.nargs == "+" and isinstance(values.get(action.dest), str):  # a list of one, written without [ ]
-                values[action.dest] = [values[action.dest]]
-        parser.set_defaults(**values)
-        argv = argv[1:]
+        argv = [flag for name, value in values.items() for flag in _as_flags(name, value)] + argv[1:]
     try:
         *parsed, remaining = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
     except ValueError as error:
@@ -150,3 +173,14 @@ def parse_arguments(*dataclasses: type, description: str, argv: list[str] | None
     if remaining:
         reject(remaining[0], "command line")
     return tuple(parsed)
+
+
+def _as_flags(name: str, value: Any) -> list[str]:
+    """An option from a file as it would stand on the command line, so that it is checked in the same way."""
+    if value is None:
+        return []
+    if isinstance(value, list):
+        return [f"--{name}", *map(str, value)]
+    if isinstance(value, dict) and name == "config_overrides":
+        value = ",".join(f"{field}={json.dumps(item)}" for field, item in value.items())
+    return [f"--{name}", json.dumps(value) if isinstance(value, dict) else str(value)]

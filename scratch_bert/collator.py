@@ -7,7 +7,7 @@ from transformers import DataCollatorForLanguageModeling
 class PreTrainingCollator(DataCollatorForLanguageModeling):
     """The stock masking (paper, section 3.1: 15% of the tokens; of these 80% [MASK], 10% random, 10% kept), and
 
-    - a random replacement is never a special token;
+    - a random replacement is never a special token (but for [MASK], which can't be told from the 80%: once in V);
     - the masks of a batch follow from the `mask_seed` of its first row, if rows have one: they do not depend on the
       number of workers, and the same rows are masked in the same way again, as an evaluation wants.
     """

@@ -11,6 +11,7 @@ import numpy as np
 Document = list[str]  # its sentences, in order
 
 DOCUMENT_BOUNDARIES = ("blank_line", "file")
+SENTENCE_BOUNDARIES = ("punctuation", "line")
 
 # A sentence ends at . ! or ? (and a closing quote or bracket) before a space and a capital, a digit or an opening mark.
 _SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[^\W_a-z])""")
@@ -20,9 +21,13 @@ _UNDERLINE = re.compile(r"^([=*\-~^])\1{2,}$", re.MULTILINE)
 _PROSE = re.compile(r"(\* |\d+\. |\[\d+\] )?[“‘\"'*(]*[A-Z][^\W_]*[\s,.:’\"'*]")
 
 
-def split_sentences(paragraph: str) -> Document:
-    """The sentences of one paragraph; line breaks inside it count as spaces."""
-    return [sentence for sentence in _SENTENCE_END.split(" ".join(paragraph.split())) if sentence]
+def split_sentences(paragraph: str, boundary: str = "punctuation") -> Document:
+    """The sentences of one paragraph. They end at `punctuation`, and line breaks count as spaces; or each `line` is
+    one, as in logs, verse and the input of Google's BERT scripts."""
+    if boundary not in SENTENCE_BOUNDARIES:
+        raise ValueError(f"The sentence boundary must be one of {', '.join(SENTENCE_BOUNDARIES)}; got {boundary!r}.")
+    parts = paragraph.splitlines() if boundary == "line" else _SENTENCE_END.split(" ".join(paragraph.split()))
+    return [" ".join(part.split()) for part in parts if part.strip()]
 
 
 def text_files(paths: Iterable[str | Path]) -> list[Path]:
@@ -44,14 +49,16 @@ def text_files(paths: Iterable[str | Path]) -> list[Path]:
     return files
 
 
-def read_documents(files: Iterable[Path], boundary: str = "blank_line") -> Iterator[Document]:
+def read_documents(
+    files: Iterable[Path], document_boundary: str = "blank_line", sentence_boundary: str = "punctuation"
+) -> Iterator[Document]:
     """The documents of UTF-8 text files.
 
-    `boundary` says where a document ends: at a `blank_line` (the input of Google's BERT scripts) or with its `file`,
-    whose blank lines then only part paragraphs. Raises `ValueError` for a file that is not UTF-8 or holds no text.
+    A document ends at a `blank_line`, or with its `file`, whose blank lines then only part paragraphs. Raises `ValueError` for a file that is not UTF-8 or holds no text.
     """
-    if boundary not in DOCUMENT_BOUNDARIES:
-        raise ValueError(f"The document boundary must be one of {', '.join(DOCUMENT_BOUNDARIES)}; got {boundary!r}.")
+    if document_boundary not in DOCUMENT_BOUNDARIES:
+        names = ", ".join(DOCUMENT_BOUNDARIES)
+        raise ValueError(f"The document boundary must be one of {names}; got {document_boundary!r}.")
     for file in files:
         try:
             text = file.read_text(encoding="utf-8-sig")  # -sig: drops a byte-order mark
@@ -60,10 +67,10 @@ def read_documents(files: Iterable[Path], boundary: str = "blank_line") -> Itera
                 f"{file} is not UTF-8 text (byte {error.start} is 0x{error.object[error.start]:02x}). "
                 f"Convert it first, for example with: iconv -f latin1 -t utf-8 {file.name}"
             ) from None
-        paragraphs = [sentences for part in _BLANK_LINE.split(text) if (sentences := split_sentences(part))]
+        paragraphs = [split_sentences(part, sentence_boundary) for part in _BLANK_LINE.split(text) if part.strip()]
         if not paragraphs:
             raise ValueError(f"{file} holds no text. Leave it out of the training files.")
-        if boundary == "file":
+        if document_boundary == "file":
             yield [sentence for paragraph in paragraphs for sentence in paragraph]
         else:
             yield from paragraphs
@@ -93,12 +100,13 @@ def hold_out(documents: list[Document], share: float, seed: int) -> tuple[list[D
     """
     if not 0 <= share < 1:
         raise ValueError(f"validation_share must be at least 0 and less than 1, got {share}.")
-    held_out = max(2, round(share * len(documents))) if share else 0
+    if share == 0:
+        return documents, []
+    held_out = max(2, round(share * len(documents)))
     if len(documents) - held_out < 2:
         raise ValueError(
-            f"The text has {len(documents)} document(s), but training and validation need two or more each. If its "
-            "documents are parted by blank lines, use --document_boundary blank_line; if you want no evaluation, use "
-            "--validation_share 0."
+            f"The text has {len(documents)} document(s), but training and validation need two or more each. Look at "
+            "--document_boundary, or give --validation_file, or train without evaluation: --validation_share 0."
         )
     order = np.random.default_rng(seed).permutation(len(documents)).tolist()
     return [documents[i] for i in order[held_out:]], [documents[i] for i in order[:held_out]]

@@ -36,12 +36,16 @@ class PreTrainingMetrics:
         prediction_logits, seq_relationship_logits = logits
         labels, next_sentence_label = labels
         masked = labels.ne(-100)  # (B, S)
-        unigrams = self.unigram_log_probs.to(labels.device)[labels.clamp(min=0)]  # (B, S)
-        losses = F.cross_entropy(prediction_logits.float().transpose(1, 2), labels, reduction="none")  # 0 at -100
+        row_of = masked.nonzero()[:, 0]  # (M,): the row of each masked token
+        predicted, words = prediction_logits[masked].float(), labels[masked]  # (M, V), (M,)
+
+        def per_row(values: torch.Tensor) -> torch.Tensor:  # (M,) → (B,)
+            return torch.zeros(len(labels), device=labels.device).index_add_(0, row_of, values.float())
+
         columns = [
-            losses.sum(-1),
-            (prediction_logits.argmax(-1) == labels).sum(-1),
-            -(unigrams * masked).sum(-1),
+            per_row(F.cross_entropy(predicted, words, reduction="none")),
+            per_row(predicted.argmax(-1) == words),
+            per_row(-self.unigram_log_probs.to(labels.device)[words]),
             masked.sum(-1),
             F.cross_entropy(seq_relationship_logits.float(), next_sentence_label, reduction="none"),
             seq_relationship_logits.argmax(-1) == next_sentence_label,

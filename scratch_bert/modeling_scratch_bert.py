@@ -91,13 +91,13 @@ class ScratchBertEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         # Learned positions start as small as the words do (std 0.02). Sines do not, and would drown them: so there
-        # the words are scaled up by √H, as in the sinusoids' own paper (Vaswani et al., 2017, section 3.4).
+        # words and segments are scaled up by √H, as in the sinusoids' own paper (Vaswani et al., 2017, section 3.4).
         if config.position_embedding_type == "sinusoidal":
             self.position_embeddings = ScratchBertSinusoidalPositions(config)
-            self.word_scale = math.sqrt(config.hidden_size)
+            self.scale = math.sqrt(config.hidden_size)
         else:
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-            self.word_scale = 1.0
+            self.scale = 1.0
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         # Named as in old checkpoints, which hold a key for it that transformers then knows to skip.
@@ -141,8 +141,8 @@ class ScratchBertEmbeddings(nn.Module):
             check_shape("inputs_embeds", inputs_embeds, (rows, length, config.hidden_size))
 
         embeddings = inputs_embeds + self.token_type_embeddings(token_type_ids)
-        if self.word_scale != 1.0:
-            embeddings = embeddings * self.word_scale
+        if self.scale != 1.0:
+            embeddings = embeddings * self.scale
         embeddings = embeddings + self.position_embeddings(position_ids)
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, H)
 
@@ -362,6 +362,10 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     # The heads that count labelled tokens say True, and use `num_items_in_batch`.
     accepts_loss_kwargs = False
 
+    def __init__(self, config: ScratchBertConfig):
+        config.validate()  # it may have been changed since it was made, as from_pretrained(…, hidden_act=…) does
+        super().__init__(config)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Weights from a normal of std `initializer_range` cut at two deviations, biases 0, LayerNorms 1.
@@ -462,12 +466,20 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
 
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        if config.tie_word_embeddings:
+            # Not saved twice anyway; said here, so that Trainer does not miss them in a checkpoint it resumes from.
+            self._keys_to_ignore_on_save = list(self._tied_weights_keys)
+
     def get_output_embeddings(self) -> nn.Linear:
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        tied, bias = self.config.tie_word_embeddings, new_embeddings.bias
         self.cls.predictions.decoder = new_embeddings
-        self.cls.predictions.bias = new_embeddings.bias
+        # Untied, checkpoints still hold both, and a tensor that stands under two names is saved under one.
+        self.cls.predictions.bias = bias if tied else nn.Parameter(bias.detach().clone())
 
 
 class ScratchBertForPreTraining(ScratchBertWithMLMHead):
@@ -498,7 +510,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
-        outputs = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, return_dict=True, **kwargs)
         prediction_logits = self.cls.predictions(outputs.last_hidden_state)  # (B, S, V)
         seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
 
@@ -510,7 +523,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
             if labels is not None and num_items_in_batch is not None:
                 # Trainer tells how many masked tokens a step has, not how many rows: this micro-batch's share of the
                 # tokens stands in for its share of the rows.
-                nsp_loss = nsp_loss * labels.ne(-100).sum() / num_items_in_batch
+                share = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
+                nsp_loss = nsp_loss * share.nan_to_num(nan=1.0)  # 0 / 0: nothing was masked
             loss = nsp_loss if loss is None else loss + nsp_loss
         return ScratchBertForPreTrainingOutput(
             loss=loss,
@@ -529,7 +543,7 @@ class ScratchBertForOneTask(ScratchBertPreTrainedModel):
     output_type: type[ModelOutput]
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
-        return self.bert(*inputs, **kwargs)
+        return self.bert(*inputs, return_dict=True, **kwargs)
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
         raise NotImplementedError
@@ -614,6 +628,9 @@ class ScratchBertForSequenceClassification(ScratchBertForOneTask):
         return self.classifier(self.dropout(outputs.pooler_output))  # (B, L)
 
     def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
+        rows, classes = logits.shape
+        allowed = [(rows,)] if classes == 1 or not labels.is_floating_point() else []
+        check_shape("labels", labels, *allowed, (rows, classes))
         return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
 
 
@@ -648,8 +665,12 @@ class ScratchBertForMultipleChoice(ScratchBertForOneTask):
         self.post_init()
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
-        rows, choices = next(tensor for tensor in inputs if tensor is not None).shape[:2]
-        outputs = self.bert(*(None if tensor is None else tensor.flatten(0, 1) for tensor in inputs), **kwargs)
+        ids, *_, embeddings = inputs
+        if (ids is None or ids.dim() != 3) and (embeddings is None or embeddings.dim() != 4):
+            raise ValueError("The model takes input_ids of shape (B, C, S) or inputs_embeds of shape (B, C, S, H).")
+        rows, choices = (ids if ids is not None else embeddings).shape[:2]
+        flat = (None if tensor is None else tensor.flatten(0, 1) for tensor in inputs)
+        outputs = self.bert(*flat, return_dict=True, **kwargs)
         outputs.pooler_output = outputs.pooler_output.unflatten(0, (rows, choices))  # (B·C, H) → (B, C, H)
         return outputs
 
@@ -682,15 +703,23 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         end_positions: torch.Tensor | None = None,
         **kwargs,
     ) -> QuestionAnsweringModelOutput:
-        outputs = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
-        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(-1)  # (B, S) each
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, return_dict=True, **kwargs)
+        logits = self.qa_outputs(outputs.last_hidden_state)  # (B, S, 2)
+        start_logits, end_logits = (side.contiguous() for side in logits.unbind(-1))  # (B, S) each
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions)
+            length = logits.shape[1]
+            start_positions, end_positions = (
+                positions.clamp(min=0).masked_fill(positions >= length, -100)
+                for positions in (start_positions, end_positions)
+            )
+            loss = cross_entropy(start_logits, start_positions, name="start_positions")
+            loss = (loss + cross_entropy(end_logits, end_positions, name="end_positions")) / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
-            start_logits=start_logits.contiguous(),
-            end_logits=end_logits.contiguous(),
+            start_logits=start_logits,
+            end_logits=end_logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )

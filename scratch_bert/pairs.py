@@ -17,9 +17,10 @@ def build_pairs(
 
     A row is `a_start, a_end, b_start, b_end, label`: the two segments as ranges of `corpus.tokens`, and 0 if B is
     what follows A, 1 if it is from another document. As in BERT's published code, sentences are gathered until the
-    row is full, A is a random number of them, and B is the rest or as much text from elsewhere; then the sentences
-    gathered for B go back. Here
+    row is full, A is a random number of them, and B is the rest, or sentences from elsewhere that fill the row; then
+    the sentences gathered for B go back. Here
 
+    - two sentences are gathered where there are two, however long the first, so that B can be its continuation;
     - a row is shortened with probability `short_seq_prob` each (there: all rows of a document at once);
     - a random B starts at a sentence drawn evenly from all other documents (there: at a document drawn evenly, so
       that short documents come up too often, and now and then it was A's own);
@@ -106,7 +107,7 @@ class SentencePairDataset(Dataset):
         if corpus.num_documents < 2:
             raise ValueError(
                 "Sentence pairs need at least two documents, because a random second segment comes from another one; "
-                "this corpus has one. If its documents are in one file, part them by blank lines."
+                "this text has one. If it is several documents in one file, part them by blank lines."
             )
         if max_seq_length < NUM_SPECIAL_TOKENS + 2:
             raise ValueError(f"max_seq_length must be {NUM_SPECIAL_TOKENS + 2} or more, got {max_seq_length}.")
@@ -131,6 +132,11 @@ class SentencePairDataset(Dataset):
         self.num_rows = self.num_rows or len(pairs)
         self.pairs = np.resize(pairs, (self.num_rows, pairs.shape[1]))  # (rows, 5), as build_pairs says
         self.epoch = epoch
+
+    def summary(self) -> str:
+        """The rows' number, and the share of true continuations: far from half if documents have one sentence."""
+        share = (self.pairs[:, 4] == 0).mean()
+        return f"{len(self):,} rows of up to {self.max_seq_length} tokens, {share:.0%} true continuations"
 
     def __len__(self) -> int:
         return self.num_rows

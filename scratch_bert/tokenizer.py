@@ -1,6 +1,6 @@
 """Train or load a tokenizer, and turn documents into token ids with it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from .corpus import Document
 
 
 def train_wordpiece(
-    texts: Iterable[str], vocab_size: int, lowercase: bool = True, min_frequency: int = 2, model_max_length: int = 512
+    texts: Sequence[str], vocab_size: int, lowercase: bool = True, min_frequency: int = 2, model_max_length: int = 512
 ) -> BertTokenizer:
     """A BERT tokenizer with a WordPiece vocabulary of at most `vocab_size` entries, learnt from `texts`.
 

@@ -1,6 +1,7 @@
 """The stock Trainer, plus what pretraining needs: both losses in the log, new rows each epoch, a Ctrl-C that saves."""
 
 import signal
+import threading
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from safetensors import SafetensorError, safe_open
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
+
+from .configuration_scratch_bert import PRESETS, ScratchBertConfig
 
 
 logger = logging.get_logger(__name__)
@@ -21,10 +24,13 @@ class PreTrainingTrainer(Trainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._loss_sums: dict[str, torch.Tensor] = {}
-        self._loss_steps_logged = 0
         self._interrupt = InterruptCallback()
         self.add_callback(SetEpochCallback)
         self.add_callback(self._interrupt)
+
+    def train(self, *args, **kwargs):
+        with self._interrupt:
+            return super().train(*args, **kwargs)
 
     @property
     def interrupted(self) -> bool:
@@ -34,23 +40,27 @@ class PreTrainingTrainer(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
-            # Parts divided by num_items_in_batch add up to the step's mean over micro-batches, and over processes if
+            # Parts divided by num_items_in_batch add up to the step's mean over micro-batches, and over devices if
             # these share the count; parts that are means have to be averaged.
             weight = 1.0 if num_items_in_batch is not None else 1.0 / self.current_gradient_accumulation_steps
-            if num_items_in_batch is None or not self.args.average_tokens_across_devices:
+            shared_count = num_items_in_batch is not None and self.args.average_tokens_across_devices
+            if not shared_count:
                 weight /= self.accelerator.num_processes
+            if not self._loss_sums:
+                self._loss_sums_since = self.state.global_step
             for name in ("mlm_loss", "nsp_loss"):
                 if outputs.get(name) is not None:
-                    self._loss_sums[name] = self._loss_sums.get(name, 0.0) + outputs[name].detach() * weight
+                    part = outputs[name].detach()  # one number, or one for each GPU under DataParallel
+                    part = part.sum() if shared_count else part.mean()
+                    self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
         return (loss, outputs) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._loss_sums:
-            steps = max(self.state.global_step - self._loss_steps_logged, 1)
+            steps = max(self.state.global_step - self._loss_sums_since, 1)
             for name, total in self._loss_sums.items():
                 logs[name] = (self.accelerator.reduce(total, "sum") / steps).item()
             self._loss_sums = {}
-            self._loss_steps_logged = self.state.global_step
         super().log(logs, start_time)
 
 
@@ -63,13 +73,15 @@ class SetEpochCallback(TrainerCallback):
 
 
 class InterruptCallback(TrainerCallback):
-    """The first Ctrl-C ends the step, saves and stops; a second one stops at once."""
+    """Within `with`, the first Ctrl-C ends the step, saves and stops; a second one stops at once."""
 
     interrupted = False
+    previous_handler = None
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def __enter__(self):
         self.interrupted = False
-        self.previous_handler = signal.signal(signal.SIGINT, self.interrupt)
+        if threading.current_thread() is threading.main_thread():  # no other thread gets signals
+            self.previous_handler = signal.signal(signal.SIGINT, self.interrupt)
 
     def interrupt(self, signum, frame):
         self.interrupted = True
@@ -80,8 +92,9 @@ class InterruptCallback(TrainerCallback):
         if self.interrupted:
             control.should_save = control.should_training_stop = True
 
-    def on_train_end(self, args, state, control, **kwargs):
-        signal.signal(signal.SIGINT, self.previous_handler)
+    def __exit__(self, *exception):
+        if self.previous_handler is not None:
+            signal.signal(signal.SIGINT, self.previous_handler)
 
 
 def find_checkpoint(args: TrainingArguments) -> str | None:
@@ -113,6 +126,20 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
                 "checkpoint: --resume_from_checkpoint DIRECTORY."
             )
     return str(checkpoint)
+
+
+def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
+    """Raise `ValueError` if the model that `checkpoint` holds is not the one that `config` describes.
+
+    The vocabulary is left out: a resumed run takes it from the checkpoint.
+    """
+    saved = ScratchBertConfig.from_pretrained(checkpoint)
+    for name in {*PRESETS["tiny"], "max_position_embeddings", "head_dim", "position_embedding_type", "norm_first"}:
+        if getattr(saved, name) != getattr(config, name):
+            raise ValueError(
+                f"The checkpoint {checkpoint} has {name}={getattr(saved, name)}, but the options ask for "
+                f"{getattr(config, name)}. Resume with the options that the run was started with."
+            )
 
 
 def _is_complete(file: Path) -> bool:

@@ -17,16 +17,15 @@ from scratch_bert.arguments import (
     ModelArguments,
     PretrainingArguments,
     parse_arguments,
-    parse_overrides,
 )
 from scratch_bert.collator import PreTrainingCollator
-from scratch_bert.corpus import builtin_documents, hold_out, read_documents, text_files
+from scratch_bert.corpus import Document, builtin_documents, hold_out, read_documents, text_files
 from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
 from scratch_bert.model_card import render_model_card
 from scratch_bert.pairs import SentencePairDataset
 from scratch_bert.predictions import describe_predictions
 from scratch_bert.tokenizer import TokenizedCorpus, load_tokenizer, train_wordpiece
-from scratch_bert.trainer import PreTrainingTrainer, find_checkpoint
+from scratch_bert.trainer import PreTrainingTrainer, check_same_architecture, find_checkpoint
 
 
 logger = logging.getLogger("scratch_bert")
@@ -37,20 +36,29 @@ def build_trainer(
     model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, checkpoint: str | None
 ) -> PreTrainingTrainer:
     """Text → documents → tokenizer → token ids → sentence pairs → model → Trainer."""
-    if data_args.train_file:
-        documents = list(read_documents(text_files(data_args.train_file), data_args.document_boundary))
-    else:
-        documents = builtin_documents()
-    if data_args.validation_file:
-        held_out = list(read_documents(text_files(data_args.validation_file), data_args.document_boundary))
-    else:
-        documents, held_out = hold_out(documents, data_args.validation_share, args.seed)
-
     max_positions = model_args.max_position_embeddings or data_args.max_seq_length
     if data_args.max_seq_length > max_positions:
         raise ValueError(
             f"max_seq_length ({data_args.max_seq_length}) is longer than max_position_embeddings ({max_positions})."
         )
+    config = ScratchBertConfig.from_preset(
+        model_args.preset, max_position_embeddings=max_positions, **model_args.config_overrides
+    )
+    if config.type_vocab_size < 2:
+        raise ValueError("type_vocab_size must be 2 or more: a row has two segments.")
+    if checkpoint:
+        check_same_architecture(config, checkpoint)
+
+    def read(paths: list[str]) -> list[Document]:
+        boundaries = data_args.document_boundary, data_args.sentence_boundary
+        return list(read_documents(text_files(paths), *boundaries))
+
+    documents = read(data_args.train_file) if data_args.train_file else builtin_documents()
+    if data_args.validation_file:
+        held_out = read(data_args.validation_file)
+    else:
+        documents, held_out = hold_out(documents, data_args.validation_share, args.seed)
+
     if checkpoint or data_args.tokenizer_name_or_path:
         tokenizer = load_tokenizer(checkpoint or data_args.tokenizer_name_or_path, max_positions)
     else:
@@ -63,32 +71,24 @@ def build_trainer(
             model_max_length=max_positions,
         )
 
-    def pairs(documents, name):
+    def pairs(name: str, documents: list[Document]) -> SentencePairDataset:
         corpus = TokenizedCorpus.from_documents(documents, tokenizer)
         dataset = SentencePairDataset(
             corpus, tokenizer, data_args.max_seq_length, data_args.short_seq_prob, seed=args.seed
         )
-        logger.info(f"{name}: {corpus.summary()} → {len(dataset):,} rows of up to {data_args.max_seq_length} tokens")
+        logger.info(f"{name}: {corpus.summary()} → {dataset.summary()}")
         return dataset
 
-    train_dataset = pairs(documents, "Training text")
-    eval_dataset = pairs(held_out, "Held-out text") if held_out else None
+    train_dataset = pairs("Training text", documents)
+    eval_dataset = pairs("Held-out text", held_out) if held_out else None
     if eval_dataset is None:
         logger.info("No held-out text: no evaluation")
         args.eval_strategy = "no"
 
-    config = ScratchBertConfig.from_preset(
-        model_args.preset,
-        **{
-            "vocab_size": len(tokenizer),
-            "pad_token_id": tokenizer.pad_token_id,
-            "max_position_embeddings": max_positions,
-            **parse_overrides(model_args.config_overrides),
-        },
-    )
+    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
     set_seed(args.seed)
     model = ScratchBertForPreTraining(config)
-    logger.info(f"Model: {model_args.preset}, {model.num_parameters():,} parameters")
+    logger.info(f"Model: {model_args.preset}, {len(tokenizer):,} word pieces, {model.num_parameters():,} parameters")
     metrics = PreTrainingMetrics(unigram_log_probs(train_dataset.corpus, len(tokenizer)))
     return PreTrainingTrainer(
         model=model,
@@ -113,6 +113,8 @@ def main() -> None:
         trainer = build_trainer(model_args, data_args, args, checkpoint)
     except (OSError, ValueError, StrictDataclassError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("Stopped before training.")
 
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
     if trainer.interrupted:

@@ -14,6 +14,9 @@ def test_sentences():
         "Six costs 3 e. per unit.",
     ]
     assert split_sentences(" \n ") == []
+    assert split_sentences("no stop\n\n two   words. Here\n", "line") == ["no stop", "two words. Here"]
+    with pytest.raises(ValueError, match="punctuation, line; got 'word'"):
+        split_sentences("Text.", "word")
 
 
 def test_documents_end_at_blank_lines_or_with_their_file(tmp_path):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from conftest import HEADS, SMALL, make_batch, make_inputs, num_labels
@@ -51,7 +52,6 @@ def test_norm_first_matches_torch_encoder_layer():
     reference = nn.TransformerEncoderLayer(
         hidden, SMALL["num_attention_heads"], SMALL["intermediate_size"], norm_first=True, batch_first=True
     ).eval()
-    reference.layer_norm_eps = 1e-12
     attention = layer.attention
     reference.self_attn.in_proj_weight.data = torch.cat(
         [attention.self.query.weight, attention.self.key.weight, attention.self.value.weight]
@@ -159,8 +159,9 @@ def test_initial_weights():
     assert not model.get_input_embeddings().weight[0].any()  # padding
 
 
-def test_resize_token_embeddings(tmp_path):
-    model = make_model()
+@pytest.mark.parametrize("tied", [True, False])
+def test_resize_token_embeddings(tied, tmp_path):
+    model = make_model(tie_word_embeddings=tied)
     before = model.get_input_embeddings().weight[:100].clone()
     model.resize_token_embeddings(131)
     assert model.config.vocab_size == 131
@@ -169,8 +170,9 @@ def test_resize_token_embeddings(tmp_path):
     inputs["input_ids"][0, 0] = 130
     assert model(**inputs).prediction_logits.shape == (4, 20, 131)
     model.save_pretrained(tmp_path)
-    loaded = ScratchBertForPreTraining.from_pretrained(tmp_path).eval()
-    assert largest_difference(model, loaded, inputs) == 0
+    loaded, info = ScratchBertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    assert largest_difference(model, loaded.eval(), inputs) == 0
     model.resize_token_embeddings(100)
     inputs["input_ids"].clamp_(max=99)
     assert model(**inputs).prediction_logits.shape == (4, 20, 100)
@@ -186,9 +188,11 @@ def test_tuple_and_dataclass_hold_the_same(auto_class):
     model = make_model(HEADS[auto_class], num_labels=num_labels(auto_class))
     batch = make_batch(auto_class)
     as_dataclass, as_tuple = model(**batch), model(**batch, return_dict=False)
-    assert isinstance(as_tuple, tuple)
-    for x, y in zip(as_dataclass.to_tuple(), as_tuple, strict=True):
-        assert torch.equal(x, y)
+    model.config.return_dict = False
+    as_configured = model(**batch)
+    assert isinstance(as_tuple, tuple) and isinstance(as_configured, tuple)
+    for x, y, z in zip(as_dataclass.to_tuple(), as_tuple, as_configured, strict=True):
+        assert torch.equal(x, y) and torch.equal(x, z)
 
 
 @pytest.mark.filterwarnings("ignore:.*activation_checkpointing_enable")  # a newer name that 5.17 does not have
@@ -237,14 +241,18 @@ def test_pretraining_loss_is_the_sum_and_either_label_may_be_given_alone():
     assert model(**batch).loss is None
 
 
-def test_a_batch_without_a_masked_token_gives_zero_not_nan():
+@pytest.mark.parametrize("count", [None, 0, torch.tensor(0)])
+def test_a_batch_without_a_masked_token_gives_zero_not_nan(count):
     model = make_model(ScratchBertForMaskedLM)
-    batch = make_batch("AutoModelForMaskedLM")
+    batch = make_batch("AutoModelForPreTraining")
     batch["labels"].fill_(-100)
-    loss = model(**batch).loss
+    next_sentence_label = batch.pop("next_sentence_label")
+    loss = model(**batch, num_items_in_batch=count).loss
     loss.backward()
     assert loss.item() == 0
-    assert model(**batch, num_items_in_batch=torch.tensor(0)).loss.item() == 0
+    outputs = make_model()(**batch, next_sentence_label=next_sentence_label, num_items_in_batch=count)
+    assert outputs.mlm_loss.item() == 0 and outputs.nsp_loss.item() > 0.5
+    outputs.loss.backward()
 
 
 def test_overfitting_one_batch():
@@ -347,3 +355,41 @@ def test_rows_that_are_too_long():
 def test_embeddings_of_the_wrong_width():
     with pytest.raises(ValueError, match=r"inputs_embeds .*\(2, 5, 31\).*\(2, 5, 32\)"):
         make_model(ScratchBertModel)(inputs_embeds=torch.zeros(2, 5, 31))
+
+
+@pytest.mark.parametrize(
+    ("auto_class", "change", "message"),
+    [
+        (
+            "AutoModelForSequenceClassification",
+            {"labels": torch.zeros(3, dtype=torch.long)},
+            r"labels .*\(3,\).*\(4,\)",
+        ),
+        ("AutoModelForSequenceClassification", {"labels": torch.zeros(4, 2)}, r"labels .*\(4, 2\).*\(4, 3\)"),
+        ("AutoModelForMultipleChoice", {"input_ids": None}, r"input_ids of shape \(B, C, S\)"),
+        ("AutoModelForMultipleChoice", {"input_ids": torch.zeros(4, 20).long()}, r"input_ids of shape \(B, C, S\)"),
+        ("AutoModelForQuestionAnswering", {"start_positions": torch.zeros(3).long()}, r"start_positions .*\(4,\)"),
+    ],
+)
+def test_bad_inputs_of_task_models(auto_class, change, message):
+    model = make_model(HEADS[auto_class], num_labels=num_labels(auto_class))
+    with pytest.raises(ValueError, match=message):
+        model(**{**make_batch(auto_class), **change})
+
+
+def test_answers_that_were_cut_off_do_not_count():
+    model = make_model(HEADS["AutoModelForQuestionAnswering"])
+    batch = make_batch("AutoModelForQuestionAnswering")
+    expected = model(**{name: tensor[:2] for name, tensor in batch.items()}).loss
+    for name in ("start_positions", "end_positions"):
+        batch[name][2:] = torch.tensor([20, 500])
+    torch.testing.assert_close(model(**batch).loss, expected)
+    for name in ("start_positions", "end_positions"):
+        batch[name][:] = 20
+    assert model(**batch).loss.item() == 0
+
+
+def test_a_contradiction_that_comes_after_the_config_is_made(tmp_path):
+    make_model(ScratchBertModel).save_pretrained(tmp_path)
+    with pytest.raises(StrictDataclassError, match="num_attention_heads"):
+        ScratchBertModel.from_pretrained(tmp_path, num_attention_heads=5)

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
 from conftest import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
@@ -12,7 +12,7 @@ from scratch_bert.arguments import PretrainingArguments
 from scratch_bert.collator import PreTrainingCollator
 from scratch_bert.pairs import SentencePairDataset
 from scratch_bert.tokenizer import TokenizedCorpus
-from scratch_bert.trainer import PreTrainingTrainer, find_checkpoint
+from scratch_bert.trainer import PreTrainingTrainer, check_same_architecture, find_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,9 @@ def test_a_resumed_run_ends_with_the_same_weights(workers, small_corpus, tokeniz
     assert resumed.state.global_step == 12
     for name, expected in straight.model.state_dict().items():
         assert torch.equal(resumed.model.state_dict()[name], expected), name
-    losses = [[log["loss"] for log in t.state.log_history if "loss" in log][5:] for t in (straight, resumed)]
-    assert losses[0] == losses[1]
+    names = ("step", "loss", "mlm_loss", "nsp_loss")
+    logs = [[[log[n] for n in names] for log in t.state.log_history if "loss" in log] for t in (straight, resumed)]
+    assert len(logs[0]) == 12 and logs[0] == logs[1]
 
 
 def test_each_epoch_has_its_own_rows(small_corpus, tokenizer, tmp_path):
@@ -139,3 +140,42 @@ def test_find_checkpoint(small_corpus, tokenizer, tmp_path):
         with pytest.raises(ValueError, match=f"damaged cannot be resumed from: {name} is missing or cut short"):
             find(str(damaged))
         shutil.rmtree(damaged)
+
+
+def test_losses_of_several_gpus_in_one_process_are_logged(small_corpus, tokenizer, tmp_path, monkeypatch):
+    """DataParallel hands back one number per GPU; here each GPU has had half of the masked tokens."""
+    compute_loss = Trainer.compute_loss
+
+    def on_two_gpus(self, *args, **kwargs):
+        loss, outputs = compute_loss(self, *args, **kwargs)
+        for name in ("mlm_loss", "nsp_loss"):
+            outputs[name] = torch.stack([outputs[name] / 2, outputs[name] / 2])
+        return loss, outputs
+
+    monkeypatch.setattr(Trainer, "compute_loss", on_two_gpus)
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, max_steps=1, save_strategy="no")
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["loss"] == pytest.approx(log["mlm_loss"] + log["nsp_loss"], abs=1e-4)
+
+
+def test_ctrl_c_means_what_it_did_after_a_failed_training(small_corpus, tokenizer, tmp_path):
+    class Fail(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            raise RuntimeError("disk full")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(RuntimeError, match="disk full"):
+        make_trainer(tmp_path, small_corpus, tokenizer, [Fail()]).train()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_resuming_another_architecture(small_corpus, tokenizer, tmp_path):
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, max_steps=1, save_steps=1)
+    trainer.train()
+    checkpoint = str(tmp_path / "checkpoint-1")
+    check_same_architecture(trainer.model.config, checkpoint)
+    with pytest.raises(ValueError, match="checkpoint-1 has norm_first=False, but the options ask for True"):
+        check_same_architecture(
+            ScratchBertConfig(**{**trainer.model.config.to_dict(), "norm_first": True}), checkpoint
+        )

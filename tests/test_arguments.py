@@ -1,0 +1,53 @@
+import pytest
+
+from scratch_bert.arguments import (
+    DataArguments,
+    ModelArguments,
+    PretrainingArguments,
+    parse_arguments,
+    parse_overrides,
+)
+
+
+def parse(*argv):
+    return parse_arguments(ModelArguments, DataArguments, PretrainingArguments, description="", argv=list(argv))
+
+
+def test_overrides_have_the_types_of_yaml():
+    text = "norm_first=true, head_dim=32,layer_norm_eps=1e-5,hidden_act=relu,classifier_dropout=null"
+    assert parse_overrides(text) == {
+        "norm_first": True,
+        "head_dim": 32,
+        "layer_norm_eps": 1e-5,
+        "hidden_act": "relu",
+        "classifier_dropout": None,
+    }
+    for bad, message in (("norm_first", "has no '='"), ("norm_fist=1", "norm_first"), ("vocab_size=9", "tokenizer")):
+        with pytest.raises(ValueError, match=message):
+            parse_overrides(bad)
+
+
+def test_a_file_gives_what_the_same_flags_give_and_flags_win(tmp_path):
+    file = tmp_path / "options.yaml"
+    file.write_text(
+        "preset: mini\ntrain_file: a.txt\nlearning_rate: 1e-4\nlowercase: false\nconfig_overrides: {norm_first: true}\n"
+        "resume_from_checkpoint: true\nlr_scheduler_kwargs: {num_cycles: 2}\nvalidation_file: [b, c]\nrun_name: null\n"
+    )
+    model_args, data_args, args = parse(str(file), "--preset", "small")
+    assert (model_args.preset, model_args.config_overrides) == ("small", {"norm_first": True})
+    assert (data_args.train_file, data_args.validation_file) == (["a.txt"], ["b", "c"])
+    assert (data_args.lowercase, args.learning_rate) == (False, 1e-4)
+    assert args.resume_from_checkpoint == "True" and args.lr_scheduler_kwargs == {"num_cycles": 2}
+
+
+def test_the_vocabulary_is_as_large_as_the_text_asks_for():
+    assert parse()[1].vocab_size == 2048
+    assert parse("--train_file", "a.txt")[1].vocab_size == 30522
+    assert parse("--train_file", "a.txt", "--vocab_size", "500")[1].vocab_size == 500
+
+
+@pytest.mark.parametrize("flag", ["--learning_rat", "--learn", "--preset=huge", "--max_steps=2.5"])
+def test_typos_end_the_program(flag, capsys):
+    with pytest.raises(SystemExit):
+        parse(flag, "1") if "=" not in flag else parse(flag)
+    assert flag.split("=")[0].lstrip("-") in capsys.readouterr().err
