@@ -7,16 +7,21 @@ from transformers import DataCollatorForLanguageModeling
 class PreTrainingCollator(DataCollatorForLanguageModeling):
     """The stock masking (paper, section 3.1: 15% of the tokens; of these 80% [MASK], 10% random, 10% kept), and
 
-    - a random replacement is never a special token (but for [MASK], which can't be told from the 80%: once in V);
+    - a random replacement is never a special token;
     - the masks of a batch follow from the `mask_seed` of its first row, if rows have one: they do not depend on the
       number of workers, and the same rows are masked in the same way again, as an evaluation wants.
     """
 
     def __post_init__(self):
         super().__post_init__()
+        special = torch.tensor(self.tokenizer.all_special_ids)
         vocabulary = torch.arange(len(self.tokenizer))
-        self.special_ids = torch.tensor(self.tokenizer.all_special_ids)
-        self.ordinary_ids = vocabulary[~torch.isin(vocabulary, self.special_ids)]
+        self.ordinary_ids = vocabulary[~torch.isin(vocabulary, special)]
+        # The stock collator draws random words from the special tokens, too. So it places [MASK] only, and the random
+        # words are drawn here, among the predicted tokens that it has left as they were.
+        unmasked_share = 1 - self.mask_replace_prob
+        self.random_share = self.random_replace_prob / unmasked_share if unmasked_share > 0 else 0.0
+        self.random_replace_prob = 0.0
 
     def torch_call(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         if "mask_seed" in examples[0]:
@@ -26,11 +31,9 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
         inputs, labels = super().torch_mask_tokens(inputs, special_tokens_mask, offset_mapping)
-        # Special tokens are never masked, so one at a labelled position is [MASK] itself or a random replacement. (A
-        # [MASK] drawn at random among others stays: it adds 0.1 / V to their share of 0.8.)
-        drawn = labels.ne(-100) & torch.isin(inputs, self.special_ids)
-        if self.mask_replace_prob > 0:
-            drawn &= inputs.ne(self.tokenizer.mask_token_id)
-        choice = torch.randint(len(self.ordinary_ids), (int(drawn.sum()),), generator=self.generator)
-        inputs[drawn] = self.ordinary_ids[choice]
+        unmasked = inputs.eq(labels)  # labels are -100 where nothing is predicted
+        share = torch.full(labels.shape, self.random_share)
+        random = unmasked & torch.bernoulli(share, generator=self.generator).bool()
+        words = torch.randint(len(self.ordinary_ids), (int(random.sum()),), generator=self.generator)
+        inputs[random] = self.ordinary_ids[words]
         return inputs, labels
