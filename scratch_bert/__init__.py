@@ -5,9 +5,9 @@ Importing the package registers the config and every model with their Auto class
 
 import transformers
 
-from . import modeling_scratch_bert
-from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
+from .configuration_scratch_bert import ScratchBertConfig
 from .modeling_scratch_bert import (
+    AUTO_MODELS,
     ScratchBertForMaskedLM,
     ScratchBertForMultipleChoice,
     ScratchBertForNextSentencePrediction,
@@ -37,10 +37,8 @@ def _register() -> None:
     transformers.AutoConfig.register(ScratchBertConfig.model_type, ScratchBertConfig)
     # Checkpoints name their own tokenizer class; this is for directories that hold a vocabulary alone.
     transformers.AutoTokenizer.register(ScratchBertConfig, fast_tokenizer_class=transformers.BertTokenizer)
-    for auto_class, reference in AUTO_MAP.items():
-        if auto_class != "AutoConfig":
-            model_class = getattr(modeling_scratch_bert, reference.split(".")[1])
-            getattr(transformers, auto_class).register(ScratchBertConfig, model_class)
+    for auto_class, model_class in AUTO_MODELS.items():
+        getattr(transformers, auto_class).register(ScratchBertConfig, model_class)
 
 
 _register()

@@ -32,7 +32,7 @@ class ModelArguments:
     )
 
     def __post_init__(self):
-        self.config_overrides = parse_overrides(self.config_overrides or "")
+        self.config_overrides = parse_overrides(self.config_overrides or "")  # from here on a dict
 
 
 @dataclass

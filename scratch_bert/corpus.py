@@ -54,7 +54,8 @@ def read_documents(
 ) -> Iterator[Document]:
     """The documents of UTF-8 text files.
 
-    A document ends at a `blank_line`, or with its `file`, whose blank lines then only part paragraphs. Raises `ValueError` for a file that is not UTF-8 or holds no text.
+    A document ends at a `blank_line`, or with its `file`, whose blank lines then only part paragraphs. Raises
+    `ValueError` for a file that is not UTF-8 or holds no text.
     """
     if document_boundary not in DOCUMENT_BOUNDARIES:
         names = ", ".join(DOCUMENT_BOUNDARIES)

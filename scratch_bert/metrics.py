@@ -39,13 +39,13 @@ class PreTrainingMetrics:
         row_of = masked.nonzero()[:, 0]  # (M,): the row of each masked token
         predicted, words = prediction_logits[masked].float(), labels[masked]  # (M, V), (M,)
 
-        def per_row(values: torch.Tensor) -> torch.Tensor:  # (M,) → (B,)
+        def sum_by_row(values: torch.Tensor) -> torch.Tensor:  # (M,) → (B,)
             return torch.zeros(len(labels), device=labels.device).index_add_(0, row_of, values.float())
 
         columns = [
-            per_row(F.cross_entropy(predicted, words, reduction="none")),
-            per_row(predicted.argmax(-1) == words),
-            per_row(-self.unigram_log_probs.to(labels.device)[words]),
+            sum_by_row(F.cross_entropy(predicted, words, reduction="none")),
+            sum_by_row(predicted.argmax(-1) == words),
+            sum_by_row(-self.unigram_log_probs.to(labels.device)[words]),
             masked.sum(-1),
             F.cross_entropy(seq_relationship_logits.float(), next_sentence_label, reduction="none"),
             seq_relationship_logits.argmax(-1) == next_sentence_label,

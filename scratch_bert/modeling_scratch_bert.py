@@ -54,10 +54,10 @@ def check_range(name: str, ids: torch.Tensor, size: int, size_name: str) -> None
         )
 
 
-def check_shape(name: str, tensor: torch.Tensor | None, *allowed: tuple[int, ...]) -> None:
-    """Raise `ValueError` if `tensor` is given and its shape is none of `allowed`."""
-    if tensor is not None and tuple(tensor.shape) not in allowed:
-        expected = " or ".join(str(tuple(int(size) for size in shape)) for shape in allowed)
+def check_shape(name: str, tensor: torch.Tensor, *allowed: tuple[int, ...]) -> None:
+    """Raise `ValueError` if the shape of `tensor` is none of `allowed`."""
+    if tuple(tensor.shape) not in allowed:
+        expected = " or ".join(map(str, allowed))
         raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, but these inputs need {expected}.")
 
 
@@ -725,7 +725,12 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         )
 
 
-# `save_pretrained` copies this file and the configuration beside the weights of every class registered here.
-for _auto_class, _reference in AUTO_MAP.items():
-    if _auto_class != "AutoConfig":
-        globals()[_reference.split(".")[1]].register_for_auto_class(_auto_class)
+# The models of AUTO_MAP by their Auto class. `save_pretrained` copies this file and the configuration beside the
+# weights of each, because it is registered here.
+AUTO_MODELS = {
+    auto_class: globals()[reference.split(".")[1]]
+    for auto_class, reference in AUTO_MAP.items()
+    if auto_class != "AutoConfig"
+}
+for _auto_class, _model_class in AUTO_MODELS.items():
+    _model_class.register_for_auto_class(_auto_class)

@@ -12,18 +12,13 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-import scratch_bert  # noqa: E402
-from scratch_bert.configuration_scratch_bert import AUTO_MAP  # noqa: E402
 from scratch_bert.corpus import builtin_documents  # noqa: E402
+from scratch_bert.modeling_scratch_bert import AUTO_MODELS  # noqa: E402
 from scratch_bert.pairs import SentencePairDataset  # noqa: E402
 from scratch_bert.tokenizer import TokenizedCorpus, train_wordpiece  # noqa: E402
 
 
-HEADS = {
-    auto_class: getattr(scratch_bert, reference.split(".")[1])
-    for auto_class, reference in AUTO_MAP.items()
-    if auto_class != "AutoConfig"
-}
+HEADS = AUTO_MODELS
 SMALL = {
     "vocab_size": 120,
     "hidden_size": 32,
