@@ -3,18 +3,22 @@
 import dataclasses
 import difflib
 import json
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 import yaml
 from transformers import HfArgumentParser, TrainingArguments
 
 from .configuration_scratch_bert import PRESETS, ScratchBertConfig
-from .corpus import DOCUMENT_BOUNDARIES, SENTENCE_BOUNDARIES
+from .corpus import FORMATS
+from .pairs import SPECIAL_TOKENS
+from .tokenizer import TOKENIZER_TYPES
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
@@ -39,37 +43,95 @@ class ModelArguments:
 class DataArguments:
     train_file: list[str] | None = option(
         None,
-        "UTF-8 text files, or directories of .txt files. Without it: the built-in corpus, Python's own help texts.",
+        "Text: files, globs, or directories; UTF-8 text, or .csv, .tsv, .json, .jsonl and .parquet with a text_column, "
+        "all gzipped or not. Without any text: the built-in corpus, Python's own help texts.",
     )
     validation_file: list[str] | None = option(
         None, "Text to evaluate on, as train_file. Without it: documents held out from the training text."
     )
-    document_boundary: str = option(
-        "blank_line", "Where a document ends: at a blank line, or with its file.", choices=list(DOCUMENT_BOUNDARIES)
+    dataset_name: str | None = option(
+        None,
+        "Instead of train_file: a data set of the Hub, or a local directory that datasets.load_dataset opens. Its "
+        "split train; its split validation, if it has one, is evaluated on.",
     )
-    sentence_boundary: str = option(
-        "punctuation",
-        "Where a sentence ends: at its full stop, question or exclamation mark; or with its line, as in logs.",
-        choices=list(SENTENCE_BOUNDARIES),
+    dataset_config: str | None = option(None, "Which configuration of dataset_name.")
+    streaming: bool = option(
+        False, "Read the training text as it is needed, without a copy of it; takes max_steps. It can be endless."
     )
+    stream_buffer: int = option(1000, "Documents of a stream to hold at a time: pairs are drawn among them.")
+    prepared_data: str | None = option(
+        None, "Instead of text: a directory that scripts/inspect_data.py --output_dir has written."
+    )
+    text_column: str = option("text", "The column of a table or data set that holds the text.")
+    text_format: str | None = option(
+        None,
+        "How text parts into documents. "
+        + "; ".join(f"{name}: {text_format.description}" for name, text_format in FORMATS.items())
+        + ". Without it: blank_line for text files, file for tables.",
+        choices=list(FORMATS),
+    )
+    sentence_splitter: str = option(
+        "sentencex",
+        "Where a sentence ends. sentencex: by the rules of the language; line: with its line, as in logs and in the "
+        "input of Google's BERT scripts; anything else: a separator that stands between sentences.",
+    )
+    language: str = option("en", "ISO 639 code of the language whose rules sentencex takes.")
     validation_share: float = option(0.1, "Share of the documents held out for evaluation; 0 for none.")
+    cache_dir: str = option(
+        str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert"),
+        "Where token ids and trained tokenizers are kept, so that the next run on the same text starts at once.",
+    )
     tokenizer_name_or_path: str | None = option(
         None, "A tokenizer to use instead of training one: a local directory or a Hub repository."
     )
-    vocab_size: int | None = option(
-        None, "Entries of the WordPiece vocabulary to train; BERT's 30522, or 2048 for the small built-in corpus."
+    tokenizer_type: str = option(
+        "wordpiece", "Kind of tokenizer to train: BERT's word pieces, or whole words.", choices=list(TOKENIZER_TYPES)
     )
-    min_frequency: int = option(2, "How often a word piece must occur to enter the vocabulary.")
+    vocab_size: int | None = option(
+        None, "Entries of the vocabulary to train, at most; BERT's 30522, or 2048 for the small built-in corpus."
+    )
+    min_frequency: int = option(2, "How often a word or word piece must occur to enter the vocabulary.")
     lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT does.")
-    max_seq_length: int = option(128, "Tokens in a row: [CLS], two segments, two [SEP].")
+    max_seq_length: str = option(
+        "128",
+        "Tokens in a row: [CLS], two segments, two [SEP]. Or auto:70, which has room for two sentences as long as the "
+        "corpus' 70th percentile.",
+    )
     short_seq_prob: float = option(0.1, "Share of the rows that are filled to a random shorter length only.")
+    sentence_objective: str = option(
+        "nsp",
+        "What the second head learns. nsp: whether segment B follows A or is from another document; sop: whether A and "
+        "B are in order; none: nothing, rows are unbroken text for masked words alone.",
+        choices=list(SPECIAL_TOKENS),
+    )
+    static_pairs: bool = option(False, "Keep the first epoch's pairs instead of drawing new ones each epoch.")
     mlm_probability: float = option(0.15, "Share of the tokens to predict.")
+    mask_replace_prob: float = option(0.8, "Share of these that [MASK] replaces.")
+    random_replace_prob: float = option(0.1, "Share of these that a random token replaces; the others stay.")
+    whole_word_mask: bool = option(False, "Choose and replace all pieces of a word together.")
+    max_predictions_per_seq: int | None = option(None, "Tokens to predict in a row, at most.")
 
     def __post_init__(self):
+        sources = [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
+        if len(sources) > 1:
+            raise ValueError(f"Give one of {' and '.join(sources)}, not both.")
+        if self.streaming and not (self.train_file or self.dataset_name):
+            raise ValueError("streaming needs a train_file or a dataset_name.")
         if self.vocab_size is None:
-            self.vocab_size = 30522 if self.train_file else 2048
+            self.vocab_size = 2048 if not sources else 30522
+        if not re.fullmatch(r"\d+|auto:\d+", self.max_seq_length) or self.percentile and self.percentile > 100:
+            raise ValueError(f"max_seq_length must be a number or auto:PERCENTILE, got {self.max_seq_length}.")
         if not 0 < self.mlm_probability <= 1:
             raise ValueError(f"mlm_probability must be greater than 0 and at most 1, got {self.mlm_probability}.")
+        if self.stream_buffer < 2:
+            raise ValueError(f"stream_buffer must be 2 or more, got {self.stream_buffer}.")
+        if not self.sentence_splitter:
+            raise ValueError("sentence_splitter must not be empty.")
+
+    @property
+    def percentile(self) -> int | None:
+        """The percentile that max_seq_length follows from, if it does."""
+        return int(self.max_seq_length[5:]) if self.max_seq_length.startswith("auto:") else None
 
 
 @dataclass
@@ -126,7 +188,7 @@ def parse_overrides(text: str) -> dict[str, Any]:
             raise ValueError(f"config_overrides takes field=value pairs parted by commas, but {part!r} has no '='.")
         if name not in fields:
             raise ValueError(f"config_overrides: {name} is no field of the config.{_similar(name, fields)}")
-        if name in ("vocab_size", "pad_token_id", "max_position_embeddings"):
+        if name in ("pad_token_id", "max_position_embeddings"):
             raise ValueError(f"config_overrides: {name} follows from the tokenizer and --max_position_embeddings.")
         try:
             overrides[name] = yaml.safe_load(value)

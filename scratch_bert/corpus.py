@@ -1,84 +1,279 @@
-"""Text in, documents of sentences out."""
+"""Text in any form in, documents of paragraphs and sentences out."""
 
+import csv
+import gzip
+import hashlib
+import html
 import pydoc_data.topics
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from glob import glob
+from importlib import metadata
+from itertools import chain, islice, tee
 from pathlib import Path
+from typing import NamedTuple
 
-import numpy as np
+import datasets
+import sentencex
 
 
-Document = list[str]  # its sentences, in order
+UNKNOWN = "[UNK]"  # in a paragraph: a word that the corpus itself does not tell
+MAX_LINES = 10_000  # a paragraph of more lines comes in parts, so that memory holds them
 
-DOCUMENT_BOUNDARIES = ("blank_line", "file")
-SENTENCE_BOUNDARIES = ("punctuation", "line")
+# ------------------------------------------------------------------------------------------------- formats of text
 
-# A sentence ends at . ! or ? (and a closing quote or bracket) before a space and a capital, a digit or an opening mark.
-_SENTENCE_END = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]["'”’)\]]))\s+(?=["'“‘(\[]?[^\W_a-z])""")
-_BLANK_LINE = re.compile(r"\n[^\S\n]*\n\s*")
+
+class TextFormat(NamedTuple):
+    """How text parts into documents. `read` takes the lines of one file, or of one row of a table, and yields their
+    paragraphs, and `None` where a document ends. A file or row ends its last document in any case."""
+
+    description: str
+    read: Callable[[Iterable[str]], Iterator[str | None]]
+    rows_are_lines: bool = False  # the rows of a table are the lines of one text that holds many documents
+
+
+def _end_at_blank_lines(lines: Iterable[str]) -> Iterator[str | None]:
+    paragraph: list[str] = []
+    for line in chain(lines, [""]):
+        blank = not line.strip()
+        if not blank:
+            paragraph.append(line)
+        if paragraph and (blank or len(paragraph) == MAX_LINES):
+            yield "\n".join(paragraph)
+            paragraph = []
+        if blank:
+            yield None
+
+
+def _one_document(lines: Iterable[str]) -> Iterator[str]:
+    return (paragraph for paragraph in _end_at_blank_lines(lines) if paragraph is not None)
+
+
+_WIKITEXT_HEADING = re.compile(r" ((?:= )+)(.+?)(?: =)+ ?$")
+_WIKITEXT_JOINED = re.compile(r" @([-,.])@ ")
+
+
+def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
+    before, here, after = tee(chain([""], lines, [""]), 3)
+    for previous, line, following in zip(before, islice(here, 1, None), islice(after, 2, None), strict=False):
+        heading = _WIKITEXT_HEADING.match(line)
+        # Blank lines around it tell a title from a table's " = Wins ; L = ".
+        if heading and heading[1] == "= " and not previous.strip() and not following.strip():
+            yield None
+        text = heading[2] if heading else line
+        if text.strip():
+            yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNKNOWN)
+
+
+_GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
+_GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
+
+
+def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
+    lines = iter(lines)
+    head = list(islice(lines, 1000))
+    starts = [number for number, line in enumerate(head, 1) if _GUTENBERG_START.match(line)]
+    text = chain(head[starts[0] if starts else 0 :], lines)
+    for paragraph in _one_document(text):
+        end = _GUTENBERG_END.search(paragraph)
+        yield " ".join(paragraph[: end.start() if end else None].split("\n"))
+        if end:
+            return
+
+
+_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
+
+
+def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
+    return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
+
+
+# To add a format, add a line: `FORMATS["mine"] = TextFormat("…", read_mine)`.
+FORMATS = {
+    "blank_line": TextFormat("a blank line ends a document", _end_at_blank_lines),
+    "file": TextFormat("a file, or a row of a table, is a document; blank lines part its paragraphs", _one_document),
+    "wikitext": TextFormat("WikiText: ' = Title = ' begins a document", _wikitext, rows_are_lines=True),
+    "gutenberg": TextFormat("Project Gutenberg: a file is a book, its licence is left out", _gutenberg),
+    "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
+}
+
+# ------------------------------------------------------------------------------------------------------- sentences
+
+
+def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable[[str], list[str]]:
+    """A function that parts a paragraph into sentences: `sentencex` by the rules and abbreviations of `language` (an
+    ISO 639 code), where line breaks count as spaces; `line` makes each line one; any other `name` is a separator."""
+
+    def split(paragraph: str) -> list[str]:
+        if name == "line":
+            parts = paragraph.splitlines()
+        else:
+            paragraph = " ".join(paragraph.split())
+            parts = sentencex.segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
+        return [sentence for part in parts if (sentence := part.strip())]
+
+    return split
+
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # → datasets' loader
+
+
+def find_files(paths: Iterable[str | Path]) -> list[Path]:
+    """The files that `paths` name: each a file, a glob, or a directory, which stands for the .txt files and tables
+    below it, gzipped or not. Sorted within each path, and each file once.
+
+    Raises `FileNotFoundError` for a path or glob that names nothing.
+    """
+    files: dict[Path, None] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            found = [file for file in sorted(path.rglob("*")) if file.is_file() and _suffix(file) in {".txt", *TABLES}]
+            if not found:
+                raise FileNotFoundError(
+                    f"The directory {path} holds no file of type .txt, {', '.join(TABLES)} or .gz."
+                )
+        else:
+            found = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
+            if not found:
+                raise FileNotFoundError(f"There is no file or directory {path}.")
+        files |= dict.fromkeys(found)
+    return list(files)
+
+
+def _suffix(file: Path) -> str:
+    return (file.with_suffix("") if file.suffix == ".gz" else file).suffix.lower()
+
+
+class TextSource:
+    """Text to pretrain on: files, the rows of a data set, or texts in memory. Each iteration reads it anew.
+
+    `shards` are paths, `datasets` (streamed ones, too), or lists of texts. `text_format` names an entry of `FORMATS`;
+    by default a blank line ends a document in plain text, and a row of a table is a document. Reading raises
+    `ValueError` for a file that is not UTF-8, cannot be unpacked or parsed, or lacks `text_column`.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | list[str]],
+        text_format: str | None = None,
+        text_column: str = "text",
+        splitter: str = "sentencex",
+        language: str = "en",
+    ):
+        if text_format is not None and text_format not in FORMATS:
+            raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {text_format!r}.")
+        self.shards, self.text_format, self.text_column = list(shards), text_format, text_column
+        self.splitter, self.language = splitter, language
+
+    def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | None]:
+        """Every paragraph, and `None` where a document ends. Counts in `skipped` what holds no text."""
+        skipped = Counter() if skipped is None else skipped
+        for shard in self.shards:
+            for kind, text_format, lines in self._texts(shard):
+                has_text = False
+                for paragraph in text_format.read(lines):
+                    has_text = has_text or paragraph is not None
+                    yield paragraph
+                yield None
+                skipped[f"{kind} without text"] += not has_text
+
+    def __iter__(self) -> Iterator[str]:
+        return (paragraph for paragraph in self.paragraphs() if paragraph is not None)
+
+    def documents(self, skipped: Counter | None = None) -> Iterator[list[str]]:
+        """Every document whole, as its sentences. For text whose longest document fits into memory."""
+        split = sentence_splitter(self.splitter, self.language)
+        document: list[str] = []
+        for paragraph in self.paragraphs(skipped):
+            if paragraph is not None:
+                document += split(paragraph)
+            elif document:
+                yield document
+                document = []
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the text itself and of all that decides how it is read."""
+        digest = hashlib.blake2b(digest_size=16)
+        settings = [self.text_format, self.text_column, self.splitter, self.language]
+        settings += [metadata.version("sentencex"), metadata.version("datasets")]
+        digest.update(repr(settings).encode() + Path(__file__).read_bytes())
+        for shard in self.shards:
+            if isinstance(shard, Path):
+                with shard.open("rb") as file:
+                    while part := file.read(1 << 20):
+                        digest.update(part)
+                digest.update(_suffix(shard).encode())
+            else:
+                digest.update(repr(getattr(shard, "_fingerprint", shard)).encode())
+        return digest.hexdigest()
+
+    def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable[str]]]:
+        """What the shard holds, text by text: (what it is, its format, its lines)."""
+        if isinstance(shard, Path) and _suffix(shard) not in TABLES:
+            yield "files", FORMATS[self.text_format or "blank_line"], _lines(shard)
+            return
+        rows = shard if isinstance(shard, list) else self._rows(shard)
+        text_format = FORMATS[self.text_format or "file"]
+        if text_format.rows_are_lines:
+            yield "tables", text_format, rows
+        else:
+            yield from (("rows", text_format, row.splitlines()) for row in rows)
+
+    def _rows(self, shard: Path | datasets.Dataset | datasets.IterableDataset) -> Iterator[str]:
+        name = "The data set"
+        try:
+            if isinstance(shard, Path):
+                name, options = str(shard), {}
+                if TABLES[_suffix(shard)] == "csv":
+                    options["keep_default_na"] = False  # an empty text, or "NA", is text
+                if _suffix(shard) == ".tsv":
+                    options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
+                loader = TABLES[_suffix(shard)]
+                shard = datasets.load_dataset(loader, data_files=str(shard), split="train", streaming=True, **options)
+            for batch in shard.iter(1000):
+                if self.text_column not in batch:
+                    raise KeyError(
+                        f"{name} has no column {self.text_column!r}, but {', '.join(batch)}. Choose with --text_column."
+                    )
+                for text in batch[self.text_column]:
+                    yield "" if text is None else str(text)
+        except (ValueError, EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{name} cannot be read as a table: {error}") from None
+        except KeyError as error:
+            raise ValueError(error.args[0]) from None
+
+
+def _lines(file: Path) -> Iterator[str]:
+    number = 0
+    try:
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                # -sig drops a byte-order mark.
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. "
+            f"Convert it first, for example with: iconv -f latin1 -t utf-8 {file.name}"
+        ) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(
+            f"{file} cannot be unpacked after line {number}: {error}. Copy or download it anew."
+        ) from None
+
+
 # In Python's help: the line below or above a heading, and how prose opens, which code and signatures do not.
 _UNDERLINE = re.compile(r"^([=*\-~^])\1{2,}$", re.MULTILINE)
 _PROSE = re.compile(r"(\* |\d+\. |\[\d+\] )?[“‘\"'*(]*[A-Z][^\W_]*[\s,.:’\"'*]")
 
 
-def split_sentences(paragraph: str, boundary: str = "punctuation") -> Document:
-    """The sentences of one paragraph. They end at `punctuation`, and line breaks count as spaces; or each `line` is
-    one, as in logs, verse and the input of Google's BERT scripts."""
-    if boundary not in SENTENCE_BOUNDARIES:
-        raise ValueError(f"The sentence boundary must be one of {', '.join(SENTENCE_BOUNDARIES)}; got {boundary!r}.")
-    parts = paragraph.splitlines() if boundary == "line" else _SENTENCE_END.split(" ".join(paragraph.split()))
-    return [" ".join(part.split()) for part in parts if part.strip()]
-
-
-def text_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that `paths` name: each a file, or a directory, which stands for the .txt files below it, sorted.
-
-    Raises `FileNotFoundError` for a path that does not exist and for a directory without .txt files.
-    """
-    files = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            found = sorted(path.rglob("*.txt"))
-            if not found:
-                raise FileNotFoundError(f"The directory {path} holds no .txt file.")
-            files += found
-        elif path.exists():
-            files.append(path)
-        else:
-            raise FileNotFoundError(f"There is no file or directory {path}.")
-    return files
-
-
-def read_documents(
-    files: Iterable[Path], document_boundary: str = "blank_line", sentence_boundary: str = "punctuation"
-) -> Iterator[Document]:
-    """The documents of UTF-8 text files.
-
-    A document ends at a `blank_line`, or with its `file`, whose blank lines then only part paragraphs. Raises
-    `ValueError` for a file that is not UTF-8 or holds no text.
-    """
-    if document_boundary not in DOCUMENT_BOUNDARIES:
-        names = ", ".join(DOCUMENT_BOUNDARIES)
-        raise ValueError(f"The document boundary must be one of {names}; got {document_boundary!r}.")
-    for file in files:
-        try:
-            text = file.read_text(encoding="utf-8-sig")  # -sig: drops a byte-order mark
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{file} is not UTF-8 text (byte {error.start} is 0x{error.object[error.start]:02x}). "
-                f"Convert it first, for example with: iconv -f latin1 -t utf-8 {file.name}"
-            ) from None
-        paragraphs = [split_sentences(part, sentence_boundary) for part in _BLANK_LINE.split(text) if part.strip()]
-        if not paragraphs:
-            raise ValueError(f"{file} holds no text. Leave it out of the training files.")
-        if document_boundary == "file":
-            yield [sentence for paragraph in paragraphs for sentence in paragraph]
-        else:
-            yield from paragraphs
-
-
-def builtin_documents() -> list[Document]:
-    """The language reference that every Python carries for `help()`, one document per topic.
+def builtin_documents() -> list[str]:
+    """The language reference that every Python carries for `help()`: a text per topic, paragraphs parted by blank lines.
 
     Without headings' underlines, tables, grammar and code. Many topics hold another topic whole: a paragraph that
     stands in several is kept in the longest of them only, so that held-out documents share no text with the others.
@@ -86,28 +281,8 @@ def builtin_documents() -> list[Document]:
     seen: set[str] = set()
     documents = []
     for text in sorted(pydoc_data.topics.topics.values(), key=lambda text: (-len(text), text)):
-        paragraphs = [" ".join(block.split()) for block in _BLANK_LINE.split(_UNDERLINE.sub("", text))]
+        paragraphs = [" ".join(block.split()) for block in _one_document(_UNDERLINE.sub("", text).splitlines())]
         paragraphs = [paragraph for paragraph in paragraphs if _PROSE.match(paragraph) and "::=" not in paragraph]
-        documents.append([s for paragraph in paragraphs if paragraph not in seen for s in split_sentences(paragraph)])
+        documents.append("\n\n".join(paragraph for paragraph in paragraphs if paragraph not in seen))
         seen.update(paragraphs)
     return [document for document in documents if document]
-
-
-def hold_out(documents: list[Document], share: float, seed: int) -> tuple[list[Document], list[Document]]:
-    """(training documents, validation documents): a seeded draw of `share` of them, but two or more.
-
-    Two, because a random second segment comes from another document. A share of 0 holds none out. Raises `ValueError`
-    if fewer than two are left for training.
-    """
-    if not 0 <= share < 1:
-        raise ValueError(f"validation_share must be at least 0 and less than 1, got {share}.")
-    if share == 0:
-        return documents, []
-    held_out = max(2, round(share * len(documents)))
-    if len(documents) - held_out < 2:
-        raise ValueError(
-            f"The text has {len(documents)} document(s), but training and validation need two or more each. Look at "
-            "--document_boundary, or give --validation_file, or train without evaluation: --validation_share 0."
-        )
-    order = np.random.default_rng(seed).permutation(len(documents)).tolist()
-    return [documents[i] for i in order[held_out:]], [documents[i] for i in order[:held_out]]

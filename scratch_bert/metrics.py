@@ -7,13 +7,10 @@ import torch
 from torch.nn import functional as F
 from transformers import EvalPrediction
 
-from .tokenizer import TokenizedCorpus
 
-
-def unigram_log_probs(corpus: TokenizedCorpus, vocab_size: int) -> torch.Tensor:
-    """Log-probability of each token id by its count in `corpus`, one added to each count: (vocab_size,)."""
-    counts = np.bincount(corpus.tokens, minlength=vocab_size) + 1.0
-    return torch.from_numpy(np.log(counts / counts.sum())).float()
+def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
+    """Log-probability of each token id by its count in a text, one added to each count: (vocabulary size,)."""
+    return torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())).float()
 
 
 class PreTrainingMetrics:
@@ -21,23 +18,30 @@ class PreTrainingMetrics:
 
     Use the object as `compute_metrics`, and its `per_row` as `preprocess_logits_for_metrics`: each batch is reduced
     to a few sums per row on the device it is on, so no logits are kept. The baselines come from the same rows: for
-    MLM the cross entropy of the training text's unigrams at the masked positions, for NSP the commoner label.
+    MLM the cross entropy of the training text's unigrams at the masked positions, for NSP the commoner label. Without
+    `next_sentence` it serves `ScratchBertForMaskedLM`, whose logits and labels come without tuples around them.
     """
 
     COLUMNS = ("mlm_loss", "mlm_correct", "mlm_unigram_loss", "mlm_count", "nsp_loss", "nsp_correct", "nsp_label")
 
-    def __init__(self, unigram_log_probs: torch.Tensor):
+    def __init__(self, unigram_log_probs: torch.Tensor, next_sentence: bool = True):
         self.unigram_log_probs = unigram_log_probs
-        self.sums = torch.zeros(len(self.COLUMNS), dtype=torch.float64)
-        self.rows = 0
+        self.next_sentence = next_sentence
+        self.sums, self.rows = 0, 0
 
-    def per_row(self, logits: tuple[torch.Tensor, ...], labels: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    def per_row(self, logits, labels) -> torch.Tensor:
         """Logits (B, S, V), (B, 2) and labels (B, S), (B,) → the sums of each row (B, len(COLUMNS))."""
-        prediction_logits, seq_relationship_logits = logits
-        labels, next_sentence_label = labels
+        nsp_columns = []
+        if self.next_sentence:
+            (logits, nsp_logits), (labels, next_sentence_label) = logits, labels
+            nsp_columns = [
+                F.cross_entropy(nsp_logits.float(), next_sentence_label, reduction="none"),
+                nsp_logits.argmax(-1) == next_sentence_label,
+                next_sentence_label,
+            ]
         masked = labels.ne(-100)  # (B, S)
         row_of = masked.nonzero()[:, 0]  # (M,): the row of each masked token
-        predicted, words = prediction_logits[masked].float(), labels[masked]  # (M, V), (M,)
+        predicted, words = logits[masked].float(), labels[masked]  # (M, V), (M,)
 
         def sum_by_row(values: torch.Tensor) -> torch.Tensor:  # (M,) → (B,)
             return torch.zeros(len(labels), device=labels.device).index_add_(0, row_of, values.float())
@@ -47,28 +51,29 @@ class PreTrainingMetrics:
             sum_by_row(predicted.argmax(-1) == words),
             sum_by_row(-self.unigram_log_probs.to(labels.device)[words]),
             masked.sum(-1),
-            F.cross_entropy(seq_relationship_logits.float(), next_sentence_label, reduction="none"),
-            seq_relationship_logits.argmax(-1) == next_sentence_label,
-            next_sentence_label,
+            *nsp_columns,
         ]
         return torch.stack([column.float() for column in columns], dim=1)
 
     def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float]:
         per_row = prediction.predictions.double().cpu()  # (B, len(COLUMNS))
-        self.sums += per_row.sum(0)
+        self.sums = self.sums + per_row.sum(0)
         self.rows += len(per_row)
         if not compute_result:
             return {}
-        total, rows = dict(zip(self.COLUMNS, self.sums.tolist(), strict=True)), self.rows
-        self.sums.zero_()
-        self.rows = 0
+        total, rows = dict(zip(self.COLUMNS, self.sums.tolist(), strict=False)), self.rows
+        self.sums, self.rows = 0, 0
         masked = max(total["mlm_count"], 1)
-        shares = [total["nsp_label"] / rows, 1 - total["nsp_label"] / rows]
-        return {
+        metrics = {
             "mlm_loss": total["mlm_loss"] / masked,
             "mlm_unigram_loss": total["mlm_unigram_loss"] / masked,
             "mlm_perplexity": math.exp(min(total["mlm_loss"] / masked, 700)),  # 700: still a finite float
             "mlm_accuracy": total["mlm_correct"] / masked,
+        }
+        if not self.next_sentence:
+            return metrics
+        shares = [total["nsp_label"] / rows, 1 - total["nsp_label"] / rows]
+        return metrics | {
             "nsp_loss": total["nsp_loss"] / rows,
             "nsp_majority_loss": -sum(share * math.log(share) for share in shares if share > 0),
             "nsp_accuracy": total["nsp_correct"] / rows,
@@ -86,6 +91,8 @@ def describe_metrics(metrics: dict[str, float]) -> str:
         ("next sentence: loss", "nsp_loss", "nsp_majority_loss"),
         ("next sentence: accuracy", "nsp_accuracy", "nsp_majority_accuracy"),
     ):
+        if f"eval_{key}" not in metrics:
+            continue
         shown = f"{metrics[f'eval_{baseline}']:>10.3f}" if baseline else ""
         lines.append(f"{name:<28}{metrics[f'eval_{key}']:>10.3f}{shown}")
     return "\n".join([*lines, "Baselines: the training text's word frequencies; the commoner label."])

@@ -9,11 +9,16 @@ from huggingface_hub import ModelCard, ModelCardData
 
 from . import __version__
 from .arguments import DataArguments
+from .data import PretrainingData
 from .trainer import PreTrainingTrainer
 
 
 def render_model_card(
-    template: Path, trainer: PreTrainingTrainer, data_args: DataArguments, metrics: dict[str, float]
+    template: Path,
+    trainer: PreTrainingTrainer,
+    data_args: DataArguments,
+    data: PretrainingData,
+    metrics: dict[str, float],
 ) -> ModelCard:
     """`template`, a Jinja file such as the project's model_card.md, filled in after training and evaluation.
 
@@ -30,12 +35,15 @@ def render_model_card(
         model_name=Path(args.output_dir).resolve().name,
         package_version=__version__,
         config=trainer.model.config,
+        objective=data_args.sentence_objective if data.has_sentence_labels else "none",
+        auto_class="AutoModelForPreTraining" if data.has_sentence_labels else "AutoModelForMaskedLM",
         lowercase=getattr(trainer.processing_class, "do_lower_case", False),
         parameters=trainer.model.num_parameters(),
-        source="text files" if data_args.train_file else "Python's built-in help texts",
-        corpus=trainer.train_dataset.corpus.summary(),
-        rows=len(trainer.train_dataset),
-        eval_source="validation files" if data_args.validation_file else "documents held out from training",
+        source=_source(data_args),
+        corpus=data.description,
+        rows=0 if data_args.streaming else len(data.train_dataset),
+        max_seq_length=data.max_seq_length,
+        eval_source="validation text" if data_args.validation_file else "text held out from training",
         eval_rows=len(eval_dataset) if eval_dataset else 0,
         data=data_args,
         args=args,
@@ -45,3 +53,11 @@ def render_model_card(
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
         metrics=metrics,
     )
+
+
+def _source(data_args: DataArguments) -> str:
+    if data_args.dataset_name:
+        return "a local data set" if Path(data_args.dataset_name).exists() else data_args.dataset_name
+    if data_args.prepared_data:
+        return "prepared rows"
+    return "text files" if data_args.train_file else "Python's built-in help texts"

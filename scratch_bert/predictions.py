@@ -2,9 +2,10 @@
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
 
-from .modeling_scratch_bert import ScratchBertForPreTraining
-from .pairs import SentencePairDataset
+from .modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 
 
 CONTEXT = 8  # words of text to show on each side of a masked one
@@ -12,23 +13,29 @@ CONTEXT = 8  # words of text to show on each side of a masked one
 
 @torch.no_grad()
 def masked_word_guesses(
-    model: ScratchBertForPreTraining, dataset: SentencePairDataset, count: int = 6, top_k: int = 3, seed: int = 0
+    model: ScratchBertForPreTraining | ScratchBertForMaskedLM,
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    count: int = 6,
+    top_k: int = 3,
+    seed: int = 0,
 ) -> list[tuple[str, str, list[tuple[str, float]]]]:
     """Whole words of `count` rows, masked one at a time: (text around it, the word, its `top_k` guesses with their
     probabilities). Rows and words are drawn by `seed`."""
-    rng, tokenizer, guesses = np.random.default_rng(seed), dataset.tokenizer, []
+    rng, guesses = np.random.default_rng(seed), []
     for index in rng.permutation(len(dataset))[:count].tolist():
         row = dataset[index]
-        tokens = tokenizer.convert_ids_to_tokens(row["input_ids"])
+        tokens = tokenizer.convert_ids_to_tokens(row["input_ids"].tolist())
         whole_words = [
             i for i in range(1, len(tokens) - 1) if tokens[i].isalpha() and not tokens[i + 1].startswith("##")
         ]
         if not whole_words:
             continue
         masked = int(rng.choice(whole_words))
-        input_ids = torch.tensor([row["input_ids"]], device=model.device)  # (1, S)
+        inputs = _inputs(model, row)
+        input_ids = inputs["input_ids"]  # (1, S)
         input_ids[0, masked] = tokenizer.mask_token_id
-        logits = model(input_ids, token_type_ids=torch.tensor([row["token_type_ids"]], device=model.device))[0]
+        logits = model(**inputs)[0]  # (1, S, V)
         top = logits[0, masked].float().softmax(-1).topk(top_k)
         words = tokenizer.convert_ids_to_tokens(top.indices.tolist())
         ids = input_ids[0].tolist()
@@ -39,34 +46,44 @@ def masked_word_guesses(
 
 @torch.no_grad()
 def next_sentence_judgements(
-    model: ScratchBertForPreTraining, dataset: SentencePairDataset
+    model: ScratchBertForPreTraining, dataset: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> list[tuple[str, str, bool, float]]:
-    """One true continuation and one random pair: (A's end, B's begin, B follows A, the model's probability of it)."""
-    judgements, corpus = [], dataset.corpus
+    """A row of each label, from the middle on: (A's end, B's begin, label is 0, the model's probability of that)."""
+    judgements = []
     for label in (0, 1):
-        matching = np.flatnonzero(dataset.pairs[:, 4] == label)
-        if len(matching) == 0:
+        rows = (dataset[index] for index in range(len(dataset) // 2, len(dataset)))
+        row = next((row for row in rows if row["next_sentence_label"] == label), None)
+        if row is None:
             continue
-        index = int(matching[len(matching) // 2])
-        a_start, a_end, b_start, b_end, _ = dataset.pairs[index].tolist()
-        row = dataset[index]
-        inputs = {key: torch.tensor([row[key]], device=model.device) for key in ("input_ids", "token_type_ids")}
-        follows = model(**inputs).seq_relationship_logits.float().softmax(-1)[0, 0].item()
-        end_of_a = dataset.tokenizer.decode(corpus.tokens[max(a_start, a_end - 2 * CONTEXT) : a_end].tolist())
-        start_of_b = dataset.tokenizer.decode(corpus.tokens[b_start : min(b_end, b_start + 2 * CONTEXT)].tolist())
-        judgements.append((end_of_a, start_of_b, label == 0, follows))
+        probability = model(**_inputs(model, row)).seq_relationship_logits.float().softmax(-1)[0, 0].item()
+        ids, b_start = row["input_ids"].tolist(), int(np.argmax(row["token_type_ids"]))
+        end_of_a = tokenizer.decode(ids[max(1, b_start - 1 - 2 * CONTEXT) : b_start - 1])
+        start_of_b = tokenizer.decode(ids[b_start : min(b_start + 2 * CONTEXT, len(ids) - 1)])
+        judgements.append((end_of_a, start_of_b, label == 0, probability))
     return judgements
 
 
-def describe_predictions(model: ScratchBertForPreTraining, dataset: SentencePairDataset) -> str:
+def _inputs(model: torch.nn.Module, row: dict) -> dict[str, torch.Tensor]:
+    names = ("input_ids", "token_type_ids")
+    return {name: torch.tensor(np.array([row[name]]), dtype=torch.long, device=model.device) for name in names}
+
+
+def describe_predictions(
+    model: ScratchBertForPreTraining | ScratchBertForMaskedLM,
+    dataset: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    sentence_objective: str,
+) -> str:
     """Both kinds of predictions as a table for the terminal; puts the model in evaluation mode."""
     model.eval()
     lines = ["Masked words of held-out text: the word, then the model's guesses"]
-    for text, word, guesses in masked_word_guesses(model, dataset):
+    for text, word, guesses in masked_word_guesses(model, dataset, tokenizer):
         shown = ", ".join(f"{guess} {probability:.0%}" for guess, probability in guesses)
         lines += [f"  … {text} …", f"      {word:<16} {shown}"]
-    lines.append("Does B follow A?")
-    for end_of_a, start_of_b, follows, probability in next_sentence_judgements(model, dataset):
-        answer = "yes" if follows else "no"
+    if sentence_objective == "none":
+        return "\n".join(lines)
+    lines.append("Does B follow A?" if sentence_objective == "nsp" else "Are A and B in order?")
+    for end_of_a, start_of_b, yes, probability in next_sentence_judgements(model, dataset, tokenizer):
+        answer = "yes" if yes else "no"
         lines += [f"  A: … {end_of_a}", f"  B: {start_of_b} …", f"      {answer:<16} the model: {probability:.0%} yes"]
     return "\n".join(lines)

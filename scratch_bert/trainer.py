@@ -7,7 +7,9 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch.utils.data import Dataset, Sampler
 from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
@@ -55,6 +57,13 @@ class PreTrainingTrainer(Trainer):
                     self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
         return (loss, outputs) if return_outputs else loss
 
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy == "group_by_length" and hasattr(dataset, "lengths"):
+            batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            return LengthGroupedRows(batch_size, dataset, self.args.seed)
+        return super()._get_train_sampler(train_dataset)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self._loss_sums:
             steps = max(self.state.global_step - self._loss_sums_since, 1)
@@ -70,6 +79,20 @@ class SetEpochCallback(TrainerCallback):
         dataset = getattr(train_dataloader, "dataset", None)
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(int(state.epoch))
+
+
+class LengthGroupedRows(LengthGroupedSampler):
+    """Batches of rows of similar length: the stock sampler, with the lengths of each epoch's own rows, and the same
+    order in every process."""
+
+    def __init__(self, batch_size: int, dataset: Dataset, seed: int):
+        super().__init__(batch_size, lengths=dataset.lengths().tolist())
+        self.dataset, self.seed = dataset, seed
+
+    def __iter__(self):
+        self.lengths = self.dataset.lengths().tolist()
+        self.generator = torch.Generator().manual_seed(self.seed + self.dataset.epoch)
+        return super().__iter__()
 
 
 class InterruptCallback(TrainerCallback):
@@ -129,12 +152,16 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
 
 
 def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
-    """Raise `ValueError` if the model that `checkpoint` holds is not the one that `config` describes.
-
-    The vocabulary is left out: a resumed run takes it from the checkpoint.
-    """
+    """Raise `ValueError` if the model that `checkpoint` holds is not the one that `config` describes."""
     saved = ScratchBertConfig.from_pretrained(checkpoint)
-    for name in {*PRESETS["tiny"], "max_position_embeddings", "head_dim", "position_embedding_type", "norm_first"}:
+    for name in {
+        *PRESETS["tiny"],
+        "vocab_size",
+        "max_position_embeddings",
+        "head_dim",
+        "position_embedding_type",
+        "norm_first",
+    }:
         if getattr(saved, name) != getattr(config, name):
             raise ValueError(
                 f"The checkpoint {checkpoint} has {name}={getattr(saved, name)}, but the options ask for "

@@ -11,20 +11,13 @@ from pathlib import Path
 from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
 
-from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.arguments import (
-    DataArguments,
-    ModelArguments,
-    PretrainingArguments,
-    parse_arguments,
-)
-from scratch_bert.collator import PreTrainingCollator
-from scratch_bert.corpus import Document, builtin_documents, hold_out, read_documents, text_files
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+from scratch_bert.data import PretrainingData, build_collator, load_data
 from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
 from scratch_bert.model_card import render_model_card
-from scratch_bert.pairs import SentencePairDataset
 from scratch_bert.predictions import describe_predictions
-from scratch_bert.tokenizer import TokenizedCorpus, load_tokenizer, train_wordpiece
+from scratch_bert.tokenizer import vocabulary_size
 from scratch_bert.trainer import PreTrainingTrainer, check_same_architecture, find_checkpoint
 
 
@@ -34,72 +27,51 @@ MODEL_CARD = Path(__file__).resolve().parent.parent / "model_card.md"
 
 def build_trainer(
     model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, checkpoint: str | None
-) -> PreTrainingTrainer:
-    """Text → documents → tokenizer → token ids → sentence pairs → model → Trainer."""
-    max_positions = model_args.max_position_embeddings or data_args.max_seq_length
-    if data_args.max_seq_length > max_positions:
-        raise ValueError(
-            f"max_seq_length ({data_args.max_seq_length}) is longer than max_position_embeddings ({max_positions})."
-        )
-    config = ScratchBertConfig.from_preset(
-        model_args.preset, max_position_embeddings=max_positions, **model_args.config_overrides
-    )
-    if config.type_vocab_size < 2:
+) -> tuple[PreTrainingTrainer, PretrainingData]:
+    """Text → tokenizer → token ids → rows → model → Trainer."""
+    config = ScratchBertConfig.from_preset(model_args.preset, **model_args.config_overrides)
+    if config.type_vocab_size < 2 and data_args.sentence_objective != "none":
         raise ValueError("type_vocab_size must be 2 or more: a row has two segments.")
+    if data_args.streaming:
+        if args.max_steps <= 0:
+            raise ValueError("A stream has no known end: say with --max_steps when to stop.")
+        args.accelerator_config.dispatch_batches = False  # each process reads its own share
+    with args.main_process_first():  # the others find its files
+        data = load_data(data_args, args.seed, checkpoint)
+
+    config.max_position_embeddings = model_args.max_position_embeddings or data.max_seq_length
+    if data.max_seq_length > config.max_position_embeddings:
+        raise ValueError(
+            f"max_seq_length ({data.max_seq_length}) is longer than max_position_embeddings "
+            f"({config.max_position_embeddings})."
+        )
+    config.pad_token_id = data.tokenizer.pad_token_id
+    data.tokenizer.model_max_length = config.max_position_embeddings
+    entries = vocabulary_size(data.tokenizer)
+    config.vocab_size = model_args.config_overrides.get("vocab_size", entries)
     if checkpoint:
         check_same_architecture(config, checkpoint)
-
-    def read(paths: list[str]) -> list[Document]:
-        boundaries = data_args.document_boundary, data_args.sentence_boundary
-        return list(read_documents(text_files(paths), *boundaries))
-
-    documents = read(data_args.train_file) if data_args.train_file else builtin_documents()
-    if data_args.validation_file:
-        held_out = read(data_args.validation_file)
-    else:
-        documents, held_out = hold_out(documents, data_args.validation_share, args.seed)
-
-    if checkpoint or data_args.tokenizer_name_or_path:
-        tokenizer = load_tokenizer(checkpoint or data_args.tokenizer_name_or_path, max_positions)
-    else:
-        logger.info("Training a tokenizer")
-        tokenizer = train_wordpiece(
-            [sentence for document in documents for sentence in document],
-            vocab_size=data_args.vocab_size,
-            lowercase=data_args.lowercase,
-            min_frequency=data_args.min_frequency,
-            model_max_length=max_positions,
-        )
-
-    def pairs(name: str, documents: list[Document]) -> SentencePairDataset:
-        corpus = TokenizedCorpus.from_documents(documents, tokenizer)
-        dataset = SentencePairDataset(
-            corpus, tokenizer, data_args.max_seq_length, data_args.short_seq_prob, seed=args.seed
-        )
-        logger.info(f"{name}: {corpus.summary()} → {dataset.summary()}")
-        return dataset
-
-    train_dataset = pairs("Training text", documents)
-    eval_dataset = pairs("Held-out text", held_out) if held_out else None
-    if eval_dataset is None:
+    if entries > config.vocab_size:
+        raise ValueError(f"The tokenizer has {entries} entries, but the model's vocab_size is {config.vocab_size}.")
+    if data.eval_dataset is None:
         logger.info("No held-out text: no evaluation")
         args.eval_strategy = "no"
 
-    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
     set_seed(args.seed)
-    model = ScratchBertForPreTraining(config)
-    logger.info(f"Model: {model_args.preset}, {len(tokenizer):,} word pieces, {model.num_parameters():,} parameters")
-    metrics = PreTrainingMetrics(unigram_log_probs(train_dataset.corpus, len(tokenizer)))
-    return PreTrainingTrainer(
+    model = (ScratchBertForPreTraining if data.has_sentence_labels else ScratchBertForMaskedLM)(config)
+    logger.info(f"Model: {model_args.preset}, vocabulary of {entries:,}, {model.num_parameters():,} parameters")
+    metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), data.has_sentence_labels)
+    trainer = PreTrainingTrainer(
         model=model,
         args=args,
-        data_collator=PreTrainingCollator(tokenizer, mlm_probability=data_args.mlm_probability),
-        train_dataset=train_dataset,
-        eval_dataset=eval_dataset,
-        processing_class=tokenizer,
+        data_collator=build_collator(data_args, data.tokenizer),
+        train_dataset=data.train_dataset,
+        eval_dataset=data.eval_dataset,
+        processing_class=data.tokenizer,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.per_row,
     )
+    return trainer, data
 
 
 def main() -> None:
@@ -110,7 +82,7 @@ def main() -> None:
     logger.setLevel(logging.INFO if args.should_log else logging.ERROR)
     try:
         checkpoint = find_checkpoint(args)
-        trainer = build_trainer(model_args, data_args, args, checkpoint)
+        trainer, data = build_trainer(model_args, data_args, args, checkpoint)
     except (OSError, ValueError, StrictDataclassError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
@@ -127,9 +99,11 @@ def main() -> None:
     if trainer.is_world_process_zero():
         output_dir = Path(args.output_dir)
         (output_dir / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
-        render_model_card(MODEL_CARD, trainer, data_args, metrics).save(output_dir / "README.md")
+        render_model_card(MODEL_CARD, trainer, data_args, data, metrics).save(output_dir / "README.md")
         if trainer.eval_dataset:
-            print(f"\n{describe_predictions(trainer.model, trainer.eval_dataset)}\n\n{describe_metrics(metrics)}")
+            objective = data_args.sentence_objective if data.has_sentence_labels else "none"
+            print(f"\n{describe_predictions(trainer.model, trainer.eval_dataset, data.tokenizer, objective)}")
+            print(f"\n{describe_metrics(metrics)}")
         print(f"\n{metrics['train_runtime']:.0f} seconds of training. The model is in {args.output_dir}")
 
 

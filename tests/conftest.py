@@ -1,21 +1,26 @@
 """What the tests share: small models and a small tokenized corpus, without network or GPU."""
 
+import atexit
 import os
+import shutil
+import tempfile
 
 
-# Set before torch and transformers are imported.
+# Set before torch, transformers and datasets are imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp()
+atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-from scratch_bert.corpus import builtin_documents  # noqa: E402
+from scratch_bert.corpus import TextSource, builtin_documents  # noqa: E402
 from scratch_bert.modeling_scratch_bert import AUTO_MODELS  # noqa: E402
 from scratch_bert.pairs import SentencePairDataset  # noqa: E402
-from scratch_bert.tokenizer import TokenizedCorpus, train_wordpiece  # noqa: E402
+from scratch_bert.tokenizer import TokenizedCorpus, train_tokenizer  # noqa: E402
 
 
 HEADS = AUTO_MODELS
@@ -37,13 +42,14 @@ def _seeded_and_quiet():
 
 @pytest.fixture(scope="session")
 def documents():
-    return builtin_documents()
+    """The built-in corpus, as sentences."""
+    return list(TextSource([builtin_documents()]).documents())
 
 
 @pytest.fixture(scope="session")
 def tokenizer(documents):
     sentences = [sentence for document in documents for sentence in document]
-    return train_wordpiece(sentences, vocab_size=2000, model_max_length=128)
+    return train_tokenizer(sentences, vocab_size=2000, model_max_length=128)
 
 
 @pytest.fixture(scope="session")

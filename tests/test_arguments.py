@@ -22,7 +22,7 @@ def test_overrides_have_the_types_of_yaml():
         "hidden_act": "relu",
         "classifier_dropout": None,
     }
-    for bad, message in (("norm_first", "has no '='"), ("norm_fist=1", "norm_first"), ("vocab_size=9", "tokenizer")):
+    for bad, message in (("norm_first", "has no '='"), ("norm_fist=1", "norm_first"), ("pad_token_id=9", "tokenizer")):
         with pytest.raises(ValueError, match=message):
             parse_overrides(bad)
 

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers import TrainingArguments
+from transformers import EvalPrediction, TrainingArguments
 
 from conftest import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.collator import PreTrainingCollator
-from scratch_bert.metrics import PreTrainingMetrics, unigram_log_probs
+from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
 from scratch_bert.trainer import PreTrainingTrainer
 
 
 def test_unigrams_are_a_distribution_and_follow_the_counts(corpus, tokenizer):
-    log_probs = unigram_log_probs(corpus, len(tokenizer))
+    log_probs = unigram_log_probs(corpus.token_counts(len(tokenizer)))
     assert log_probs.exp().sum().item() == pytest.approx(1, abs=1e-5)
     the, rare = tokenizer.convert_tokens_to_ids(["the", "[PAD]"])
     expected = ((corpus.tokens == the).sum() + 1) / (len(corpus.tokens) + len(tokenizer))
@@ -26,7 +26,7 @@ def test_evaluation_under_trainer_equals_one_big_batch(pairs, corpus, tokenizer,
     torch.manual_seed(0)
     config = ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128})
     model = ScratchBertForPreTraining(config).eval()
-    log_probs = unigram_log_probs(corpus, len(tokenizer))
+    log_probs = unigram_log_probs(corpus.token_counts(len(tokenizer)))
     metrics = PreTrainingMetrics(log_probs)
     rows = [pairs[i] for i in range(50)]
     trainer = PreTrainingTrainer(
@@ -81,3 +81,16 @@ def test_logits_are_reduced_to_a_few_numbers_per_row(tokenizer):
     per_row = metrics.per_row(logits, labels)
     assert per_row.shape == (6, len(PreTrainingMetrics.COLUMNS))
     assert per_row.isfinite().all()
+
+
+def test_without_a_second_objective(tokenizer):
+    metrics = PreTrainingMetrics(torch.full((50,), -2.0), next_sentence=False)
+    logits, labels = torch.randn(6, 9, 50), torch.full((6, 9), -100)
+    labels[:, 3] = 7
+    result = metrics(EvalPrediction(metrics.per_row(logits, labels), labels), compute_result=True)
+    expected = F.cross_entropy(logits[:, 3], labels[:, 3]).item()
+    assert result["mlm_loss"] == pytest.approx(expected, rel=1e-5)
+    assert result["mlm_unigram_loss"] == pytest.approx(2.0)
+    assert not any("nsp" in name for name in result)
+    table = describe_metrics({f"eval_{name}": value for name, value in result.items()})
+    assert "masked words" in table and "next sentence" not in table

@@ -1,30 +1,42 @@
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
-from scratch_bert.pairs import SentencePairDataset, build_pairs
+from scratch_bert.collator import PreTrainingCollator
+from scratch_bert.corpus import TextSource
+from scratch_bert.pairs import PreparedRows, SentencePairDataset, build_rows, stream_rows
 from scratch_bert.tokenizer import TokenizedCorpus
+
+
+def make_corpus(*documents):
+    """Documents given by the lengths of their sentences. Each token tells its place: they count up from 5, with a gap
+    between documents."""
+    sentence_lengths = [length for document in documents for length in document]
+    bounds = np.cumsum([0, *map(len, documents)])
+    number = np.repeat(np.arange(len(documents)), [sum(document) for document in documents])
+    return TokenizedCorpus(
+        tokens=5 + np.arange(sum(sentence_lengths), dtype=np.int32) + number.astype(np.int32),
+        sentence_offsets=np.cumsum([0, *sentence_lengths]),
+        documents=np.stack([bounds[:-1], bounds[1:]], axis=1),
+    )
 
 
 def documents_of(corpus, positions):
     """The document that holds each token position."""
-    starts = corpus.sentence_offsets[corpus.document_offsets]
-    return np.searchsorted(starts, positions, side="right") - 1
-
-
-def make_corpus(*documents):
-    """Documents given by the lengths of their sentences; the tokens count up from 5."""
-    sentence_lengths = [length for document in documents for length in document]
-    return TokenizedCorpus(
-        tokens=np.arange(5, 5 + sum(sentence_lengths), dtype=np.int32),
-        sentence_offsets=np.cumsum([0, *sentence_lengths]),
-        document_offsets=np.cumsum([0, *map(len, documents)]),
-    )
+    return np.searchsorted(corpus.document_tokens[:, 0], positions, side="right") - 1
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])
 def test_statistics_over_the_builtin_corpus(pairs, corpus, epoch):
     pairs.set_epoch(epoch)
-    a_start, a_end, b_start, b_end, label = pairs.pairs.T
+    a_start, a_end, b_start, b_end, label = pairs.rows.T
     lengths = a_end - a_start + b_end - b_start + 3
     assert lengths.max() <= 128
     assert (a_end > a_start).all() and (b_end > b_start).all()
@@ -34,103 +46,271 @@ def test_statistics_over_the_builtin_corpus(pairs, corpus, epoch):
     assert not same_document[label == 1].any()
     for start, end in ((a_start, a_end), (b_start, b_end)):
         assert (documents_of(corpus, start) == documents_of(corpus, end - 1)).all()
-    # Nine rows in ten are filled, but for documents that end.
-    assert 0.75 < (lengths > 115).mean() < 0.95
-    print(
-        f"\nrows {len(label)}, continuations {(label == 0).mean():.4f}, negatives from the same document "
-        f"{same_document[label == 1].mean():.4f}, too long {(lengths > 128).mean():.4f}, mean length {lengths.mean():.1f}"
-    )
+    assert pairs.tokens_used() > 0.95
+    assert np.array_equal(pairs.lengths(), [len(pairs[i]["input_ids"]) for i in range(len(pairs))])
+    assert np.array_equal(pairs.labels()[:50], [pairs[i]["next_sentence_label"] for i in range(50)])
 
 
-def test_a_continuation_follows_its_first_segment():
-    """Brute force over a corpus of short sentences, where nothing is truncated and each id tells its place."""
-    corpus = make_corpus([4, 5, 3, 6, 2] * 8, [3, 3, 9] * 9, [7] * 20)
-    sentence_starts = set(corpus.sentence_offsets.tolist())
-    rng = np.random.default_rng(0)
-    seen = {0: 0, 1: 0}
-    for _ in range(20):
-        for a_start, a_end, b_start, b_end, label in build_pairs(corpus, 64, 0.1, rng).tolist():
-            seen[label] += 1
-            if a_end - a_start + b_end - b_start < 61:  # not truncated: segments are whole sentences
-                assert {a_start, a_end, b_start, b_end} <= sentence_starts
-                if label == 0:
-                    assert b_start == a_end
-    assert min(seen.values()) > 100
+def test_lengths_do_not_tell_the_label(pairs):
+    """The labels of rows of the same lengths differ as often as those of any two rows."""
+    rows = []
+    for epoch in range(20):
+        pairs.set_epoch(epoch)
+        rows.append(np.array(pairs.rows))
+    a_start, a_end, b_start, b_end, label = np.concatenate(rows).T
+    lengths = (a_end - a_start) // 16 * 8 + (b_end - b_start) // 16
+    # The best guess by lengths: for each pair of lengths, its commoner label.
+    right = sum(max(np.bincount(label[lengths == value])) for value in np.unique(lengths))
+    assert right / len(label) < 0.55
 
 
-def test_unused_text_is_put_back():
-    """Every sentence of a document is an A, or the B of a true pair: text gathered for a random B comes again."""
-    corpus = make_corpus([4, 5, 3, 6, 2] * 8, [3, 3, 9] * 9, [7] * 20)
-    rows = build_pairs(corpus, 64, 0.0, np.random.default_rng(0))
-    # Truncation takes tokens from both ends at most; each sentence still shows with one token at least.
-    covered = np.zeros(len(corpus.tokens), dtype=bool)
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    documents=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=40), min_size=2, max_size=12),
+    max_seq_length=st.integers(5, 70),
+    short_seq_prob=st.sampled_from([0.0, 0.1, 1.0]),
+    objective=st.sampled_from(["nsp", "sop", "none"]),
+    seed=st.integers(0, 3),
+)
+def test_any_corpus_gives_right_rows(documents, max_seq_length, short_seq_prob, objective, seed):
+    """Every row, read token by token, beside the corpus read in the same way."""
+    corpus = make_corpus(*documents)
+    document_of, token = {}, 5
+    for number, document in enumerate(documents):
+        document_of |= dict.fromkeys(range(token, token + sum(document)), number)
+        token += sum(document) + 1
+
+    rows = build_rows(corpus, max_seq_length, short_seq_prob, np.random.default_rng(seed), objective)
+    special = 2 if objective == "none" else 3
+    seen = []
     for a_start, a_end, b_start, b_end, label in rows.tolist():
-        covered[a_start:a_end] = True
-        if label == 0:
-            covered[b_start:b_end] = True
-    assert covered.mean() > 0.9
+        a, b = corpus.tokens[a_start:a_end].tolist(), corpus.tokens[b_start:b_end].tolist()
+        assert len(a) + len(b) + special <= max_seq_length
+        assert len(a) == a_end - a_start > 0 and len(b) == b_end - b_start
+        assert len({document_of[token] for token in a}) == 1
+        seen += [*a, *b]
+        if objective == "none":
+            assert not b and label == 0
+            continue
+        assert len({document_of[token] for token in b}) == 1
+        follows = [*a, *b] == list(range(a[0], a[0] + len(a) + len(b)))
+        if objective == "nsp":
+            assert (document_of[a[0]] == document_of[b[0]]) == (label == 0) == follows
+        else:
+            assert [*a, *b] == list(range(a[0], a[0] + len(a) + len(b))) if label == 0 else a[0] == b[-1] + 1
+            assert document_of[a[0]] == document_of[b[0]]
+
+    labels = rows[:, 4]
+    limit = max_seq_length - special
+    # A document of one short sentence has no continuation; of the others, each token is for some row.
+    lone = sum(len(document) == 1 and document[0] <= limit // 2 for document in documents)
+    if objective == "none":
+        assert seen == list(corpus.tokens)
+    elif objective == "sop":
+        assert abs((labels == 0).sum() - (labels == 1).sum()) <= 1
+        assert len(seen) == len(set(seen))
+    elif lone == 0:
+        # A chunk is two units at least, and a document's last unit can be left over: it can only be a random row's.
+        assert (labels == 1).sum() - (labels == 0).sum() <= len(documents) + 4
+        assert (labels == 0).sum() - (labels == 1).sum() <= 4 or len(documents) == 2
 
 
-def test_truncation_keeps_both_segments_and_cuts_either_end():
-    corpus = make_corpus([300, 200, 150, 400] * 10, [500] * 10)
-    rows = build_pairs(corpus, 32, 0.0, np.random.default_rng(0))
-    a_start, a_end, b_start, b_end, _ = rows.T
-    assert (a_end - a_start + b_end - b_start == 29).all()
-    assert (np.abs((a_end - a_start) - (b_end - b_start)) <= 1).all()
-    boundaries = corpus.sentence_offsets
-    assert not np.isin(a_start, boundaries).any() and not np.isin(a_end, boundaries).any()
+def test_an_epoch_has_each_token_once():
+    corpus = make_corpus(*[[4, 5, 3, 6, 2] * 8, [3, 3, 9] * 9, [7] * 20] * 5)
+    for seed in range(20):
+        rows = build_rows(corpus, 64, 0.1, np.random.default_rng(seed), "nsp")
+        times = np.zeros(len(corpus.tokens), dtype=int)
+        for a_start, a_end, b_start, b_end, _ in rows.tolist():
+            times[a_start:a_end] += 1
+            times[b_start:b_end] += 1
+        assert (times > 0).mean() > 0.95
+        assert (times > 1).mean() < 0.03  # where a lone sentence had no partner
 
 
-def test_lone_sentences_get_a_random_second_segment():
-    corpus = make_corpus([5], [6], [7], [4])
-    rows = build_pairs(corpus, 32, 0.1, np.random.default_rng(0))
-    assert len(rows) == 4 and (rows[:, 4] == 1).all()
-    assert (documents_of(corpus, rows[:, 0]) != documents_of(corpus, rows[:, 2])).all()
+def test_segments_are_whole_sentences_unless_cut_at_the_outer_ends():
+    corpus = make_corpus(*[[4, 5, 3, 6, 2, 9, 8] * 8] * 9)
+    bounds = set(corpus.sentence_offsets.tolist())
+    for a_start, a_end, b_start, b_end, _ in build_rows(corpus, 64, 0.1, np.random.default_rng(0), "nsp").tolist():
+        assert {a_end, b_start} <= bounds
+        assert {a_start, b_end} <= bounds or a_end - a_start + b_end - b_start == 61
+
+
+def test_lone_sentences_are_paired_with_each_other():
+    corpus = make_corpus(*[[5]] * 6, *[[5] * 10] * 4)
+    rows = build_rows(corpus, 32, 0.0, np.random.default_rng(0), "nsp")
+    lone = rows[documents_of(corpus, rows[:, 0]) < 6]
+    assert len(lone) == 3 and (lone[:, 4] == 1).all()
+    assert set(documents_of(corpus, lone[:, [0, 2]]).ravel()) == set(range(6))
 
 
 def test_random_segments_come_from_everywhere_else():
-    corpus = make_corpus([5] * 3, [5] * 30, [5] * 3)
-    rows = np.concatenate([build_pairs(corpus, 16, 0.0, np.random.default_rng(seed)) for seed in range(200)])
-    rows = rows[(rows[:, 4] == 1) & (documents_of(corpus, rows[:, 0]) == 0)]
-    counts = np.bincount(documents_of(corpus, rows[:, 2]), minlength=3)
-    assert counts[0] == 0
-    assert counts[1] / counts.sum() == pytest.approx(30 / 33, abs=0.05)  # by sentences, not by documents
+    """Also from a corpus in which one document has most of the text."""
+    corpus = make_corpus([5] * 300, [5] * 20, [5] * 40)
+    rows = np.concatenate([build_rows(corpus, 16, 0.0, np.random.default_rng(seed), "nsp") for seed in range(50)])
+    rows = rows[rows[:, 4] == 1]
+    a, b = documents_of(corpus, rows[:, 0]), documents_of(corpus, rows[:, 2])
+    assert (a != b).all()
+    counts = np.bincount(b[a == 0], minlength=3)
+    assert counts[1] / counts.sum() == pytest.approx(1 / 3, abs=0.05)  # by text, not by documents
 
 
 def test_rows(pairs, tokenizer, corpus):
     for index in (0, 7, len(pairs) - 1):
         row = pairs[index]
-        a_start, a_end, b_start, b_end, label = pairs.pairs[index].tolist()
+        a_start, a_end, b_start, b_end, label = pairs.rows[index].tolist()
         a, b = corpus.tokens[a_start:a_end].tolist(), corpus.tokens[b_start:b_end].tolist()
-        assert row["input_ids"] == [tokenizer.cls_token_id, *a, tokenizer.sep_token_id, *b, tokenizer.sep_token_id]
-        assert row["token_type_ids"] == [0] * (len(a) + 2) + [1] * (len(b) + 1)
-        expected = [int(token in tokenizer.all_special_ids) for token in row["input_ids"]]
-        assert row["special_tokens_mask"] == expected
+        ids = [tokenizer.cls_token_id, *a, tokenizer.sep_token_id, *b, tokenizer.sep_token_id]
+        assert row["input_ids"].tolist() == ids
+        assert row["token_type_ids"].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+        expected = [int(token in tokenizer.all_special_ids) for token in ids]
+        assert row["special_tokens_mask"].tolist() == expected
         assert row["next_sentence_label"] == label
+    dataset = SentencePairDataset(pairs.corpus, tokenizer, objective="none")
+    row = dataset[3]
+    a_start, a_end, *_ = dataset.rows[3].tolist()
+    assert row["input_ids"].tolist() == [tokenizer.cls_token_id, *corpus.tokens[a_start:a_end], tokenizer.sep_token_id]
+    assert not row["token_type_ids"].any() and "next_sentence_label" not in row
+
+
+def all_rows(dataset):
+    return [{name: np.asarray(value).tolist() for name, value in dataset[i].items()} for i in range(len(dataset))]
 
 
 def test_epochs_differ_and_come_back(corpus, tokenizer):
-    def rows(dataset):
-        return [dataset[i] for i in range(len(dataset))]
-
     first, second = (SentencePairDataset(corpus, tokenizer, seed=7) for _ in range(2))
-    epoch_0 = rows(first)
-    assert rows(second) == epoch_0
+    epoch_0 = all_rows(first)
+    assert all_rows(second) == epoch_0
     first.set_epoch(3)
-    epoch_3 = rows(first)
+    epoch_3 = all_rows(first)
     assert len(epoch_3) == len(epoch_0) and epoch_3 != epoch_0
     second.set_epoch(1)
     second.set_epoch(3)
-    assert rows(second) == epoch_3
+    assert all_rows(second) == epoch_3
     first.set_epoch(0)
-    assert rows(first) == epoch_0
-    assert rows(SentencePairDataset(corpus, tokenizer, seed=8)) != epoch_0
+    assert all_rows(first) == epoch_0
+    assert all_rows(SentencePairDataset(corpus, tokenizer, seed=8)) != epoch_0
+
+
+def test_static_pairs_stay_but_get_new_masks(corpus, tokenizer):
+    dataset = SentencePairDataset(corpus, tokenizer, static_pairs=True)
+    first = all_rows(dataset)
+    dataset.set_epoch(1)
+    second = all_rows(dataset)
+    assert all(a.pop("mask_seed") != b.pop("mask_seed") for a, b in zip(first, second, strict=True))
+    assert first == second
+
+
+def test_blocks_give_the_rows_of_their_documents(corpus, monkeypatch, tokenizer):
+    """A corpus of several blocks: each row's segments are of one block, and the labels stay in balance."""
+    original = TokenizedCorpus.blocks
+    monkeypatch.setattr(TokenizedCorpus, "blocks", lambda self: original(self, sentences=300))
+    assert len(list(corpus.blocks())) > 5
+    dataset = SentencePairDataset(corpus, tokenizer)
+    assert (dataset.labels() == 0).mean() == pytest.approx(0.5, abs=0.02)
+    assert dataset.tokens_used() > 0.95
+    assert (np.diff(np.array(dataset.documents()), axis=1)[dataset.labels() == 0] == 0).all()
+
+
+def test_workers_and_processes_have_the_same_rows(pairs, tokenizer, tmp_path):
+    collator = PreTrainingCollator(tokenizer)
+    one, four = (
+        [batch["input_ids"].tolist() for batch in DataLoader(pairs, 16, collate_fn=collator, num_workers=workers)]
+        for workers in (0, 4)
+    )
+    assert one == four
+    # In a process of its own, with another hash seed.
+    script = """
+import sys, numpy as np
+from scratch_bert.corpus import TextSource, builtin_documents
+from scratch_bert.pairs import SentencePairDataset
+from scratch_bert.tokenizer import TokenizedCorpus, load_tokenizer
+tokenizer = load_tokenizer(sys.argv[1])
+dataset = SentencePairDataset(
+    TokenizedCorpus.from_documents(TextSource([builtin_documents()]).documents(), tokenizer), tokenizer)
+print(sum(int(row["input_ids"].sum()) * row["mask_seed"] % 1000003 for row in map(dataset.__getitem__, range(50))))
+"""
+    tokenizer.save_pretrained(tmp_path)
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    environment = {**os.environ, "PYTHONHASHSEED": "7"}
+    output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    assert int(output) == sum(int(pairs[i]["input_ids"].sum()) * pairs[i]["mask_seed"] % 1000003 for i in range(50))
+
+
+def stream(tokenizer, documents=40, buffer=10, **options):
+    texts = [f"Number {n} begins. It is {n} again. Then {n} goes on. And {n} ends." for n in range(documents)]
+    settings = {"max_seq_length": 24, "short_seq_prob": 0.1, "seed": 3, "objective": "nsp"} | options
+    return stream_rows(TextSource([texts[:20], texts[20:]]), buffer, tokenizer, **settings)
+
+
+def rows_as_text(rows, tokenizer):
+    return [(tokenizer.decode(row["input_ids"]), row["next_sentence_label"]) for row in rows]
+
+
+def test_streams(tokenizer):
+    dataset = stream(tokenizer)
+    rows = list(dataset)
+    text = rows_as_text(rows, tokenizer)
+    assert text == rows_as_text(stream(tokenizer), tokenizer)
+    for n in range(40):
+        assert sum(f"{n} ends" in row for row, _ in text) >= 1
+    assert np.mean([label for _, label in text]) == pytest.approx(0.5, abs=0.1)
+    for row, label in text:
+        numbers = [word for word in row.split() if word.isdigit()]
+        assert (len(set(numbers)) == 1) == (label == 0), row
+    assert set(rows[0]) == {"input_ids", "token_type_ids", "special_tokens_mask", "next_sentence_label", "mask_seed"}
+    dataset.set_epoch(1)
+    assert rows_as_text(dataset, tokenizer) != text
+
+
+def test_a_stream_is_shared_without_overlap(tokenizer):
+    """Among machines, and among workers."""
+    dataset = stream(tokenizer, max_seq_length=64)
+    shares = [list(dataset.shard(2, index)) for index in range(2)]
+    words = [{token for row in share for token in tokenizer.decode(row["input_ids"]).split()} for share in shares]
+    numbers = [{word for word in share if word.isdigit()} for share in words]
+    assert not numbers[0] & numbers[1] and numbers[0] | numbers[1] == set(map(str, range(40)))
+    rows = [row for batch in DataLoader(dataset, 4, collate_fn=list, num_workers=2) for row in batch]
+    text = " ".join(row for row, _ in rows_as_text(rows, tokenizer))
+    counts = [text.count(f"{number} ends") for number in range(10, 40)]
+    assert min(counts) == 1 and sum(counts) < 36  # a few are drawn again as random segments
+
+
+def test_prepared_rows(pairs, tokenizer):
+    import datasets
+
+    rows = [{k: np.asarray(v).tolist() for k, v in pairs[i].items() if k != "mask_seed"} for i in range(40)]
+    dataset = PreparedRows(datasets.Dataset.from_list(rows), tokenizer, seed=1)
+    assert len(dataset) == 40 and dataset.lengths().tolist() == [len(row["input_ids"]) for row in rows]
+    counts = np.bincount(np.concatenate([row["input_ids"] for row in rows]), minlength=2000)
+    assert np.array_equal(dataset.token_counts(2000), counts)
+    first = PreTrainingCollator(tokenizer)([dataset[i] for i in range(4)])
+    dataset.set_epoch(1)
+    second = PreTrainingCollator(tokenizer)([dataset[i] for i in range(4)])
+    assert not np.array_equal(first["labels"], second["labels"])
+    assert np.array_equal(first["next_sentence_label"], [row["next_sentence_label"] for row in rows[:4]])
+    bad = datasets.Dataset.from_list([rows[0] | {"input_ids": [2, 9999, 3]}])
+    with pytest.raises(ValueError, match="hold the token id 9999, but the tokenizer has 2000 entries"):
+        PreparedRows(bad, tokenizer)
+    with pytest.raises(ValueError, match="no column token_type_ids"):
+        PreparedRows(datasets.Dataset.from_dict({"input_ids": [[1]], "special_tokens_mask": [[1]]}), tokenizer)
 
 
 def test_bad_values(corpus, tokenizer):
-    with pytest.raises(ValueError, match="at least two documents"):
-        SentencePairDataset(make_corpus([5, 5]), tokenizer)
+    one = make_corpus([5, 5])
+    with pytest.raises(ValueError, match="need two documents.*this text has 1.*--text_format"):
+        SentencePairDataset(one, tokenizer)
+    assert len(SentencePairDataset(one, tokenizer, objective="sop")) == 1
+    with pytest.raises(ValueError, match="No document has two sentences.*--sentence_splitter"):
+        SentencePairDataset(make_corpus([5], [5]), tokenizer)
     with pytest.raises(ValueError, match="max_seq_length must be 5 or more"):
         SentencePairDataset(corpus, tokenizer, max_seq_length=4)
     with pytest.raises(ValueError, match="short_seq_prob"):
         SentencePairDataset(corpus, tokenizer, short_seq_prob=1.1)
+    with pytest.raises(ValueError, match="must be one of nsp, sop, none"):
+        SentencePairDataset(corpus, tokenizer, objective="npc")
+
+
+def test_row_length_from_a_percentile():
+    corpus = make_corpus(range(1, 101))
+    assert corpus.row_length(70) == 3 + 2 * 71
+    assert all(a <= b for a, b in pairwise(corpus.row_length(percentile) for percentile in range(0, 101, 10)))

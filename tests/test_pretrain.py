@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForPreTraining, AutoTokenizer, pipeline
 
-from scratch_bert.corpus import builtin_documents
-
 
 ROOT = Path(__file__).parent.parent
 QUICK = [
@@ -45,9 +43,9 @@ def pretrain(*arguments, check=True, **options):
 
 
 @pytest.fixture(scope="module")
-def text_file(tmp_path_factory):
+def text_file(documents, tmp_path_factory):
     """Sixty documents of the built-in corpus' sentences, parted by blank lines."""
-    sentences = [sentence for document in builtin_documents() for sentence in document]
+    sentences = [sentence for document in documents for sentence in document]
     file = tmp_path_factory.mktemp("text") / "text.txt"
     file.write_text("\n\n".join("\n".join(sentences[i : i + 10]) for i in range(0, 600, 10)), encoding="utf-8")
     return file
@@ -160,7 +158,7 @@ def test_options_from_a_file_with_flags_on_top(text_file, tmp_path):
         (["--learnin_rate", "1"], "no option --learnin_rate. Did you mean learning_rate?"),
         (["--preset", "huge"], "invalid choice: 'huge'"),
         (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
-        (["--train_file", "empty.txt"], "empty.txt holds no text"),
+        (["--train_file", "empty.txt"], "The text is empty, or no word of it occurs 2 times"),
         (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
         (["--train_file", "one.txt"], "1 document(s)"),
         (["--vocab_size", "30"], "vocab_size is 30"),
@@ -169,7 +167,18 @@ def test_options_from_a_file_with_flags_on_top(text_file, tmp_path):
         (["--config_overrides", "num_attention_heads=3"], "hidden_size (128) must be a multiple"),
         (["--max_position_embeddings", "16"], "max_seq_length (128) is longer than max_position_embeddings (16)"),
         (["--learning_rat", "1"], "no option --learning_rat"),
-        (["--config_overrides", "vocab_size=5"], "vocab_size follows from the tokenizer"),
+        (["--config_overrides", "vocab_size=5"], "The tokenizer has 2048 entries, but the model's vocab_size is 5"),
+        (["--max_seq_length", "auto:101"], "max_seq_length must be a number or auto:PERCENTILE"),
+        (["--train_file", "table.csv", "--text_column", "body"], "has no column 'body', but id, text"),
+        (["--train_file", "one.txt", "--dataset_name", "x"], "Give one of train_file and dataset_name, not both"),
+        (["--dataset_name", "nowhere/nothing"], "nowhere/nothing"),
+        (["--streaming", "true"], "streaming needs a train_file or a dataset_name"),
+        (["--train_file", "two.txt", "--streaming"], "say with --max_steps when to stop"),
+        (["--prepared_data", "."], "holds no train.parquet"),
+        (
+            ["--train_file", "two.txt", "--tokenizer_type", "wordlevel", "--min_frequency", "9"],
+            "word of it occurs 9 times",
+        ),
         (["--config_overrides", "hidden_act=["], "'[' is no value for hidden_act"),
         (["--config_overrides", "type_vocab_size=1"], "type_vocab_size must be 2 or more"),
         (["--mlm_probability", "0"], "mlm_probability must be greater than 0"),
@@ -184,6 +193,8 @@ def test_options_from_a_file_with_flags_on_top(text_file, tmp_path):
 def test_bad_options_end_with_one_clear_line(arguments, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "one.txt").write_text("One sentence.")
+    (tmp_path / "two.txt").write_text("One sentence.\n\nAnother one.")
+    (tmp_path / "table.csv").write_text("id,text\n1,One sentence.")
     (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
     (tmp_path / "typo.yaml").write_text("train_fil: a.txt")
     (tmp_path / "types.yaml").write_text("max_steps: 2.5")

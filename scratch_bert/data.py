@@ -1,0 +1,167 @@
+"""From the data options to the rows to train and evaluate on: corpus.py, tokenizer.py and pairs.py, one after another."""
+
+import hashlib
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch.utils.data
+from transformers import PreTrainedTokenizerBase
+
+from .arguments import DataArguments
+from .collator import PreTrainingCollator
+from .corpus import TextSource, builtin_documents, find_files
+from .pairs import PreparedRows, SentencePairDataset, stream_rows
+from .tokenizer import TokenizedCorpus, load_tokenizer, train_tokenizer, vocabulary_size
+
+
+logger = logging.getLogger("scratch_bert")
+
+PARAGRAPHS_FOR_A_STREAMS_TOKENIZER = 200_000
+
+
+@dataclass
+class PretrainingData:
+    tokenizer: PreTrainedTokenizerBase
+    train_dataset: torch.utils.data.Dataset
+    eval_dataset: torch.utils.data.Dataset | None
+    max_seq_length: int
+    has_sentence_labels: bool  # rows have a next_sentence_label
+    token_counts: (
+        np.ndarray
+    )  # (vocabulary size,): how often each token is in the training text, or in a stream's first
+    description: str  # of the training text, without a path
+
+
+def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> PretrainingData:
+    """The rows that the options ask for, with the tokenizer of `checkpoint` if there is one.
+
+    Raises `ValueError` or `OSError` for text or options that give no rows.
+    """
+    tokenizer_name = checkpoint or args.tokenizer_name_or_path
+    if args.prepared_data:
+        return _load_prepared(args, seed, tokenizer_name)
+    source, eval_source = text_sources(args)
+    tokenizer = load_tokenizer(tokenizer_name) if tokenizer_name else _trained_tokenizer(args, source)
+
+    held_out = None
+    if args.streaming:
+        corpus = TokenizedCorpus.from_documents(islice(source.documents(), args.stream_buffer), tokenizer)
+        description = "a stream"
+    else:
+        corpus = TokenizedCorpus.from_source(source, tokenizer, args.cache_dir)
+        logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
+        if not eval_source:
+            corpus, held_out = corpus.hold_out(args.validation_share, seed)
+        description = corpus.summary()
+    if eval_source and args.streaming:
+        held_out = TokenizedCorpus.from_documents(islice(eval_source.documents(), args.stream_buffer), tokenizer)
+    elif eval_source:
+        held_out = TokenizedCorpus.from_source(eval_source, tokenizer, args.cache_dir)
+
+    max_seq_length = args.percentile and corpus.row_length(args.percentile) or int(args.max_seq_length)
+    settings = (tokenizer, max_seq_length, args.short_seq_prob, seed, args.sentence_objective)
+    if args.streaming:
+        train_dataset = stream_rows(source, args.stream_buffer, *settings)
+        logger.info(f"Training text: a stream, in rows of up to {max_seq_length} tokens")
+    else:
+        train_dataset = SentencePairDataset(corpus, *settings, static_pairs=args.static_pairs)
+        logger.info(f"Training text: {corpus.summary()} → {train_dataset.summary()}")
+    eval_dataset = None
+    if held_out:
+        eval_dataset = SentencePairDataset(held_out, *settings)
+        logger.info(f"Held-out text: {held_out.summary()} → {eval_dataset.summary()}")
+    counts = corpus.token_counts(vocabulary_size(tokenizer))
+    has_labels = args.sentence_objective != "none"
+    return PretrainingData(tokenizer, train_dataset, eval_dataset, max_seq_length, has_labels, counts, description)
+
+
+def text_sources(args: DataArguments) -> tuple[TextSource, TextSource | None]:
+    """The training text, and the text to evaluate on if it is not to be held out from it."""
+
+    def source(shards: list) -> TextSource:
+        return TextSource(shards, args.text_format, args.text_column, args.sentence_splitter, args.language)
+
+    eval_source = source(find_files(args.validation_file)) if args.validation_file else None
+    if args.train_file:
+        return source(find_files(args.train_file)), eval_source
+    if not args.dataset_name:
+        return TextSource([builtin_documents()]), eval_source
+    splits = _load_dataset(args)
+    if "train" not in splits:
+        raise ValueError(f"The data set {args.dataset_name} has no split 'train', but {', '.join(splits)}.")
+    if eval_source is None and "validation" in splits:
+        eval_source = source(_shards(splits["validation"]))
+    return source(_shards(splits["train"])), eval_source
+
+
+def _load_dataset(args: DataArguments) -> datasets.DatasetDict | datasets.IterableDatasetDict:
+    directory = Path(args.dataset_name)
+    if not any((directory / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        return datasets.load_dataset(args.dataset_name, args.dataset_config, streaming=args.streaming)
+    saved = datasets.load_from_disk(directory)  # what save_to_disk has written
+    return saved if isinstance(saved, datasets.DatasetDict) else datasets.DatasetDict({"train": saved})
+
+
+def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
+    if isinstance(dataset, datasets.Dataset):
+        return [dataset]
+    return [dataset.shard(dataset.num_shards, index) for index in range(dataset.num_shards)]
+
+
+def _trained_tokenizer(args: DataArguments, source: TextSource) -> PreTrainedTokenizerBase:
+    options = (args.vocab_size, args.tokenizer_type, args.lowercase, args.min_frequency)
+    if args.streaming:
+        logger.info("Training a tokenizer on the beginning of the stream")
+        return train_tokenizer(list(islice(source, PARAGRAPHS_FOR_A_STREAMS_TOKENIZER)), *options)
+    settings = f"{source.fingerprint}{options}".encode() + Path(train_tokenizer.__code__.co_filename).read_bytes()
+    cached = Path(args.cache_dir) / f"tokenizer-{hashlib.blake2b(settings, digest_size=16).hexdigest()}"
+    if not cached.exists():
+        logger.info("Training a tokenizer")
+        tokenizer = train_tokenizer(source, *options)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cached.parent) as scratch:
+            tokenizer.save_pretrained(Path(scratch, "tokenizer"))
+            os.replace(Path(scratch, "tokenizer"), cached)
+    return load_tokenizer(str(cached))
+
+
+def _load_prepared(args: DataArguments, seed: int, tokenizer_name: str | None) -> PretrainingData:
+    directory = Path(args.prepared_data)
+    files = {split: directory / f"{split}.parquet" for split in ("train", "validation")}
+    if not files["train"].is_file():
+        raise FileNotFoundError(f"{directory} holds no train.parquet, as inspect_data.py --output_dir writes it.")
+    tokenizer = load_tokenizer(tokenizer_name or str(directory))
+    rows = {
+        split: PreparedRows(datasets.Dataset.from_parquet(str(file), cache_dir=args.cache_dir), tokenizer, seed)
+        for split, file in files.items()
+        if file.is_file()
+    }
+    for split, dataset in rows.items():
+        logger.info(f"Prepared rows, {split}: {dataset.summary()}")
+    train = rows["train"]
+    return PretrainingData(
+        tokenizer,
+        train,
+        rows.get("validation"),
+        int(max(dataset.lengths().max() for dataset in rows.values())),
+        "next_sentence_label" in train.rows.column_names,
+        train.token_counts(vocabulary_size(tokenizer)),
+        train.summary(),
+    )
+
+
+def build_collator(args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainingCollator:
+    return PreTrainingCollator(
+        tokenizer,
+        mlm_probability=args.mlm_probability,
+        mask_replace_prob=args.mask_replace_prob,
+        random_replace_prob=args.random_replace_prob,
+        whole_word_mask=args.whole_word_mask,
+        max_predictions_per_seq=args.max_predictions_per_seq,
+    )
