@@ -47,7 +47,7 @@ def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> 
     if args.prepared_data:
         return _load_prepared(args, seed, tokenizer_name)
     source, eval_source = text_sources(args)
-    tokenizer = load_tokenizer(tokenizer_name) if tokenizer_name else _trained_tokenizer(args, source)
+    tokenizer = load_tokenizer(tokenizer_name) if tokenizer_name else trained_tokenizer(args, source)
 
     held_out = None
     if args.streaming:
@@ -114,7 +114,7 @@ def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
     return [dataset.shard(dataset.num_shards, index) for index in range(dataset.num_shards)]
 
 
-def _trained_tokenizer(args: DataArguments, source: TextSource) -> PreTrainedTokenizerBase:
+def trained_tokenizer(args: DataArguments, source: TextSource) -> PreTrainedTokenizerBase:
     options = (args.vocab_size, args.tokenizer_type, args.lowercase, args.min_frequency)
     if args.streaming:
         logger.info("Training a tokenizer on the beginning of the stream")

@@ -25,7 +25,7 @@ from .corpus import UNKNOWN, TextSource, sentence_splitter
 
 
 TOKENIZER_TYPES = ("wordpiece", "wordlevel")
-SENTENCES_PER_BATCH = 8192
+SENTENCES_PER_BATCH = 2048
 
 
 def train_tokenizer(
@@ -212,7 +212,7 @@ class TokenizedCorpus:
         order = np.random.default_rng(seed).permutation(self.num_documents)
         return self.select(np.sort(order[held_out:])), self.select(np.sort(order[:held_out]))
 
-    def blocks(self, sentences: int = 1 << 18, documents: int = 2) -> Iterator["TokenizedCorpus"]:
+    def blocks(self, sentences: int = 1 << 16, documents: int = 2) -> Iterator["TokenizedCorpus"]:
         """The corpus in parts of about `sentences` sentences and at least `documents` documents."""
         ends = np.cumsum(self.documents[:, 1] - self.documents[:, 0])
         first = 0
