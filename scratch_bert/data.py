@@ -17,7 +17,8 @@ from .arguments import DataArguments
 from .collator import PreTrainingCollator
 from .corpus import TextSource, builtin_documents, find_files
 from .pairs import PreparedRows, SentencePairDataset, stream_rows
-from .tokenizer import TokenizedCorpus, load_tokenizer, train_tokenizer, vocabulary_size
+from .tokenized_corpus import TokenizedCorpus
+from .tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 
 
 logger = logging.getLogger("scratch_bert")

@@ -36,7 +36,7 @@ def row_statistics(data: PretrainingData, collator: PreTrainingCollator, sample:
     lengths, labels = [], []
     empty = maskable = masked = replaced = kept = 0
     seconds = 0.0
-    with tqdm(total=count, desc="Rows", unit=" rows", leave=False) as progress:
+    with tqdm(total=count, desc="Rows", unit=" rows", leave=False, disable=None) as progress:
         while len(lengths) < count:
             start = time.perf_counter()
             examples = list(islice(rows, min(BATCH_SIZE, count - len(lengths))))

@@ -11,7 +11,8 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from .corpus import TextSource
-from .tokenizer import TokenizedCorpus, vocabulary_size
+from .tokenized_corpus import TokenizedCorpus
+from .tokenizer import vocabulary_size
 
 
 SPECIAL_TOKENS = {"nsp": 3, "sop": 3, "none": 2}  # sentence objective → special tokens of a row

@@ -25,7 +25,7 @@ from scratch_bert.collator import PreTrainingCollator
 from scratch_bert.corpus import TextSource
 from scratch_bert.data import text_sources, trained_tokenizer
 from scratch_bert.pairs import SentencePairDataset, build_rows
-from scratch_bert.tokenizer import TokenizedCorpus
+from scratch_bert.tokenized_corpus import TokenizedCorpus
 
 
 BATCH_SIZE = 32

@@ -20,7 +20,8 @@ import transformers  # noqa: E402
 from scratch_bert.corpus import TextSource, builtin_documents  # noqa: E402
 from scratch_bert.modeling_scratch_bert import AUTO_MODELS  # noqa: E402
 from scratch_bert.pairs import SentencePairDataset  # noqa: E402
-from scratch_bert.tokenizer import TokenizedCorpus, train_tokenizer  # noqa: E402
+from scratch_bert.tokenized_corpus import TokenizedCorpus  # noqa: E402
+from scratch_bert.tokenizer import train_tokenizer  # noqa: E402
 
 
 HEADS = AUTO_MODELS

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from scratch_bert.collator import PreTrainingCollator
 from scratch_bert.corpus import TextSource
 from scratch_bert.pairs import PreparedRows, SentencePairDataset, build_rows, stream_rows
-from scratch_bert.tokenizer import TokenizedCorpus
+from scratch_bert.tokenized_corpus import TokenizedCorpus
 
 
 def make_corpus(*documents):
@@ -211,6 +211,7 @@ def test_blocks_give_the_rows_of_their_documents(corpus, monkeypatch, tokenizer)
     assert (np.diff(np.array(dataset.documents()), axis=1)[dataset.labels() == 0] == 0).all()
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 def test_workers_and_processes_have_the_same_rows(pairs, tokenizer, tmp_path):
     collator = PreTrainingCollator(tokenizer)
     one, four = (
@@ -223,7 +224,8 @@ def test_workers_and_processes_have_the_same_rows(pairs, tokenizer, tmp_path):
 import sys, numpy as np
 from scratch_bert.corpus import TextSource, builtin_documents
 from scratch_bert.pairs import SentencePairDataset
-from scratch_bert.tokenizer import TokenizedCorpus, load_tokenizer
+from scratch_bert.tokenized_corpus import TokenizedCorpus
+from scratch_bert.tokenizer import load_tokenizer
 tokenizer = load_tokenizer(sys.argv[1])
 dataset = SentencePairDataset(
     TokenizedCorpus.from_documents(TextSource([builtin_documents()]).documents(), tokenizer), tokenizer)
