@@ -48,7 +48,8 @@ def build_trainer(
     config.pad_token_id = data.tokenizer.pad_token_id
     data.tokenizer.model_max_length = config.max_position_embeddings
     entries = vocabulary_size(data.tokenizer)
-    config.vocab_size = model_args.config_overrides.get("vocab_size", entries)
+    expected = ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else entries
+    config.vocab_size = model_args.config_overrides.get("vocab_size", expected)
     if checkpoint:
         check_same_architecture(config, checkpoint)
     if entries > config.vocab_size:

@@ -1,15 +1,18 @@
 """scripts/pretrain.py as a user runs it: in a process of its own, on real text."""
 
+import gzip
 import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import datasets
 import pytest
 from transformers import AutoModelForPreTraining, AutoTokenizer, pipeline
 
@@ -40,6 +43,12 @@ def pretrain(*arguments, check=True, **options):
     )
     assert not check or result.returncode == 0, result.stderr
     return result.returncode, result.stdout, result.stderr
+
+
+def run_script(monkeypatch, *arguments):
+    """The script in this process: quicker, but one run shares the libraries' state with the next."""
+    monkeypatch.setattr(sys, "argv", ["pretrain.py", *map(str, arguments)])
+    runpy.run_path(str(ROOT / "scripts" / "pretrain.py"), run_name="__main__")
 
 
 @pytest.fixture(scope="module")
@@ -199,11 +208,88 @@ def test_bad_options_end_with_one_clear_line(arguments, message, tmp_path, monke
     (tmp_path / "typo.yaml").write_text("train_fil: a.txt")
     (tmp_path / "types.yaml").write_text("max_steps: 2.5")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["pretrain.py", *arguments, "--output_dir", "run"])
     with pytest.raises(SystemExit) as exit:
-        runpy.run_path(str(ROOT / "scripts" / "pretrain.py"), run_name="__main__")
+        run_script(monkeypatch, *arguments, "--output_dir", "run")
     assert exit.value.code not in (0, None)
     assert message in f"{exit.value.code}{capsys.readouterr().err}"
+
+
+@pytest.fixture(scope="module")
+def sources(documents, tmp_path_factory):
+    """The built-in corpus in other forms: a gzipped table, a directory of texts, and two kinds of data sets."""
+    directory = tmp_path_factory.mktemp("sources")
+    texts = [" ".join(document) for document in documents]
+    rows = datasets.Dataset.from_dict({"id": range(len(texts)), "body": texts})
+    rows.to_csv(directory / "table.csv")
+    (directory / "table.csv.gz").write_bytes(gzip.compress((directory / "table.csv").read_bytes()))
+    (directory / "texts").mkdir()
+    for number, text in enumerate(texts):
+        (directory / "texts" / f"{number}.txt").write_text(text.replace(". ", ".\n\n"), encoding="utf-8")
+    (directory / "files").mkdir()
+    rows.select(range(50)).to_parquet(directory / "files" / "train.parquet")
+    rows.select(range(50, 57)).to_parquet(directory / "files" / "validation.parquet")
+    rows.save_to_disk(directory / "saved")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--train_file", "table.csv.gz", "--text_column", "body"], "Training text: 51 documents"),
+        (["--train_file", "texts", "--text_format", "file"], "Training text: 51 documents"),
+        (["--dataset_name", "files", "--text_column", "body"], "Held-out text: 7 documents"),
+        (["--dataset_name", "saved", "--text_column", "body", "--whole_word_mask"], "Held-out text: 6 documents"),
+        (
+            ["--dataset_name", "files", "--text_column", "body", "--streaming", "--stream_buffer", "20"],
+            "Training text: a stream",
+        ),
+        (["--train_file", "texts/*.txt", "--streaming", "--sentence_objective", "sop"], "No held-out text"),
+        (["--sentence_objective", "none", "--max_seq_length", "auto:70"], "rows of up to 73 tokens"),
+        (
+            ["--tokenizer_type", "wordlevel", "--static_pairs", "--train_sampling_strategy", "group_by_length"],
+            "Held-out text: 6 documents",
+        ),
+    ],
+)
+def test_any_source_trains(options, shown, sources, tmp_path, monkeypatch, caplog, capsys):
+    monkeypatch.chdir(sources)
+    quick = [*QUICK, *options, "--output_dir", tmp_path / "run", "--config_overrides", "num_hidden_layers=1"]
+    run_script(monkeypatch, *quick)
+    assert shown in caplog.text
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["train_loss"] > 0
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "{{" not in card and "None" not in card and str(sources) not in card
+    none = "none" in options
+    assert ("nsp" in json.dumps(metrics)) == (not none and "No held-out" not in shown)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["architectures"] == ["ScratchBertForMaskedLM" if none else "ScratchBertForPreTraining"]
+    assert ("AutoModelForMaskedLM.from" if none else "AutoModelForPreTraining.from") in card
+
+
+def test_a_second_run_reads_no_text_again(sources, tmp_path, monkeypatch, caplog):
+    options = ["--train_file", sources / "texts", *QUICK, "--cache_dir", tmp_path / "cache"]
+    run_script(monkeypatch, *options, "--output_dir", tmp_path / "first")
+    assert "Training a tokenizer" in caplog.text
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").iterdir()}
+    caplog.clear()
+    run_script(monkeypatch, *options, "--output_dir", tmp_path / "second")
+    assert "Training a tokenizer" not in caplog.text
+    assert files == {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").iterdir()}
+    first, second = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("first", "second"))
+    assert first["eval_mlm_loss"] == second["eval_mlm_loss"]
+
+
+def test_a_resumed_model_must_fit_its_tokenizer(run, text_file, tmp_path, monkeypatch):
+    copy = tmp_path / "copy"
+    shutil.copytree(run[0], copy)
+    checkpoint = copy / "checkpoint-4"
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    tokenizer.add_tokens(["newword"])
+    tokenizer.save_pretrained(checkpoint)
+    arguments = ["--train_file", text_file, "--output_dir", copy, *QUICK, "--resume_from_checkpoint", checkpoint]
+    with pytest.raises(SystemExit, match="The tokenizer has 1001 entries, but the model's vocab_size is 1000"):
+        run_script(monkeypatch, *arguments)
 
 
 def test_help():

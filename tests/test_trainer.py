@@ -2,6 +2,7 @@ import os
 import shutil
 import signal
 
+import numpy as np
 import pytest
 import torch
 from transformers import Trainer, TrainerCallback
@@ -179,3 +180,35 @@ def test_resuming_another_architecture(small_corpus, tokenizer, tmp_path):
         check_same_architecture(
             ScratchBertConfig(**{**trainer.model.config.to_dict(), "norm_first": True}), checkpoint
         )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_similar_length_in_every_epoch(workers, small_corpus, tokenizer, tmp_path):
+    """The lengths in a batch are close together, in the second epoch, too, which has other rows."""
+
+    class Spread(TrainerCallback):
+        epochs = []
+
+        def on_epoch_end(self, args, state, control, train_dataloader=None, **kwargs):
+            dataset = train_dataloader.dataset
+            lengths = dataset.lengths()
+            order = list(train_dataloader.batch_sampler.sampler)
+            assert sorted(order) == list(range(len(dataset)))
+            batches = [lengths[order[i : i + 4]] for i in range(0, len(order), 4)]
+            self.epochs.append(np.mean([np.ptp(batch) for batch in batches]) / np.ptp(lengths))
+
+    spread = Spread()
+    trainer = make_trainer(
+        tmp_path,
+        small_corpus,
+        tokenizer,
+        [spread],
+        max_steps=-1,
+        num_train_epochs=2,
+        save_strategy="no",
+        per_device_train_batch_size=4,
+        train_sampling_strategy="group_by_length",
+        dataloader_num_workers=workers,
+    )
+    trainer.train()
+    assert len(spread.epochs) == 2 and max(spread.epochs) < 0.3
