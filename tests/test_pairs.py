@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -316,3 +317,56 @@ def test_row_length_from_a_percentile():
     corpus = make_corpus(range(1, 101))
     assert corpus.row_length(70) == 3 + 2 * 71
     assert all(a <= b for a, b in pairwise(corpus.row_length(percentile) for percentile in range(0, 101, 10)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["corpus", "stream"])
+def test_two_processes_together_have_the_rows_of_one(kind, tokenizer, tmp_path):
+    """As accelerate, under Trainer, deals the rows of two epochs out to processes, each with two workers."""
+    script = """
+import json, sys
+from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader
+from scratch_bert.corpus import TextSource, builtin_documents
+from scratch_bert.pairs import SentencePairDataset, stream_rows
+from scratch_bert.tokenized_corpus import TokenizedCorpus
+from scratch_bert.tokenizer import load_tokenizer
+kind, directory, rows_per_batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
+tokenizer, texts = load_tokenizer(directory), builtin_documents()
+if kind == "corpus":
+    corpus = TokenizedCorpus.from_documents(TextSource([texts]).documents(), tokenizer)
+    dataset = SentencePairDataset(corpus, tokenizer)
+else:
+    shards = [texts[n::4] for n in range(4)]
+    dataset = stream_rows(TextSource(shards), 10, tokenizer, 128, 0.1, seed=0, objective="none")
+accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=False))
+loader = DataLoader(
+    dataset, rows_per_batch, shuffle=kind == "corpus", collate_fn=list, num_workers=2, drop_last=False)
+loader = accelerator.prepare(loader)
+seen = []
+for epoch in range(2):
+    loader.set_epoch(epoch)
+    dataset.set_epoch(epoch)
+    seen.append([[int(token) for token in row["input_ids"]] for batch in loader for row in batch])
+with open(f"{directory}/{rows_per_batch}-{accelerator.process_index}.json", "w") as file:
+    json.dump(seen, file)
+"""
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "rows.py").write_text(script)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    two = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
+    for launcher, rows in (([], 16), (two, 8)):
+        command = [sys.executable, *launcher, str(tmp_path / "rows.py"), kind, str(tmp_path), str(rows)]
+        subprocess.run(command, check=True, env=environment, capture_output=True)
+    one, *both = (json.loads((tmp_path / name).read_text()) for name in ("16-0.json", "8-0.json", "8-1.json"))
+    assert one[0] != one[1]
+    for epoch in range(2):
+        expected = sorted(one[epoch])
+        together = sorted(both[0][epoch] + both[1][epoch])
+        if kind == "corpus":  # the last batches are filled up with rows that others have, too
+            extra = len(together) - len(expected)
+            assert 0 <= extra < 16 and {tuple(row) for row in together} == {tuple(row) for row in expected}
+        else:  # rows come from other buffers, but each text once
+            tokens = [sorted(token for row in rows for token in row[1:-1]) for rows in (expected, together)]
+            assert tokens[0] == tokens[1]
