@@ -56,7 +56,7 @@ class DataArguments:
     )
     dataset_config: str | None = option(None, "Which configuration of dataset_name.")
     streaming: bool = option(
-        False, "Read the training text as it is needed, without a copy of it; takes max_steps. It can be endless."
+        False, "Read the training text as it is needed, without a copy of it, again and again until max_steps."
     )
     stream_buffer: int = option(1000, "Documents of a stream to hold at a time: pairs are drawn among them.")
     prepared_data: str | None = option(
@@ -157,6 +157,7 @@ class PretrainingArguments(TrainingArguments):
     save_total_limit: int | None = option(2, "Checkpoints to keep.")
     logging_steps: float = option(100, "Steps between log lines.")
     dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
+    ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
     batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed by batch, as no logits are kept.")
 

@@ -53,6 +53,8 @@ def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> 
     held_out = None
     if args.streaming:
         corpus = TokenizedCorpus.from_documents(islice(source.documents(), args.stream_buffer), tokenizer)
+        if corpus.num_documents == 0:
+            raise ValueError("The stream holds no text.")
         description = "a stream"
     else:
         corpus = TokenizedCorpus.from_source(source, tokenizer, args.cache_dir)

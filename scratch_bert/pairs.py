@@ -4,6 +4,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from copy import copy
+from itertools import count
 
 import datasets
 import numpy as np
@@ -380,13 +381,16 @@ def stream_rows(
     short_seq_prob: float,
     seed: int,
     objective: str,
+    passes: int | None = None,
 ) -> datasets.IterableDataset:
     """The rows of a source that is read as training goes, as from `SentencePairDataset`, but built from `buffer`
-    documents at a time, which come shuffled among as many. Rows of an epoch differ from those of another.
+    documents at a time, which come shuffled among as many. Each pass over the source has other rows.
 
-    The source's shards are what several workers or machines share among them.
+    Without `passes`, it goes on without end: to Trainer it is one epoch, whose next row it can find again. The source's
+    shards are what several workers or machines share among them.
     """
-    documents = datasets.IterableDataset.from_generator(_documents, gen_kwargs={"shards": source.shards, "of": source})
+    arguments = {"shards": source.shards, "source": source, "passes": passes}
+    documents = datasets.IterableDataset.from_generator(_documents, gen_kwargs=arguments)
 
     def rows_of(batch: dict[str, list]) -> dict[str, list]:
         corpus = TokenizedCorpus.from_documents(batch["sentences"], tokenizer)
@@ -402,10 +406,16 @@ def stream_rows(
     return shuffled.map(rows_of, batched=True, batch_size=buffer, remove_columns="sentences")
 
 
-def _documents(shards: list, of: TextSource) -> Iterator[dict[str, list[str]]]:
-    part = copy(of)
-    part.shards = shards
-    return ({"sentences": document} for document in part.documents())
+def _documents(shards: list, source: TextSource, passes: int | None) -> Iterator[dict[str, list[str]]]:
+    share = copy(source)
+    share.shards = shards
+    for _ in count() if passes is None else range(passes):
+        empty = True
+        for document in share.documents():
+            empty = False
+            yield {"sentences": document}
+        if empty:
+            return
 
 
 def _mask_seed(*numbers: int) -> int:

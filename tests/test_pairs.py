@@ -241,7 +241,7 @@ print(sum(int(row["input_ids"].sum()) * row["mask_seed"] % 1000003 for row in ma
 
 def stream(tokenizer, documents=40, buffer=10, **options):
     texts = [f"Number {n} begins. It is {n} again. Then {n} goes on. And {n} ends." for n in range(documents)]
-    settings = {"max_seq_length": 24, "short_seq_prob": 0.1, "seed": 3, "objective": "nsp"} | options
+    settings = {"max_seq_length": 24, "short_seq_prob": 0.1, "seed": 3, "objective": "nsp", "passes": 1} | options
     return stream_rows(TextSource([texts[:20], texts[20:]]), buffer, tokenizer, **settings)
 
 
@@ -261,8 +261,11 @@ def test_streams(tokenizer):
         numbers = [word for word in row.split() if word.isdigit()]
         assert (len(set(numbers)) == 1) == (label == 0), row
     assert set(rows[0]) == {"input_ids", "token_type_ids", "special_tokens_mask", "next_sentence_label", "mask_seed"}
-    dataset.set_epoch(1)
-    assert rows_as_text(dataset, tokenizer) != text
+    endless = stream(tokenizer, passes=None)
+    assert rows_as_text(endless.take(40), tokenizer) == text[:40]
+    second_pass = rows_as_text(endless.skip(len(rows)).take(len(rows)), tokenizer)
+    assert len(second_pass) == len(rows) and len(set(second_pass) & set(text)) < len(rows) / 2
+    assert list(stream_rows(TextSource([["", " "]]), 10, tokenizer, 24, 0.1, 0, "nsp")) == []
 
 
 def test_a_stream_is_shared_without_overlap(tokenizer):
@@ -339,7 +342,7 @@ if kind == "corpus":
     dataset = SentencePairDataset(corpus, tokenizer)
 else:
     shards = [texts[n::4] for n in range(4)]
-    dataset = stream_rows(TextSource(shards), 10, tokenizer, 128, 0.1, seed=0, objective="none")
+    dataset = stream_rows(TextSource(shards), 10, tokenizer, 128, 0.1, seed=0, objective="none", passes=1)
 accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=False))
 loader = DataLoader(
     dataset, rows_per_batch, shuffle=kind == "corpus", collate_fn=list, num_workers=2, drop_last=False)

@@ -11,7 +11,8 @@ from conftest import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.arguments import PretrainingArguments
 from scratch_bert.collator import PreTrainingCollator
-from scratch_bert.pairs import SentencePairDataset
+from scratch_bert.corpus import TextSource
+from scratch_bert.pairs import SentencePairDataset, stream_rows
 from scratch_bert.tokenized_corpus import TokenizedCorpus
 from scratch_bert.trainer import PreTrainingTrainer, check_same_architecture, find_checkpoint
 
@@ -55,13 +56,24 @@ class SeenEpochs(TrainerCallback):
         self.epochs.append(train_dataloader.dataset.epoch)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_resumed_run_ends_with_the_same_weights(workers, small_corpus, tokenizer, tmp_path):
+@pytest.mark.parametrize(("kind", "workers"), [("corpus", 0), ("corpus", 2), ("grouped", 0), ("stream", 2)])
+def test_a_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, documents, tokenizer, tmp_path):
     options = {"dataloader_num_workers": workers}
-    straight = make_trainer(tmp_path / "run", small_corpus, tokenizer, **options)
-    assert 12 > len(straight.get_train_dataloader()) > 1  # the run crosses epochs, and stops within one
+    if kind == "grouped":
+        options["train_sampling_strategy"] = "group_by_length"
+
+    def make(name):
+        trainer = make_trainer(tmp_path / name, small_corpus, tokenizer, **options)
+        if kind == "stream":  # twelve short documents, which twelve steps go through more than once
+            texts = [[" ".join(document)] for document in documents if len(document) < 20][:12]
+            trainer.train_dataset = stream_rows(TextSource(texts), 4, tokenizer, 64, 0.1, seed=0, objective="nsp")
+        else:
+            assert 12 > len(trainer.get_train_dataloader()) > 1  # the run crosses epochs, and stops within one
+        return trainer
+
+    straight = make("run")
     straight.train()
-    resumed = make_trainer(tmp_path / "again", small_corpus, tokenizer, **options)
+    resumed = make("again")
     resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
     assert resumed.state.global_step == 12
     for name, expected in straight.model.state_dict().items():
