@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import html
+import marshal
 import pydoc_data.topics
 import re
 import zlib
@@ -203,6 +204,8 @@ class TextSource:
         settings = [self.text_format, self.text_column, self.splitter, self.language]
         settings += [metadata.version("sentencex"), metadata.version("datasets")]
         digest.update(repr(settings).encode() + Path(__file__).read_bytes())
+        if self.text_format:
+            digest.update(marshal.dumps(FORMATS[self.text_format].read.__code__))  # it may be the user's own
         for shard in self.shards:
             if isinstance(shard, Path):
                 with shard.open("rb") as file:

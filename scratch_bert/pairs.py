@@ -261,6 +261,17 @@ class SentencePairDataset(Dataset):
         self.share_of_continuations = continuations / len(self.rows)
         self.num_rows = self.num_rows or len(self.rows)
 
+    def __getstate__(self) -> dict:
+        """To another process goes the epoch's number: it builds the same rows."""
+        return self.__dict__ | {"rows": None, "epoch": None, "_epoch": self.epoch}
+
+    def __setstate__(self, state: dict) -> None:
+        epoch = state.pop("_epoch")
+        self.__dict__.update(state)
+        if self.static_pairs:
+            self.set_epoch(0)
+        self.set_epoch(epoch)
+
     def summary(self) -> str:
         summary = f"{len(self):,} rows of up to {self.max_seq_length} tokens"
         if self.objective == "none":

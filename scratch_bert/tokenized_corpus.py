@@ -36,6 +36,17 @@ class TokenizedCorpus:
     documents: np.ndarray  # (documents, 2) int64
     unknown: int = 0  # tokens of the whole corpus that are the unknown token
     skipped: dict[str, int] | None = None  # what was left out of the whole corpus, by reason
+    file: Path | None = None  # that the tokens and offsets are mapped from
+
+    def __getstate__(self) -> dict:
+        """To another process goes the name of the file, not its content."""
+        return self.__dict__ | ({"tokens": None, "sentence_offsets": None} if self.file else {})
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        if self.file:
+            whole = TokenizedCorpus.open(self.file)
+            self.__dict__.update(tokens=whole.tokens, sentence_offsets=whole.sentence_offsets)
 
     @property
     def num_documents(self) -> int:
@@ -136,7 +147,7 @@ class TokenizedCorpus:
         numbers, sentences = reader.read_next_batch().columns
         bounds = _document_bounds(numbers.to_numpy())
         tokens, offsets = sentences.values.to_numpy(), sentences.offsets.to_numpy()  # not copied: still in the file
-        return cls(tokens, offsets, np.stack([bounds[:-1], bounds[1:]], axis=1), **about)
+        return cls(tokens, offsets, np.stack([bounds[:-1], bounds[1:]], axis=1), **about, file=file)
 
     @classmethod
     def from_documents(cls, documents: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase) -> "TokenizedCorpus":

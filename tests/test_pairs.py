@@ -1,5 +1,6 @@
 import json
 import os
+import pickle
 import subprocess
 import sys
 from itertools import pairwise
@@ -190,6 +191,18 @@ def test_epochs_differ_and_come_back(corpus, tokenizer):
     first.set_epoch(0)
     assert all_rows(first) == epoch_0
     assert all_rows(SentencePairDataset(corpus, tokenizer, seed=8)) != epoch_0
+
+
+@pytest.mark.parametrize("static_pairs", [False, True])
+def test_another_process_gets_the_rows_by_name(documents, tokenizer, tmp_path, static_pairs):
+    """As a data loader's workers do where processes are spawned: little is sent, and the rows are the same."""
+    source = TextSource([[" ".join(document) for document in documents]])
+    train, _ = TokenizedCorpus.from_source(source, tokenizer, tmp_path).hold_out(0.2, seed=0)
+    dataset = SentencePairDataset(train, tokenizer, static_pairs=static_pairs)
+    dataset.set_epoch(2)
+    sent = pickle.dumps(dataset)
+    assert len(sent) < len(pickle.dumps(tokenizer)) + 60_000
+    assert all_rows(pickle.loads(sent)) == all_rows(dataset)
 
 
 def test_static_pairs_stay_but_get_new_masks(corpus, tokenizer):
