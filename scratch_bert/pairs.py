@@ -4,7 +4,6 @@ import tempfile
 import zlib
 from collections.abc import Iterator
 from copy import copy
-from itertools import count
 
 import datasets
 import numpy as np
@@ -400,8 +399,8 @@ def stream_rows(
     Without `passes`, it goes on without end: to Trainer it is one epoch, whose next row it can find again. The source's
     shards are what several workers or machines share among them.
     """
-    arguments = {"shards": source.shards, "source": source, "passes": passes}
-    documents = datasets.IterableDataset.from_generator(_documents, gen_kwargs=arguments)
+    arguments = {"shards": source.shards, "source": source, "without_text": {"shards": 0}}
+    documents = datasets.IterableDataset.from_generator(_documents, gen_kwargs=arguments).repeat(passes)
 
     def rows_of(batch: dict[str, list]) -> dict[str, list]:
         corpus = TokenizedCorpus.from_documents(batch["sentences"], tokenizer)
@@ -417,16 +416,15 @@ def stream_rows(
     return shuffled.map(rows_of, batched=True, batch_size=buffer, remove_columns="sentences")
 
 
-def _documents(shards: list, source: TextSource, passes: int | None) -> Iterator[dict[str, list[str]]]:
+def _documents(shards: list, source: TextSource, without_text: dict[str, int]) -> Iterator[dict[str, list[str]]]:
     share = copy(source)
     share.shards = shards
-    for _ in count() if passes is None else range(passes):
-        empty = True
-        for document in share.documents():
-            empty = False
-            yield {"sentences": document}
-        if empty:
-            return
+    without_text["shards"] += 1
+    if without_text["shards"] > len(source.shards):  # it would look for text forever
+        raise ValueError("A process' share of the stream holds no text. Use fewer workers, or leave out empty files.")
+    for document in share.documents():
+        without_text["shards"] = 0
+        yield {"sentences": document}
 
 
 def _mask_seed(*numbers: int) -> int:
