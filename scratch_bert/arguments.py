@@ -39,6 +39,17 @@ class ModelArguments:
         self.config_overrides = parse_overrides(self.config_overrides or "")  # from here on a dict
 
 
+_OF_TEXT = ("text_column", "text_format", "sentence_splitter", "language", "dataset_config", "validation_file")
+_OF_ROWS = ("validation_share", "max_seq_length", "short_seq_prob", "sentence_objective", "static_pairs")
+_OF_TRAINED_TOKENIZERS = ("tokenizer_type", "vocab_size", "min_frequency", "lowercase")
+WITHOUT_EFFECT = {
+    "prepared_data": _OF_TEXT + _OF_ROWS + _OF_TRAINED_TOKENIZERS,
+    "streaming": ("static_pairs", "validation_share"),
+    "train_file": ("dataset_config",),
+    "tokenizer_name_or_path": _OF_TRAINED_TOKENIZERS,
+}
+
+
 @dataclass
 class DataArguments:
     train_file: list[str] | None = option(
@@ -56,7 +67,8 @@ class DataArguments:
     )
     dataset_config: str | None = option(None, "Which configuration of dataset_name.")
     streaming: bool = option(
-        False, "Read the training text as it is needed, without a copy of it, again and again until max_steps."
+        False,
+        "Read the training text as it is needed, without a copy of it, again and again until max_steps. Rows then depend on the number of workers and machines.",
     )
     stream_buffer: int = option(1000, "Documents of a stream to hold at a time: pairs are drawn among them.")
     prepared_data: str | None = option(
@@ -117,16 +129,20 @@ class DataArguments:
             raise ValueError(f"Give one of {' and '.join(sources)}, not both.")
         if self.streaming and not (self.train_file or self.dataset_name):
             raise ValueError("streaming needs a train_file or a dataset_name.")
-        if self.vocab_size is None:
-            self.vocab_size = 2048 if not sources else 30522
-        if not re.fullmatch(r"\d+|auto:\d+", self.max_seq_length) or self.percentile and self.percentile > 100:
-            raise ValueError(f"max_seq_length must be a number or auto:PERCENTILE, got {self.max_seq_length}.")
+        for source, without_effect in WITHOUT_EFFECT.items():
+            for name in without_effect if getattr(self, source) else ():
+                if getattr(self, name) != self.__dataclass_fields__[name].default:
+                    raise ValueError(f"{name} has no effect with {source}: leave it out.")
+        if not re.fullmatch(r"\d+|auto:0*([1-9]\d?|100)", self.max_seq_length):
+            raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {self.max_seq_length}.")
         if not 0 < self.mlm_probability <= 1:
             raise ValueError(f"mlm_probability must be greater than 0 and at most 1, got {self.mlm_probability}.")
         if self.stream_buffer < 2:
             raise ValueError(f"stream_buffer must be 2 or more, got {self.stream_buffer}.")
         if not self.sentence_splitter:
             raise ValueError("sentence_splitter must not be empty.")
+        if self.vocab_size is None:
+            self.vocab_size = 30522 if sources else 2048
 
     @property
     def percentile(self) -> int | None:

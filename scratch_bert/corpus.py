@@ -4,6 +4,7 @@ import csv
 import gzip
 import hashlib
 import html
+import logging
 import marshal
 import pydoc_data.topics
 import re
@@ -11,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from glob import glob
+from glob import escape, glob
 from importlib import metadata
 from itertools import chain, islice, tee
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import NamedTuple
 import datasets
 import sentencex
 
+
+logger = logging.getLogger("scratch_bert")
 
 UNKNOWN = "[UNK]"  # in a paragraph: a word that the corpus itself does not tell
 MAX_LINES = 10_000  # a paragraph of more lines comes in parts, so that memory holds them
@@ -132,22 +135,35 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
     """
     files: dict[Path, None] = {}
     for path in map(Path, paths):
-        if path.is_dir():
-            found = [file for file in sorted(path.rglob("*")) if file.is_file() and _suffix(file) in {".txt", *TABLES}]
-            if not found:
-                raise FileNotFoundError(
-                    f"The directory {path} holds no file of type .txt, {', '.join(TABLES)} or .gz."
-                )
-        else:
-            found = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
-            if not found:
-                raise FileNotFoundError(f"There is no file or directory {path}.")
-        files |= dict.fromkeys(found)
+        matches = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
+        if not matches:
+            raise FileNotFoundError(f"There is no file or directory {path}.")
+        for match in matches:
+            files |= dict.fromkeys(_files_below(match) if match.is_dir() else [match])
     return list(files)
 
 
+def _files_below(directory: Path) -> list[Path]:
+    all_files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
+    files = [file for file in all_files if _suffix(file) in {".txt", *TABLES}]
+    if not files:
+        raise FileNotFoundError(f"The directory {directory} holds no file of type .txt, {', '.join(TABLES)} or .gz.")
+    if len(files) < len(all_files):
+        others = ", ".join(sorted({file.suffix or "none" for file in set(all_files) - set(files)}))
+        logger.warning(f"{directory}: left out {len(all_files) - len(files):,} files of other types ({others})")
+    return files
+
+
+def _is_gzipped(file: Path) -> bool:
+    return file.suffix.lower() == ".gz"
+
+
 def _suffix(file: Path) -> str:
-    return (file.with_suffix("") if file.suffix == ".gz" else file).suffix.lower()
+    return (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
+
+
+class TextError(ValueError):
+    """Text that cannot be read as it should be."""
 
 
 class TextSource:
@@ -155,7 +171,7 @@ class TextSource:
 
     `shards` are paths, `datasets` (streamed ones, too), or lists of texts. `text_format` names an entry of `FORMATS`;
     by default a blank line ends a document in plain text, and a row of a table is a document. Reading raises
-    `ValueError` for a file that is not UTF-8, cannot be unpacked or parsed, or lacks `text_column`.
+    `TextError` for a file that is not UTF-8, cannot be unpacked or parsed, or lacks `text_column`.
     """
 
     def __init__(
@@ -229,45 +245,56 @@ class TextSource:
             yield from (("rows", text_format, row.splitlines()) for row in rows)
 
     def _rows(self, shard: Path | datasets.Dataset | datasets.IterableDataset) -> Iterator[str]:
-        name = "The data set"
+        name, number = "The data set", 0
         try:
             if isinstance(shard, Path):
-                name, options = str(shard), {}
-                if TABLES[_suffix(shard)] == "csv":
-                    options["keep_default_na"] = False  # an empty text, or "NA", is text
-                if _suffix(shard) == ".tsv":
-                    options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
-                loader = TABLES[_suffix(shard)]
-                shard = datasets.load_dataset(loader, data_files=str(shard), split="train", streaming=True, **options)
+                name = str(shard)
+                if shard.stat().st_size == 0:
+                    yield ""
+                    return
+                shard = _open_table(shard, self.text_column)
             for batch in shard.iter(1000):
                 if self.text_column not in batch:
-                    raise KeyError(
-                        f"{name} has no column {self.text_column!r}, but {', '.join(batch)}. Choose with --text_column."
-                    )
+                    columns = ", ".join(batch)
+                    raise TextError(f"{name} has no column {self.text_column!r}, but {columns}. See --text_column.")
                 for text in batch[self.text_column]:
-                    yield "" if text is None else str(text)
-        except (ValueError, EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"{name} cannot be read as a table: {error}") from None
-        except KeyError as error:
-            raise ValueError(error.args[0]) from None
+                    number += 1
+                    if not isinstance(text, str | None):
+                        kind = type(text).__name__
+                        raise TextError(f"{name}: row {number} holds no text in {self.text_column!r}, but a {kind}.")
+                    yield text or ""
+        except UnicodeDecodeError as error:
+            raise TextError(f"{name} is not UTF-8 text after row {number}: {error}. Convert it with iconv.") from None
+        except TextError:
+            raise
+        except (ValueError, TypeError, EOFError, OSError, RuntimeError, zlib.error) as error:
+            raise TextError(f"{name} cannot be read as a table after row {number}: {error}") from None
+
+
+def _open_table(file: Path, text_column: str) -> datasets.IterableDataset:
+    options = {}
+    if TABLES[_suffix(file)] == "csv":
+        options |= {"converters": {text_column: str}, "keep_default_na": False}  # "007" and "NA" are texts
+    if _suffix(file) == ".tsv":
+        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
+    name = escape(str(file))  # datasets takes names for patterns
+    return datasets.load_dataset(TABLES[_suffix(file)], data_files=name, split="train", streaming=True, **options)
 
 
 def _lines(file: Path) -> Iterator[str]:
     number = 0
     try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+        with gzip.open(file) if _is_gzipped(file) else file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 # -sig drops a byte-order mark.
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. "
-            f"Convert it first, for example with: iconv -f latin1 -t utf-8 {file.name}"
+        raise TextError(
+            f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. Convert it first, "
+            f"for example with: iconv -f latin1 -t utf-8 {file} > new{_suffix(file)}"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(
-            f"{file} cannot be unpacked after line {number}: {error}. Copy or download it anew."
-        ) from None
+        raise TextError(f"{file} cannot be unpacked after line {number}: {error}. Copy or download it anew.") from None
 
 
 # In Python's help: the line below or above a heading, and how prose opens, which code and signatures do not.

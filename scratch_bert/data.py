@@ -1,10 +1,14 @@
 """From the data options to the rows to train and evaluate on: corpus.py, tokenizer.py and pairs.py, one after another."""
 
 import hashlib
+import inspect
+import json
 import logging
 import os
 import tempfile
 from dataclasses import dataclass
+from glob import escape
+from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
@@ -13,11 +17,12 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
+from . import tokenizer as tokenizer_module
 from .arguments import DataArguments
 from .collator import PreTrainingCollator
 from .corpus import TextSource, builtin_documents, find_files
 from .pairs import PreparedRows, SentencePairDataset, stream_rows
-from .tokenized_corpus import TokenizedCorpus
+from .tokenized_corpus import TokenizedCorpus, make_cache
 from .tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 
 
@@ -62,22 +67,27 @@ def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> 
         if not eval_source:
             corpus, held_out = corpus.hold_out(args.validation_share, seed)
         description = corpus.summary()
-    if eval_source and args.streaming:
+    if eval_source and any(isinstance(shard, datasets.IterableDataset) for shard in eval_source.shards):
+        logger.info(f"Held-out text: the first {args.stream_buffer:,} documents of the stream at most")
         held_out = TokenizedCorpus.from_documents(islice(eval_source.documents(), args.stream_buffer), tokenizer)
     elif eval_source:
         held_out = TokenizedCorpus.from_source(eval_source, tokenizer, args.cache_dir)
+        logger.info(f"Text to evaluate on: {held_out.summary()}, {held_out.quality()}")
 
-    max_seq_length = args.percentile and corpus.row_length(args.percentile) or int(args.max_seq_length)
+    max_seq_length = corpus.row_length(args.percentile) if args.percentile else int(args.max_seq_length)
     settings = (tokenizer, max_seq_length, args.short_seq_prob, seed, args.sentence_objective)
-    if args.streaming:
-        train_dataset = stream_rows(source, args.stream_buffer, *settings)
+    train_dataset = SentencePairDataset(corpus, *settings, static_pairs=args.static_pairs)
+    if args.streaming:  # whose beginning gives rows: that is checked now
         logger.info(f"Training text: a stream, in rows of up to {max_seq_length} tokens")
+        train_dataset = stream_rows(source, args.stream_buffer, *settings)
     else:
-        train_dataset = SentencePairDataset(corpus, *settings, static_pairs=args.static_pairs)
         logger.info(f"Training text: {corpus.summary()} → {train_dataset.summary()}")
     eval_dataset = None
     if held_out:
-        eval_dataset = SentencePairDataset(held_out, *settings)
+        try:
+            eval_dataset = SentencePairDataset(held_out, *settings)
+        except ValueError as error:
+            raise ValueError(f"The held-out text, {held_out.summary()}, gives no rows. {error}") from None
         logger.info(f"Held-out text: {held_out.summary()} → {eval_dataset.summary()}")
     counts = corpus.token_counts(vocabulary_size(tokenizer))
     has_labels = args.sentence_objective != "none"
@@ -106,7 +116,10 @@ def text_sources(args: DataArguments) -> tuple[TextSource, TextSource | None]:
 def _load_dataset(args: DataArguments) -> datasets.DatasetDict | datasets.IterableDatasetDict:
     directory = Path(args.dataset_name)
     if not any((directory / name).is_file() for name in ("state.json", "dataset_dict.json")):
-        return datasets.load_dataset(args.dataset_name, args.dataset_config, streaming=args.streaming)
+        try:
+            return datasets.load_dataset(args.dataset_name, args.dataset_config, streaming=args.streaming)
+        except datasets.exceptions.DatasetGenerationError as error:
+            raise ValueError(f"The data set {args.dataset_name} cannot be read: {error.__cause__}") from None
     saved = datasets.load_from_disk(directory)  # what save_to_disk has written
     return saved if isinstance(saved, datasets.DatasetDict) else datasets.DatasetDict({"train": saved})
 
@@ -122,15 +135,19 @@ def trained_tokenizer(args: DataArguments, source: TextSource) -> PreTrainedToke
     if args.streaming:
         logger.info("Training a tokenizer on the beginning of the stream")
         return train_tokenizer(list(islice(source, PARAGRAPHS_FOR_A_STREAMS_TOKENIZER)), *options)
-    settings = f"{source.fingerprint}{options}".encode() + Path(train_tokenizer.__code__.co_filename).read_bytes()
-    cached = Path(args.cache_dir) / f"tokenizer-{hashlib.blake2b(settings, digest_size=16).hexdigest()}"
+    versions = [metadata.version(name) for name in ("tokenizers", "transformers")]
+    settings = f"{source.fingerprint}{options}{versions}".encode() + inspect.getsource(tokenizer_module).encode()
+    cached = make_cache(args.cache_dir) / f"tokenizer-{hashlib.blake2b(settings, digest_size=16).hexdigest()}"
     if not cached.exists():
         logger.info("Training a tokenizer")
         tokenizer = train_tokenizer(source, *options)
-        cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cached.parent) as scratch:
             tokenizer.save_pretrained(Path(scratch, "tokenizer"))
-            os.replace(Path(scratch, "tokenizer"), cached)
+            try:
+                os.replace(Path(scratch, "tokenizer"), cached)
+            except OSError:
+                if not cached.exists():  # else another run has made it meanwhile
+                    raise
     return load_tokenizer(str(cached))
 
 
@@ -140,8 +157,11 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer_name: str | None) -
     if not files["train"].is_file():
         raise FileNotFoundError(f"{directory} holds no train.parquet, as inspect_data.py --output_dir writes it.")
     tokenizer = load_tokenizer(tokenizer_name or str(directory))
+    args.sentence_objective = json.loads((directory / "rows.json").read_text())["sentence_objective"]
     rows = {
-        split: PreparedRows(datasets.Dataset.from_parquet(str(file), cache_dir=args.cache_dir), tokenizer, seed)
+        split: PreparedRows(
+            datasets.Dataset.from_parquet(escape(str(file)), cache_dir=args.cache_dir), tokenizer, seed
+        )
         for split, file in files.items()
         if file.is_file()
     }
@@ -153,7 +173,7 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer_name: str | None) -
         train,
         rows.get("validation"),
         int(max(dataset.lengths().max() for dataset in rows.values())),
-        "next_sentence_label" in train.rows.column_names,
+        args.sentence_objective != "none",
         train.token_counts(vocabulary_size(tokenizer)),
         train.summary(),
     )

@@ -104,7 +104,7 @@ def describe_statistics(statistics: dict) -> str:
         "random_token_share": ("  replaced by a random token", "{:.4f}"),
         "kept_token_share": ("  kept", "{:.4f}"),
         "padding_share": ("padding at this length", "{:.4f}"),
-        "tokens_per_second": ("tokens per second, one worker", "{:,.0f}"),
+        "tokens_per_second": ("tokens per second, this process", "{:,.0f}"),
     }
     lines = [
         f"{name:<32}{text.format(statistics[key]):>12}" for key, (name, text) in names.items() if key in statistics

@@ -35,7 +35,7 @@ def render_model_card(
         model_name=Path(args.output_dir).resolve().name,
         package_version=__version__,
         config=trainer.model.config,
-        objective=data_args.sentence_objective if data.has_sentence_labels else "none",
+        objective=data_args.sentence_objective,
         auto_class="AutoModelForPreTraining" if data.has_sentence_labels else "AutoModelForMaskedLM",
         lowercase=getattr(trainer.processing_class, "do_lower_case", False),
         parameters=trainer.model.num_parameters(),

@@ -109,7 +109,7 @@ class _Chunks:
 
         self.first = np.array(bounds[:-1], dtype=np.int64)  # its first unit
         self.units = np.diff(bounds)
-        self.document = document[self.first]
+        self.document = corpus.distinct_documents()[document[self.first]]
         self.start = self.unit_start[self.first]
         self.end = unit_end[self.first + self.units - 1]
         # The second segment begins at a unit drawn evenly, but for the first; the one unit of a chunk has none.
@@ -139,6 +139,9 @@ def _next_sentence_rows(chunks: _Chunks, limit: int, rng: np.random.Generator) -
     surplus = len(whole) - len(lone_i) - np.cumsum(np.append(0, 2 + np.where(drawn, 1, 2)[order]))
     number = int((surplus > 0).sum())  # of swaps; one less by a coin that makes up for what it goes beyond balance
     if 0 < number < len(surplus) and rng.random() * (surplus[number - 1] - surplus[number]) < -surplus[number]:
+        number -= 1
+    number = min(number, len(order))
+    if number and surplus[number] == -2 * number - len(lone_i):  # leave one continuation at least
         number -= 1
     swaps = order[:number]
     i, j, drawn = i[swaps], j[swaps], drawn[swaps]
@@ -216,6 +219,7 @@ class SentencePairDataset(Dataset):
     ):
         if objective not in SPECIAL_TOKENS:
             raise ValueError(f"The sentence objective must be one of {', '.join(SPECIAL_TOKENS)}; got {objective!r}.")
+        limit = max_seq_length - SPECIAL_TOKENS[objective]
         if objective == "nsp" and corpus.num_documents < 2:
             raise ValueError(
                 f"Sentence pairs need two documents, because a random second segment comes from another one; this text "
@@ -226,6 +230,12 @@ class SentencePairDataset(Dataset):
             raise ValueError(f"max_seq_length must be {least} or more, got {max_seq_length}.")
         if not 0 <= short_seq_prob <= 1:
             raise ValueError(f"short_seq_prob must be between 0 and 1, got {short_seq_prob}.")
+        (first, last), (start, end) = corpus.documents.T, corpus.document_tokens.T
+        if objective != "none" and not ((last - first > 1) | (end - start > limit // 2)).any():
+            raise ValueError(
+                "No document has two sentences, so there is no continuation to tell. See how --text_format and "
+                "--sentence_splitter part the text, or take --sentence_objective none."
+            )
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
@@ -251,11 +261,6 @@ class SentencePairDataset(Dataset):
                 rows = build_rows(block, self.max_seq_length, self.short_seq_prob, rng, self.objective)
                 continuations += int((rows[:, 4] == 0).sum())
                 rows.tofile(file)
-            if continuations == 0:
-                raise ValueError(
-                    "No document has two sentences, so there is no continuation to tell. See how --text_format and "
-                    "--sentence_splitter part the text, or take --sentence_objective none."
-                )
             self.rows = np.memmap(file, dtype=np.int64, mode="r").reshape(-1, 5)  # (rows, 5), as build_rows says
         self.share_of_continuations = continuations / len(self.rows)
         self.num_rows = self.num_rows or len(self.rows)
@@ -399,13 +404,14 @@ def stream_rows(
     Without `passes`, it goes on without end: to Trainer it is one epoch, whose next row it can find again. The source's
     shards are what several workers or machines share among them.
     """
-    arguments = {"shards": source.shards, "source": source, "without_text": {"shards": 0}}
+    arguments = {"shards": source.shards, "source": source}
     documents = datasets.IterableDataset.from_generator(_documents, gen_kwargs=arguments).repeat(passes)
 
     def rows_of(batch: dict[str, list]) -> dict[str, list]:
-        corpus = TokenizedCorpus.from_documents(batch["sentences"], tokenizer)
-        start = zlib.crc32(corpus.tokens[:1000].tobytes())
+        start = zlib.crc32(repr([document[0] for document in batch["sentences"]]).encode())
         rng = np.random.default_rng((seed, start))
+        # A short stream comes round within a batch: in this order, copies of a document are next to each other.
+        corpus = TokenizedCorpus.from_documents(sorted(batch["sentences"]), tokenizer)
         rows = rng.permutation(build_rows(corpus, max_seq_length, short_seq_prob, rng, objective))
         encoded = [encode_row(corpus.tokens, row) for row in rows]
         columns = {name: [row[name] for row in encoded] for name in (encoded[0] if encoded else ())}
@@ -416,15 +422,10 @@ def stream_rows(
     return shuffled.map(rows_of, batched=True, batch_size=buffer, remove_columns="sentences")
 
 
-def _documents(shards: list, source: TextSource, without_text: dict[str, int]) -> Iterator[dict[str, list[str]]]:
+def _documents(shards: list, source: TextSource) -> Iterator[dict[str, list[str]]]:
     share = copy(source)
     share.shards = shards
-    without_text["shards"] += 1
-    if without_text["shards"] > len(source.shards):  # it would look for text forever
-        raise ValueError("A process' share of the stream holds no text. Use fewer workers, or leave out empty files.")
-    for document in share.documents():
-        without_text["shards"] = 0
-        yield {"sentences": document}
+    return ({"sentences": document} for document in share.documents())
 
 
 def _mask_seed(*numbers: int) -> int:

@@ -65,6 +65,14 @@ class TokenizedCorpus:
     def num_tokens(self) -> int:
         return int((self.document_tokens[:, 1] - self.document_tokens[:, 0]).sum())
 
+    def distinct_documents(self) -> np.ndarray:
+        """Numbers of the documents, where one that repeats the document before it has the same: (documents,) int64."""
+        start, end = self.document_tokens.T
+        same = np.zeros(len(start), dtype=bool)
+        for i in np.flatnonzero((end - start)[1:] == (end - start)[:-1]) + 1:
+            same[i] = np.array_equal(self.tokens[start[i] : end[i]], self.tokens[start[i - 1] : end[i - 1]])
+        return np.cumsum(~same)
+
     def summary(self) -> str:
         return f"{self.num_documents:,} documents, {self.num_sentences:,} sentences, {self.num_tokens:,} tokens"
 
@@ -133,9 +141,8 @@ class TokenizedCorpus:
         digest = hashlib.blake2b(digest_size=16)
         digest.update(source.fingerprint.encode() + text_encoder(tokenizer).to_str().encode())
         digest.update(Path(__file__).read_bytes() + metadata.version("tokenizers").encode())
-        file = Path(cache_dir) / f"corpus-{digest.hexdigest()}.arrow"
+        file = make_cache(cache_dir) / f"corpus-{digest.hexdigest()}.arrow"
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
                 os.replace(_write_corpus(source, tokenizer, Path(scratch)), file)
         return cls.open(file)
@@ -158,6 +165,18 @@ class TokenizedCorpus:
         bounds = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
         offsets = np.cumsum(np.append(0, lengths[lengths > 0]))
         return cls(tokens, offsets, np.stack([bounds[:-1], bounds[1:]], axis=1))
+
+
+def make_cache(directory: str | Path) -> Path:
+    """The directory, made if need be. Raises `OSError` if it cannot be."""
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        raise OSError(
+            f"Nothing can be written to {directory} ({error.strerror}). Choose another --cache_dir."
+        ) from None
+    return Path(directory)
 
 
 def _as_arrays(encodings: list[Encoding]) -> tuple[np.ndarray, np.ndarray]:

@@ -30,7 +30,7 @@ class InspectionArguments(PretrainingArguments):
     json: bool = option(False, "Print the figures as JSON, and nothing else.")
 
 
-def write_rows(data: PretrainingData, directory: Path) -> None:
+def write_rows(data: PretrainingData, objective: str, directory: Path) -> None:
     """`train.parquet`, `validation.parquet` if there is held-out text, and the tokenizer; all of it or nothing."""
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"The output directory {directory} is not empty. Choose another one.")
@@ -64,6 +64,7 @@ def write_rows(data: PretrainingData, directory: Path) -> None:
                 made.to_parquet(str(new / f"{split}.parquet"))
         data.tokenizer.model_max_length = data.max_seq_length
         data.tokenizer.save_pretrained(new)
+        (new / "rows.json").write_text(json.dumps({"sentence_objective": objective}) + "\n")
         os.replace(new, directory)
 
 
@@ -79,9 +80,11 @@ def main() -> None:
         collator = build_collator(data_args, data.tokenizer)
         statistics = row_statistics(data, collator, args.sample, args.seed)
         if args.output_dir:
-            write_rows(data, Path(args.output_dir))
+            write_rows(data, data_args.sentence_objective, Path(args.output_dir))
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("Stopped.")
     if args.json:
         print(json.dumps(statistics, indent=2))
         return

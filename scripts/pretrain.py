@@ -102,7 +102,7 @@ def main() -> None:
         (output_dir / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
         render_model_card(MODEL_CARD, trainer, data_args, data, metrics).save(output_dir / "README.md")
         if trainer.eval_dataset:
-            objective = data_args.sentence_objective if data.has_sentence_labels else "none"
+            objective = data_args.sentence_objective
             print(f"\n{describe_predictions(trainer.model, trainer.eval_dataset, data.tokenizer, objective)}")
             print(f"\n{describe_metrics(metrics)}")
         print(f"\n{metrics['train_runtime']:.0f} seconds of training. The model is in {args.output_dir}")

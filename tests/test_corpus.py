@@ -91,7 +91,7 @@ def test_tables(suffix, tmp_path):
     source = TextSource([file], "html", "review")
     assert list(source.documents(skipped)) == [["One.", "It's two."], ["NA"], ["Three, and four."]]
     assert +skipped == {"rows without text": 1}
-    with pytest.raises(ValueError, match=r"has no column 'text', but id, review\. Choose with --text_column"):
+    with pytest.raises(ValueError, match=r"has no column 'text', but id, review\. See --text_column"):
         list(TextSource([file]).documents())
 
 
@@ -129,24 +129,42 @@ def test_what_cannot_be_read_is_named(tmp_path):
     not_packed.write_text("Plain.")
     with pytest.raises(ValueError, match="plain.txt.gz cannot be unpacked"):
         read(not_packed)
-    for name, content in (
-        ("bad.jsonl", b'{"text": "One."}\n{"text": '),
-        ("bad.parquet", b"no"),
-        ("l.csv", b"text\n\xdf"),
+    for name, content, message in (
+        ("bad.jsonl", b'{"text": "One."}\n{"text": ', "cannot be read as a table"),
+        ("bad.parquet", b"no", "cannot be read as a table"),
+        ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text after row 0"),
+        ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be read as a table"),
+        ("list.jsonl", b'{"text": ["a"]}\n', "row 1 holds no text in 'text', but a list"),
+        ("number.jsonl", b'{"text": 1}\n', "row 1 holds no text in 'text', but a int"),
     ):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=f"{name} cannot be read as a table"):
+        with pytest.raises(ValueError, match=f"{name}.* {message}"):
             read(tmp_path / name)
     with pytest.raises(ValueError, match="text_format must be one of blank_line, file, .*; got 'page'"):
         TextSource([latin], "page")
 
 
-def test_empty_files_are_counted(tmp_path):
+def test_empty_files_are_counted(tmp_path, caplog):
     (tmp_path / "a.txt").write_text(" \n\n")
     (tmp_path / "b.txt").write_text("Text.")
+    (tmp_path / "c.jsonl").write_text("")
+    (tmp_path / "d.csv").write_text("")
+    (tmp_path / "e.md").write_text("No.")
     skipped = Counter()
     assert list(TextSource(find_files([tmp_path])).documents(skipped)) == [["Text."]]
-    assert +skipped == {"files without text": 1}
+    assert +skipped == {"files without text": 1, "rows without text": 2}
+    assert "left out 1 files of other types (.md)" in caplog.text
+
+
+def test_names_that_look_like_patterns(tmp_path):
+    """A table of that name is read, not those that its name as a pattern would match."""
+    (tmp_path / "data[1].csv").write_text("text\n007\n2.50\nNA\n")
+    (tmp_path / "data1.csv").write_text("text\nImpostor.\n")
+    assert read(tmp_path / "data[1].csv") == [["007"], ["2.50"], ["NA"]]
+    (tmp_path / "X.TXT.GZ").write_bytes(gzip.compress(b"Loud."))
+    (tmp_path / "sub.txt").mkdir()
+    (tmp_path / "sub.txt" / "a.txt").write_text("Below.")
+    assert read(tmp_path / "*.[tT]*") == [["Loud."], ["Below."]]
 
 
 def test_a_format_of_ones_own(tmp_path, monkeypatch):

@@ -90,6 +90,15 @@ def test_prepared_rows_train_as_the_text_would(prepared, tmp_path, monkeypatch):
     assert a["eval_mlm_loss"] == pytest.approx(b["eval_mlm_loss"], rel=1e-6)
 
 
+def test_prepared_rows_keep_their_objective(tmp_path, monkeypatch, capsys):
+    prepared = tmp_path / "rows[1]"
+    run_script(monkeypatch, "inspect_data.py", "--output_dir", prepared, "--sentence_objective", "sop")
+    options = ["--max_steps", 1, "--use_cpu", "--config_overrides", "num_hidden_layers=1"]
+    run_script(monkeypatch, "pretrain.py", "--prepared_data", prepared, "--output_dir", tmp_path / "a", *options)
+    assert "Are A and B in order?" in capsys.readouterr().out
+    assert "the segments are in order" in (tmp_path / "a" / "README.md").read_text()
+
+
 def test_prepared_rows_under_the_stock_trainer(prepared, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(prepared)
     config = ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 64})
