@@ -21,7 +21,7 @@ from . import tokenizer as tokenizer_module
 from .arguments import DataArguments
 from .collator import PreTrainingCollator
 from .corpus import TextSource, builtin_documents, find_files
-from .pairs import PreparedRows, SentencePairDataset, stream_rows
+from .rows import PreparedRows, SentencePairDataset, stream_rows
 from .tokenized_corpus import TokenizedCorpus, make_cache
 from .tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from .collator import PreTrainingCollator
 from .data import PretrainingData
-from .pairs import PreparedRows, SentencePairDataset
+from .rows import PreparedRows, SentencePairDataset
 
 
 PERCENTILES = (5, 25, 50, 75, 95, 100)

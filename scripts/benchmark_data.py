@@ -24,7 +24,8 @@ from scratch_bert.arguments import DataArguments, option, parse_arguments
 from scratch_bert.collator import PreTrainingCollator
 from scratch_bert.corpus import TextSource
 from scratch_bert.data import text_sources, trained_tokenizer
-from scratch_bert.pairs import SentencePairDataset, build_rows
+from scratch_bert.pairs import build_rows
+from scratch_bert.rows import SentencePairDataset
 from scratch_bert.tokenized_corpus import TokenizedCorpus
 
 

@@ -17,7 +17,7 @@ from transformers import set_seed
 from scratch_bert.arguments import DataArguments, ModelArguments, PretrainingArguments, option, parse_arguments
 from scratch_bert.data import PretrainingData, build_collator, load_data
 from scratch_bert.inspection import describe_row, describe_statistics, row_statistics
-from scratch_bert.pairs import SentencePairDataset
+from scratch_bert.rows import SentencePairDataset
 
 
 @dataclass

@@ -13,13 +13,14 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp()
 atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
 from scratch_bert.corpus import TextSource, builtin_documents  # noqa: E402
 from scratch_bert.modeling_scratch_bert import AUTO_MODELS  # noqa: E402
-from scratch_bert.pairs import SentencePairDataset  # noqa: E402
+from scratch_bert.rows import SentencePairDataset  # noqa: E402
 from scratch_bert.tokenized_corpus import TokenizedCorpus  # noqa: E402
 from scratch_bert.tokenizer import train_tokenizer  # noqa: E402
 
@@ -61,6 +62,19 @@ def corpus(documents, tokenizer):
 @pytest.fixture
 def pairs(corpus, tokenizer):
     return SentencePairDataset(corpus, tokenizer, max_seq_length=128)
+
+
+def make_corpus(*documents):
+    """Documents given by the lengths of their sentences. Each token tells its place: they count up from 5, with a gap
+    between documents."""
+    sentence_lengths = [length for document in documents for length in document]
+    bounds = np.cumsum([0, *map(len, documents)])
+    number = np.repeat(np.arange(len(documents)), [sum(document) for document in documents])
+    return TokenizedCorpus(
+        tokens=5 + np.arange(sum(sentence_lengths), dtype=np.int32) + number.astype(np.int32),
+        sentence_offsets=np.cumsum([0, *sentence_lengths]),
+        documents=np.stack([bounds[:-1], bounds[1:]], axis=1),
+    )
 
 
 def make_inputs(rows: int = 4, length: int = 20, seed: int = 0, vocab_size: int = SMALL["vocab_size"]) -> dict:

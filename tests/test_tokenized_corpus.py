@@ -1,10 +1,12 @@
 import resource
 from contextlib import contextmanager
+from itertools import pairwise
 
 import datasets
 import numpy as np
 import pytest
 
+from conftest import make_corpus
 from scratch_bert.corpus import TextSource
 from scratch_bert.tokenized_corpus import TokenizedCorpus
 from scratch_bert.tokenizer import train_tokenizer
@@ -100,3 +102,9 @@ def test_a_full_disk_leaves_nothing_behind(documents, tokenizer, tmp_path):
     with files_of_at_most(100_000), pytest.raises(OSError, match="no room for the token ids in .*--cache_dir"):
         TokenizedCorpus.from_source(source, tokenizer, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_row_length_from_a_percentile():
+    corpus = make_corpus(range(1, 101))
+    assert corpus.row_length(70) == 3 + 2 * 71
+    assert all(a <= b for a, b in pairwise(corpus.row_length(percentile) for percentile in range(0, 101, 10)))

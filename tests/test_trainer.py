@@ -12,7 +12,7 @@ from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.arguments import PretrainingArguments
 from scratch_bert.collator import PreTrainingCollator
 from scratch_bert.corpus import TextSource
-from scratch_bert.pairs import SentencePairDataset, stream_rows
+from scratch_bert.rows import SentencePairDataset, stream_rows
 from scratch_bert.tokenized_corpus import TokenizedCorpus
 from scratch_bert.trainer import PreTrainingTrainer, check_same_architecture, find_checkpoint
 
