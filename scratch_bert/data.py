@@ -1,4 +1,4 @@
-"""From the data options to the rows to train and evaluate on: corpus.py, tokenizer.py and pairs.py, one after another."""
+"""From the data options to the rows to train and evaluate on: corpus.py up to rows.py, one after another."""
 
 import hashlib
 import inspect
@@ -37,10 +37,8 @@ class PretrainingData:
     train_dataset: torch.utils.data.Dataset
     eval_dataset: torch.utils.data.Dataset | None
     max_seq_length: int
-    has_sentence_labels: bool  # rows have a next_sentence_label
-    token_counts: (
-        np.ndarray
-    )  # (vocabulary size,): how often each token is in the training text, or in a stream's first
+    sentence_objective: str
+    token_counts: np.ndarray  # (vocabulary size,): how often each token is in the training text, a stream's first part
     description: str  # of the training text, without a path
 
 
@@ -54,25 +52,7 @@ def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> 
         return _load_prepared(args, seed, tokenizer_name)
     source, eval_source = text_sources(args)
     tokenizer = load_tokenizer(tokenizer_name) if tokenizer_name else trained_tokenizer(args, source)
-
-    held_out = None
-    if args.streaming:
-        corpus = TokenizedCorpus.from_documents(islice(source.documents(), args.stream_buffer), tokenizer)
-        if corpus.num_documents == 0:
-            raise ValueError("The stream holds no text.")
-        description = "a stream"
-    else:
-        corpus = TokenizedCorpus.from_source(source, tokenizer, args.cache_dir)
-        logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
-        if not eval_source:
-            corpus, held_out = corpus.hold_out(args.validation_share, seed)
-        description = corpus.summary()
-    if eval_source and any(isinstance(shard, datasets.IterableDataset) for shard in eval_source.shards):
-        logger.info(f"Held-out text: the first {args.stream_buffer:,} documents of the stream at most")
-        held_out = TokenizedCorpus.from_documents(islice(eval_source.documents(), args.stream_buffer), tokenizer)
-    elif eval_source:
-        held_out = TokenizedCorpus.from_source(eval_source, tokenizer, args.cache_dir)
-        logger.info(f"Text to evaluate on: {held_out.summary()}, {held_out.quality()}")
+    corpus, held_out = _corpora(args, source, eval_source, tokenizer, seed)
 
     max_seq_length = corpus.row_length(args.percentile) if args.percentile else int(args.max_seq_length)
     settings = (tokenizer, max_seq_length, args.short_seq_prob, seed, args.sentence_objective)
@@ -89,9 +69,44 @@ def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> 
         except ValueError as error:
             raise ValueError(f"The held-out text, {held_out.summary()}, gives no rows. {error}") from None
         logger.info(f"Held-out text: {held_out.summary()} → {eval_dataset.summary()}")
-    counts = corpus.token_counts(vocabulary_size(tokenizer))
-    has_labels = args.sentence_objective != "none"
-    return PretrainingData(tokenizer, train_dataset, eval_dataset, max_seq_length, has_labels, counts, description)
+    return PretrainingData(
+        tokenizer,
+        train_dataset,
+        eval_dataset,
+        max_seq_length,
+        args.sentence_objective,
+        corpus.token_counts(vocabulary_size(tokenizer)),
+        "a stream" if args.streaming else corpus.summary(),
+    )
+
+
+def _corpora(
+    args: DataArguments,
+    source: TextSource,
+    eval_source: TextSource | None,
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int,
+) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
+    """Token ids of the training text, of a stream its beginning, and of the text to evaluate on."""
+
+    def beginning(stream: TextSource) -> TokenizedCorpus:
+        corpus = TokenizedCorpus.from_documents(islice(stream.documents(), args.stream_buffer), tokenizer)
+        if corpus.num_documents == 0:
+            raise ValueError("The stream holds no text.")
+        return corpus
+
+    def whole(source: TextSource) -> TokenizedCorpus:
+        corpus = TokenizedCorpus.from_source(source, tokenizer, args.cache_dir)
+        logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
+        return corpus
+
+    corpus = beginning(source) if args.streaming else whole(source)
+    if eval_source is None:
+        return (corpus, None) if args.streaming else corpus.hold_out(args.validation_share, seed)
+    if any(isinstance(shard, datasets.IterableDataset) for shard in eval_source.shards):
+        logger.info(f"Held-out text: the first {args.stream_buffer:,} documents of the split, at most")
+        return corpus, beginning(eval_source)
+    return corpus, whole(eval_source)
 
 
 def text_sources(args: DataArguments) -> tuple[TextSource, TextSource | None]:
@@ -157,7 +172,6 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer_name: str | None) -
     if not files["train"].is_file():
         raise FileNotFoundError(f"{directory} holds no train.parquet, as inspect_data.py --output_dir writes it.")
     tokenizer = load_tokenizer(tokenizer_name or str(directory))
-    args.sentence_objective = json.loads((directory / "rows.json").read_text())["sentence_objective"]
     rows = {
         split: PreparedRows(
             datasets.Dataset.from_parquet(escape(str(file)), cache_dir=args.cache_dir), tokenizer, seed
@@ -173,7 +187,7 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer_name: str | None) -
         train,
         rows.get("validation"),
         int(max(dataset.lengths().max() for dataset in rows.values())),
-        args.sentence_objective != "none",
+        json.loads((directory / "rows.json").read_text())["sentence_objective"],
         train.token_counts(vocabulary_size(tokenizer)),
         train.summary(),
     )

@@ -46,7 +46,7 @@ def row_statistics(data: PretrainingData, collator: PreTrainingCollator, sample:
             seconds += time.perf_counter() - start
             length = batch["attention_mask"].sum(-1)  # (B,)
             lengths += length.tolist()
-            if data.has_sentence_labels:
+            if data.sentence_objective != "none":
                 labels += batch["next_sentence_label"].tolist()
                 length_b = batch["token_type_ids"].sum(-1) - 1
                 empty += int(((length_b < 1) | (length - length_b < 4)).sum())
@@ -70,7 +70,7 @@ def row_statistics(data: PretrainingData, collator: PreTrainingCollator, sample:
         "kept_token_share": kept / max(masked, 1),
         "tokens_per_second": sum(lengths) / seconds,
     }
-    if data.has_sentence_labels:
+    if data.sentence_objective != "none":
         statistics |= {"label_0_share": labels.count(0) / len(labels), "rows_with_an_empty_segment": empty}
     if isinstance(dataset, SentencePairDataset):
         dataset.set_epoch(0)

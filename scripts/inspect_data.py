@@ -30,7 +30,7 @@ class InspectionArguments(PretrainingArguments):
     json: bool = option(False, "Print the figures as JSON, and nothing else.")
 
 
-def write_rows(data: PretrainingData, objective: str, directory: Path) -> None:
+def write_rows(data: PretrainingData, directory: Path) -> None:
     """`train.parquet`, `validation.parquet` if there is held-out text, and the tokenizer; all of it or nothing."""
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"The output directory {directory} is not empty. Choose another one.")
@@ -40,14 +40,13 @@ def write_rows(data: PretrainingData, objective: str, directory: Path) -> None:
         "token_type_ids": datasets.List(datasets.Value("int8")),
         "special_tokens_mask": datasets.List(datasets.Value("int8")),
     }
-    if data.has_sentence_labels:
+    if data.sentence_objective != "none":
         columns |= {name: datasets.Value("int64") for name in ("next_sentence_label", "document_a", "document_b")}
 
     def rows(dataset: SentencePairDataset):
-        for row, documents in zip(dataset, dataset.documents().tolist(), strict=True):
-            yield {name: value for name, value in row.items() if name in columns} | (
-                dict(zip(("document_a", "document_b"), documents, strict=True)) if data.has_sentence_labels else {}
-            )
+        for row, (a, b) in zip(dataset, dataset.documents().tolist(), strict=True):
+            row |= {"document_a": a, "document_b": b}
+            yield {name: row[name] for name in columns}
 
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
         new = Path(scratch, "new")
@@ -64,7 +63,7 @@ def write_rows(data: PretrainingData, objective: str, directory: Path) -> None:
                 made.to_parquet(str(new / f"{split}.parquet"))
         data.tokenizer.model_max_length = data.max_seq_length
         data.tokenizer.save_pretrained(new)
-        (new / "rows.json").write_text(json.dumps({"sentence_objective": objective}) + "\n")
+        (new / "rows.json").write_text(json.dumps({"sentence_objective": data.sentence_objective}) + "\n")
         os.replace(new, directory)
 
 
@@ -80,7 +79,7 @@ def main() -> None:
         collator = build_collator(data_args, data.tokenizer)
         statistics = row_statistics(data, collator, args.sample, args.seed)
         if args.output_dir:
-            write_rows(data, data_args.sentence_objective, Path(args.output_dir))
+            write_rows(data, Path(args.output_dir))
     except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

@@ -59,9 +59,10 @@ def build_trainer(
         args.eval_strategy = "no"
 
     set_seed(args.seed)
-    model = (ScratchBertForPreTraining if data.has_sentence_labels else ScratchBertForMaskedLM)(config)
+    two_objectives = data.sentence_objective != "none"
+    model = (ScratchBertForPreTraining if two_objectives else ScratchBertForMaskedLM)(config)
     logger.info(f"Model: {model_args.preset}, vocabulary of {entries:,}, {model.num_parameters():,} parameters")
-    metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), data.has_sentence_labels)
+    metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), two_objectives)
     trainer = PreTrainingTrainer(
         model=model,
         args=args,
@@ -102,8 +103,8 @@ def main() -> None:
         (output_dir / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
         render_model_card(MODEL_CARD, trainer, data_args, data, metrics).save(output_dir / "README.md")
         if trainer.eval_dataset:
-            objective = data_args.sentence_objective
-            print(f"\n{describe_predictions(trainer.model, trainer.eval_dataset, data.tokenizer, objective)}")
+            shown = describe_predictions(trainer.model, data.eval_dataset, data.tokenizer, data.sentence_objective)
+            print(f"\n{shown}")
             print(f"\n{describe_metrics(metrics)}")
         print(f"\n{metrics['train_runtime']:.0f} seconds of training. The model is in {args.output_dir}")
 
