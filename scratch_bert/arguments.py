@@ -166,7 +166,7 @@ class PretrainingArguments(TrainingArguments):
     learning_rate: float = option(1e-3, "Peak learning rate. 1e-4 is BERT's for the base size.")
     weight_decay: float = option(0.01, "Decoupled weight decay, not applied to biases and LayerNorms.")
     warmup_steps: float = option(0.1, "Steps of linear warm-up, or their share of all steps if below 1.")
-    num_train_epochs: float = option(22, "Passes over the corpus, each with newly drawn pairs.")
+    num_train_epochs: float = option(24, "Passes over the corpus, each with newly drawn pairs.")
     eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
     eval_steps: float | None = option(250, "Steps between evaluations.")
     save_steps: float = option(500, "Steps between checkpoints.")
