@@ -13,6 +13,7 @@ from transformers import set_seed
 
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+from scratch_bert.corpus import TextError
 from scratch_bert.data import PretrainingData, build_collator, load_data
 from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
 from scratch_bert.model_card import render_model_card
@@ -90,7 +91,11 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit("Stopped before training.")
 
-    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    try:
+        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    except TextError as error:  # in the midst of a stream; a worker puts its traceback before the message
+        message = str(error).splitlines()[-1]
+        sys.exit(f"error: {message}\nCheckpoints are kept: mend the text, and go on with --resume_from_checkpoint")
     if trainer.interrupted:
         sys.exit(
             f"Stopped at step {trainer.state.global_step}. To go on: the same command and --resume_from_checkpoint"

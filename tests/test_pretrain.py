@@ -271,6 +271,19 @@ def test_any_source_trains(options, shown, sources, tmp_path, monkeypatch, caplo
     assert ("AutoModelForMaskedLM.from" if none else "AutoModelForPreTraining.from") in card
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_file_in_the_midst_of_a_stream(workers, run, text_file, tmp_path, monkeypatch):
+    (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
+    options = ["--train_file", text_file, tmp_path / "latin.txt", "--streaming", "--stream_buffer", 5]
+    options += ["--tokenizer_name_or_path", run[0], *QUICK[2:6], "--max_seq_length", 32, "--use_cpu"]
+    options += ["--max_steps", 1000, "--dataloader_num_workers", workers, "--output_dir", tmp_path / "run"]
+    with pytest.raises(
+        SystemExit, match=r"^error: .*latin.txt is not UTF-8 text: line 1(.|\n)*resume_from_checkpoint"
+    ) as exit:
+        run_script(monkeypatch, *options)
+    assert "Traceback" not in exit.value.code
+
+
 def test_a_second_run_reads_no_text_again(sources, tmp_path, monkeypatch, caplog):
     options = ["--train_file", sources / "texts", *QUICK, "--cache_dir", tmp_path / "cache"]
     run_script(monkeypatch, *options, "--output_dir", tmp_path / "first")
