@@ -68,7 +68,8 @@ class DataArguments:
     dataset_config: str | None = option(None, "Which configuration of dataset_name.")
     streaming: bool = option(
         False,
-        "Read the training text as it is needed, without a copy of it, again and again until max_steps. Rows then depend on the number of workers and machines.",
+        "Read the training text as it is needed, without a copy of it, again and again until max_steps. Rows then "
+        "depend on the number of workers and machines.",
     )
     stream_buffer: int = option(1000, "Documents of a stream to hold at a time: pairs are drawn among them.")
     prepared_data: str | None = option(

@@ -187,6 +187,10 @@ class TextSource:
         self.shards, self.text_format, self.text_column = list(shards), text_format, text_column
         self.splitter, self.language = splitter, language
 
+    def with_shards(self, shards: Sequence) -> "TextSource":
+        """Other text, read in the same way."""
+        return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
+
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | None]:
         """Every paragraph, and `None` where a document ends. Counts in `skipped` what holds no text."""
         skipped = Counter() if skipped is None else skipped

@@ -59,11 +59,16 @@ def _full_rows(corpus: TokenizedCorpus, limit: int, rng: np.random.Generator) ->
     start, end = corpus.document_tokens.T
     phase = np.where(end - start > limit, rng.integers(limit, size=len(start)), 0)
     count = -(-(end - start + phase) // limit)
-    document = np.repeat(np.arange(len(start)), count)
-    number = np.arange(len(document)) - np.repeat(np.cumsum(count) - count, count)  # of the row in its document
+    document, number = _members(count)
     cut = (start - phase)[document] + number * limit
     row_start, row_end = np.maximum(cut, start[document]), np.minimum(cut + limit, end[document])
     return np.column_stack([row_start, row_end, row_end, row_end, np.zeros_like(cut)])
+
+
+def _members(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For the members of groups of these sizes: the group of each, and its number in the group."""
+    group = np.repeat(np.arange(len(counts)), counts)
+    return group, np.arange(len(group)) - (np.cumsum(counts) - counts)[group]
 
 
 class _Chunks:
@@ -72,15 +77,13 @@ class _Chunks:
 
     def __init__(self, corpus: TokenizedCorpus, limit: int, short_seq_prob: float, rng: np.random.Generator):
         first_sentence, last_sentence = corpus.documents.T
-        count = last_sentence - first_sentence
-        document = np.repeat(np.arange(len(count)), count)
-        sentence = np.arange(len(document)) + np.repeat(first_sentence - (np.cumsum(count) - count), count)
+        document, number = _members(last_sentence - first_sentence)
+        sentence = first_sentence[document] + number
         start = corpus.sentence_offsets[sentence]
         length = corpus.sentence_offsets[sentence + 1] - start
 
         pieces = -(-length // (limit // 2))
-        of = np.repeat(np.arange(len(pieces)), pieces)  # the sentence that a unit is a piece of
-        number = np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+        of, number = _members(pieces)  # the sentence that a unit is a piece of, and which piece
         document = document[of]
         self.unit_start = start[of] + length[of] * number // pieces[of]
         unit_end = start[of] + length[of] * (number + 1) // pieces[of]

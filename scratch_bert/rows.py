@@ -3,7 +3,6 @@
 import tempfile
 import zlib
 from collections.abc import Iterator
-from copy import copy
 
 import datasets
 import numpy as np
@@ -228,6 +227,7 @@ def stream_rows(
     """
     arguments = {"shards": source.shards, "source": source}
     documents = datasets.IterableDataset.from_generator(_documents, gen_kwargs=arguments).repeat(passes)
+    encode_row = RowEncoder(tokenizer, objective)
 
     def rows_of(batch: dict[str, list]) -> dict[str, list]:
         start = zlib.crc32(repr([document[0] for document in batch["sentences"]]).encode())
@@ -239,15 +239,12 @@ def stream_rows(
         columns = {name: [row[name] for row in encoded] for name in (encoded[0] if encoded else ())}
         return columns | {"mask_seed": [_mask_seed(seed, start, number) for number in range(len(rows))]}
 
-    encode_row = RowEncoder(tokenizer, objective)
     shuffled = documents.shuffle(seed=seed, buffer_size=buffer)
     return shuffled.map(rows_of, batched=True, batch_size=buffer, remove_columns="sentences")
 
 
 def _documents(shards: list, source: TextSource) -> Iterator[dict[str, list[str]]]:
-    share = copy(source)
-    share.shards = shards
-    return ({"sentences": document} for document in share.documents())
+    return ({"sentences": document} for document in source.with_shards(shards).documents())
 
 
 def _mask_seed(*numbers: int) -> int:

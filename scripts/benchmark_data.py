@@ -15,6 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,41 +42,42 @@ class BenchmarkArguments:
     json: bool = option(False, "Print the figures as JSON, and nothing else.")
 
 
-def seconds(function, *arguments) -> float:
+def timed(function, *arguments) -> tuple[float, Any]:
+    """Seconds that it takes, and what it returns."""
     start = time.perf_counter()
-    function(*arguments)
-    return time.perf_counter() - start
+    result = function(*arguments)
+    return time.perf_counter() - start, result
+
+
+def encode(tokenizer, sentences: list[str]) -> None:
+    tokenizer.backend_tokenizer.encode_batch(sentences, add_special_tokens=False)
+
+
+def build_epoch(corpus: TokenizedCorpus, max_seq_length: int) -> None:
+    for block in corpus.blocks():
+        build_rows(block, max_seq_length, 0.1, np.random.default_rng(0), "nsp")
+
+
+def fetch_epoch(dataset: SentencePairDataset, collator: PreTrainingCollator) -> None:
+    order = np.random.default_rng(0).permutation(len(dataset)).tolist()
+    for start in range(0, len(order), BATCH_SIZE):
+        collator([dataset[index] for index in order[start : start + BATCH_SIZE]])
 
 
 def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: int) -> dict[str, float]:
     """Tokens per second of each stage of the way from text to batches."""
     sentences = [sentence for document in source.documents() for sentence in document]
+    collator, threads = PreTrainingCollator(tokenizer), torch.get_num_threads()
     encoding, corpus_building, row_building, batches = [], [], [], []
-
-    def encode() -> None:
-        tokenizer.backend_tokenizer.encode_batch(sentences, add_special_tokens=False)
-
     for _ in range(repeats):
-        encoding.append(seconds(encode))
+        encoding.append(timed(encode, tokenizer, sentences)[0])
         with tempfile.TemporaryDirectory() as directory:
-            corpus_building.append(seconds(TokenizedCorpus.from_source, source, tokenizer, directory))
-            corpus = TokenizedCorpus.from_source(source, tokenizer, directory)
+            seconds, corpus = timed(TokenizedCorpus.from_source, source, tokenizer, directory)
+            corpus_building.append(seconds)
+            row_building.append(timed(build_epoch, corpus, max_seq_length)[0])
             dataset = SentencePairDataset(corpus, tokenizer, max_seq_length)
-            collator = PreTrainingCollator(tokenizer)
-
-            def build(corpus=corpus) -> None:
-                for block in corpus.blocks():
-                    build_rows(block, max_seq_length, 0.1, np.random.default_rng(0), "nsp")
-
-            def fetch(dataset=dataset, collator=collator) -> None:
-                order = np.random.default_rng(0).permutation(len(dataset)).tolist()
-                for start in range(0, len(order), BATCH_SIZE):
-                    collator([dataset[index] for index in order[start : start + BATCH_SIZE]])
-
-            row_building.append(seconds(build))
-            threads = torch.get_num_threads()
             torch.set_num_threads(1)  # as in a worker
-            batches.append(dataset.lengths().sum() / seconds(fetch))
+            batches.append(dataset.lengths().sum() / timed(fetch_epoch, dataset, collator)[0])
             torch.set_num_threads(threads)
     tokens = corpus.num_tokens
     return {
@@ -122,20 +124,16 @@ def anonymous_memory() -> int:
 def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes: int) -> float:
     """`peak_memory` in a fresh process, for the source's shards taken again and again until they make up the size."""
     shards, size = [], 0
-    sizes = [
-        sum(len(paragraph.encode()) for paragraph in TextSource([shard], source.text_format, source.text_column))
-        for shard in source.shards
-    ]
+    sizes = [sum(len(text.encode()) for text in source.with_shards([shard])) for shard in source.shards]
     for shard, bytes_in_shard in cycle(zip(source.shards, sizes, strict=True)):
         shards.append(shard)
         size += bytes_in_shard
         if size >= megabytes * 1e6:
             break
-    repeated = TextSource(shards, source.text_format, source.text_column, source.splitter, source.language)
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            return pool.submit(peak_memory, repeated, directory, max_seq_length).result()
+            return pool.submit(peak_memory, source.with_shards(shards), directory, max_seq_length).result()
 
 
 def main() -> None:

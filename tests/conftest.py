@@ -2,8 +2,11 @@
 
 import atexit
 import os
+import runpy
 import shutil
+import sys
 import tempfile
+from pathlib import Path
 
 
 # Set before torch, transformers and datasets are imported.
@@ -62,6 +65,15 @@ def corpus(documents, tokenizer):
 @pytest.fixture
 def pairs(corpus, tokenizer):
     return SentencePairDataset(corpus, tokenizer, max_seq_length=128)
+
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+def run_script(monkeypatch, name: str, *arguments) -> None:
+    """A script in this process: quicker than in its own, but one run shares the libraries' state with the next."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    runpy.run_path(str(SCRIPTS / name), run_name="__main__")
 
 
 def make_corpus(*documents):

@@ -1,24 +1,13 @@
 """scripts/inspect_data.py, and what it writes, in scripts/pretrain.py and under the stock Trainer."""
 
 import json
-import runpy
-import sys
-from pathlib import Path
 
 import datasets
 import pytest
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
-from conftest import SMALL
+from conftest import SMALL, run_script
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-
-
-SCRIPTS = Path(__file__).parent.parent / "scripts"
-
-
-def run_script(monkeypatch, name, *arguments):
-    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-    runpy.run_path(str(SCRIPTS / name), run_name="__main__")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import re
-import runpy
 import shutil
 import signal
 import subprocess
@@ -15,6 +14,8 @@ from pathlib import Path
 import datasets
 import pytest
 from transformers import AutoModelForPreTraining, AutoTokenizer, pipeline
+
+from conftest import run_script
 
 
 ROOT = Path(__file__).parent.parent
@@ -43,12 +44,6 @@ def pretrain(*arguments, check=True, **options):
     )
     assert not check or result.returncode == 0, result.stderr
     return result.returncode, result.stdout, result.stderr
-
-
-def run_script(monkeypatch, *arguments):
-    """The script in this process: quicker, but one run shares the libraries' state with the next."""
-    monkeypatch.setattr(sys, "argv", ["pretrain.py", *map(str, arguments)])
-    runpy.run_path(str(ROOT / "scripts" / "pretrain.py"), run_name="__main__")
 
 
 @pytest.fixture(scope="module")
@@ -213,7 +208,7 @@ def test_bad_options_end_with_one_clear_line(arguments, message, tmp_path, monke
     (tmp_path / "types.yaml").write_text("max_steps: 2.5")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit:
-        run_script(monkeypatch, *arguments, "--output_dir", "run")
+        run_script(monkeypatch, "pretrain.py", *arguments, "--output_dir", "run")
     assert exit.value.code not in (0, None)
     assert message in f"{exit.value.code}{capsys.readouterr().err}"
 
@@ -258,7 +253,7 @@ def sources(documents, tmp_path_factory):
 def test_any_source_trains(options, shown, sources, tmp_path, monkeypatch, caplog, capsys):
     monkeypatch.chdir(sources)
     quick = [*QUICK, *options, "--output_dir", tmp_path / "run", "--config_overrides", "num_hidden_layers=1"]
-    run_script(monkeypatch, *quick)
+    run_script(monkeypatch, "pretrain.py", *quick)
     assert shown in caplog.text
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["train_loss"] > 0
@@ -280,17 +275,17 @@ def test_a_bad_file_in_the_midst_of_a_stream(workers, run, text_file, tmp_path, 
     with pytest.raises(
         SystemExit, match=r"^error: .*latin.txt is not UTF-8 text: line 1(.|\n)*resume_from_checkpoint"
     ) as exit:
-        run_script(monkeypatch, *options)
+        run_script(monkeypatch, "pretrain.py", *options)
     assert "Traceback" not in exit.value.code
 
 
 def test_a_second_run_reads_no_text_again(sources, tmp_path, monkeypatch, caplog):
     options = ["--train_file", sources / "texts", *QUICK, "--cache_dir", tmp_path / "cache"]
-    run_script(monkeypatch, *options, "--output_dir", tmp_path / "first")
+    run_script(monkeypatch, "pretrain.py", *options, "--output_dir", tmp_path / "first")
     assert "Training a tokenizer" in caplog.text
     files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").iterdir()}
     caplog.clear()
-    run_script(monkeypatch, *options, "--output_dir", tmp_path / "second")
+    run_script(monkeypatch, "pretrain.py", *options, "--output_dir", tmp_path / "second")
     assert "Training a tokenizer" not in caplog.text
     assert files == {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").iterdir()}
     first, second = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("first", "second"))
@@ -306,7 +301,7 @@ def test_a_resumed_model_must_fit_its_tokenizer(run, text_file, tmp_path, monkey
     tokenizer.save_pretrained(checkpoint)
     arguments = ["--train_file", text_file, "--output_dir", copy, *QUICK, "--resume_from_checkpoint", checkpoint]
     with pytest.raises(SystemExit, match="The tokenizer has 1001 entries, but the model's vocab_size is 1000"):
-        run_script(monkeypatch, *arguments)
+        run_script(monkeypatch, "pretrain.py", *arguments)
 
 
 def test_help():
