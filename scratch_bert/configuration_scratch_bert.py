@@ -51,7 +51,7 @@ class ScratchBertConfig(PreTrainedConfig):
     """Shape and regularisation of a scratch_bert model. Defaults are those of BERT-base (Devlin et al., 2019).
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
-    `use_cache`), plus `position_embedding_type`, `norm_first` and `head_dim`. A wrong type, an impossible value or
+    `use_cache`), plus `position_embedding_type`, `norm_first`, `head_dim`, `sparse_prediction` and `unpad_inputs`. A wrong type, an impossible value or
     two values that contradict each other raise a `StrictDataclassError` that names the field and what is allowed.
     """
 
@@ -90,6 +90,10 @@ class ScratchBertConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
     tie_word_embeddings: bool = True
     """Share the word embeddings with the MLM head's output projection."""
+    sparse_prediction: bool = True
+    """In training with labels, compute the MLM head at the labelled positions alone: logits are then (M, V)."""
+    unpad_inputs: bool = True
+    """Leave padding out of the computation where shapes need not be static; results keep their padded shapes."""
 
     def __post_init__(self, **kwargs: Any):
         # Always the whole map, whichever class is saved and wherever the config was read from (the Hub's client

@@ -4,9 +4,12 @@ Dimensions, in comments and docstrings:
     B  rows in the batch        H  hidden size               V  vocabulary size
     S  tokens in a row          A  attention heads           L  labels of a task
     P  position embeddings      D  size of one head          C  choices of a question
-                                F  feed-forward size
+    T  real tokens (no padding) F  feed-forward size         M  tokens to predict
+    N  sequences in the batch: one in a row, or more in packed rows
 
-Parameter names are those of BERT's published checkpoints, so that weights go both ways without renaming.
+Parameter names are those of BERT's published checkpoints, so that weights go both ways without renaming. Padding is
+left out before the embeddings and put back after the last layer; in between, the batch is one row of T real tokens,
+and what is said of B and S here holds for 1 and T.
 """
 
 import math
@@ -18,9 +21,10 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.masking_utils import create_bidirectional_mask
+from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     BaseModelOutputWithPooling,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -31,10 +35,11 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.utils import ModelOutput
-from transformers.utils.generic import can_return_tuple
+from transformers.utils.generic import can_return_tuple, is_flash_attention_requested
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
+from .operations_scratch_bert import Dropout, Sequences, apply_dropout, cross_entropy_sum, find_attention
 
 
 # ------------------------------------------------------------------------------------------------- input checks
@@ -99,17 +104,18 @@ class ScratchBertEmbeddings(nn.Module):
             self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
             self.scale = 1.0
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         # Named as in old checkpoints, which hold a key for it that transformers then knows to skip.
         self.register_buffer("position_ids", torch.arange(config.max_position_embeddings)[None], persistent=False)
 
-    def forward(
+    def complete(
         self,
         input_ids: torch.Tensor | None,  # (B, S)
         token_type_ids: torch.Tensor | None,  # (B, S)
         position_ids: torch.Tensor | None,  # (B, S) or (1, S)
         inputs_embeds: torch.Tensor | None,  # (B, S, H)
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """The same inputs, checked, and with defaults for segments and positions: (B, S) each."""
         config = self.config
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Pass either input_ids or inputs_embeds, and not both.")
@@ -129,6 +135,7 @@ class ScratchBertEmbeddings(nn.Module):
         else:
             check_shape("position_ids", position_ids, (rows, length), (1, length))
             check_range("position_ids", position_ids, config.max_position_embeddings, "max_position_embeddings")
+        position_ids = position_ids.expand(rows, length)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
         else:
@@ -136,11 +143,19 @@ class ScratchBertEmbeddings(nn.Module):
             check_range("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
         if inputs_embeds is None:
             check_range("input_ids", input_ids, self.word_embeddings.num_embeddings, "vocab_size")
-            inputs_embeds = self.word_embeddings(input_ids)  # (B, S, H)
         else:
             check_shape("inputs_embeds", inputs_embeds, (rows, length, config.hidden_size))
+        return input_ids, token_type_ids, position_ids, inputs_embeds
 
-        embeddings = inputs_embeds + self.token_type_embeddings(token_type_ids)
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,  # (B, S)
+        token_type_ids: torch.Tensor,  # (B, S)
+        position_ids: torch.Tensor,  # (B, S)
+        inputs_embeds: torch.Tensor | None,  # (B, S, H)
+    ) -> torch.Tensor:
+        embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (B, S, H)
+        embeddings = embeddings + self.token_type_embeddings(token_type_ids)
         if self.scale != 1.0:
             embeddings = embeddings * self.scale
         embeddings = embeddings + self.position_embeddings(position_ids)
@@ -166,7 +181,7 @@ def eager_attention_forward(
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
     elif attention_mask is not None:
         scores = scores + attention_mask
-    weights = F.dropout(scores.softmax(dim=-1), p=dropout, training=module.training)
+    weights = apply_dropout(scores.softmax(dim=-1), dropout, module.training)
     return (weights @ value).transpose(1, 2), weights  # (B, S, A, D), (B, A, S, S)
 
 
@@ -186,25 +201,39 @@ class ScratchBertSelfAttention(nn.Module):
         self.value = nn.Linear(config.hidden_size, width)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        sequences: Sequences | None = None,
+        **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         heads = (*hidden_states.shape[:-1], -1, self.head_dim)
-        query = self.query(hidden_states).view(heads).transpose(1, 2)  # (B, A, S, D)
-        key = self.key(hidden_states).view(heads).transpose(1, 2)  # (B, A, S, D)
-        value = self.value(hidden_states).view(heads).transpose(1, 2)  # (B, A, S, D)
+        query = self.query(hidden_states).view(heads)  # (B, S, A, D)
+        key = self.key(hidden_states).view(heads)  # (B, S, A, D)
+        value = self.value(hidden_states).view(heads)  # (B, S, A, D)
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        if sequences is not None and sequences.attention is not None:
+            context = sequences.attention(query[0], key[0], value[0], sequences, self.scaling, dropout)  # (T, A, D)
+            return context.flatten(1)[None], None  # (1, T, A·D)
+        if sequences is not None:
+            query, key, value = (
+                sequences.pad(states) for states in (query, key, value)
+            )  # (1, T, A, D) → (B, S, A, D)
         attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         context, weights = attention_interface(
             self,
-            query,
-            key,
-            value,
+            query.transpose(1, 2),  # (B, A, S, D)
+            key.transpose(1, 2),
+            value.transpose(1, 2),
             attention_mask,
             scaling=self.scaling,
-            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            dropout=dropout,
             **kwargs,
         )
+        if sequences is not None:
+            context = sequences.unpad(context)  # (B, S, A, D) → (1, T, A, D)
         return context.flatten(2), weights  # (B, S, A·D), (B, A, S, S) or None
 
 
@@ -214,7 +243,7 @@ class ScratchBertOutput(nn.Module):
     def __init__(self, config: ScratchBertConfig, in_features: int):
         super().__init__()
         self.dense = nn.Linear(in_features, config.hidden_size)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -335,8 +364,7 @@ def cross_entropy(
     check_range(
         f"{name} other than -100", labels.masked_fill(labels == -100, 0), logits.shape[-1], "number of classes"
     )
-    logits, labels = logits.float().reshape(-1, logits.shape[-1]), labels.reshape(-1)
-    total = F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")
+    total = cross_entropy_sum(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
     count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
     return total / torch.as_tensor(count, device=total.device).clamp(min=1)
 
@@ -393,16 +421,26 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
             init.copy_(module.weight, module.table())
 
 
+def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
+    """Where the sequences of packed rows begin, (B, S) bool, from their mask and numbers, (B, S) each."""
+    numbers = seq_idx.masked_fill(attention_mask == 0, -1)
+    return (numbers != F.pad(numbers[:, :-1], (1, 0), value=-1)) & (numbers >= 0)
+
+
 class ScratchBertModel(ScratchBertPreTrainedModel):
     """The encoder, with or without the pooler.
 
     Inputs, here and in every head: `input_ids` (B, S) or `inputs_embeds` (B, S, H); `attention_mask` (B, S), 0 at
     padding, or (B, 1, S, S), True where a token may look, or a number to add to the scores; `token_type_ids` (B, S),
-    the segment; `position_ids` (B, S) or (1, S).
+    the segment; `position_ids` (B, S) or (1, S). For rows that each pack several sequences, `seq_idx` (B, S) numbers
+    these from 0 in each row: tokens see their own sequence only. Give `position_ids` that restart with them, too.
 
-    Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H); with `output_hidden_states=True` the embeddings
-    and each layer's output, with `output_attentions=True` (eager attention only) each layer's weights (B, A, S, S).
-    What stands at padding is undefined, but finite.
+    Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed rows, in their order; with
+    `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager attention
+    only) each layer's weights (B, A, S, S). What stands at padding is undefined, but finite.
+
+    Padding is not computed (`unpad_inputs`, or the config's field of that name), save by attention that has no way without it: eager, and sdpa on
+    a GPU with dropout or in fp32. Under torch.compile and torch.export, whose shapes must be static, it is.
 
     Raises `ValueError` for rows longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
@@ -421,7 +459,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embeddings.word_embeddings = value
 
-    @capture_outputs
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -429,24 +467,90 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         token_type_ids: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
+        seq_idx: torch.Tensor | None = None,
+        unpad_inputs: bool | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPooling:
-        hidden_states = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)  # (B, S, H)
+        inputs = self.embeddings.complete(input_ids, token_type_ids, position_ids, inputs_embeds)
+        shape = tuple(inputs[1].shape)  # (B, S)
         if torch.is_tensor(attention_mask) and attention_mask.dim() != 4:
-            check_shape("attention_mask", attention_mask, tuple(hidden_states.shape[:2]))
-        attention_mask = create_bidirectional_mask(
-            config=self.config, inputs_embeds=hidden_states, attention_mask=attention_mask
-        )  # None, or what the attention implementation takes
-        hidden_states = self.encoder(hidden_states, attention_mask, **kwargs)  # (B, S, H)
+            check_shape("attention_mask", attention_mask, shape)
+        if seq_idx is not None:
+            check_shape("seq_idx", seq_idx, shape)
+            check_range("seq_idx", seq_idx, shape[1], "length of a row")
+            if attention_mask is None:
+                attention_mask = torch.ones_like(seq_idx)
+
+        sequences = None
+        if self.config.unpad_inputs if unpad_inputs is None else unpad_inputs:
+            sequences = self.find_sequences(inputs[1], attention_mask, seq_idx)
+        if sequences is not None:
+            inputs = [None if tensor is None else sequences.unpad(tensor) for tensor in inputs]
+        embeddings = self.embeddings(*inputs)  # (B, S, H), or (1, T, H)
+        options, mask = {"sequences": sequences, "return_dict": True, **kwargs}, None
+        if sequences is None:
+            mask = self.make_mask(embeddings, attention_mask, seq_idx)
+        elif is_flash_attention_requested(self.config):
+            options |= sequences.flash_attention_kwargs(embeddings.device) | {"sequences": None}
+        elif sequences.attention is None:
+            mask = self.make_mask(embeddings.new_empty((*shape, 0)), attention_mask, seq_idx)
+        outputs = self.encode(embeddings, mask, **options)
+
+        last, hidden_states, pooled = outputs.last_hidden_state, outputs.hidden_states, None
+        if self.pooler is not None and seq_idx is not None:
+            first = first_tokens(attention_mask, seq_idx) if sequences is None else sequences.first_tokens(last.device)
+            pooled = self.pooler(last[first][:, None])  # (N, H)
+        if sequences is not None:
+            last = sequences.pad(last)  # (1, T, H) → (B, S, H)
+            hidden_states = hidden_states and (*map(sequences.pad, hidden_states[:-1]), last)
+        if self.pooler is not None and seq_idx is None:
+            pooled = self.pooler(last)  # (B, H)
         return BaseModelOutputWithPooling(
-            last_hidden_state=hidden_states,
-            pooler_output=self.pooler(hidden_states) if self.pooler is not None else None,
+            last_hidden_state=last, pooler_output=pooled, hidden_states=hidden_states, attentions=outputs.attentions
         )
+
+    @capture_outputs
+    def encode(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> BaseModelOutput:
+        return BaseModelOutput(last_hidden_state=self.encoder(embeddings, attention_mask, **kwargs))
+
+    def make_mask(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None):
+        """What the attention implementation takes, or None if all tokens may look everywhere."""
+        return create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=embeddings,
+            attention_mask=attention_mask,
+            and_mask_function=None if seq_idx is None else packed_sequence_mask_function(seq_idx),
+        )
+
+    def find_sequences(
+        self, position_ids: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None
+    ) -> Sequences | None:
+        """Where the real tokens are; None if the batch is to be computed as it is."""
+        shape, device = tuple(position_ids.shape), position_ids.device
+        static = torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
+        if static or (attention_mask is not None and attention_mask.dim() == 4):
+            return None
+        if attention_mask is None:
+            sequences = Sequences(shape, [shape[1]] * shape[0])
+        else:
+            sequences = Sequences.find(attention_mask, seq_idx)
+        autocast = torch.is_autocast_enabled(device.type)
+        sequences.attention = find_attention(
+            self.config._attn_implementation,
+            device,
+            dtype=torch.get_autocast_dtype(device.type) if autocast else self.dtype,
+            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
+            longest=max(sequences.lengths, default=0),
+        )
+        plain = sequences.attention is None and sequences.positions is None and seq_idx is None
+        return None if plain else sequences
 
 
 @dataclass
 class ScratchBertForPreTrainingOutput(ModelOutput):
-    """`prediction_logits` (B, S, V), `seq_relationship_logits` (B, 2); `loss` = `mlm_loss` + `nsp_loss`."""
+    """`prediction_logits` (B, S, V), or (M, V) in training with labels (`config.sparse_prediction`): the labelled
+    positions alone, in their order; `seq_relationship_logits` (B, 2), or (N, 2) of packed rows; `loss` = `mlm_loss` +
+    `nsp_loss`."""
 
     loss: torch.Tensor | None = None
     prediction_logits: torch.Tensor | None = None
@@ -472,6 +576,29 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
             # Not saved twice anyway; said here, so that Trainer does not miss them in a checkpoint it resumes from.
             self._keys_to_ignore_on_save = list(self._tied_weights_keys)
 
+    def find_labelled(self, labels: torch.Tensor | None) -> torch.Tensor | None:
+        """Where to predict in training: (M,) positions in the flattened batch. None: everywhere.
+
+        To be called before the encoder: on a GPU, counting means to wait for what was asked of it before.
+        """
+        if labels is None or not self.training or not self.config.sparse_prediction:
+            return None
+        return labels.flatten().ne(-100).nonzero()[:, 0]
+
+    def predict_words(
+        self,
+        hidden_states: torch.Tensor,  # (B, S, H)
+        labels: torch.Tensor | None,  # (B, S)
+        labelled: torch.Tensor | None,  # (M,)
+        num_items_in_batch: torch.Tensor | int | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits (B, S, V) or, at the labelled positions alone, (M, V); and the loss."""
+        if labelled is not None:
+            check_shape("labels", labels, tuple(hidden_states.shape[:2]))
+            hidden_states, labels = hidden_states.flatten(0, 1)[labelled], labels.flatten()[labelled]  # (M, H), (M,)
+        logits = self.cls.predictions(hidden_states)
+        return logits, None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
+
     def get_output_embeddings(self) -> nn.Linear:
         return self.cls.predictions.decoder
 
@@ -486,7 +613,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
     """Both of BERT's objectives (paper, section 3.1): masked words and next sentence.
 
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
-    from elsewhere. Either may be given alone; `loss` is the sum of the losses that have labels.
+    from elsewhere; for packed rows (B, K), -100 where a row has fewer than K sequences. Either may be given alone;
+    `loss` is the sum of the losses that have labels.
     """
 
     def __init__(self, config: ScratchBertConfig):
@@ -510,15 +638,18 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
+        labelled = self.find_labelled(labels)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
-        prediction_logits = self.cls.predictions(outputs.last_hidden_state)  # (B, S, V)
-        seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
+        prediction_logits, mlm_loss = self.predict_words(
+            outputs.last_hidden_state, labels, labelled, num_items_in_batch
+        )
+        seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2) or (N, 2)
 
-        mlm_loss = nsp_loss = loss = None
-        if labels is not None:
-            mlm_loss = loss = cross_entropy(prediction_logits, labels, num_items_in_batch)
+        nsp_loss, loss = None, mlm_loss
         if next_sentence_label is not None:
+            if next_sentence_label.dim() == 2:
+                next_sentence_label = next_sentence_label[next_sentence_label != -100]  # (B, K) → (N,)
             nsp_loss = cross_entropy(seq_relationship_logits, next_sentence_label, name="next_sentence_label")
             if labels is not None and num_items_in_batch is not None:
                 # Trainer tells how many masked tokens a step has, not how many rows: this micro-batch's share of the
@@ -534,6 +665,37 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
             nsp_loss=nsp_loss,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
+        )
+
+
+class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
+    """Masked words alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V), or (M, V) in training
+    with labels (`config.sparse_prediction`): the labelled positions alone, in their order."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config, add_pooling_layer=False)
+        self.cls = nn.ModuleDict({"predictions": ScratchBertPredictions(config)})
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs,
+    ) -> MaskedLMOutput:
+        labelled = self.find_labelled(labels)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        outputs = self.bert(*inputs, return_dict=True, **kwargs)
+        logits, loss = self.predict_words(outputs.last_hidden_state, labels, labelled, num_items_in_batch)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
 
 
@@ -573,21 +735,6 @@ class ScratchBertForOneTask(ScratchBertPreTrainedModel):
         )
 
 
-class ScratchBertForMaskedLM(ScratchBertWithMLMHead, ScratchBertForOneTask):
-    """Masked words alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V)."""
-
-    output_type = MaskedLMOutput
-
-    def __init__(self, config: ScratchBertConfig):
-        super().__init__(config)
-        self.bert = ScratchBertModel(config, add_pooling_layer=False)
-        self.cls = nn.ModuleDict({"predictions": ScratchBertPredictions(config)})
-        self.post_init()
-
-    def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
-        return self.cls.predictions(outputs.last_hidden_state)  # (B, S, V)
-
-
 class ScratchBertForNextSentencePrediction(ScratchBertForOneTask):
     """Next sentence alone. `labels` (B,), 0 = segment B follows A, 1 = it comes from elsewhere; `logits` (B, 2)."""
 
@@ -603,8 +750,8 @@ class ScratchBertForNextSentencePrediction(ScratchBertForOneTask):
         return self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
 
 
-def classifier_dropout(config: ScratchBertConfig) -> nn.Dropout:
-    return nn.Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
+def classifier_dropout(config: ScratchBertConfig) -> Dropout:
+    return Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
 
 
 class ScratchBertForSequenceClassification(ScratchBertForOneTask):
@@ -682,7 +829,7 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
     """An answer as a span of the row (paper, section 4.2); `start_logits` and `end_logits` (B, S).
 
     `start_positions` and `end_positions` (B,) are token indices; one at or beyond S (an answer that was cut off) does
-    not count. The loss is the mean of the two cross entropies.
+    not count. The loss is the mean of the two cross entropies. Without it, logits at padding are the lowest number.
     """
 
     def __init__(self, config: ScratchBertConfig):
@@ -704,11 +851,17 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         **kwargs,
     ) -> QuestionAnsweringModelOutput:
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        # BERT's loss is over all positions of a row, padding among them: there it has to be computed.
+        with_loss = start_positions is not None and end_positions is not None
+        if with_loss:
+            kwargs["unpad_inputs"] = False
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)  # (B, S, 2)
+        if not with_loss and attention_mask is not None and attention_mask.dim() == 2:
+            logits = logits.masked_fill(attention_mask[..., None] == 0, torch.finfo(logits.dtype).min)
         start_logits, end_logits = (side.contiguous() for side in logits.unbind(-1))  # (B, S) each
         loss = None
-        if start_positions is not None and end_positions is not None:
+        if with_loss:
             length = logits.shape[1]
             start_positions, end_positions = (
                 positions.clamp(min=0).masked_fill(positions >= length, -100)

@@ -32,7 +32,7 @@ def test_norm_first_normalises_before_each_sublayer_and_at_the_end():
     inputs = make_inputs()
     outputs = model(**inputs, output_hidden_states=True)
     # The layers leave an unnormalised sum; the final norm makes each token's mean 0 and variance 1.
-    last = outputs.last_hidden_state
+    last = outputs.last_hidden_state[inputs["attention_mask"].bool()][None]
     torch.testing.assert_close(last.mean(-1), torch.zeros(last.shape[:2]), atol=1e-5, rtol=0)
     torch.testing.assert_close(last.var(-1, unbiased=False), torch.ones(last.shape[:2]), atol=1e-4, rtol=0)
     # With the sub-layers' projections at zero, only the residual path is left: embeddings, then the final norm.

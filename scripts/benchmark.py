@@ -1,0 +1,374 @@
+#!/usr/bin/env python
+"""Measure the speed and the memory of scratch_bert beside transformers' BERT: same weights, same batches, in turns.
+
+A training step is forward, backward and fused AdamW for both pretraining objectives, with the dropout of the presets
+and 15% of the tokens to predict. Speeds are medians over --repeats steps and count real tokens, no padding. The share
+of the matrix peak (MFU) counts the products that the objectives need, three times in training (one forward, two
+backward), over the best speed at which this machine multiplies matrices in that precision. Memory is the peak of a
+process of its own, less what it had before the model was built; on a GPU, that of its allocator."""
+
+import json
+import multiprocessing
+import platform
+import re
+import statistics
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+import transformers
+from torch.utils.data import Dataset
+from transformers import BertConfig, BertForPreTraining, BertModel, Trainer, TrainerCallback, TrainingArguments
+
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
+from scratch_bert.arguments import option, parse_arguments
+from scratch_bert.collator import PreTrainingCollator
+from scratch_bert.configuration_scratch_bert import PRESETS
+from scratch_bert.rows import PreparedRows
+from scratch_bert.tokenizer import load_tokenizer
+
+
+MASK_ID, FIRST_WORD = 103, 1000  # as in BERT's own vocabulary, of which the random rows take their ids
+SIDES = ("transformers", "scratch_bert")
+WARM_UP = 2
+
+
+@dataclass
+class BenchmarkArguments:
+    preset: str = option("tiny", "Size of the model.", choices=list(PRESETS))
+    mode: str = option(
+        "train",
+        "train: training steps. trainer: the same under transformers' Trainer. inference: the encoder alone, without "
+        "gradients, where rows are texts.",
+        choices=["train", "trainer", "inference"],
+    )
+    length: int = option(128, "Longest row in tokens.")
+    fill: float = option(
+        1.0,
+        "Mean length of the rows as a share of the longest. Below 1, lengths are spread evenly about this mean, as "
+        "widely as they can; 0 draws them from a log-normal of median 48, cut at 8 and at --length.",
+    )
+    prepared_data: str | None = option(
+        None, "Take rows from a directory that inspect_data.py --output_dir has written, instead of random ones."
+    )
+    batch_size: int = option(32, "Rows in a batch.")
+    precision: str = option("bf16", "bf16: autocast. fp32: no autocast.", choices=["bf16", "fp32"])
+    attention: str = option("sdpa", "Attention implementation of both sides.")
+    compile: bool = option(False, "Compile both models with torch.compile.")
+    device: str = option("auto", "auto: a GPU if there is one. Or any name that torch knows.")
+    repeats: int = option(10, "Steps to time on each side, after a warm-up.")
+    suite: bool = option(
+        False, "Run all cases of the table in docs/performance.md; other options but device are left."
+    )
+    json: bool = option(False, "Print the figures as JSON, and nothing else.")
+
+    def __post_init__(self):
+        if not 0 <= self.fill <= 1:
+            raise ValueError(f"fill must be between 0 and 1, got {self.fill}.")
+        if self.device == "auto":
+            self.device = str(torch.accelerator.current_accelerator() or "cpu")
+
+
+def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
+    cases = [
+        {"preset": preset, "precision": precision, "fill": fill}
+        for precision, presets in (("bf16", ("tiny", "mini", "base")), ("fp32", ("mini",)))
+        for preset in presets
+        for fill in (1.0, 0.5)
+    ]
+    cases += [
+        {"preset": preset, "fill": fill, "mode": "trainer", "repeats": 30}
+        for preset in ("mini", "base")
+        for fill in (1.0, 0.5)
+    ]
+    cases += [{"preset": "base", "mode": "inference", "length": 512, "fill": 0.0}]
+    return [replace(args, suite=False, **case) for case in cases]
+
+
+# ------------------------------------------------------------------------------------------------------- the rows
+
+
+def row_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarray:
+    """Tokens of each row of a batch: (B,) int64."""
+    if args.fill == 0:
+        lengths = rng.lognormal(np.log(48), 1.0, args.batch_size)
+        return np.clip(lengths, 8, args.length).astype(np.int64)
+    spread = min(args.fill, 1 - args.fill) * args.length
+    low, high = round(args.fill * args.length - spread), round(args.fill * args.length + spread)
+    return rng.integers(max(low, 4), high, args.batch_size, endpoint=True)
+
+
+def random_batch(args: BenchmarkArguments, seed: int) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    lengths = row_lengths(args, rng)
+    shape = (args.batch_size, int(lengths.max()))  # (B, S)
+    attention_mask = np.arange(shape[1]) < lengths[:, None]
+    ids = rng.integers(FIRST_WORD, ScratchBertConfig.vocab_size, shape) * attention_mask
+    batch = {
+        "input_ids": ids,
+        "attention_mask": attention_mask.astype(np.int64),
+        "token_type_ids": ((np.arange(shape[1]) >= lengths[:, None] // 2) & attention_mask).astype(np.int64),
+    }
+    if args.mode != "inference":
+        masked = (rng.random(shape) < 0.15) & attention_mask
+        batch["labels"] = np.where(masked, ids, -100)
+        ids[masked] = MASK_ID
+        batch["next_sentence_label"] = rng.integers(0, 2, args.batch_size)
+    return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+
+def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
+    """A batch for each step, on the CPU: the warm-up's first."""
+    count = WARM_UP + args.repeats
+    if args.prepared_data is None:
+        return [random_batch(args, seed) for seed in range(count)]
+    tokenizer = load_tokenizer(args.prepared_data)
+    with tempfile.TemporaryDirectory() as cache:
+        rows = PreparedRows(
+            datasets.Dataset.from_parquet(f"{args.prepared_data}/train.parquet", cache_dir=cache), tokenizer
+        )
+        order = np.random.default_rng(0).permutation(len(rows)).tolist() * (count * args.batch_size // len(rows) + 1)
+        examples = [rows[index] for index in order[: count * args.batch_size]]
+    collator = PreTrainingCollator(tokenizer)
+    return [collator(examples[start : start + args.batch_size]) for start in range(0, len(examples), args.batch_size)]
+
+
+# ------------------------------------------------------------------------------------------------------ the sides
+
+
+def build_model(side: str, args: BenchmarkArguments) -> torch.nn.Module:
+    """Ours, or transformers' with our weights; the same ones each time."""
+    torch.manual_seed(0)
+    config = ScratchBertConfig.from_preset(args.preset, attn_implementation=args.attention)
+    config.max_position_embeddings = max(args.length, config.max_position_embeddings)
+    inference = args.mode == "inference"
+    model = (ScratchBertModel if inference else ScratchBertForPreTraining)(config)
+    if side == "transformers":
+        fields = {name: value for name, value in config.to_dict().items() if name in BertConfig().to_dict()}
+        theirs = BertConfig(**fields | {"model_type": "bert"}, attn_implementation=args.attention)
+        weights = model.state_dict()
+        model = (BertModel if inference else BertForPreTraining)(theirs)
+        model.load_state_dict(weights)
+    return model.train(not inference)
+
+
+class Side:
+    """A model with its optimizer, ready to take a step."""
+
+    def __init__(self, name: str, args: BenchmarkArguments):
+        self.args, self.device = args, torch.device(args.device)
+        self.model = build_model(name, args).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+        self.run = torch.compile(self.model) if args.compile else self.model
+
+    def step(self, batch: dict[str, torch.Tensor]) -> float:
+        """Seconds that it takes, from a batch in the CPU's memory to new weights or to embeddings."""
+        start = time.perf_counter()
+        batch = {name: values.to(self.device, non_blocking=True) for name, values in batch.items()}
+        bf16 = torch.autocast(self.device.type, torch.bfloat16) if self.args.precision == "bf16" else nullcontext()
+        with torch.set_grad_enabled(self.args.mode != "inference"), bf16:
+            outputs = self.run(**batch)
+        if self.args.mode != "inference":
+            outputs.loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+
+def time_steps(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
+    """Seconds of each step after the warm-up, of both sides in turns."""
+    sides = {name: Side(name, args) for name in SIDES}
+    seconds = {name: [] for name in SIDES}
+    for number, batch in enumerate(batches):
+        for name in SIDES if number % 2 else reversed(SIDES):
+            elapsed = sides[name].step(batch)
+            if number >= WARM_UP:
+                seconds[name].append(elapsed)
+    return seconds
+
+
+class RowsOf(Dataset):
+    """The rows of batches, one by one, for Trainer to put together again."""
+
+    def __init__(self, batches: list[dict[str, torch.Tensor]]):
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return self.batches[index]
+
+
+class StepTimes(TrainerCallback):
+    def __init__(self):
+        self.ends = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.ends.append(time.perf_counter())
+
+
+def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
+    """Seconds of each step after the warm-up, of one side after the other, under Trainer."""
+    seconds = {}
+    for name in SIDES:
+        times = StepTimes()
+        with tempfile.TemporaryDirectory() as directory:
+            arguments = TrainingArguments(
+                directory,
+                per_device_train_batch_size=1,  # of batches
+                max_steps=len(batches),
+                bf16=args.precision == "bf16",
+                use_cpu=args.device == "cpu",
+                torch_compile=args.compile,
+                save_strategy="no",
+                logging_strategy="no",
+                train_sampling_strategy="sequential",
+                dataloader_pin_memory=args.device != "cpu",
+                disable_tqdm=True,
+            )
+            trainer = Trainer(
+                build_model(name, args), arguments, lambda rows: rows[0], RowsOf(batches), callbacks=[times]
+            )
+            trainer.train()
+        seconds[name] = np.diff(times.ends[WARM_UP - 1 :]).tolist()
+    return seconds
+
+
+# ------------------------------------------------------------------------------------------- what it is held against
+
+
+def useful_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> float:
+    """Floating-point operations of the matrix products that a batch needs: real tokens, labelled positions."""
+    config = ScratchBertConfig.from_preset(args.preset)
+    hidden, forward = config.hidden_size, config.intermediate_size
+    lengths = batch["attention_mask"].sum(1).double()
+    layer = (4 * hidden**2 + 2 * hidden * forward) * lengths.sum() + 2 * hidden * (lengths**2).sum()
+    products = config.num_hidden_layers * layer + len(lengths) * hidden**2  # the pooler
+    if "labels" in batch:
+        products += batch["labels"].ne(-100).sum() * (hidden**2 + hidden * config.vocab_size)
+        products *= 3
+    return 2 * float(products)
+
+
+def matrix_peak(device: str, precision: str) -> float:
+    """The best speed, in FLOP/s, among products of square matrices and of the shapes that BERT-base has."""
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
+    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
+    shapes = [(size, size, size) for size in (1024, 2048, 4096, 8192)[: 4 if device.startswith("cuda") else 3]]
+    best = 0.0
+    for rows, inner, columns in [*shapes, (4096, 768, 3072), (4096, 3072, 768)]:
+        left = torch.randn(rows, inner, dtype=dtype, device=device)
+        right = torch.randn(columns, inner, dtype=dtype, device=device)
+        for _ in range(8):
+            synchronize()
+            start = time.perf_counter()
+            torch.nn.functional.linear(left, right)
+            synchronize()
+            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
+    return best
+
+
+def resident_peak() -> int:
+    """The most bytes of memory that this process has had. Linux only."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
+
+def peak_memory(name: str, args: BenchmarkArguments) -> int:
+    """Bytes that building a model and three steps take at their peak. To be called in a process of its own."""
+    batches = make_batches(replace(args, repeats=1))
+    if args.device != "cpu":
+        side = Side(name, args)
+    else:
+        torch.ones(2, 2) @ torch.ones(2, 2)
+        before = resident_peak()
+        side = Side(name, args)
+    for batch in batches:
+        side.step(batch)
+    if args.device != "cpu":
+        return torch.cuda.max_memory_allocated()
+    return resident_peak() - before
+
+
+def in_own_process(function, *arguments):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(function, *arguments).result()
+
+
+# ---------------------------------------------------------------------------------------------------- the figures
+
+
+def measure(args: BenchmarkArguments, peak: float) -> dict:
+    batches = make_batches(args)
+    seconds = (time_trainer if args.mode == "trainer" else time_steps)(args, batches)
+    timed = batches[WARM_UP:]
+    tokens = statistics.mean(int(batch["attention_mask"].sum()) for batch in timed)
+    flops = statistics.mean(useful_flops(args, batch) for batch in timed)
+    result = asdict(args) | {"mean_row_tokens": tokens / args.batch_size, "matrix_peak_gflops": peak / 1e9}
+    for name in SIDES:
+        median = statistics.median(seconds[name])
+        result[name] = {
+            "step_ms": 1000 * median,
+            "rows_per_second": args.batch_size / median,
+            "tokens_per_second": tokens / median,
+            "mfu": flops / median / peak,
+        }
+        if args.mode != "trainer":
+            result[name]["peak_memory_mib"] = in_own_process(peak_memory, name, args) / 2**20
+    result["ratio"] = result["transformers"]["step_ms"] / result["scratch_bert"]["step_ms"]
+    return result
+
+
+HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s | MFU | MiB | ratio |"
+
+
+def table_row(result: dict) -> str:
+    rows = (
+        "mixed rows"
+        if result["fill"] == 0
+        else f"rows {result['fill']:.0%} full"
+        if result["fill"] < 1
+        else "full rows"
+    )
+    case = f"{result['mode']}: {result['preset']}, {result['precision']}, {rows} of {result['length']}"
+    cells = [case + (", compiled" if result["compile"] else "")]
+    for name in SIDES:
+        side = result[name]
+        memory = f"{side['peak_memory_mib']:,.0f}" if "peak_memory_mib" in side else ""
+        cells += [f"{side['tokens_per_second']:,.0f}", f"{side['mfu']:.2f}", memory]
+    return " | ".join(["", *cells, f"{result['ratio']:.2f}", ""]).strip()
+
+
+def main() -> None:
+    (args,) = parse_arguments(BenchmarkArguments, description=__doc__)
+    transformers.utils.logging.set_verbosity_error()
+    cases = suite(args) if args.suite else [args]
+    device = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{platform.machine()} CPU"
+    peaks = {precision: matrix_peak(args.device, precision) for precision in {case.precision for case in cases}}
+    if not args.json:
+        print(
+            f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}, transformers {transformers.__version__}"
+        )
+        for precision, peak in peaks.items():
+            print(f"Matrix peak in {precision}: {peak / 1e9:,.0f} GFLOP/s")
+        print(HEADER, "| --- " + "| ---: " * 7 + "|", sep="\n")
+    results = []
+    for case in cases:
+        results.append(measure(case, peaks[case.precision]))
+        if not args.json:
+            print(table_row(results[-1]), flush=True)
+    if args.json:
+        print(json.dumps(results if args.suite else results[0], indent=2))
+
+
+if __name__ == "__main__":
+    main()
