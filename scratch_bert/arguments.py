@@ -123,6 +123,11 @@ class DataArguments:
     random_replace_prob: float = option(0.1, "Share of these that a random token replaces; the others stay.")
     whole_word_mask: bool = option(False, "Choose and replace all pieces of a word together.")
     max_predictions_per_seq: int | None = option(None, "Tokens to predict in a row, at most.")
+    pack_sequences: bool = option(
+        False,
+        "Put the rows of a training batch together into fewer rows of max_seq_length. Where padding costs, which is on "
+        "GPUs and under torch_compile: elsewhere it is left out in any case.",
+    )
 
     def __post_init__(self):
         sources = [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
@@ -173,12 +178,21 @@ class PretrainingArguments(TrainingArguments):
     save_steps: float = option(500, "Steps between checkpoints.")
     save_total_limit: int | None = option(2, "Checkpoints to keep.")
     logging_steps: float = option(100, "Steps between log lines.")
+    bf16: bool | None = option(
+        None,
+        "bf16 autocast instead of fp32. Without it: on CPUs that multiply in bf16; on GPUs it must be asked for.",
+        nargs="?",
+        const=True,
+    )
     dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
     ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
     batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed by batch, as no logits are kept.")
 
     def __post_init__(self):
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # else Trainer refuses bf16 there
+        self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
+        self.bf16 = self.bf16 or self.bf16_by_default
         super().__post_init__()
         fixed = {
             "remove_unused_columns": (False, "the collator reads more columns than the model"),
@@ -190,6 +204,12 @@ class PretrainingArguments(TrainingArguments):
         for name, (value, reason) in fixed.items():
             if getattr(self, name) != value:
                 raise ValueError(f"{name} must stay {value}: {reason}.")
+
+
+def cpu_multiplies_bf16() -> bool:
+    """Whether bf16 products are native: where they are not, they are slower than those of fp32."""
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's name
 
 
 def parse_overrides(text: str) -> dict[str, Any]:

@@ -1,9 +1,10 @@
-"""Rows in, a padded and masked batch out."""
+"""Rows in, a masked batch out, padded or packed."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DataCollatorForLanguageModeling
 
 from .tokenizer import continues_word, vocabulary_size
@@ -18,13 +19,15 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
       number of workers, and the same rows are masked in the same way again, as an evaluation wants;
     - a random token is never a special one;
     - `whole_word_mask` chooses and replaces the tokens of a word together, for the same shares;
-    - a row has at most `max_predictions_per_seq` tokens to predict: 20 of 128 in BERT's published code.
+    - a row has at most `max_predictions_per_seq` tokens to predict: 20 of 128 in BERT's published code;
+    - with `pack_to`, the batch's rows go together into fewer rows of this many tokens (`pack_rows`).
 
     Rows may hold arrays or lists; columns that the model does not know are left out. It pads four times as fast as
     `tokenizer.pad`, which otherwise takes most of the time that a batch takes.
     """
 
     max_predictions_per_seq: int | None = None
+    pack_to: int | None = None
 
     def __post_init__(self):
         whole_word_mask, self.whole_word_mask = self.whole_word_mask, False  # the stock one cannot replace by halves
@@ -55,7 +58,7 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
         batch = {name: torch.from_numpy(values) for name, values in batch.items()}
         special_tokens_mask = batch.pop("special_tokens_mask")
         batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special_tokens_mask)
-        return batch
+        return batch if self.pack_to is None else pack_rows(batch, self.pack_to, self.tokenizer.pad_token_id)
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
         """Token ids (B, S) → ids with masks, and labels: the ids to predict, -100 elsewhere. Changes `inputs`."""
@@ -77,3 +80,42 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
         words = torch.randint(len(self.ordinary_ids), (int(random.sum()),), generator=self.generator)
         inputs[random] = self.ordinary_ids[words]
         return inputs, labels
+
+
+def pack_rows(batch: dict[str, torch.Tensor], length: int, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """A padded batch as fewer rows of `length` tokens, each of which holds one or more of its rows.
+
+    Columns (B, S) become (R, `length`); `position_ids`, which restart with each sequence, and `seq_idx`, its number in
+    the row, are new. `next_sentence_label` (B,) becomes (R, K), with K sequences in a row at most and -100 where there
+    are fewer. The longest rows are placed first, each where there is room, so the order changes. Raises `ValueError`
+    for a row that is longer than `length`.
+    """
+    lengths = batch["attention_mask"].sum(1).tolist()
+    if max(lengths) > length:
+        raise ValueError(f"A row has {max(lengths)} tokens, more than the {length} that rows are packed to.")
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        row = next((row for row, free in enumerate(room) if free >= lengths[index]), len(rows))
+        if row == len(rows):
+            rows.append([])
+            room.append(length)
+        rows[row].append(index)
+        room[row] -= lengths[index]
+
+    columns = {name: values for name, values in batch.items() if values.dim() == 2}
+    columns["position_ids"] = torch.arange(batch["input_ids"].shape[1]).expand_as(batch["input_ids"])
+    padding = {"input_ids": pad_token_id, "labels": -100}
+    packed = {name: torch.full((len(rows), length), padding.get(name, 0)) for name in (*columns, "seq_idx")}
+    for row, indices in enumerate(rows):
+        start = 0
+        for number, index in enumerate(indices):
+            place = (row, slice(start, start + lengths[index]))
+            for name, values in columns.items():
+                packed[name][place] = values[index, : lengths[index]]
+            packed["seq_idx"][place] = number
+            start += lengths[index]
+    if "next_sentence_label" in batch:
+        labels = [batch["next_sentence_label"][indices] for indices in rows]
+        packed["next_sentence_label"] = pad_sequence(labels, batch_first=True, padding_value=-100)  # (R, K)
+    return packed

@@ -193,7 +193,9 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer_name: str | None) -
     )
 
 
-def build_collator(args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainingCollator:
+def build_collator(
+    args: DataArguments, tokenizer: PreTrainedTokenizerBase, pack_to: int | None = None
+) -> PreTrainingCollator:
     return PreTrainingCollator(
         tokenizer,
         mlm_probability=args.mlm_probability,
@@ -201,4 +203,5 @@ def build_collator(args: DataArguments, tokenizer: PreTrainedTokenizerBase) -> P
         random_replace_prob=args.random_replace_prob,
         whole_word_mask=args.whole_word_mask,
         max_predictions_per_seq=args.max_predictions_per_seq,
+        pack_to=pack_to,
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch.utils.data import Dataset, Sampler
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch.utils.data import DataLoader, Dataset, Sampler
+from transformers import DataCollator, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
@@ -21,10 +21,12 @@ logger = logging.get_logger(__name__)
 
 class PreTrainingTrainer(Trainer):
     """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, tells the training
-    set which epoch begins, and on Ctrl-C ends the step, saves a checkpoint and stops."""
+    set which epoch begins, and on Ctrl-C ends the step, saves a checkpoint and stops. `train_collator` takes the place
+    of `data_collator` in training alone."""
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args, train_collator: DataCollator | None = None, **kwargs):
         super().__init__(*args, **kwargs)
+        self.train_collator = train_collator or self.data_collator
         self._loss_sums: dict[str, torch.Tensor] = {}
         self._interrupt = InterruptCallback()
         self.add_callback(SetEpochCallback)
@@ -38,6 +40,13 @@ class PreTrainingTrainer(Trainer):
     def interrupted(self) -> bool:
         """Whether a Ctrl-C ended the training."""
         return self._interrupt.interrupted
+
+    def get_train_dataloader(self) -> DataLoader:
+        evaluating, self.data_collator = self.data_collator, self.train_collator
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = evaluating
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)

@@ -62,12 +62,17 @@ def build_trainer(
     set_seed(args.seed)
     two_objectives = data.sentence_objective != "none"
     model = (ScratchBertForPreTraining if two_objectives else ScratchBertForMaskedLM)(config)
+    if args.bf16_by_default:
+        logger.info("Precision: bf16 autocast, as this CPU multiplies in bf16; --bf16 false for fp32")
     logger.info(f"Model: {model_args.preset}, vocabulary of {entries:,}, {model.num_parameters():,} parameters")
     metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), two_objectives)
     trainer = PreTrainingTrainer(
         model=model,
         args=args,
         data_collator=build_collator(data_args, data.tokenizer),
+        train_collator=build_collator(
+            data_args, data.tokenizer, pack_to=data.max_seq_length if data_args.pack_sequences else None
+        ),
         train_dataset=data.train_dataset,
         eval_dataset=data.eval_dataset,
         processing_class=data.tokenizer,
