@@ -543,7 +543,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             longest=max(sequences.lengths, default=0),
         )
         plain = sequences.attention is None and sequences.positions is None and seq_idx is None
-        return None if plain else sequences
+        return None if plain or not sequences.lengths else sequences  # no lengths: there is nothing but padding
 
 
 @dataclass

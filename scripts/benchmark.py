@@ -24,7 +24,15 @@ import numpy as np
 import torch
 import transformers
 from torch.utils.data import Dataset
-from transformers import BertConfig, BertForPreTraining, BertModel, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    BertModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
 from scratch_bert.arguments import option, parse_arguments
@@ -62,7 +70,7 @@ class BenchmarkArguments:
     attention: str = option("sdpa", "Attention implementation of both sides.")
     compile: bool = option(False, "Compile both models with torch.compile.")
     device: str = option("auto", "auto: a GPU if there is one. Or any name that torch knows.")
-    repeats: int = option(10, "Steps to time on each side, after a warm-up.")
+    repeats: int = option(8, "Steps to time on each side, after a warm-up.")
     suite: bool = option(
         False, "Run all cases of the table in docs/performance.md; other options but device are left."
     )
@@ -76,19 +84,22 @@ class BenchmarkArguments:
 
 
 def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
+    """The cases of docs/performance.md: those of the mode `trainer`, or all others."""
+    batch_sizes = {"tiny": 64, "mini": 64, "base": 32}
+    models = [("bf16", "tiny"), ("bf16", "mini"), ("bf16", "base"), ("fp32", "mini")]
+    if args.mode == "trainer":
+        models = [("bf16", "mini"), ("bf16", "base")]
+    else:
+        args = replace(args, mode="train")
     cases = [
-        {"preset": preset, "precision": precision, "fill": fill}
-        for precision, presets in (("bf16", ("tiny", "mini", "base")), ("fp32", ("mini",)))
-        for preset in presets
+        replace(args, precision=precision, preset=preset, fill=fill, batch_size=batch_sizes[preset])
+        for precision, preset in models
         for fill in (1.0, 0.5)
     ]
-    cases += [
-        {"preset": preset, "fill": fill, "mode": "trainer", "repeats": 30}
-        for preset in ("mini", "base")
-        for fill in (1.0, 0.5)
-    ]
-    cases += [{"preset": "base", "mode": "inference", "length": 512, "fill": 0.0}]
-    return [replace(args, suite=False, **case) for case in cases]
+    if args.mode == "train":
+        inference = replace(args, preset="base", mode="inference", length=512, fill=0.0, batch_size=32)
+        cases += [replace(inference, precision=precision) for precision in ("bf16", "fp32")]
+    return cases
 
 
 # ------------------------------------------------------------------------------------------------------- the rows
@@ -238,6 +249,7 @@ def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]
             trainer = Trainer(
                 build_model(name, args), arguments, lambda rows: rows[0], RowsOf(batches), callbacks=[times]
             )
+            trainer.remove_callback(PrinterCallback)
             trainer.train()
         seconds[name] = np.diff(times.ends[WARM_UP - 1 :]).tolist()
     return seconds
@@ -286,17 +298,11 @@ def resident_peak() -> int:
 def peak_memory(name: str, args: BenchmarkArguments) -> int:
     """Bytes that building a model and three steps take at their peak. To be called in a process of its own."""
     batches = make_batches(replace(args, repeats=1))
-    if args.device != "cpu":
-        side = Side(name, args)
-    else:
-        torch.ones(2, 2) @ torch.ones(2, 2)
-        before = resident_peak()
-        side = Side(name, args)
+    before = resident_peak()
+    side = Side(name, args)
     for batch in batches:
         side.step(batch)
-    if args.device != "cpu":
-        return torch.cuda.max_memory_allocated()
-    return resident_peak() - before
+    return resident_peak() - before if args.device == "cpu" else torch.cuda.max_memory_allocated()
 
 
 def in_own_process(function, *arguments):

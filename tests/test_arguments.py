@@ -1,4 +1,5 @@
 import pytest
+import torch
 
 from scratch_bert.arguments import (
     DataArguments,
@@ -11,6 +12,17 @@ from scratch_bert.arguments import (
 
 def parse(*argv):
     return parse_arguments(ModelArguments, DataArguments, PretrainingArguments, description="", argv=list(argv))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_bf16_is_the_default_where_the_cpu_has_it_and_can_be_asked_for_anywhere(native, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
+    args = parse()[2]
+    assert args.bf16 is args.bf16_by_default is native
+    for flags, expected in ((["--bf16"], True), (["--bf16", "false"], False), (["--fp16_full_eval"], native)):
+        args = parse(*flags)[2]
+        assert args.bf16 is expected and args.use_cpu
+        assert args.bf16_by_default == (native and "--bf16" not in flags)
 
 
 def test_overrides_have_the_types_of_yaml():

@@ -42,9 +42,11 @@ def make_both(auto_class, size="small", attention="sdpa", **options):
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("unpad_inputs", [True, False])
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_outputs_losses_and_gradients(auto_class, attention, size):
+def test_outputs_losses_and_gradients(auto_class, unpad_inputs, attention, size):
     bert, ours = make_both(auto_class, size, attention)
+    ours.config.unpad_inputs = unpad_inputs
     batch = make_batch(auto_class, rows=5, length=37)
     options = {"output_hidden_states": True, "output_attentions": attention == "eager"}
     theirs, mine = bert(**batch, **options), ours(**batch, **options)

@@ -22,7 +22,7 @@ def small_corpus(documents, tokenizer):
     return TokenizedCorpus.from_documents([document for document in documents if len(document) < 20][:12], tokenizer)
 
 
-def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, **options):
+def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_to=None, **options):
     torch.manual_seed(0)
     config = ScratchBertConfig(
         **{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 64},
@@ -42,6 +42,7 @@ def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, **opt
             **options,
         ),
         data_collator=PreTrainingCollator(tokenizer),
+        train_collator=PreTrainingCollator(tokenizer, pack_to=pack_to),
         train_dataset=SentencePairDataset(corpus, tokenizer, max_seq_length=64),
         processing_class=tokenizer,
         callbacks=list(callbacks),
@@ -224,3 +225,18 @@ def test_batches_of_similar_length_in_every_epoch(workers, small_corpus, tokeniz
     )
     trainer.train()
     assert len(spread.epochs) == 2 and max(spread.epochs) < 0.3
+
+
+def test_packed_training_logs_the_losses_of_unpacked_training_and_evaluates_unpacked(
+    small_corpus, tokenizer, tmp_path
+):
+    logs = []
+    for name, pack_to in (("unpacked", None), ("packed", 128)):
+        trainer = make_trainer(tmp_path / name, small_corpus, tokenizer, dropout=0.0, pack_to=pack_to, bf16=False)
+        batches = [len(batch["input_ids"]) for batch in trainer.get_train_dataloader()]
+        assert ("seq_idx" in next(iter(trainer.get_train_dataloader()))) == (pack_to is not None)
+        assert "seq_idx" not in next(iter(trainer.get_eval_dataloader(trainer.train_dataset)))
+        trainer.train()
+        logs.append([(log["mlm_loss"], log["nsp_loss"]) for log in trainer.state.log_history if "mlm_loss" in log])
+    assert min(batches) < 8
+    np.testing.assert_allclose(logs[0], logs[1], rtol=0, atol=1e-4)
