@@ -1,7 +1,7 @@
 """The configuration of a scratch_bert model, its presets and the map of its Auto classes.
 
-This file and `modeling_scratch_bert.py` travel with every checkpoint, so they import nothing but torch, transformers
-and huggingface_hub, which transformers itself stands on.
+This file, `modeling_scratch_bert.py` and `operations_scratch_bert.py` travel with every checkpoint, so they import
+nothing but torch, transformers and huggingface_hub, which transformers itself stands on.
 """
 
 from typing import Any

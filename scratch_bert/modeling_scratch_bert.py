@@ -439,8 +439,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager attention
     only) each layer's weights (B, A, S, S). What stands at padding is undefined, but finite.
 
-    Padding is not computed (`unpad_inputs`, or the config's field of that name), save by attention that has no way without it: eager, and sdpa on
-    a GPU with dropout or in fp32. Under torch.compile and torch.export, whose shapes must be static, it is.
+    Padding is not computed (`unpad_inputs`, or the config's field of that name), save by attention that cannot do
+    without it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens.
+    Under torch.compile and torch.export, whose shapes must be static, it is computed.
 
     Raises `ValueError` for rows longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
@@ -498,8 +499,11 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 
         last, hidden_states, pooled = outputs.last_hidden_state, outputs.hidden_states, None
         if self.pooler is not None and seq_idx is not None:
-            first = first_tokens(attention_mask, seq_idx) if sequences is None else sequences.first_tokens(last.device)
-            pooled = self.pooler(last[first][:, None])  # (N, H)
+            if sequences is None:
+                first = last[first_tokens(attention_mask, seq_idx)]
+            else:
+                first = last[0, sequences.bounds(last.device)[:-1]]
+            pooled = self.pooler(first[:, None])  # (N, H)
         if sequences is not None:
             last = sequences.pad(last)  # (1, T, H) → (B, S, H)
             hidden_states = hidden_states and (*map(sequences.pad, hidden_states[:-1]), last)
@@ -539,6 +543,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             self.config._attn_implementation,
             device,
             dtype=torch.get_autocast_dtype(device.type) if autocast else self.dtype,
+            head_dim=self.config.head_dim or self.config.hidden_size // self.config.num_attention_heads,
             dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
             longest=max(sequences.lengths, default=0),
         )
@@ -878,7 +883,7 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         )
 
 
-# The models of AUTO_MAP by their Auto class. `save_pretrained` copies this file and the configuration beside the
+# The models of AUTO_MAP by their Auto class. `save_pretrained` copies this file and those it imports from beside the
 # weights of each, because it is registered here.
 AUTO_MODELS = {
     auto_class: globals()[reference.split(".")[1]]

@@ -13,7 +13,12 @@ from itertools import accumulate
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.nn.attention.varlen import varlen_attn
+
+
+try:
+    from torch.nn.attention.varlen import varlen_attn
+except ImportError:  # checkpoints are opened with older versions of PyTorch, too
+    varlen_attn = None
 
 
 @dataclass
@@ -29,6 +34,7 @@ class Sequences:
     lengths: list[int]
     positions: torch.Tensor | None = None
     attention: Callable | None = None
+    _bounds: torch.Tensor | None = None
 
     @classmethod
     def find(cls, attention_mask: torch.Tensor, seq_idx: torch.Tensor | None = None) -> "Sequences":
@@ -52,27 +58,26 @@ class Sequences:
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
         """(B, S, …) → (1, T, …): one row, so that what takes rows takes it as well."""
         flat = padded.flatten(0, 1)
-        return (flat if self.positions is None else flat.index_select(0, self.positions))[None]
+        return (flat if self.positions is None else flat.index_select(0, self.positions.to(flat.device)))[None]
 
     def pad(self, unpadded: torch.Tensor) -> torch.Tensor:
         """(1, T, …) → (B, S, …), 0 at padding."""
         flat = unpadded[0]
         if self.positions is not None:
             padded = flat.new_zeros((self.shape[0] * self.shape[1], *flat.shape[1:]))
-            flat = padded.index_copy(0, self.positions, flat)
+            flat = padded.index_copy(0, self.positions.to(flat.device), flat)
         return flat.unflatten(0, self.shape)
+
+    def bounds(self, device: torch.device) -> torch.Tensor:
+        """Where each sequence begins among the T tokens, and where the last ends: (N + 1,) int32."""
+        if self._bounds is None or self._bounds.device != device:  # kept, as each layer asks for it
+            self._bounds = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=device)
+        return self._bounds
 
     def flash_attention_kwargs(self, device: torch.device) -> dict:
         """What transformers' flash attention takes for a row of many sequences."""
-        bounds = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=device)  # (N + 1,)
-        longest = max(self.lengths, default=0)
+        bounds, longest = self.bounds(device), max(self.lengths)
         return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
-
-    def first_tokens(self, device: torch.device) -> tuple[int, torch.Tensor]:
-        """Where the sequences begin in what is unpadded, as an index: (N,) in the only row."""
-        return 0, torch.tensor(
-            [0, *accumulate(self.lengths[:-1])] if self.lengths else [], dtype=torch.long, device=device
-        )
 
 
 # ------------------------------------------------------------------------------------------------------- dropout
@@ -170,7 +175,7 @@ def attend_on_gpu(
 
 
 def find_attention(
-    implementation: str, device: torch.device, dtype: torch.dtype, dropout: float, longest: int
+    implementation: str, device: torch.device, dtype: torch.dtype, head_dim: int, dropout: float, longest: int
 ) -> Callable | None:
     """The attention that takes sequences without padding where transformers' `implementation` would run.
 
@@ -181,8 +186,10 @@ def find_attention(
         return None
     if device.type == "cpu":
         return attend_on_cpu if longest <= 1024 else None
-    half = dtype in (torch.float16, torch.bfloat16)
-    return attend_on_gpu if device.type == "cuda" and half and dropout == 0 else None
+    fits = dropout == 0 and dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
+    if device.type == "cuda" and fits and varlen_attn is not None and torch.version.hip is None:
+        return attend_on_gpu if torch.cuda.get_device_capability(device) >= (8, 0) else None
+    return None
 
 
 # ------------------------------------------------------------------------------------------------- cross entropy

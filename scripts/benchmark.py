@@ -23,7 +23,6 @@ import datasets
 import numpy as np
 import torch
 import transformers
-from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
     BertForPreTraining,
@@ -72,8 +71,9 @@ class BenchmarkArguments:
     device: str = option("auto", "auto: a GPU if there is one. Or any name that torch knows.")
     repeats: int = option(8, "Steps to time on each side, after a warm-up.")
     suite: bool = option(
-        False, "Run all cases of the table in docs/performance.md; other options but device are left."
+        False, "Run the cases of the table in docs/performance.md: those of --mode trainer, or all others."
     )
+    profile: bool = option(False, "Show instead what a step's time goes to, on the CPU.")
     json: bool = option(False, "Print the figures as JSON, and nothing else.")
 
     def __post_init__(self):
@@ -206,19 +206,6 @@ def time_steps(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]])
     return seconds
 
 
-class RowsOf(Dataset):
-    """The rows of batches, one by one, for Trainer to put together again."""
-
-    def __init__(self, batches: list[dict[str, torch.Tensor]]):
-        self.batches = batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return self.batches[index]
-
-
 class StepTimes(TrainerCallback):
     def __init__(self):
         self.ends = []
@@ -246,13 +233,52 @@ def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]
                 dataloader_pin_memory=args.device != "cpu",
                 disable_tqdm=True,
             )
-            trainer = Trainer(
-                build_model(name, args), arguments, lambda rows: rows[0], RowsOf(batches), callbacks=[times]
-            )
+            model = build_model(name, args)
+            trainer = Trainer(model, arguments, lambda rows: rows[0], train_dataset=batches, callbacks=[times])
             trainer.remove_callback(PrinterCallback)
             trainer.train()
         seconds[name] = np.diff(times.ends[WARM_UP - 1 :]).tolist()
     return seconds
+
+
+# -------------------------------------------------------------------------------------------- what the time goes to
+
+KINDS = {
+    "matrix products": r"mm$|scaled_dot_product|linear",
+    "random numbers, dropout": r"bernoulli|random_|dropout|::ge",
+    "softmax, cross entropy": r"softmax|nll|exp|log|cross_?entropy",
+    "norms, activations": r"layer_norm|gelu|tanh",
+    "sums, products of elements": r"::(mul|add|sub|div|neg|sum)_?$",
+    "copies, conversions, memory": r"copy|fill|zero|empty|index|gather|scatter|embedding|cat$|clone|masked",
+    "optimizer": r"adamw|Optimizer",
+}
+OTHER = "views, autograd, Python"
+
+
+def time_shares(name: str, args: BenchmarkArguments) -> dict[str, float]:
+    """The shares of a step's time that the kinds of operation take."""
+    side, batches = Side(name, args), make_batches(args)
+    for batch in batches[:WARM_UP]:
+        side.step(batch)
+    seconds = sum(side.step(batch) for batch in batches[WARM_UP:])
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        for batch in batches[WARM_UP:]:
+            side.step(batch)
+    shares = dict.fromkeys(KINDS, 0.0)
+    for event in profile.key_averages():
+        kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, event.key)), None)
+        if kind is not None:
+            shares[kind] += event.self_cpu_time_total / 1e6 / seconds
+    return shares | {OTHER: 1 - sum(shares.values())}
+
+
+def profile_table(args: BenchmarkArguments) -> str:
+    shares = {name: time_shares(name, args) for name in SIDES}
+    lines = [f"| {args.preset}, {args.precision} | " + " | ".join(SIDES) + " |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| {kind} | " + " | ".join(f"{shares[name][kind]:.0%}" for name in SIDES) + " |" for kind in shares[SIDES[0]]
+    ]
+    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------- what it is held against
@@ -338,15 +364,9 @@ HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s |
 
 
 def table_row(result: dict) -> str:
-    rows = (
-        "mixed rows"
-        if result["fill"] == 0
-        else f"rows {result['fill']:.0%} full"
-        if result["fill"] < 1
-        else "full rows"
-    )
-    case = f"{result['mode']}: {result['preset']}, {result['precision']}, {rows} of {result['length']}"
-    cells = [case + (", compiled" if result["compile"] else "")]
+    rows = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
+    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} rows of {result['length']}"
+    cells = [f"{case}, {'prepared' if result['prepared_data'] else rows}{', compiled' * result['compile']}"]
     for name in SIDES:
         side = result[name]
         memory = f"{side['peak_memory_mib']:,.0f}" if "peak_memory_mib" in side else ""
@@ -357,6 +377,9 @@ def table_row(result: dict) -> str:
 def main() -> None:
     (args,) = parse_arguments(BenchmarkArguments, description=__doc__)
     transformers.utils.logging.set_verbosity_error()
+    if args.profile:
+        print(profile_table(args))
+        return
     cases = suite(args) if args.suite else [args]
     device = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{platform.machine()} CPU"
     peaks = {precision: matrix_peak(args.device, precision) for precision in {case.precision for case in cases}}

@@ -9,6 +9,7 @@ from scratch_bert.operations_scratch_bert import (
     Sequences,
     apply_dropout,
     attend_on_cpu,
+    attend_on_gpu,
     cross_entropy_sum,
     find_attention,
     random_ones,
@@ -127,16 +128,23 @@ def test_sequences_of_packed_rows():
     seq_idx = torch.tensor([[0, 0, 1, 2, 0], [0, 1, 1, 1, 1]])
     sequences = Sequences.find(mask, seq_idx)
     assert sequences.lengths == [2, 1, 1, 1, 4]
-    row, first = sequences.first_tokens(mask.device)
-    assert (row, first.tolist()) == (0, [0, 2, 3, 4, 5])
+    assert sequences.bounds(mask.device).tolist() == [0, 2, 3, 4, 5, 9]
 
 
-def test_only_attention_that_can_do_without_padding_does():
-    cpu = torch.device("cpu")
-    assert find_attention("sdpa", cpu, torch.float32, dropout=0.1, longest=512) is attend_on_cpu
-    assert find_attention("sdpa", cpu, torch.float32, dropout=0.1, longest=4096) is None
-    assert find_attention("eager", cpu, torch.float32, dropout=0.1, longest=512) is None
-    gpu = torch.device("cuda")
-    assert find_attention("sdpa", gpu, torch.bfloat16, dropout=0.0, longest=512) is not None
-    assert find_attention("sdpa", gpu, torch.bfloat16, dropout=0.1, longest=512) is None
-    assert find_attention("sdpa", gpu, torch.float32, dropout=0.0, longest=512) is None
+@pytest.mark.parametrize(
+    ("found", "options"),
+    [
+        (attend_on_cpu, {}),
+        (None, {"longest": 4096}),
+        (None, {"implementation": "eager"}),
+        (attend_on_gpu, {"device": "cuda", "dtype": torch.bfloat16, "dropout": 0.0}),
+        (None, {"device": "cuda", "dtype": torch.bfloat16}),
+        (None, {"device": "cuda", "dropout": 0.0}),
+        (None, {"device": "cuda", "dtype": torch.float16, "dropout": 0.0, "head_dim": 20}),
+    ],
+)
+def test_attention_without_padding_is_found_where_there_is_one(found, options, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    usual = {"implementation": "sdpa", "dtype": torch.float32, "head_dim": 64, "dropout": 0.1, "longest": 512}
+    options = {"device": "cpu", **usual, **options}
+    assert find_attention(**options | {"device": torch.device(options["device"])}) is found
