@@ -123,11 +123,6 @@ class DataArguments:
     random_replace_prob: float = option(0.1, "Share of these that a random token replaces; the others stay.")
     whole_word_mask: bool = option(False, "Choose and replace all pieces of a word together.")
     max_predictions_per_seq: int | None = option(None, "Tokens to predict in a row, at most.")
-    pack_sequences: bool = option(
-        False,
-        "Put the rows of a training batch together into fewer rows of max_seq_length. Where padding costs, which is on "
-        "GPUs and under torch_compile: elsewhere it is left out in any case.",
-    )
 
     def __post_init__(self):
         sources = [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
@@ -178,6 +173,11 @@ class PretrainingArguments(TrainingArguments):
     save_steps: float = option(500, "Steps between checkpoints.")
     save_total_limit: int | None = option(2, "Checkpoints to keep.")
     logging_steps: float = option(100, "Steps between log lines.")
+    pack_sequences: bool = option(
+        False,
+        "Put the rows of a training batch together into fewer rows of max_seq_length. Where padding costs, which is on "
+        "GPUs and under torch_compile: elsewhere it is left out in any case.",
+    )
     bf16: bool | None = option(
         None,
         "bf16 autocast instead of fp32. Without it: on CPUs that multiply in bf16; on GPUs it must be asked for.",

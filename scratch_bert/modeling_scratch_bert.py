@@ -421,6 +421,25 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
             init.copy_(module.weight, module.table())
 
 
+def is_padding_mask(attention_mask: object) -> bool:
+    """Whether it is (B, S), and not one that says which tokens may look at which, (B, 1, S, S) or flex attention's."""
+    return torch.is_tensor(attention_mask) and attention_mask.dim() == 2
+
+
+def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[int, int]) -> None:
+    """Raise `ValueError` or `IndexError` for numbers that do not tell the sequences of packed rows apart."""
+    check_shape("seq_idx", seq_idx, shape)
+    check_range("seq_idx", seq_idx, shape[1], "length of a row")
+    if not is_padding_mask(attention_mask):
+        raise ValueError(
+            "seq_idx needs an attention_mask of shape (B, S), or none: it says itself who may look where."
+        )
+    if seq_idx.device.type == "cpu" and not torch.compiler.is_compiling():
+        numbers = seq_idx.masked_fill(attention_mask == 0, 0).cummax(1).values
+        if (numbers > seq_idx).logical_and(attention_mask != 0).any():
+            raise ValueError("seq_idx must not fall within a row: number its sequences 0, 1, 2, … from left to right.")
+
+
 def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
     """Where the sequences of packed rows begin, (B, S) bool, from their mask and numbers, (B, S) each."""
     numbers = seq_idx.masked_fill(attention_mask == 0, -1)
@@ -433,15 +452,17 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     Inputs, here and in every head: `input_ids` (B, S) or `inputs_embeds` (B, S, H); `attention_mask` (B, S), 0 at
     padding, or (B, 1, S, S), True where a token may look, or a number to add to the scores; `token_type_ids` (B, S),
     the segment; `position_ids` (B, S) or (1, S). For rows that each pack several sequences, `seq_idx` (B, S) numbers
-    these from 0 in each row: tokens see their own sequence only. Give `position_ids` that restart with them, too.
+    these in each row, ascending from 0: tokens see their own sequence only. Give `position_ids` that restart with
+    them, too.
 
     Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed rows, in their order; with
     `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager attention
     only) each layer's weights (B, A, S, S). What stands at padding is undefined, but finite.
 
     Padding is not computed (`unpad_inputs`, or the config's field of that name), save by attention that cannot do
-    without it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens.
-    Under torch.compile and torch.export, whose shapes must be static, it is computed.
+    without it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens. It
+    is computed under torch.compile and torch.export, whose shapes must be static, and, for the pooler, in batches with
+    rows that begin with padding.
 
     Raises `ValueError` for rows longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
@@ -477,10 +498,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         if torch.is_tensor(attention_mask) and attention_mask.dim() != 4:
             check_shape("attention_mask", attention_mask, shape)
         if seq_idx is not None:
-            check_shape("seq_idx", seq_idx, shape)
-            check_range("seq_idx", seq_idx, shape[1], "length of a row")
             if attention_mask is None:
                 attention_mask = torch.ones_like(seq_idx)
+            check_packing(seq_idx, attention_mask, shape)
 
         sequences = None
         if self.config.unpad_inputs if unpad_inputs is None else unpad_inputs:
@@ -506,7 +526,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             pooled = self.pooler(first[:, None])  # (N, H)
         if sequences is not None:
             last = sequences.pad(last)  # (1, T, H) → (B, S, H)
-            hidden_states = hidden_states and (*map(sequences.pad, hidden_states[:-1]), last)
+            if hidden_states is not None:  # None stands for those that were not asked for
+                hidden_states = tuple(states if states is None else sequences.pad(states) for states in hidden_states)
         if self.pooler is not None and seq_idx is None:
             pooled = self.pooler(last)  # (B, H)
         return BaseModelOutputWithPooling(
@@ -519,6 +540,12 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 
     def make_mask(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None):
         """What the attention implementation takes, or None if all tokens may look everywhere."""
+        implementation = self.config._attn_implementation
+        if seq_idx is not None and implementation not in ("eager", "sdpa", "flex_attention"):
+            raise ValueError(
+                f"With {implementation}, packed rows (seq_idx) cannot be told apart where padding is computed, as with "
+                "unpad_inputs=False or torch.compile. Take the attention implementation sdpa."
+            )
         return create_bidirectional_mask(
             config=self.config,
             inputs_embeds=embeddings,
@@ -532,7 +559,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         """Where the real tokens are; None if the batch is to be computed as it is."""
         shape, device = tuple(position_ids.shape), position_ids.device
         static = torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
-        if static or (attention_mask is not None and attention_mask.dim() == 4):
+        if static or not (attention_mask is None or is_padding_mask(attention_mask)):
             return None
         if attention_mask is None:
             sequences = Sequences(shape, [shape[1]] * shape[0])
@@ -542,13 +569,15 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         sequences.attention = find_attention(
             self.config._attn_implementation,
             device,
-            dtype=torch.get_autocast_dtype(device.type) if autocast else self.dtype,
+            dtype=torch.get_autocast_dtype(device.type) if autocast else self.embeddings.word_embeddings.weight.dtype,
             head_dim=self.config.head_dim or self.config.hidden_size // self.config.num_attention_heads,
             dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
             longest=max(sequences.lengths, default=0),
         )
         plain = sequences.attention is None and sequences.positions is None and seq_idx is None
-        return None if plain or not sequences.lengths else sequences  # no lengths: there is nothing but padding
+        # The pooler reads the first token, and BERT's does even where that is padding.
+        pools_padding = sequences.padded_left and self.pooler is not None and seq_idx is None
+        return None if plain or pools_padding or not sequences.lengths else sequences
 
 
 @dataclass
@@ -618,7 +647,7 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
     """Both of BERT's objectives (paper, section 3.1): masked words and next sentence.
 
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
-    from elsewhere; for packed rows (B, K), -100 where a row has fewer than K sequences. Either may be given alone;
+    from elsewhere; for packed rows (B, K), -100 only where a row has fewer than K sequences. Either may be given alone;
     `loss` is the sum of the losses that have labels.
     """
 
@@ -641,10 +670,13 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         labels: torch.Tensor | None = None,
         next_sentence_label: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        seq_idx: torch.Tensor | None = None,
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
         labelled = self.find_labelled(labels)
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        if next_sentence_label is not None and next_sentence_label.dim() == 2:
+            next_sentence_label = next_sentence_label[next_sentence_label != -100]  # (B, K) → (N,)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         prediction_logits, mlm_loss = self.predict_words(
             outputs.last_hidden_state, labels, labelled, num_items_in_batch
@@ -653,8 +685,6 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
         nsp_loss, loss = None, mlm_loss
         if next_sentence_label is not None:
-            if next_sentence_label.dim() == 2:
-                next_sentence_label = next_sentence_label[next_sentence_label != -100]  # (B, K) → (N,)
             nsp_loss = cross_entropy(seq_relationship_logits, next_sentence_label, name="next_sentence_label")
             if labels is not None and num_items_in_batch is not None:
                 # Trainer tells how many masked tokens a step has, not how many rows: this micro-batch's share of the
@@ -693,10 +723,11 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        seq_idx: torch.Tensor | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
         labelled = self.find_labelled(labels)
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         logits, loss = self.predict_words(outputs.last_hidden_state, labels, labelled, num_items_in_batch)
         return MaskedLMOutput(
@@ -728,9 +759,11 @@ class ScratchBertForOneTask(ScratchBertPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
+        seq_idx: torch.Tensor | None = None,
         **kwargs,
     ) -> ModelOutput:
-        outputs = self.encode(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, **kwargs)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
+        outputs = self.encode(*inputs, **kwargs)
         logits = self.compute_logits(outputs)
         return self.output_type(
             loss=None if labels is None else self.compute_loss(logits, labels, num_items_in_batch),
@@ -817,7 +850,7 @@ class ScratchBertForMultipleChoice(ScratchBertForOneTask):
         self.post_init()
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
-        ids, *_, embeddings = inputs
+        ids, *_, embeddings, _ = inputs
         if (ids is None or ids.dim() != 3) and (embeddings is None or embeddings.dim() != 4):
             raise ValueError("The model takes input_ids of shape (B, C, S) or inputs_embeds of shape (B, C, S, H).")
         rows, choices = (ids if ids is not None else embeddings).shape[:2]
@@ -862,7 +895,7 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
             kwargs["unpad_inputs"] = False
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         logits = self.qa_outputs(outputs.last_hidden_state)  # (B, S, 2)
-        if not with_loss and attention_mask is not None and attention_mask.dim() == 2:
+        if not with_loss and is_padding_mask(attention_mask):
             logits = logits.masked_fill(attention_mask[..., None] == 0, torch.finfo(logits.dtype).min)
         start_logits, end_logits = (side.contiguous() for side in logits.unbind(-1))  # (B, S) each
         loss = None

@@ -1,8 +1,9 @@
 """The operations that let the model compute only what counts: no padding, no copy that a large tensor can do without.
 
-They give what plain PyTorch gives. On the CPU, PyTorch spends most of a BERT step's time outside of matrix products:
-it draws dropout masks one number at a time, and writes tensors larger than the caches many times over. Dimensions are
-those of the model's file, and:
+They give what plain PyTorch gives, in the precision of the step: under bf16 autocast, attention on the CPU stays in
+bf16, where PyTorch's converts to fp32. On the CPU, PyTorch spends most of a BERT step's time outside of matrix
+products: it draws dropout masks one number at a time, and writes tensors larger than the caches many times over.
+Dimensions are those of the model's file, and:
     T  real tokens in the batch     N  sequences in the batch     n  tokens of one sequence
 """
 
@@ -26,21 +27,23 @@ class Sequences:
     """Where the real tokens of a batch are, and which of them make up a sequence, so that nothing else is computed.
 
     `shape` is (B, S), `lengths` are the tokens of each of the N sequences in the order of the rows, and `positions`
-    (T,) where the tokens stand in the flattened batch; None if all are real. `attention` takes them as they are; None
+    (T,) where the tokens stand in the flattened batch; None if all are real. `padded_left` says whether there is a row
+    that begins with padding. `attention` takes them as they are; None
     if none does, so that query, key and value must be padded for it.
     """
 
     shape: tuple[int, int]
     lengths: list[int]
     positions: torch.Tensor | None = None
+    padded_left: bool = False
     attention: Callable | None = None
     _bounds: torch.Tensor | None = None
 
     @classmethod
     def find(cls, attention_mask: torch.Tensor, seq_idx: torch.Tensor | None = None) -> "Sequences":
-        """From a mask (B, S), not 0 at real tokens, and numbers (B, S) of the sequences within each row, from 0.
+        """From a mask (B, S), not 0 at real tokens, and numbers (B, S) of the sequences within each row, ascending.
 
-        Without numbers, a row is a sequence. The host waits for the device once, for the lengths.
+        Without numbers, a row is a sequence. The host waits for the device once, for the counts.
         """
         real = attention_mask.bool()
         if seq_idx is None:
@@ -48,12 +51,14 @@ class Sequences:
         else:
             counts = torch.zeros(real.shape, dtype=torch.long, device=real.device)
             counts.scatter_add_(1, seq_idx.long(), real.long())
-        lengths = [length for length in counts.flatten().tolist() if length > 0]
+        padded_left = (real.any(1) & ~real[:, 0]).any()
+        *counts, padded_left = torch.cat([counts.flatten(), padded_left[None]]).tolist()
+        lengths = [length for length in counts if length > 0]
         tokens = sum(lengths)
         positions = None
         if tokens < real.numel():
             positions = torch.nonzero_static(real.flatten(), size=tokens)[:, 0]  # (T,)
-        return cls(tuple(real.shape), lengths, positions)
+        return cls(tuple(real.shape), lengths, positions, bool(padded_left))
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
         """(B, S, …) → (1, T, …): one row, so that what takes rows takes it as well."""
@@ -180,14 +185,16 @@ def find_attention(
     """The attention that takes sequences without padding where transformers' `implementation` would run.
 
     None if there is none: eager attention returns weights (B, A, S, S); on a GPU, PyTorch's takes no dropout and no
-    fp32; on a CPU, the weights of long sequences take much memory, which sdpa does without.
+    fp32; on a CPU, the weights of long sequences take much memory, which sdpa can do without.
     """
     if implementation != "sdpa":
         return None
     if device.type == "cpu":
-        return attend_on_cpu if longest <= 1024 else None
+        keeps_weights_that_sdpa_does_not = torch.is_grad_enabled() and dropout == 0
+        return attend_on_cpu if longest <= (256 if keeps_weights_that_sdpa_does_not else 1024) else None
+    flash = torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
     fits = dropout == 0 and dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
-    if device.type == "cuda" and fits and varlen_attn is not None and torch.version.hip is None:
+    if device.type == "cuda" and flash and fits and varlen_attn is not None and torch.version.hip is None:
         return attend_on_gpu if torch.cuda.get_device_capability(device) >= (8, 0) else None
     return None
 
@@ -230,6 +237,6 @@ def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, ignore_index: 
     """Cross entropy in fp32 of logits (N, V) and labels (N,), summed over the labels other than `ignore_index`."""
     # What fits in a CPU's cache; on a GPU, what keeps it busy.
     elements = 2**19 if logits.device.type == "cpu" else 2**26
-    if logits.numel() <= elements or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or logits.numel() <= elements:
         return F.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
     return ChunkedCrossEntropy.apply(logits, labels, ignore_index, max(1, elements // logits.shape[-1]))

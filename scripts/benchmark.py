@@ -2,7 +2,7 @@
 """Measure the speed and the memory of scratch_bert beside transformers' BERT: same weights, same batches, in turns.
 
 A training step is forward, backward and fused AdamW for both pretraining objectives, with the dropout of the presets
-and 15% of the tokens to predict. Speeds are medians over --repeats steps and count real tokens, no padding. The share
+and 15% of the tokens to predict. Speeds are medians of --repeats steps and count real tokens, no padding. The share
 of the matrix peak (MFU) counts the products that the objectives need, three times in training (one forward, two
 backward), over the best speed at which this machine multiplies matrices in that precision. Memory is the peak of a
 process of its own, less what it had before the model was built; on a GPU, that of its allocator."""
@@ -12,6 +12,7 @@ import multiprocessing
 import platform
 import re
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -68,7 +69,7 @@ class BenchmarkArguments:
     precision: str = option("bf16", "bf16: autocast. fp32: no autocast.", choices=["bf16", "fp32"])
     attention: str = option("sdpa", "Attention implementation of both sides.")
     compile: bool = option(False, "Compile both models with torch.compile.")
-    device: str = option("auto", "auto: a GPU if there is one. Or any name that torch knows.")
+    device: str = option("auto", "auto: a GPU if there is one.", choices=["auto", "cpu", "cuda"])
     repeats: int = option(8, "Steps to time on each side, after a warm-up.")
     suite: bool = option(
         False, "Run the cases of the table in docs/performance.md: those of --mode trainer, or all others."
@@ -80,7 +81,9 @@ class BenchmarkArguments:
         if not 0 <= self.fill <= 1:
             raise ValueError(f"fill must be between 0 and 1, got {self.fill}.")
         if self.device == "auto":
-            self.device = str(torch.accelerator.current_accelerator() or "cpu")
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        if self.mode == "trainer" and self.device == "cuda" and torch.cuda.device_count() > 1:
+            raise ValueError("Trainer would use all GPUs: choose one with CUDA_VISIBLE_DEVICES.")
 
 
 def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
@@ -147,7 +150,16 @@ def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
         order = np.random.default_rng(0).permutation(len(rows)).tolist() * (count * args.batch_size // len(rows) + 1)
         examples = [rows[index] for index in order[: count * args.batch_size]]
     collator = PreTrainingCollator(tokenizer)
-    return [collator(examples[start : start + args.batch_size]) for start in range(0, len(examples), args.batch_size)]
+    batches = [
+        collator(examples[start : start + args.batch_size]) for start in range(0, len(examples), args.batch_size)
+    ]
+    if args.mode == "inference":
+        return [{name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")} for batch in batches]
+    if "next_sentence_label" not in batches[0]:
+        raise ValueError(
+            "The prepared rows have no next_sentence_label, without which transformers' BERT has no loss."
+        )
+    return batches
 
 
 # ------------------------------------------------------------------------------------------------------ the sides
@@ -245,8 +257,8 @@ def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]
 
 KINDS = {
     "matrix products": r"mm$|scaled_dot_product|linear",
-    "random numbers, dropout": r"bernoulli|random_|dropout|::ge",
-    "softmax, cross entropy": r"softmax|nll|exp|log|cross_?entropy",
+    "random numbers, dropout": r"bernoulli|random_|dropout|::ge$",
+    "softmax, cross entropy": r"softmax|nll|exp_?$|log|(?i:cross_?entropy)",
     "norms, activations": r"layer_norm|gelu|tanh",
     "sums, products of elements": r"::(mul|add|sub|div|neg|sum)_?$",
     "copies, conversions, memory": r"copy|fill|zero|empty|index|gather|scatter|embedding|cat$|clone|masked",
@@ -260,10 +272,8 @@ def time_shares(name: str, args: BenchmarkArguments) -> dict[str, float]:
     side, batches = Side(name, args), make_batches(args)
     for batch in batches[:WARM_UP]:
         side.step(batch)
-    seconds = sum(side.step(batch) for batch in batches[WARM_UP:])
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        for batch in batches[WARM_UP:]:
-            side.step(batch)
+        seconds = sum(side.step(batch) for batch in batches[WARM_UP:])
     shares = dict.fromkeys(KINDS, 0.0)
     for event in profile.key_averages():
         kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, event.key)), None)
@@ -291,7 +301,7 @@ def useful_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> fl
     lengths = batch["attention_mask"].sum(1).double()
     layer = (4 * hidden**2 + 2 * hidden * forward) * lengths.sum() + 2 * hidden * (lengths**2).sum()
     products = config.num_hidden_layers * layer + len(lengths) * hidden**2  # the pooler
-    if "labels" in batch:
+    if args.mode != "inference":
         products += batch["labels"].ne(-100).sum() * (hidden**2 + hidden * config.vocab_size)
         products *= 3
     return 2 * float(products)
@@ -343,20 +353,22 @@ def measure(args: BenchmarkArguments, peak: float) -> dict:
     batches = make_batches(args)
     seconds = (time_trainer if args.mode == "trainer" else time_steps)(args, batches)
     timed = batches[WARM_UP:]
-    tokens = statistics.mean(int(batch["attention_mask"].sum()) for batch in timed)
-    flops = statistics.mean(useful_flops(args, batch) for batch in timed)
-    result = asdict(args) | {"mean_row_tokens": tokens / args.batch_size, "matrix_peak_gflops": peak / 1e9}
+    tokens = [int(batch["attention_mask"].sum()) for batch in timed]
+    flops = [useful_flops(args, batch) for batch in timed]
+    result = asdict(args) | {
+        "mean_row_tokens": statistics.mean(tokens) / args.batch_size,
+        "matrix_peak_gflops": peak / 1e9,
+    }
     for name in SIDES:
-        median = statistics.median(seconds[name])
         result[name] = {
-            "step_ms": 1000 * median,
-            "rows_per_second": args.batch_size / median,
-            "tokens_per_second": tokens / median,
-            "mfu": flops / median / peak,
+            "step_ms": 1000 * statistics.median(seconds[name]),
+            "rows_per_second": args.batch_size / statistics.median(seconds[name]),
+            "tokens_per_second": statistics.median(np.divide(tokens, seconds[name])),
+            "mfu": statistics.median(np.divide(flops, seconds[name])) / peak,
         }
         if args.mode != "trainer":
             result[name]["peak_memory_mib"] = in_own_process(peak_memory, name, args) / 2**20
-    result["ratio"] = result["transformers"]["step_ms"] / result["scratch_bert"]["step_ms"]
+    result["ratio"] = result["scratch_bert"]["tokens_per_second"] / result["transformers"]["tokens_per_second"]
     return result
 
 
@@ -365,8 +377,13 @@ HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s |
 
 def table_row(result: dict) -> str:
     rows = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
-    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} rows of {result['length']}"
-    cells = [f"{case}, {'prepared' if result['prepared_data'] else rows}{', compiled' * result['compile']}"]
+    rows = (
+        f"prepared rows of {result['mean_row_tokens']:.0f}"
+        if result["prepared_data"]
+        else f"{rows} rows of {result['length']}"
+    )
+    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {rows}"
+    cells = [case + ", compiled" * result["compile"]]
     for name in SIDES:
         side = result[name]
         memory = f"{side['peak_memory_mib']:,.0f}" if "peak_memory_mib" in side else ""
@@ -392,7 +409,10 @@ def main() -> None:
         print(HEADER, "| --- " + "| ---: " * 7 + "|", sep="\n")
     results = []
     for case in cases:
-        results.append(measure(case, peaks[case.precision]))
+        try:
+            results.append(measure(case, peaks[case.precision]))
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: {error}")
         if not args.json:
             print(table_row(results[-1]), flush=True)
     if args.json:

@@ -71,7 +71,7 @@ def build_trainer(
         args=args,
         data_collator=build_collator(data_args, data.tokenizer),
         train_collator=build_collator(
-            data_args, data.tokenizer, pack_to=data.max_seq_length if data_args.pack_sequences else None
+            data_args, data.tokenizer, pack_to=data.max_seq_length if args.pack_sequences else None
         ),
         train_dataset=data.train_dataset,
         eval_dataset=data.eval_dataset,

@@ -136,6 +136,7 @@ def test_sequences_of_packed_rows():
     [
         (attend_on_cpu, {}),
         (None, {"longest": 4096}),
+        (None, {"dropout": 0.0}),
         (None, {"implementation": "eager"}),
         (attend_on_gpu, {"device": "cuda", "dtype": torch.bfloat16, "dropout": 0.0}),
         (None, {"device": "cuda", "dtype": torch.bfloat16}),
@@ -145,6 +146,7 @@ def test_sequences_of_packed_rows():
 )
 def test_attention_without_padding_is_found_where_there_is_one(found, options, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     usual = {"implementation": "sdpa", "dtype": torch.float32, "head_dim": 64, "dropout": 0.1, "longest": 512}
     options = {"device": "cpu", **usual, **options}
     assert find_attention(**options | {"device": torch.device(options["device"])}) is found
