@@ -51,8 +51,9 @@ class ScratchBertConfig(PreTrainedConfig):
     """Shape and regularisation of a scratch_bert model. Defaults are those of BERT-base (Devlin et al., 2019).
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
-    `use_cache`), plus `position_embedding_type`, `norm_first`, `head_dim`, `sparse_prediction` and `unpad_inputs`. A wrong type, an impossible value or
-    two values that contradict each other raise a `StrictDataclassError` that names the field and what is allowed.
+    `use_cache`), plus `position_embedding_type`, `norm_first`, `head_dim`, `sparse_prediction` and `unpad_inputs`. A
+    wrong type, an impossible value or two values that contradict each other raise a `StrictDataclassError` that names
+    the field and what is allowed.
     """
 
     model_type = "scratch_bert"

@@ -703,45 +703,28 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         )
 
 
-class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
-    """Masked words alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V), or (M, V) in training
-    with labels (`config.sparse_prediction`): the labelled positions alone, in their order."""
-
-    def __init__(self, config: ScratchBertConfig):
-        super().__init__(config)
-        self.bert = ScratchBertModel(config, add_pooling_layer=False)
-        self.cls = nn.ModuleDict({"predictions": ScratchBertPredictions(config)})
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.Tensor | None = None,
-        position_ids: torch.Tensor | None = None,
-        inputs_embeds: torch.Tensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        seq_idx: torch.Tensor | None = None,
-        **kwargs,
-    ) -> MaskedLMOutput:
-        labelled = self.find_labelled(labels)
-        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
-        outputs = self.bert(*inputs, return_dict=True, **kwargs)
-        logits, loss = self.predict_words(outputs.last_hidden_state, labels, labelled, num_items_in_batch)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
-
-
 class ScratchBertForOneTask(ScratchBertPreTrainedModel):
-    """The forward of the models with one kind of `labels`: `encode`, `compute_logits`, `compute_loss`."""
+    """The forward of the models with one kind of `labels`: `encode`, then `predict` from `compute_logits` and
+    `compute_loss`."""
 
     output_type: type[ModelOutput]
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
         return self.bert(*inputs, return_dict=True, **kwargs)
+
+    def find_labelled(self, labels: torch.Tensor | None) -> torch.Tensor | None:
+        return None  # everywhere
+
+    def predict(
+        self,
+        outputs: BaseModelOutputWithPooling,
+        labels: torch.Tensor | None,
+        labelled: torch.Tensor | None,
+        num_items_in_batch: torch.Tensor | int | None,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits, and the loss if there are labels."""
+        logits = self.compute_logits(outputs)
+        return logits, None if labels is None else self.compute_loss(logits, labels, num_items_in_batch)
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
         raise NotImplementedError
@@ -762,15 +745,29 @@ class ScratchBertForOneTask(ScratchBertPreTrainedModel):
         seq_idx: torch.Tensor | None = None,
         **kwargs,
     ) -> ModelOutput:
+        labelled = self.find_labelled(labels)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.encode(*inputs, **kwargs)
-        logits = self.compute_logits(outputs)
+        logits, loss = self.predict(outputs, labels, labelled, num_items_in_batch)
         return self.output_type(
-            loss=None if labels is None else self.compute_loss(logits, labels, num_items_in_batch),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )
+
+
+class ScratchBertForMaskedLM(ScratchBertWithMLMHead, ScratchBertForOneTask):
+    """Masked words alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V), or (M, V) in training
+    with labels (`config.sparse_prediction`): the labelled positions alone, in their order."""
+
+    output_type = MaskedLMOutput
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config, add_pooling_layer=False)
+        self.cls = nn.ModuleDict({"predictions": ScratchBertPredictions(config)})
+        self.post_init()
+
+    def predict(self, outputs, labels, labelled, num_items_in_batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.predict_words(outputs.last_hidden_state, labels, labelled, num_items_in_batch)
 
 
 class ScratchBertForNextSentencePrediction(ScratchBertForOneTask):

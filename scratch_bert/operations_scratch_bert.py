@@ -28,8 +28,8 @@ class Sequences:
 
     `shape` is (B, S), `lengths` are the tokens of each of the N sequences in the order of the rows, and `positions`
     (T,) where the tokens stand in the flattened batch; None if all are real. `padded_left` says whether there is a row
-    that begins with padding. `attention` takes them as they are; None
-    if none does, so that query, key and value must be padded for it.
+    that begins with padding. `attention` takes the sequences as they are; None if none does, so that query, key and
+    value must be padded for it.
     """
 
     shape: tuple[int, int]

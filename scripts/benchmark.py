@@ -255,6 +255,7 @@ def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]
 
 # -------------------------------------------------------------------------------------------- what the time goes to
 
+
 KINDS = {
     "matrix products": r"mm$|scaled_dot_product|linear",
     "random numbers, dropout": r"bernoulli|random_|dropout|::ge$",
@@ -310,10 +311,10 @@ def useful_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> fl
 def matrix_peak(device: str, precision: str) -> float:
     """The best speed, in FLOP/s, among products of square matrices and of the shapes that BERT-base has."""
     dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
-    synchronize = torch.cuda.synchronize if device.startswith("cuda") else lambda: None
-    shapes = [(size, size, size) for size in (1024, 2048, 4096, 8192)[: 4 if device.startswith("cuda") else 3]]
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    sizes = (1024, 2048, 4096) + ((8192,) if device == "cuda" else ())
     best = 0.0
-    for rows, inner, columns in [*shapes, (4096, 768, 3072), (4096, 3072, 768)]:
+    for rows, inner, columns in [*((size,) * 3 for size in sizes), (4096, 768, 3072), (4096, 3072, 768)]:
         left = torch.randn(rows, inner, dtype=dtype, device=device)
         right = torch.randn(columns, inner, dtype=dtype, device=device)
         for _ in range(8):
@@ -341,11 +342,6 @@ def peak_memory(name: str, args: BenchmarkArguments) -> int:
     return resident_peak() - before if args.device == "cpu" else torch.cuda.max_memory_allocated()
 
 
-def in_own_process(function, *arguments):
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
-
-
 # ---------------------------------------------------------------------------------------------------- the figures
 
 
@@ -367,7 +363,8 @@ def measure(args: BenchmarkArguments, peak: float) -> dict:
             "mfu": statistics.median(np.divide(flops, seconds[name])) / peak,
         }
         if args.mode != "trainer":
-            result[name]["peak_memory_mib"] = in_own_process(peak_memory, name, args) / 2**20
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                result[name]["peak_memory_mib"] = pool.submit(peak_memory, name, args).result() / 2**20
     result["ratio"] = result["scratch_bert"]["tokens_per_second"] / result["transformers"]["tokens_per_second"]
     return result
 
@@ -398,7 +395,7 @@ def main() -> None:
         print(profile_table(args))
         return
     cases = suite(args) if args.suite else [args]
-    device = torch.cuda.get_device_name() if args.device.startswith("cuda") else f"{platform.machine()} CPU"
+    device = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
     peaks = {precision: matrix_peak(args.device, precision) for precision in {case.precision for case in cases}}
     if not args.json:
         print(

@@ -356,17 +356,16 @@ def test_numbers_of_sequences_stay_with_trainer():
 # ------------------------------------------------------------------------------- several processes, torch.compile
 
 
-def gradients_of_a_share(rank: int, processes: int, directory: str) -> None:
-    """What one of several processes does in the test below."""
+def gradients_of_a_share(rank: int, processes: int, directory: str, port: int = 0) -> None:
+    """What one of several processes does in the test below; `port` is that of the store where they meet."""
     torch.manual_seed(0)
     model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **NO_DROPOUT)).train()
     batch = make_batch("AutoModelForMaskedLM", rows=8)
     masked = (batch["labels"] != -100).sum()
     share = {name: values.chunk(processes)[rank] for name, values in batch.items()}
     if processes > 1:
-        torch.distributed.init_process_group(
-            "gloo", init_method=f"file://{directory}/store", rank=rank, world_size=processes
-        )
+        store = torch.distributed.TCPStore("127.0.0.1", port)
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes)
         model = torch.nn.parallel.DistributedDataParallel(model)
     # Each process has its share of the sum that is divided by all masked tokens, and DDP takes the mean.
     (processes * model(**share, num_items_in_batch=masked).loss).backward()
@@ -380,11 +379,12 @@ def gradients_of_a_share(rank: int, processes: int, directory: str) -> None:
 @pytest.mark.slow
 def test_two_processes_have_the_gradients_of_one(tmp_path):
     gradients_of_a_share(0, 1, str(tmp_path))
-    code = "import sys, test_efficiency as t; t.gradients_of_a_share(int(sys.argv[1]), 2, sys.argv[2])"
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)  # at a free port
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    workers = [
-        subprocess.Popen([sys.executable, "-c", code, str(rank), str(tmp_path)], env=environment) for rank in (0, 1)
-    ]
+    workers = []
+    for rank in (0, 1):
+        code = f"import test_efficiency as t; t.gradients_of_a_share({rank}, 2, {str(tmp_path)!r}, {store.port})"
+        workers.append(subprocess.Popen([sys.executable, "-c", code], env=environment))
     assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
     one, two = (torch.load(tmp_path / f"{processes}.pt") for processes in (1, 2))
     assert one.keys() == two.keys()
