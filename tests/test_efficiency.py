@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -111,6 +113,7 @@ def test_padding_on_the_left_in_the_middle_or_nowhere(attention):
             torch.testing.assert_close(*pooled, **TOLERANCE)
 
 
+@pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="older ones return them all")
 def test_hidden_states_that_are_chosen():
     model = make_pair("AutoModel")[0]
     inputs = make_inputs()
