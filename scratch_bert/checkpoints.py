@@ -1,0 +1,174 @@
+"""Checkpoints from transformers' BERT to scratch_bert and back: the same tensors by the same names, another config."""
+
+import os
+import pickle
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoTokenizer, BertConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import logging
+
+from . import modeling_scratch_bert
+from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
+
+
+# The models by what follows the prefix in their names: Model, ForPreTraining, ForMaskedLM, …
+HEADS = [entry.split(".ScratchBert")[1] for auto_class, entry in AUTO_MAP.items() if auto_class != "AutoConfig"]
+CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
+# What a BERT cannot be told, and the value that means plain BERT.
+PLAIN_VALUES = {"norm_first": False, "position_embedding_type": "absolute", "head_dim": None}
+# How a model computes, or what its class says itself: not carried over.
+_LEFT_BEHIND = (
+    {"sparse_prediction", "unpad_inputs", "use_cache"}
+    | {"model_type", "architectures", "auto_map", "transformers_version", "dtype", "_name_or_path"}
+)  # fmt: skip
+
+
+@dataclass
+class Conversion:
+    model_class: str
+    """Of the result."""
+    difference: float
+    """The largest between outputs of the source and of the result, opened from its files, in fp32."""
+    has_tokenizer: bool
+
+
+def convert_checkpoint(source: str, destination: Path, to: str, revision: str | None = None) -> Conversion:
+    """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
+
+    `to` is `bert` or `scratch_bert`. Any head; weights keep their bytes and type. Raises `ValueError` or `OSError` if
+    the source is of another type, incomplete or damaged, if its config says what the target cannot do, if the result
+    does not give the source's outputs, and if `destination` exists. Then nothing is written.
+    """
+    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
+        raise FileExistsError(f"{destination} exists and is not empty. Choose another directory.")
+    config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    if config.model_type not in CONFIGS or config.model_type == to:
+        wanted = ", ".join(name for name in CONFIGS if name != to)
+        raise ValueError(
+            f"{source} holds a model of the type {config.model_type}. To convert to {to}, give a {wanted}."
+        )
+    target_config = convert_config(config, to)
+    model = _load_whole(source, config, revision)
+    head = type(model).__name__.removeprefix(_prefix(config.model_type))
+    target_class = _model_class(to, head)
+    target = target_class._from_config(target_config, dtype=model.dtype)
+    target.load_state_dict(model.state_dict())
+
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
+        result = Path(scratch, destination.name)
+        target.save_pretrained(result)
+        has_tokenizer = _copy_tokenizer(source, result, revision)
+        difference, scale = compare_outputs(model, target_class.from_pretrained(result))
+        if not difference <= 1e-4 * max(1.0, scale):
+            raise ValueError(f"The outputs of the result differ from those of {source} by {difference:.2g}.")
+        os.replace(result, destination)
+    return Conversion(target_class.__name__, difference, has_tokenizer)
+
+
+def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
+    """`config` as one of the type `to`. Raises `ValueError` that names the field for what a BERT cannot be told."""
+    values = {name: value for name, value in config.to_dict().items() if name not in _LEFT_BEHIND}
+    if to == "bert":
+        if values["head_dim"] == config.hidden_size / config.num_attention_heads:
+            values["head_dim"] = None
+        for name, plain in PLAIN_VALUES.items():
+            value = values.pop(name)
+            if value != plain:
+                raise ValueError(f"{name} is {value!r}, which BERT cannot do: its models have {plain!r}.")
+    return CONFIGS[to](**values)
+
+
+def _prefix(model_type: str) -> str:
+    return CONFIGS[model_type].__name__.removesuffix("Config")
+
+
+def _model_class(model_type: str, head: str) -> type[PreTrainedModel]:
+    module = modeling_scratch_bert if model_type == "scratch_bert" else transformers
+    return getattr(module, _prefix(model_type) + head)
+
+
+def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> PreTrainedModel:
+    """The model of the class that has a place for each weight in the files, and finds each of its own there."""
+    named = (config.architectures or [""])[0].removeprefix(_prefix(config.model_type))
+    if named and named not in HEADS:
+        raise ValueError(f"{source} holds a {config.architectures[0]}, which has no counterpart.")
+    complaint = None
+    # Published BERTs are said to be for masked words, and hold the next-sentence head as well.
+    for head in dict.fromkeys([named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model"]):
+        if not head:
+            continue
+        model_class = _model_class(config.model_type, head)
+        verbosity = logging.get_verbosity()
+        logging.set_verbosity_error()  # what is missing is told below
+        try:
+            model, info = model_class.from_pretrained(
+                source,
+                config=config,
+                revision=revision,
+                dtype="auto",
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            raise ValueError(f"The weights of {source} cannot be read; a file may be cut short: {error}") from None
+        finally:
+            logging.set_verbosity(verbosity)
+        problems = [
+            f"{problem}: {', '.join(sorted(map(_key_and_shapes, info[key])))}"
+            for key, problem in (
+                ("missing_keys", "missing"),
+                ("unexpected_keys", "left over"),
+                ("mismatched_keys", "of another shape"),
+            )
+            if info[key]
+        ]
+        if not problems:
+            return model
+        complaint = (
+            complaint or f"The weights of {source} are not those of {model_class.__name__}. {'; '.join(problems)}"
+        )
+    raise ValueError(complaint)
+
+
+def _key_and_shapes(entry: str | tuple) -> str:
+    if isinstance(entry, str):
+        return entry
+    key, found, expected = entry
+    return f"{key} {tuple(found)} instead of {tuple(expected)}"
+
+
+def _copy_tokenizer(source: str, destination: Path, revision: str | None) -> bool:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError):
+        return False  # a checkpoint may come without one
+    if len(tokenizer) == len(tokenizer.all_special_tokens):
+        return False  # what transformers makes of nothing
+    tokenizer.save_pretrained(destination)
+    return True
+
+
+@torch.no_grad()
+def compare_outputs(model: PreTrainedModel, other: PreTrainedModel) -> tuple[float, float]:
+    """The largest difference of two models' outputs in fp32 at real tokens, and the largest output, on a few rows."""
+    config = model.config
+    generator = torch.Generator().manual_seed(0)
+    rows, length = 4, min(64, config.max_position_embeddings)
+    mask = (torch.arange(length) < torch.tensor([length, length // 2, 3, 1])[:, None]).long()
+    ids = torch.randint(config.vocab_size, (rows, length), generator=generator) * mask
+    types = torch.randint(config.type_vocab_size, (rows, length), generator=generator) * mask
+    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    if type(model).__name__.endswith("MultipleChoice"):
+        inputs = {name: values[:, None].repeat(1, 2, 1) for name, values in inputs.items()}
+    difference = scale = 0.0
+    for one, two in zip(*(m.float().eval()(**inputs).to_tuple() for m in (model, other)), strict=True):
+        if one.shape[:2] == mask.shape:  # what stands at padding is undefined
+            one, two = one[mask.bool()], two[mask.bool()]
+        difference, scale = max(difference, (one - two).abs().max().item()), max(scale, one.abs().max().item())
+    return difference, scale

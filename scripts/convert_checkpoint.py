@@ -1,0 +1,35 @@
+#!/usr/bin/env python
+"""Convert a checkpoint from transformers' BERT to scratch_bert or back, and compare the outputs of both."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from huggingface_hub.errors import StrictDataclassError
+
+from scratch_bert.checkpoints import CONFIGS, convert_checkpoint
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "source", help="A directory or a Hub repository: any head, safetensors or .bin, in shards or not."
+    )
+    parser.add_argument("destination", type=Path, help="The directory to write; it must not exist yet, or be empty.")
+    parser.add_argument(
+        "--to", choices=list(CONFIGS), default="scratch_bert", help="What to convert to (scratch_bert)."
+    )
+    parser.add_argument("--revision", help="Branch, tag or commit of the source's repository.")
+    args = parser.parse_args()
+    try:
+        conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision)
+    except (OSError, ValueError, StrictDataclassError) as error:
+        sys.exit(f"error: {error}")
+    print(f"Largest difference between the outputs of the two: {conversion.difference:.1e}")
+    if not conversion.has_tokenizer:
+        print("The source has no tokenizer: save one in the same directory before you publish it.")
+    print(f"{conversion.model_class} is in {args.destination}")
+
+
+if __name__ == "__main__":
+    main()
