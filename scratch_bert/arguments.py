@@ -184,6 +184,9 @@ class PretrainingArguments(TrainingArguments):
         nargs="?",
         const=True,
     )
+    license: str | None = option(
+        None, "The model's licence for its card, as the Hub names it: apache-2.0, mit, cc-by-4.0, …"
+    )
     dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
     ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")

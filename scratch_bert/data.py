@@ -40,6 +40,7 @@ class PretrainingData:
     sentence_objective: str
     token_counts: np.ndarray  # (vocabulary size,): how often each token is in the training text, a stream's first part
     description: str  # of the training text, without a path
+    quality: str = ""  # of the training and the held-out text: unknown tokens, and what was skipped
 
 
 def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> PretrainingData:
@@ -77,6 +78,7 @@ def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> 
         args.sentence_objective,
         corpus.token_counts(vocabulary_size(tokenizer)),
         "a stream" if args.streaming else corpus.summary(),
+        "" if args.streaming else corpus.quality(),
     )
 
 

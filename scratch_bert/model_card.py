@@ -1,63 +1,164 @@
-"""The model card of a pretraining run, filled from the run itself."""
+"""Model cards, filled from a pretraining run or from a conversion; nothing in them names a path, a user or a host."""
 
+import hashlib
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 import transformers
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from transformers import PreTrainedConfig
 
-from . import __version__
+from . import __version__, configuration_scratch_bert, modeling_scratch_bert, operations_scratch_bert
 from .arguments import DataArguments
 from .data import PretrainingData
 from .trainer import PreTrainingTrainer
 
 
-def render_model_card(
-    template: Path,
-    trainer: PreTrainingTrainer,
-    data_args: DataArguments,
-    data: PretrainingData,
-    metrics: dict[str, float],
-) -> ModelCard:
-    """`template`, a Jinja file such as the project's model_card.md, filled in after training and evaluation.
+TAGS = ["bert", "scratch_bert", "fill-mask"]
 
-    Nothing goes in that names a path, a user or a machine.
+
+def write_pretraining_card(
+    trainer: PreTrainingTrainer, directory: Path, template: Path, data_args: DataArguments, data: PretrainingData
+) -> None:
+    """Write README.md, and curves.png if matplotlib is installed, as far as the run has got.
+
+    `template` is a Jinja file such as the project's model_card.md.
     """
-    args, eval_dataset = trainer.args, trainer.eval_dataset
-    return ModelCard.from_template(
-        ModelCardData(
-            library_name="transformers",
-            pipeline_tag="fill-mask",
-            tags=["bert", "scratch_bert", "fill-mask", "next-sentence-prediction"],
-        ),
+    args, state = trainer.args, trainer.state
+    metrics = {name: value for entry in state.log_history for name, value in entry.items()}  # the latest of each
+    objective = data.sentence_objective
+    name = trainer.hub_model_id or Path(args.output_dir).resolve().name
+    on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
+    source = data_args.dataset_name if on_the_hub else _source(data_args)
+    eval_source = "validation text" if data_args.validation_file else "text held out from training"
+    card_data = ModelCardData(
+        library_name="transformers",
+        pipeline_tag="fill-mask",
+        tags=TAGS + ["next-sentence-prediction"] * (objective == "nsp"),
+        license=args.license,
+        language=None if data_args.prepared_data else data_args.language,
+        datasets=[data_args.dataset_name] if on_the_hub else None,
+        metrics=["perplexity", "accuracy"] if "eval_mlm_loss" in metrics else None,
+        model_name=name.split("/")[-1],
+        eval_results=_eval_results(metrics, f"{eval_source}: {source}", objective) or None,
+    )
+    ModelCard.from_template(
+        card_data,
         template_path=str(template),
-        model_name=Path(args.output_dir).resolve().name,
-        package_version=__version__,
-        config=trainer.model.config,
-        objective=data.sentence_objective,
-        auto_class="AutoModelForMaskedLM" if data.sentence_objective == "none" else "AutoModelForPreTraining",
-        lowercase=getattr(trainer.processing_class, "do_lower_case", False),
+        model_name=name,
+        **_of_the_model(trainer.model.config),
         parameters=trainer.model.num_parameters(),
-        source=_source(data_args),
+        auto_class="AutoModelForMaskedLM" if objective == "none" else "AutoModelForPreTraining",
+        objective=objective,
+        lowercase=getattr(trainer.processing_class, "do_lower_case", False),
+        curves=_draw_curves(state.log_history, directory / "curves.png"),
+        source=source,
         corpus=data.description,
+        quality=data.quality,
         rows=0 if data_args.streaming else len(data.train_dataset),
         max_seq_length=data.max_seq_length,
-        eval_source="validation text" if data_args.validation_file else "text held out from training",
-        eval_rows=len(eval_dataset) if eval_dataset else 0,
+        eval_source=eval_source,
+        eval_rows=len(trainer.eval_dataset) if trainer.eval_dataset else 0,
         data=data_args,
         args=args,
-        state=trainer.state,
-        precision="bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
+        state=state,
+        precision="bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "fp32",
         device=torch.cuda.get_device_name() if args.device.type == "cuda" else f"{os.cpu_count()} CPU cores",
         versions={"torch": torch.__version__, "transformers": transformers.__version__},
         metrics=metrics,
-    )
+    ).save(directory / "README.md")
+
+
+def write_conversion_card(
+    directory: Path, template: Path, source: str, config: PreTrainedConfig, model_class: str, difference: float
+) -> None:
+    """Write the README.md of a checkpoint that was converted from `source`, a directory or a Hub repository."""
+    card_data = ModelCardData(library_name="transformers", tags=TAGS)
+    base_model = None if Path(source).exists() else source
+    try:
+        original = ModelCard.load(Path(source, "README.md") if Path(source).exists() else source).data
+    except (OSError, ValueError):
+        original = ModelCardData()
+    for name in ("license", "language", "datasets"):
+        setattr(card_data, name, original.get(name))
+    card_data.base_model = base_model
+    auto_class = model_class.replace("ScratchBert", "Auto" if model_class == "ScratchBertModel" else "AutoModel")
+    card_data.pipeline_tag = "fill-mask" if auto_class in ("AutoModelForMaskedLM", "AutoModelForPreTraining") else None
+    ModelCard.from_template(
+        card_data,
+        template_path=str(template),
+        model_name=directory.resolve().name,
+        **_of_the_model(config),
+        auto_class=auto_class,
+        base_model=base_model,
+        difference=difference,
+    ).save(directory / "README.md")
+
+
+def _of_the_model(config: PreTrainedConfig) -> dict:
+    return {"package_version": __version__, "code_hash": code_hash(), "config": config}
+
+
+def code_hash() -> str:
+    """SHA-256 of the three files that travel with a checkpoint, its first 16 digits: `cat` them in this order."""
+    modules = (configuration_scratch_bert, modeling_scratch_bert, operations_scratch_bert)
+    return hashlib.sha256(b"".join(Path(module.__file__).read_bytes() for module in modules)).hexdigest()[:16]
 
 
 def _source(data_args: DataArguments) -> str:
     if data_args.dataset_name:
-        return "a local data set" if Path(data_args.dataset_name).exists() else data_args.dataset_name
+        return "a local data set"
     if data_args.prepared_data:
         return "prepared rows"
     return "text files" if data_args.train_file else "Python's built-in help texts"
+
+
+def _eval_results(metrics: dict[str, float], dataset: str, objective: str) -> list[EvalResult]:
+    names = {"perplexity": "eval_mlm_perplexity", "accuracy": "eval_mlm_accuracy"}
+    tasks = [("fill-mask", "Masked words", metric, names[metric]) for metric in names]
+    if objective != "none":
+        task = "Next sentence" if objective == "nsp" else "Sentence order"
+        tasks.append(("text-classification", task, "accuracy", "eval_nsp_accuracy"))
+    return [
+        EvalResult(
+            task_type=task_type,
+            task_name=task_name,
+            dataset_type="text",
+            dataset_name=dataset,
+            metric_type=metric,
+            metric_value=round(metrics[key], 4),
+        )
+        for task_type, task_name, metric, key in tasks
+        if key in metrics
+    ]
+
+
+def _draw_curves(log_history: list[dict[str, float]], file: Path) -> bool:
+    """Losses and learning rate over the steps. False if there is nothing to draw, or nothing to draw it with."""
+    if find_spec("matplotlib") is None or not any("loss" in entry for entry in log_history):
+        return False
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    losses, rates = figure.subplots(1, 2, width_ratios=(2, 1))
+    names = {
+        "mlm_loss": "masked words",
+        "nsp_loss": "second segment",
+        "eval_mlm_loss": "masked words, held out",
+        "eval_nsp_loss": "second segment, held out",
+    }
+    if not any("mlm_loss" in entry for entry in log_history):
+        names |= {"loss": "masked words"}
+    for key, label in names.items():
+        points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
+        if points:
+            losses.plot(*zip(*points, strict=True), label=label, marker="." if "eval" in key else None)
+    losses.set(xlabel="step", ylabel="cross entropy (nats)")
+    losses.legend()
+    points = [(entry["step"], entry["learning_rate"]) for entry in log_history if "learning_rate" in entry]
+    rates.plot(*zip(*points, strict=True))
+    rates.set(xlabel="step", ylabel="learning rate")
+    figure.savefig(file)
+    return True

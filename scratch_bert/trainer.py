@@ -8,18 +8,19 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import DataCollator, Trainer, TrainerCallback, TrainingArguments
+from transformers import DataCollator, TrainerCallback, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
 from .configuration_scratch_bert import PRESETS, ScratchBertConfig
+from .publishing import PublishingTrainer
 
 
 logger = logging.get_logger(__name__)
 
 
-class PreTrainingTrainer(Trainer):
+class PreTrainingTrainer(PublishingTrainer):
     """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, tells the training
     set which epoch begins, and on Ctrl-C ends the step, saves a checkpoint and stops. `train_collator` takes the place
     of `data_collator` in training alone."""

@@ -7,7 +7,12 @@ from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
+from scratch_bert import ScratchBertConfig
 from scratch_bert.checkpoints import CONFIGS, convert_checkpoint
+from scratch_bert.model_card import write_conversion_card
+
+
+MODEL_CARD = Path(__file__).resolve().parent.parent / "model_card.md"
 
 
 def main() -> None:
@@ -25,6 +30,11 @@ def main() -> None:
         conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision)
     except (OSError, ValueError, StrictDataclassError) as error:
         sys.exit(f"error: {error}")
+    if args.to == "scratch_bert":
+        config = ScratchBertConfig.from_pretrained(args.destination)
+        write_conversion_card(
+            args.destination, MODEL_CARD, args.source, config, conversion.model_class, conversion.difference
+        )
     print(f"Largest difference between the outputs of the two: {conversion.difference:.1e}")
     if not conversion.has_tokenizer:
         print("The source has no tokenizer: save one in the same directory before you publish it.")

@@ -6,6 +6,7 @@ Without options: a tiny model on the built-in corpus, in a few minutes on two CP
 import json
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
@@ -16,7 +17,7 @@ from scratch_bert.arguments import DataArguments, ModelArguments, PretrainingArg
 from scratch_bert.corpus import TextError
 from scratch_bert.data import PretrainingData, build_collator, load_data
 from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
-from scratch_bert.model_card import render_model_card
+from scratch_bert.model_card import write_pretraining_card
 from scratch_bert.predictions import describe_predictions
 from scratch_bert.tokenizer import vocabulary_size
 from scratch_bert.trainer import PreTrainingTrainer, check_same_architecture, find_checkpoint
@@ -78,6 +79,7 @@ def build_trainer(
         processing_class=data.tokenizer,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.per_row,
+        write_card=partial(write_pretraining_card, template=MODEL_CARD, data_args=data_args, data=data),
     )
     return trainer, data
 
@@ -111,7 +113,6 @@ def main() -> None:
     if trainer.is_world_process_zero():
         output_dir = Path(args.output_dir)
         (output_dir / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
-        render_model_card(MODEL_CARD, trainer, data_args, data, metrics).save(output_dir / "README.md")
         if trainer.eval_dataset:
             shown = describe_predictions(trainer.model, data.eval_dataset, data.tokenizer, data.sentence_objective)
             print(f"\n{shown}")

@@ -1,0 +1,71 @@
+#!/usr/bin/env python
+"""Publish a model's directory on the Hugging Face Hub: code, weights, tokenizer and card in one commit.
+
+Nothing else of the directory is sent: no optimizer state, no training arguments, no logs. Log in first, with
+`hf auth login` or the variable HF_TOKEN."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+from scratch_bert.publishing import public_files, publish
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("directory", type=Path, help="What save_pretrained, Trainer or convert_checkpoint.py wrote.")
+    parser.add_argument("repository", help="user/name; created if there is none of that name.")
+    parser.add_argument("--private", action="store_true", help="Make a new repository private.")
+    parser.add_argument("--revision", help="Branch to push to, created if there is none; main if not given.")
+    parser.add_argument("--tag", help="Name the new commit, as in v1, so that others can pin it.")
+    parser.add_argument("--pull_request", action="store_true", help="Open a pull request instead of a push.")
+    parser.add_argument("--commit_message", default="Upload model")
+    parser.add_argument("--dry_run", action="store_true", help="List what would be sent, and send nothing.")
+    args = parser.parse_args()
+    if args.pull_request and (args.revision or args.tag):
+        parser.error("A pull request goes to the main branch, and has no tag: leave out --revision and --tag.")
+    try:
+        files = public_files(args.directory)
+        print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
+        for file in files:
+            print(f"  {file.stat().st_size:>13,} bytes  {file.name}")
+        left_out = sorted({path.name for path in args.directory.iterdir()} - {file.name for file in files})
+        if left_out:
+            print(f"Not sent: {', '.join(left_out)}")
+        if not args.dry_run:
+            push(args)
+    except LocalTokenNotFoundError:
+        sys.exit("error: You are not logged in. Run `hf auth login`, or set HF_TOKEN.")
+    except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
+        sys.exit(f"error: {error}")
+
+
+def push(args: argparse.Namespace) -> None:
+    api = HfApi()
+    api.whoami()  # without a token, say so before anything else
+    if not args.pull_request:
+        api.create_repo(args.repository, private=args.private or None, exist_ok=True)
+    if args.revision:
+        api.create_branch(args.repository, branch=args.revision, exist_ok=True)
+    commit = publish(
+        args.directory,
+        args.repository,
+        api,
+        revision=args.revision,
+        commit_message=args.commit_message,
+        create_pr=args.pull_request,
+    )
+    if args.tag:
+        api.create_tag(args.repository, tag=args.tag, revision=commit.oid)
+    revision = args.tag or args.revision
+    pinned = f', revision="{revision}"' if revision else ""
+    print(f"Done: {commit.pr_url or commit.commit_url}")
+    if not args.pull_request:
+        print(f'To open it: AutoModel.from_pretrained("{args.repository}"{pinned}, trust_remote_code=True)')
+
+
+if __name__ == "__main__":
+    main()

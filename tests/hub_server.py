@@ -1,0 +1,416 @@
+"""A small Hugging Face Hub on loopback, for tests: a real HTTP server that the real client talks to.
+
+Model repositories live in memory. A commit maps paths to objects; small files are objects under their git hash, large
+ones (LFS) under their SHA-256, and the latter are uploaded to and downloaded from another host name, as on the Hub.
+Only what the client calls to publish and to open models is here.
+
+    with LocalHub() as hub:
+        subprocess.run(command, env={**os.environ, **hub.environment})
+"""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+
+import yaml
+from flask import Flask, Response, abort, jsonify, request
+from huggingface_hub.repocard_data import model_index_to_eval_results
+from werkzeug.serving import make_server
+
+
+TOKEN = "hf_" + "localhubtoken".ljust(34, "0")
+USER = "tester"
+LFS_SUFFIXES = (".safetensors", ".bin", ".png")
+
+
+@dataclass
+class Commit:
+    files: dict[str, str]  # path → name of the object
+    message: str
+    parent: str | None
+
+
+@dataclass
+class Repository:
+    private: bool
+    commits: dict[str, Commit] = field(default_factory=dict)
+    refs: dict[str, str] = field(default_factory=dict)  # refs/heads/main, refs/tags/v1, refs/pr/1 → commit
+
+    def add(self, ref: str, files: dict[str, str], message: str, parent: str | None = None) -> str:
+        commit = hashlib.sha1(json.dumps([len(self.commits), files, message, parent]).encode()).hexdigest()
+        self.commits[commit] = Commit(files, message, parent)
+        self.refs[ref] = commit
+        return commit
+
+    def full_ref(self, revision: str) -> str | None:
+        return next(
+            (ref for ref in (f"refs/heads/{revision}", f"refs/tags/{revision}", revision) if ref in self.refs), None
+        )
+
+    def find(self, revision: str) -> str | None:
+        """The commit that a branch, a tag, a pull request or a hash names."""
+        ref = self.full_ref(revision)
+        return self.refs[ref] if ref else revision if revision in self.commits else None
+
+
+@dataclass
+class Fault:
+    """What happens to the next `times` requests of this method to a path that matches."""
+
+    method: str
+    path: str
+    status: int | None = 503
+    times: int = 1
+    delay: float = 0.0  # seconds before the answer
+
+
+class LocalHub:
+    def __init__(self):
+        self.repositories: dict[str, Repository] = {}
+        self.objects: dict[str, bytes] = {}
+        self.faults: list[Fault] = []
+        self.requests: list[str] = []  # "PUT /lfs/…"
+        self._lock = threading.Lock()
+        self._server = make_server("127.0.0.1", 0, self._app(), threaded=True)
+        self.endpoint = f"http://127.0.0.1:{self._server.port}"
+        self.storage = f"http://localhost:{self._server.port}"  # another host name, as that of the Hub's large files
+
+    def __enter__(self) -> "LocalHub":
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment, from its start, to take this for the Hub."""
+        return {
+            "HF_ENDPOINT": self.endpoint,
+            "HF_TOKEN": TOKEN,
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_OFFLINE": "0",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
+
+    def read(self, repo_id: str, path: str, revision: str = "main") -> bytes:
+        repository = self.repositories[repo_id]
+        return self.objects[repository.commits[repository.find(revision)].files[path]]
+
+    def files(self, repo_id: str, revision: str = "main") -> set[str]:
+        repository = self.repositories[repo_id]
+        return set(repository.commits[repository.find(revision)].files)
+
+    def messages(self, repo_id: str, revision: str = "main") -> list[str]:
+        """Of the commits, oldest first."""
+        repository = self.repositories[repo_id]
+        commit, found = repository.find(revision), []
+        while commit is not None:
+            found.append(repository.commits[commit].message)
+            commit = repository.commits[commit].parent
+        return found[::-1]
+
+    # ------------------------------------------------------------------------------------------------- the server
+
+    def _app(self) -> Flask:
+        app = Flask("hub")
+        add = app.add_url_rule
+        app.before_request(self._before)
+        add("/api/whoami-v2", view_func=self.whoami)
+        add("/api/validate-yaml", view_func=self.validate_yaml, methods=["POST"])
+        add("/api/repos/create", view_func=self.create, methods=["POST"])
+        models = "/api/models/<user>/<name>"
+        add(models, view_func=self.info)
+        add(f"{models}/revision/<path:revision>", view_func=self.info)
+        add(f"{models}/refs", view_func=self.list_refs)
+        add(f"{models}/tree/<path:revision>", view_func=self.tree)
+        add(f"{models}/branch/<path:branch>", view_func=self.create_branch, methods=["POST"])
+        add(f"{models}/tag/<path:revision>", view_func=self.create_tag, methods=["POST"])
+        add(f"{models}/preupload/<path:revision>", view_func=self.preupload, methods=["POST"])
+        add(f"{models}/commit/<path:revision>", view_func=self.commit, methods=["POST"])
+        add("/<user>/<name>.git/info/lfs/objects/batch", view_func=self.lfs_batch, methods=["POST"])
+        add("/lfs/<oid>", view_func=self.lfs_upload, methods=["PUT"])
+        add("/lfs/<oid>", view_func=self.lfs_download, methods=["GET"], endpoint="lfs_download")
+        add("/lfs/<oid>/verify", view_func=self.lfs_verify, methods=["POST"])
+        add("/<user>/<name>/resolve/<path:rest>", view_func=self.resolve)
+        return app
+
+    def _before(self) -> Response | None:
+        with self._lock:
+            self.requests.append(f"{request.method} {request.path}")
+            fault = next(
+                (f for f in self.faults if f.times and f.method == request.method and re.search(f.path, request.path)),
+                None,
+            )
+            if fault is not None:
+                fault.times -= 1
+        if fault is not None:
+            time.sleep(fault.delay)
+            if fault.status is not None:
+                return error(fault.status, "a fault of the test")
+        if request.method in ("POST", "PUT") and not request.path.startswith(("/lfs/", "/api/validate-yaml")):
+            if not authorized():
+                return error(401, "Invalid username or password.")
+        return None
+
+    def repository(self, user: str, name: str) -> Repository:
+        repository = self.repositories.get(f"{user}/{name}")
+        if repository is None or (repository.private and not authorized()):
+            abort(error(404 if authorized() else 401, "Repository not found", "RepoNotFound"))
+        return repository
+
+    def find(self, repository: Repository, revision: str) -> str:
+        commit = repository.find(revision)
+        if commit is None:
+            abort(error(404, f"Invalid rev id: {revision}", "RevisionNotFound"))
+        return commit
+
+    # --------------------------------------------------------------------------------------- users, repositories
+
+    def whoami(self):
+        if not authorized():
+            return error(401, "Invalid credentials in Authorization header")
+        return jsonify(type="user", name=USER, fullname=USER, orgs=[], auth={"type": "access_token"})
+
+    def validate_yaml(self):
+        problems = metadata_errors(request.json["content"])
+        warnings = [] if front_matter(request.json["content"]) else [{"message": "empty or missing yaml metadata"}]
+        body = {"errors": [{"message": problem} for problem in problems], "warnings": warnings}
+        return jsonify(body), 400 if problems else 200
+
+    def create(self):
+        body = request.json
+        repo_id = f"{body.get('organization') or USER}/{body['name']}"
+        url = f"{self.endpoint}/{repo_id}"
+        if repo_id in self.repositories:
+            return jsonify(error="You already created this model repo", url=url), 409
+        private = body.get("private") or body.get("visibility") == "private"
+        repository = self.repositories[repo_id] = Repository(private=bool(private))
+        repository.add(
+            "refs/heads/main", {".gitattributes": self.store(b"*.safetensors filter=lfs\n")}, "initial commit"
+        )
+        return jsonify(url=url, name=repo_id, id=repo_id)
+
+    def info(self, user: str, name: str, revision: str = "main"):
+        repository = self.repository(user, name)
+        commit = self.find(repository, revision)
+        return jsonify(
+            id=f"{user}/{name}",
+            modelId=f"{user}/{name}",
+            author=user,
+            sha=commit,
+            private=repository.private,
+            tags=[],
+            siblings=[{"rfilename": path} for path in sorted(repository.commits[commit].files)],
+        )
+
+    def list_refs(self, user: str, name: str):
+        refs = self.repository(user, name).refs
+        of_kind = {
+            key: [
+                {"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": commit}
+                for ref, commit in refs.items()
+                if ref.startswith(prefix)
+            ]
+            for key, prefix in (("branches", "refs/heads/"), ("tags", "refs/tags/"), ("pullRequests", "refs/pr/"))
+        }
+        return jsonify(converts=[], **of_kind)
+
+    def tree(self, user: str, name: str, revision: str):
+        repository = self.repository(user, name)
+        commit, folder = self.split(repository, revision)
+        prefix = f"{folder}/" if folder else ""
+        entries, folders = [], set()
+        for path, oid in sorted(repository.commits[commit].files.items()):
+            if not path.startswith(prefix):
+                continue
+            head, _, rest = path.removeprefix(prefix).partition("/")
+            if rest:
+                folders.add(prefix + head)
+            if not rest or request.args.get("recursive", "").lower() == "true":
+                size = len(self.objects[oid])
+                lfs = {"lfs": {"oid": oid, "size": size, "pointerSize": 134}} if len(oid) == 64 else {}
+                entries.append({"type": "file", "path": path, "size": size, "oid": oid[:40], **lfs})
+        if folder and not entries and not folders:
+            return error(404, f"{folder} does not exist", "EntryNotFound")
+        return jsonify(entries + [{"type": "directory", "path": path, "oid": "0" * 40, "size": 0} for path in folders])
+
+    def create_branch(self, user: str, name: str, branch: str):
+        repository = self.repository(user, name)
+        if f"refs/heads/{branch}" in repository.refs:
+            return error(409, f"Reference already exists: {branch}")
+        start = (request.get_json(silent=True) or {}).get("startingPoint", "main")
+        repository.refs[f"refs/heads/{branch}"] = self.find(repository, start)
+        return jsonify({})
+
+    def create_tag(self, user: str, name: str, revision: str):
+        repository, tag = self.repository(user, name), request.json["tag"]
+        if f"refs/tags/{tag}" in repository.refs:
+            return error(409, f"Tag reference exists already: {tag}")
+        repository.refs[f"refs/tags/{tag}"] = self.find(repository, revision)
+        return jsonify({})
+
+    # ---------------------------------------------------------------------------------------------------- uploads
+
+    def store(self, content: bytes) -> str:
+        oid = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        self.objects[oid] = content
+        return oid
+
+    def preupload(self, user: str, name: str, revision: str):
+        repository = self.repository(user, name)
+        present = repository.commits[self.find(repository, revision)].files
+        return jsonify(
+            files=[
+                {
+                    "path": file["path"],
+                    "uploadMode": "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular",
+                    "shouldIgnore": False,
+                    "oid": present.get(file["path"]),
+                }
+                for file in request.json["files"]
+            ]
+        )
+
+    def lfs_batch(self, user: str, name: str):
+        self.repository(user, name)
+        objects = []
+        for wanted in request.json["objects"]:
+            oid = wanted["oid"]
+            actions = {
+                "upload": {"href": f"{self.storage}/lfs/{oid}"},
+                "verify": {"href": f"{self.endpoint}/lfs/{oid}/verify"},
+            }
+            objects.append({**wanted, "authenticated": True} | ({} if oid in self.objects else {"actions": actions}))
+        return jsonify(transfer="basic", objects=objects)
+
+    def lfs_upload(self, oid: str):
+        content = request.get_data()
+        if hashlib.sha256(content).hexdigest() != oid:
+            return error(400, "the content is not what its hash says")
+        self.objects[oid] = content
+        return Response(status=200)
+
+    def lfs_verify(self, oid: str):
+        stored = self.objects.get(oid)
+        return (
+            jsonify({}) if stored is not None and len(stored) == request.json["size"] else error(404, "not uploaded")
+        )
+
+    def commit(self, user: str, name: str, revision: str):
+        """All of it or nothing: the new commit is only made once every line has been read."""
+        repository = self.repository(user, name)
+        header, *operations = [json.loads(line) for line in request.get_data().splitlines()]
+        with self._lock:
+            parent = self.find(repository, revision)
+            if header["value"].get("parentCommit", parent) != parent:
+                return error(412, "A commit has happened since. Please refresh and try again.")
+            files = dict(repository.commits[parent].files)
+            for operation in operations:
+                key, value = operation["key"], operation["value"]
+                path = value["path"]
+                if key == "file":
+                    content = base64.b64decode(value["content"])
+                    if path == "README.md" and (problems := metadata_errors(content.decode())):
+                        return error(400, problems[0])
+                    files[path] = self.store(content)
+                elif key == "lfsFile":
+                    if value["oid"] not in self.objects:
+                        return error(400, f"{path} points to an object that was not uploaded")
+                    files[path] = value["oid"]
+                elif key == "deletedFile":
+                    if files.pop(path, None) is None:
+                        return error(404, "A file with this name doesn't exist", "EntryNotFound")
+                elif key == "deletedFolder":
+                    files = {kept: oid for kept, oid in files.items() if not kept.startswith(path.rstrip("/") + "/")}
+            pull_request = None
+            ref = repository.full_ref(revision)
+            if request.args.get("create_pr"):
+                number = 1 + sum(ref.startswith("refs/pr/") for ref in repository.refs)
+                ref, pull_request = f"refs/pr/{number}", f"{self.endpoint}/{user}/{name}/discussions/{number}"
+            commit = repository.add(ref, files, header["value"]["summary"], parent)
+        url = f"{self.endpoint}/{user}/{name}/commit/{commit}"
+        return jsonify(success=True, commitOid=commit, commitUrl=url, pullRequestUrl=pull_request)
+
+    # -------------------------------------------------------------------------------------------------- downloads
+
+    def split(self, repository: Repository, rest: str) -> tuple[str, str]:
+        """A revision, which may hold slashes, and the path after it."""
+        parts = rest.split("/")
+        for end in range(len(parts), 0, -1):
+            commit = repository.find("/".join(parts[:end]))
+            if commit is not None:
+                return commit, "/".join(parts[end:])
+        abort(error(404, f"Invalid rev id: {parts[0]}", "RevisionNotFound"))
+
+    def resolve(self, user: str, name: str, rest: str):
+        repository = self.repository(user, name)
+        commit, path = self.split(repository, rest)
+        oid = repository.commits[commit].files.get(path)
+        if oid is None:
+            response = error(404, "Entry not found", "EntryNotFound")
+        elif len(oid) == 64:
+            response = Response(status=302, headers={"Location": f"{self.storage}/lfs/{oid}"})
+            response.headers |= {"X-Linked-Etag": f'"{oid}"', "X-Linked-Size": str(len(self.objects[oid]))}
+        else:
+            response = Response(self.objects[oid], headers={"ETag": f'"{oid}"'}, mimetype="text/plain")
+        response.headers["X-Repo-Commit"] = commit
+        return response
+
+    def lfs_download(self, oid: str):
+        return Response(self.objects[oid], mimetype="application/octet-stream")
+
+
+def authorized() -> bool:
+    return request.headers.get("Authorization") == f"Bearer {TOKEN}"
+
+
+def error(status: int, message: str, code: str | None = None) -> Response:
+    headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
+    response = jsonify(error=message)
+    response.status_code = status
+    response.headers.extend(headers)
+    return response
+
+
+def front_matter(card: str) -> str:
+    match = re.match(r"---\r?\n(.*?)\r?\n---\r?\n", card, re.DOTALL)
+    return match.group(1) if match else ""
+
+
+def metadata_errors(card: str) -> list[str]:
+    """What the Hub refuses in a model card's metadata: the rules of its documentation, as far as they are written."""
+    try:
+        metadata = yaml.safe_load(front_matter(card)) or {}
+    except yaml.YAMLError as problem:
+        return [f"invalid YAML: {problem}"]
+    if not isinstance(metadata, dict):
+        return ["the metadata must be a map"]
+    errors = []
+    for name in ("license", "pipeline_tag", "library_name"):
+        if not isinstance(metadata.get(name, ""), str):
+            errors.append(f'"{name}" must be a string')
+    for name in ("tags", "datasets", "metrics", "language", "base_model"):
+        values = metadata.get(name, [])
+        values = [values] if isinstance(values, str) else values
+        if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
+            errors.append(f'"{name}" must be a string or an array of strings')
+    languages = metadata.get("language", [])
+    for code in [languages] if isinstance(languages, str) else languages:
+        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code", str(code)):
+            errors.append(f'"language" must only contain ISO codes, got {code}')
+    if not re.fullmatch(r"[a-z0-9.\-]*", str(metadata.get("license", ""))):
+        errors.append('"license" must be one of the Hub\'s identifiers')
+    if "model-index" in metadata:
+        try:
+            for result in model_index_to_eval_results(metadata["model-index"])[1]:
+                if not isinstance(result.metric_value, int | float):
+                    errors.append(f'"model-index": the value of {result.metric_type} must be a number')
+        except (KeyError, TypeError, AttributeError) as problem:
+            errors.append(f'"model-index" is malformed: {problem!r}')
+    return errors
