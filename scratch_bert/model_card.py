@@ -141,24 +141,22 @@ def _draw_curves(log_history: list[dict[str, float]], file: Path) -> bool:
         return False
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3), layout="constrained")
-    losses, rates = figure.subplots(1, 2, width_ratios=(2, 1))
-    names = {
-        "mlm_loss": "masked words",
-        "nsp_loss": "second segment",
-        "eval_mlm_loss": "masked words, held out",
-        "eval_nsp_loss": "second segment, held out",
-    }
-    if not any("mlm_loss" in entry for entry in log_history):
-        names |= {"loss": "masked words"}
-    for key, label in names.items():
-        points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
-        if points:
-            losses.plot(*zip(*points, strict=True), label=label, marker="." if "eval" in key else None)
-    losses.set(xlabel="step", ylabel="cross entropy (nats)")
-    losses.legend()
-    points = [(entry["step"], entry["learning_rate"]) for entry in log_history if "learning_rate" in entry]
-    rates.plot(*zip(*points, strict=True))
-    rates.set(xlabel="step", ylabel="learning rate")
+    two_losses = any("mlm_loss" in entry for entry in log_history)
+    panels = {"masked words: loss (nats)": ["mlm_loss" if two_losses else "loss", "eval_mlm_loss"]}
+    if two_losses:
+        panels["second segment: loss (nats)"] = ["nsp_loss", "eval_nsp_loss"]
+    panels["learning rate"] = ["learning_rate"]
+    figure = Figure(figsize=(4 * len(panels), 3), layout="constrained")
+    for axes, (title, keys) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for key in keys:
+            points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
+            if points:
+                held_out = key.startswith("eval")
+                axes.plot(
+                    *zip(*points, strict=True), ".-" if held_out else "-", label="held out" if held_out else "training"
+                )
+        axes.set(title=title, xlabel="step")
+        if len(keys) > 1:
+            axes.legend()
     figure.savefig(file)
     return True

@@ -44,27 +44,25 @@ def main() -> None:
 
 
 def push(args: argparse.Namespace) -> None:
-    api = HfApi()
+    api, repository = HfApi(), args.repository
     api.whoami()  # without a token, say so before anything else
     if not args.pull_request:
-        api.create_repo(args.repository, private=args.private or None, exist_ok=True)
+        repository = api.create_repo(repository, private=args.private or None, exist_ok=True).repo_id
+    if args.tag and args.tag in {tag.name for tag in api.list_repo_refs(repository).tags}:
+        raise ValueError(f"{repository} has a tag {args.tag} already: choose another.")
     if args.revision:
-        api.create_branch(args.repository, branch=args.revision, exist_ok=True)
-    commit = publish(
-        args.directory,
-        args.repository,
-        api,
-        revision=args.revision,
-        commit_message=args.commit_message,
-        create_pr=args.pull_request,
-    )
+        api.create_branch(repository, branch=args.revision, exist_ok=True)
+    options = {"revision": args.revision, "commit_message": args.commit_message, "create_pr": args.pull_request}
+    commit = publish(args.directory, repository, api, **options)
     if args.tag:
-        api.create_tag(args.repository, tag=args.tag, revision=commit.oid)
+        api.create_tag(repository, tag=args.tag, revision=commit.oid)
+    if args.pull_request:
+        print(f"Pull request: {commit.pr_url}" if commit.pr_url else "The repository holds all of this already.")
+        return
     revision = args.tag or args.revision
     pinned = f', revision="{revision}"' if revision else ""
-    print(f"Done: {commit.pr_url or commit.commit_url}")
-    if not args.pull_request:
-        print(f'To open it: AutoModel.from_pretrained("{args.repository}"{pinned}, trust_remote_code=True)')
+    print(f"Done: {commit.commit_url}")
+    print(f'To open it: AutoModel.from_pretrained("{repository}"{pinned}, trust_remote_code=True)')
 
 
 if __name__ == "__main__":

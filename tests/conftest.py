@@ -4,8 +4,10 @@ import atexit
 import os
 import runpy
 import shutil
+import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 
 
@@ -74,6 +76,27 @@ def run_script(monkeypatch, name: str, *arguments) -> None:
     """A script in this process: quicker than in its own, but one run shares the libraries' state with the next."""
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
     runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+
+
+def run_without_package(code: str, *arguments, home: Path, environment: dict[str, str] | None = None) -> str:
+    """Run `code` in a fresh process that cannot import scratch_bert, with an empty cache in `home`."""
+    preamble = """
+        import sys
+        sys.modules["scratch_bert"] = None  # any import of the package now raises ImportError
+        import torch, transformers
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+    """
+    code = textwrap.dedent(preamble) + textwrap.dedent(code)
+    result = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env={**os.environ, "HF_HOME": str(home / "hf"), **(environment or {})},
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def make_corpus(*documents):

@@ -11,6 +11,7 @@ Only what the client calls to publish and to open models is here.
 import base64
 import hashlib
 import json
+import logging
 import re
 import threading
 import time
@@ -75,6 +76,7 @@ class LocalHub:
         self.faults: list[Fault] = []
         self.requests: list[str] = []  # "PUT /lfs/…"
         self._lock = threading.Lock()
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # no line per request
         self._server = make_server("127.0.0.1", 0, self._app(), threaded=True)
         self.endpoint = f"http://127.0.0.1:{self._server.port}"
         self.storage = f"http://localhost:{self._server.port}"  # another host name, as that of the Hub's large files
@@ -153,9 +155,9 @@ class LocalHub:
             time.sleep(fault.delay)
             if fault.status is not None:
                 return error(fault.status, "a fault of the test")
-        if request.method in ("POST", "PUT") and not request.path.startswith(("/lfs/", "/api/validate-yaml")):
-            if not authorized():
-                return error(401, "Invalid username or password.")
+        writes = request.method in ("POST", "PUT") and not request.path.startswith(("/lfs/", "/api/validate-yaml"))
+        if writes and not authorized():
+            return error(401, "Invalid username or password.")
         return None
 
     def repository(self, user: str, name: str) -> Repository:

@@ -1,14 +1,9 @@
 """A saved directory works in a process that does not have the package: open, train, save again, resume."""
 
-import os
-import subprocess
-import sys
-import textwrap
-
 import pytest
 import torch
 
-from conftest import HEADS, SMALL
+from conftest import HEADS, SMALL, run_without_package
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 
 
@@ -20,27 +15,6 @@ def saved(tmp_path_factory, tokenizer):
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory
-
-
-def run_without_package(code, *arguments, home):
-    """Run `code` in a fresh process that cannot import scratch_bert, with an empty cache of remote code."""
-    preamble = """
-        import sys
-        sys.modules["scratch_bert"] = None  # any import of the package now raises ImportError
-        import torch, transformers
-        transformers.utils.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
-    """
-    code = textwrap.dedent(preamble) + textwrap.dedent(code)
-    result = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=home,
-        env={**os.environ, "HF_HOME": str(home / "hf")},
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
 
 
 @pytest.mark.parametrize("auto_class", ["AutoConfig", *HEADS])
