@@ -73,18 +73,20 @@ def _code(directory: Path) -> list[Path]:
             "and save it again, or convert it with scripts/convert_checkpoint.py."
         )
     modules = {directory / f"{entry.split('.')[0]}.py" for entry in auto_map.values()}
-    for module in sorted(modules):
-        if module.is_file():
+    try:
+        for module in sorted(modules):
             modules |= {Path(file) for file in get_relative_import_files(module)}
-    for module in modules:
-        if not module.is_file():
-            raise ValueError(f"{directory} has no {module.name}: save the model again, which puts its code there.")
+    except FileNotFoundError as error:
+        name = Path(error.filename).name
+        raise ValueError(f"{directory} has no {name}: save the model again, which puts its code there.") from None
     return list(modules)
 
 
 def _weights(directory: Path) -> list[Path]:
     files, index = [directory / WEIGHTS], []
-    if not files[0].is_file() and (directory / INDEX).is_file():
+    if (directory / INDEX).is_file():
+        if files[0].is_file():
+            raise ValueError(f"{directory} holds {WEIGHTS} and shards of weights: delete the older of the two.")
         index = [directory / INDEX]
         shards = set(json.loads(index[0].read_text(encoding="utf-8"))["weight_map"].values())
         files = [directory / shard for shard in sorted(shards)]
@@ -184,9 +186,15 @@ class PublishingTrainer(Trainer):
         self._finish_current_push()
         api, arguments = self._hub(token), (self.args.output_dir, self.hub_model_id)
         options = {"revision": revision or self.args.hub_revision, "commit_message": commit_message}
-        if blocking:
+        if not blocking:
+            return api.run_as_future(publish, *arguments, api, **options)
+        try:
             return publish(*arguments, api, **options)
-        return api.run_as_future(publish, *arguments, api, **options)
+        except Exception as error:  # whatever a network does
+            raise OSError(
+                f"The model is saved in {self.args.output_dir}, but the push to {self.hub_model_id} failed. To push it: "
+                f"python scripts/push_to_hub.py {self.args.output_dir} {self.hub_model_id}. The error was: {error}"
+            ) from error
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:

@@ -109,7 +109,6 @@ def main() -> None:
         )
     if trainer.eval_dataset:
         metrics |= trainer.evaluate()
-    trainer.save_model()
     if trainer.is_world_process_zero():
         output_dir = Path(args.output_dir)
         (output_dir / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
@@ -117,6 +116,11 @@ def main() -> None:
             shown = describe_predictions(trainer.model, data.eval_dataset, data.tokenizer, data.sentence_objective)
             print(f"\n{shown}")
             print(f"\n{describe_metrics(metrics)}")
+    try:
+        trainer.save_model()
+    except OSError as error:
+        sys.exit(f"error: {error}")
+    if trainer.is_world_process_zero():
         print(f"\n{metrics['train_runtime']:.0f} seconds of training. The model is in {args.output_dir}")
 
 
