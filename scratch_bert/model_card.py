@@ -16,7 +16,15 @@ from .data import PretrainingData
 from .trainer import PreTrainingTrainer
 
 
-TAGS = ["bert", "scratch_bert", "fill-mask"]
+TAGS = ["bert", "scratch_bert"]
+PIPELINES = {
+    "AutoModel": "feature-extraction",
+    "AutoModelForPreTraining": "fill-mask",
+    "AutoModelForMaskedLM": "fill-mask",
+    "AutoModelForSequenceClassification": "text-classification",
+    "AutoModelForTokenClassification": "token-classification",
+    "AutoModelForQuestionAnswering": "question-answering",
+}
 
 
 def write_pretraining_card(
@@ -29,13 +37,14 @@ def write_pretraining_card(
     args, state = trainer.args, trainer.state
     metrics = {name: value for entry in state.log_history for name, value in entry.items()}  # the latest of each
     objective = data.sentence_objective
+    auto_class = "AutoModelForMaskedLM" if objective == "none" else "AutoModelForPreTraining"
     name = trainer.hub_model_id or Path(args.output_dir).resolve().name
     on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
     source = data_args.dataset_name if on_the_hub else _source(data_args)
     eval_source = "validation text" if data_args.validation_file else "text held out from training"
     card_data = ModelCardData(
         library_name="transformers",
-        pipeline_tag="fill-mask",
+        pipeline_tag=PIPELINES[auto_class],
         tags=TAGS + ["next-sentence-prediction"] * (objective == "nsp"),
         license=args.license,
         language=None if data_args.prepared_data else data_args.language,
@@ -50,7 +59,7 @@ def write_pretraining_card(
         model_name=name,
         **_of_the_model(trainer.model.config),
         parameters=trainer.model.num_parameters(),
-        auto_class="AutoModelForMaskedLM" if objective == "none" else "AutoModelForPreTraining",
+        auto_class=auto_class,
         objective=objective,
         lowercase=getattr(trainer.processing_class, "do_lower_case", False),
         curves=_draw_curves(state.log_history, directory / "curves.png"),
@@ -85,7 +94,7 @@ def write_conversion_card(
         setattr(card_data, name, original.get(name))
     card_data.base_model = base_model
     auto_class = model_class.replace("ScratchBert", "Auto" if model_class == "ScratchBertModel" else "AutoModel")
-    card_data.pipeline_tag = "fill-mask" if auto_class in ("AutoModelForMaskedLM", "AutoModelForPreTraining") else None
+    card_data.pipeline_tag = PIPELINES.get(auto_class)
     ModelCard.from_template(
         card_data,
         template_path=str(template),

@@ -157,6 +157,8 @@ class PublishingTrainer(Trainer):
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         super().init_hf_repo(token=token, private=private)
+        if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
+            logger.info("Pushed checkpoints hold the model alone: what a resume needs stays on this machine")
         if self.args.hub_revision and self.is_world_process_zero():
             self._hub(token).create_branch(self.hub_model_id, branch=self.args.hub_revision, exist_ok=True)
 

@@ -99,7 +99,14 @@ def load_tokenizer(name_or_path: str, model_max_length: int | None = None) -> Pr
 
     Raises `ValueError` if it lacks a special token that BERT's rows need, or is not one of the `tokenizers` library.
     """
-    tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)  # None would ask, and wait
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise ValueError(
+            f"The tokenizer {name_or_path} needs code that comes with it, which is not run here."
+        ) from None
     missing = [name for name in ("cls", "sep", "mask", "pad") if getattr(tokenizer, f"{name}_token_id") is None]
     if missing:
         tokens = ", ".join(f"[{name.upper()}]" for name in missing)

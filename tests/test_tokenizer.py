@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
@@ -76,6 +78,16 @@ def test_loading(tokenizer, tmp_path):
     tokenizer_without_mask.save_pretrained(tmp_path / "bad")
     with pytest.raises(ValueError, match=r"has no \[MASK\] token"):
         load_tokenizer(str(tmp_path / "bad"))
+
+
+def test_a_tokenizer_that_needs_code_is_refused_without_a_question(tokenizer, tmp_path):
+    tokenizer.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    config |= {"tokenizer_class": "Odd", "auto_map": {"AutoTokenizer": ["odd.Odd", "odd.Odd"]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "odd.py").write_text("raise AssertionError('run')")
+    with pytest.raises(ValueError, match="needs code that comes with it"):
+        load_tokenizer(str(tmp_path))
 
 
 def test_words_and_ids(tokenizer):
