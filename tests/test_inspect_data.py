@@ -85,7 +85,7 @@ def test_prepared_rows_keep_their_objective(tmp_path, monkeypatch, capsys):
     options = ["--max_steps", 1, "--use_cpu", "--config_overrides", "num_hidden_layers=1"]
     run_script(monkeypatch, "pretrain.py", "--prepared_data", prepared, "--output_dir", tmp_path / "a", *options)
     assert "Are A and B in order?" in capsys.readouterr().out
-    assert "the segments are in order" in (tmp_path / "a" / "README.md").read_text()
+    assert "is in its place after" in (tmp_path / "a" / "README.md").read_text()
 
 
 def test_prepared_rows_under_the_stock_trainer(prepared, tmp_path):
