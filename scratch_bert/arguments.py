@@ -88,7 +88,7 @@ class DataArguments:
         "Where a sentence ends. sentencex: by the rules of the language; line: with its line, as in logs and in the "
         "input of Google's BERT scripts; anything else: a separator that stands between sentences.",
     )
-    language: str = option("en", "ISO 639 code of the language whose rules sentencex takes.")
+    language: str = option("en", "ISO 639 code of the language whose rules sentencex takes, and that the card names.")
     validation_share: float = option(0.1, "Share of the documents held out for evaluation; 0 for none.")
     cache_dir: str = option(
         str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert"),

@@ -98,6 +98,7 @@ def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> 
     named = (config.architectures or [""])[0].removeprefix(_prefix(config.model_type))
     if named and named not in HEADS:
         raise ValueError(f"{source} holds a {config.architectures[0]}, which has no counterpart.")
+    config.dtype = None  # else the weights are cast to what the config says of them
     complaint = None
     # Published BERTs are said to be for masked words, and hold the next-sentence head as well.
     for head in dict.fromkeys([named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model"]):

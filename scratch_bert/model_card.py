@@ -42,12 +42,13 @@ def write_pretraining_card(
     on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
     source = data_args.dataset_name if on_the_hub else _source(data_args)
     eval_source = "validation text" if data_args.validation_file else "text held out from training"
+    by_language = not data_args.prepared_data and data_args.sentence_splitter == "sentencex"
     card_data = ModelCardData(
         library_name="transformers",
         pipeline_tag=PIPELINES[auto_class],
         tags=TAGS + ["next-sentence-prediction"] * (objective == "nsp"),
         license=args.license,
-        language=None if data_args.prepared_data else data_args.language,
+        language=data_args.language if by_language else None,
         datasets=[data_args.dataset_name] if on_the_hub else None,
         metrics=["perplexity", "accuracy"] if "eval_mlm_loss" in metrics else None,
         model_name=name.split("/")[-1],

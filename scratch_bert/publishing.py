@@ -141,7 +141,9 @@ def publish(
 
 def _card_for(repo_id: str, card: Path) -> bytes:
     text = card.read_text(encoding="utf-8")
-    return re.sub(r'^name = "[^"]*"', f'name = "{repo_id}"', text, flags=re.MULTILINE).encode()
+    return re.sub(
+        r'^name = ".*"(?=  # the directory or the repo)', f'name = "{repo_id}"', text, flags=re.MULTILINE
+    ).encode()
 
 
 class PublishingTrainer(Trainer):

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from huggingface_hub.errors import LocalTokenNotFoundError
 
 from scratch_bert.publishing import public_files, publish
 
@@ -35,12 +35,15 @@ def main() -> None:
         left_out = sorted({path.name for path in args.directory.iterdir()} - {file.name for file in files})
         if left_out:
             print(f"Not sent: {', '.join(left_out)}")
-        if not args.dry_run:
-            push(args)
-    except LocalTokenNotFoundError:
-        sys.exit("error: You are not logged in. Run `hf auth login`, or set HF_TOKEN.")
-    except (OSError, ValueError, HfHubHTTPError, HFValidationError) as error:
+    except (OSError, ValueError) as error:
         sys.exit(f"error: {error}")
+    if not args.dry_run:
+        try:
+            push(args)
+        except LocalTokenNotFoundError:
+            sys.exit("error: You are not logged in. Run `hf auth login`, or set HF_TOKEN.")
+        except Exception as error:  # whatever a network does
+            sys.exit(f"error: {error}")
 
 
 def push(args: argparse.Namespace) -> None:

@@ -65,6 +65,14 @@ def test_published_berts_are_said_to_be_for_masked_words_and_hold_both_heads(tmp
     assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "to"))
 
 
+def test_the_files_say_the_type_of_the_weights(tmp_path):
+    make_bert("ForMaskedLM", tmp_path / "bert")
+    config = json.loads((tmp_path / "bert/config.json").read_text())
+    (tmp_path / "bert/config.json").write_text(json.dumps(config | {"dtype": "float16"}))
+    convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
+    assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "to"))
+
+
 def test_config_without_architectures(tmp_path):
     make_bert("ForMaskedLM", tmp_path / "bert")
     config = json.loads((tmp_path / "bert/config.json").read_text())

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -29,7 +30,8 @@ license: apache-2.0
 ---
 # A model
 
-name = "directory"  # replaced by a push
+name = "directory"  # the directory or the repository that this card is in
+name = "mine"
 """
 
 
@@ -175,10 +177,10 @@ def test_shards(directory):
 @pytest.mark.parametrize(
     ("private", "message"),
     [
-        ("trained on /home/ann/texts", "a path of this machine in line 7"),
-        (r"trained on C:\Users\ann\texts", "a path of this machine in line 7"),
-        ("see {directory.parent}/notes", "a path of this machine in line 7"),
-        ("token=hf_" + "x" * 34, "an access token in line 7"),
+        ("trained on /home/ann/texts", "a path of this machine in line 8"),
+        (r"trained on C:\Users\ann\texts", "a path of this machine in line 8"),
+        ("see {directory.parent}/notes", "a path of this machine in line 8"),
+        ("token=hf_" + "x" * 34, "an access token in line 8"),
     ],
 )
 def test_private_text(private, message, directory):
@@ -202,9 +204,45 @@ def test_push_and_open(directory, hub, tmp_path):
     assert hub.files("tester/model") == MODEL | {".gitattributes"}
     assert hub.repositories["tester/model"].private
     card = hub.read("tester/model", "README.md").decode()
-    assert 'name = "tester/model"  # replaced' in card
+    assert 'name = "tester/model"  # the' in card and 'name = "mine"' in card
     assert_weights(open_in_fresh_process(hub, "tester/model", "v1", tmp_path / "one"), directory / "model.safetensors")
     assert "has a tag v1 already" in run(hub, "push_to_hub.py", directory, "model", "--tag", "v1", check=False).stderr
+
+
+def test_the_local_hub_answers_as_the_client_expects(hub, tmp_path):
+    code = """
+        import io
+        from huggingface_hub import HfApi, hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+        api = HfApi()
+        api.create_repo("model", private=True)
+        api.upload_file(path_or_fileobj=b"text", path_in_repo="a/b.txt", repo_id="tester/model")
+        api.upload_file(path_or_fileobj=b"weights", path_in_repo="c.bin", repo_id="tester/model")
+        assert api.file_exists("tester/model", "c.bin") and not api.file_exists("tester/model", "d.bin")
+        assert {item.path for item in api.list_repo_tree("tester/model")} == {".gitattributes", "a", "c.bin"}
+        assert {item.path for item in api.list_repo_tree("tester/model", "a")} == {"a/b.txt"}
+        for file, content in (("a/b.txt", b"text"), ("c.bin", b"weights")):
+            with open(hf_hub_download("tester/model", file), "rb") as stream:
+                assert stream.read() == content
+        api.create_tag("tester/model", tag="v1")
+        api.delete_file("c.bin", "tester/model")
+        assert not api.file_exists("tester/model", "c.bin") and api.file_exists("tester/model", "c.bin", revision="v1")
+        assert [tag.name for tag in api.list_repo_refs("tester/model").tags] == ["v1"]
+        for error, call in (
+            (EntryNotFoundError, lambda: hf_hub_download("tester/model", "d.bin")),
+            (RevisionNotFoundError, lambda: hf_hub_download("tester/model", "a/b.txt", revision="v2")),
+            (RepositoryNotFoundError, lambda: hf_hub_download("tester/none", "a/b.txt")),
+            (RepositoryNotFoundError, lambda: api.model_info("tester/model", token=False)),
+        ):
+            try:
+                call()
+            except error:
+                continue
+            raise AssertionError(error)
+    """
+    environment = {**os.environ, **hub.environment, "HF_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], env=environment, check=True)
+    assert [request for request in hub.requests if request.startswith("GET /lfs/")]  # large files are redirected
 
 
 @pytest.mark.slow
@@ -238,6 +276,7 @@ def test_faults_of_the_network_and_of_the_user(directory, hub):
         ("tester/model", {"HF_TOKEN": "hf_wrong"}, "Invalid user token"),
         ("tester/model", {"HF_TOKEN": "", "HF_HOME": str(directory)}, "You are not logged in"),
         ("tester/mo del", {}, "error: "),
+        ("tester/model", {"HF_ENDPOINT": "http://127.0.0.1:9"}, "error: "),
     ):
         result = run(hub, "push_to_hub.py", directory, repository, check=False, **environment)
         assert result.returncode == 1 and message in result.stderr and "Traceback" not in result.stderr, result.stderr
