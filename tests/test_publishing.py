@@ -420,3 +420,36 @@ def test_a_training_outlives_a_hub_that_does_not_answer(hub, tmp_path):
     assert "Traceback" not in result.stderr
     run(hub, "push_to_hub.py", *advice)
     assert hub.read("tester/model", "model.safetensors") == (tmp_path / "run/model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_stock_trainer_that_saves_once_before_it_trains(directory, hub, tmp_path):
+    """As the README says: then its pushes in training open, too."""
+    run(hub, "push_to_hub.py", directory, "tester/model")
+    run_without_package(
+        """
+        from transformers import AutoModelForMaskedLM, AutoTokenizer, Trainer, TrainingArguments
+        tokenizer = AutoTokenizer.from_pretrained("tester/model", trust_remote_code=True)
+        model = AutoModelForMaskedLM.from_pretrained("tester/model", trust_remote_code=True)
+        row = tokenizer("a class is an object")
+        rows = [{"input_ids": row["input_ids"], "labels": row["input_ids"]}] * 8
+        args = TrainingArguments(
+            output_dir="tuned", max_steps=2, save_steps=1, push_to_hub=True, hub_always_push=True, use_cpu=True
+        )
+        trainer = Trainer(model=model, args=args, train_dataset=rows, processing_class=tokenizer)
+        trainer.save_model()
+        trainer.train()
+        """,
+        home=tmp_path,
+        environment=hub.environment,
+    )
+    repository = hub.repositories["tester/tuned"]
+    assert hub.messages("tester/tuned")[-1] == "Training in progress, step 2"
+    for commit, content in repository.commits.items():
+        if content.message != "initial commit":
+            run_without_package(
+                "transformers.AutoModelForMaskedLM.from_pretrained('tester/tuned', revision=sys.argv[1], trust_remote_code=True)",
+                commit,
+                home=tmp_path,
+                environment=hub.environment,
+            )
