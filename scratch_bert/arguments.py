@@ -88,7 +88,9 @@ class DataArguments:
         "Where a sentence ends. sentencex: by the rules of the language; line: with its line, as in logs and in the "
         "input of Google's BERT scripts; anything else: a separator that stands between sentences.",
     )
-    language: str = option("en", "ISO 639 code of the language whose rules sentencex takes, and that the card names.")
+    language: str | None = option(
+        None, "ISO 639 code of the text's language: for sentencex, which takes English if not told, and for the card."
+    )
     validation_share: float = option(0.1, "Share of the documents held out for evaluation; 0 for none.")
     cache_dir: str = option(
         str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert"),
@@ -197,6 +199,8 @@ class PretrainingArguments(TrainingArguments):
         self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
         self.bf16 = self.bf16 or self.bf16_by_default
         super().__post_init__()
+        if self.license and not re.fullmatch(r"[a-z0-9.+-]+", self.license):
+            raise ValueError(f"license must be an identifier as the Hub has them, such as mit, got {self.license!r}.")
         fixed = {
             "remove_unused_columns": (False, "the collator reads more columns than the model"),
             "batch_eval_metrics": (True, "metrics are summed batch by batch"),

@@ -2,7 +2,9 @@
 
 import os
 import pickle
+import re
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,7 @@ PLAIN_VALUES = {"norm_first": False, "position_embedding_type": "absolute", "hea
 _LEFT_BEHIND = (
     {"sparse_prediction", "unpad_inputs", "use_cache"}
     | {"model_type", "architectures", "auto_map", "transformers_version", "dtype", "_name_or_path"}
+    | {"output_attentions", "output_hidden_states", "return_dict"}
 )  # fmt: skip
 
 
@@ -35,15 +38,26 @@ class Conversion:
     difference: float
     """The largest between outputs of the source and of the result, opened from its files, in fp32."""
     has_tokenizer: bool
+    dropped: list[str]
+    """Weights of a pooler that the head does not use, as old versions of transformers have saved them."""
 
 
-def convert_checkpoint(source: str, destination: Path, to: str, revision: str | None = None) -> Conversion:
+def convert_checkpoint(
+    source: str,
+    destination: Path,
+    to: str,
+    revision: str | None = None,
+    write_card: Callable[[Path, Conversion], None] | None = None,
+) -> Conversion:
     """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
 
-    `to` is `bert` or `scratch_bert`. Any head; weights keep their bytes and type. Raises `ValueError` or `OSError` if
-    the source is of another type, incomplete or damaged, if its config says what the target cannot do, if the result
-    does not give the source's outputs, and if `destination` exists. Then nothing is written.
+    `to` is `bert` or `scratch_bert`. Any head; weights keep their bytes and type (if they are of several types, all
+    get that of the first). `write_card` is called with the directory before it is moved to its place. Raises
+    `ValueError` or `OSError` if the source is of another type, incomplete or damaged, if its config says what the
+    target cannot do, if the result does not give the source's outputs, and if `destination` exists. Then nothing is
+    written.
     """
+    destination = destination.resolve()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise FileExistsError(f"{destination} exists and is not empty. Choose another directory.")
     config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
@@ -53,10 +67,11 @@ def convert_checkpoint(source: str, destination: Path, to: str, revision: str | 
             f"{source} holds a model of the type {config.model_type}. To convert to {to}, give a {wanted}."
         )
     target_config = convert_config(config, to)
-    model = _load_whole(source, config, revision)
+    model, dropped = _load_whole(source, config, revision)
     head = type(model).__name__.removeprefix(_prefix(config.model_type))
     target_class = _model_class(to, head)
-    target = target_class._from_config(target_config, dtype=model.dtype)
+    options = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
+    target = target_class._from_config(target_config, dtype=model.dtype, **options)
     target.load_state_dict(model.state_dict())
 
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -64,11 +79,14 @@ def convert_checkpoint(source: str, destination: Path, to: str, revision: str | 
         result = Path(scratch, destination.name)
         target.save_pretrained(result)
         has_tokenizer = _copy_tokenizer(source, result, revision)
-        difference, scale = compare_outputs(model, target_class.from_pretrained(result))
+        difference, scale = compare_outputs(model, target_class.from_pretrained(result, **options))
         if not difference <= 1e-4 * max(1.0, scale):
             raise ValueError(f"The outputs of the result differ from those of {source} by {difference:.2g}.")
+        conversion = Conversion(target_class.__name__, difference, has_tokenizer, dropped)
+        if write_card:
+            write_card(result, conversion)
         os.replace(result, destination)
-    return Conversion(target_class.__name__, difference, has_tokenizer)
+    return conversion
 
 
 def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
@@ -93,48 +111,49 @@ def _model_class(model_type: str, head: str) -> type[PreTrainedModel]:
     return getattr(module, _prefix(model_type) + head)
 
 
-def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> PreTrainedModel:
-    """The model of the class that has a place for each weight in the files, and finds each of its own there."""
+def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
+    """The model of the class that has a place for each weight in the files, and finds each of its own there.
+
+    And the weights of a pooler that it has no place for.
+    """
     named = (config.architectures or [""])[0].removeprefix(_prefix(config.model_type))
     if named and named not in HEADS:
         raise ValueError(f"{source} holds a {config.architectures[0]}, which has no counterpart.")
     config.dtype = None  # else the weights are cast to what the config says of them
     complaint = None
     # Published BERTs are said to be for masked words, and hold the next-sentence head as well.
-    for head in dict.fromkeys([named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model"]):
+    candidates = [
+        (head, {}) for head in (named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model")
+    ]
+    for head, options in [*candidates, ("Model", {"add_pooling_layer": False})]:
         if not head:
             continue
-        model_class = _model_class(config.model_type, head)
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity_error()  # what is missing is told below
-        try:
-            model, info = model_class.from_pretrained(
-                source,
-                config=config,
-                revision=revision,
-                dtype="auto",
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
-        except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-            raise ValueError(f"The weights of {source} cannot be read; a file may be cut short: {error}") from None
-        finally:
-            logging.set_verbosity(verbosity)
-        problems = [
-            f"{problem}: {', '.join(sorted(map(_key_and_shapes, info[key])))}"
-            for key, problem in (
-                ("missing_keys", "missing"),
-                ("unexpected_keys", "left over"),
-                ("mismatched_keys", "of another shape"),
-            )
-            if info[key]
-        ]
-        if not problems:
-            return model
-        complaint = (
-            complaint or f"The weights of {source} are not those of {model_class.__name__}. {'; '.join(problems)}"
+        model, info = _load(_model_class(config.model_type, head), source, config=config, revision=revision, **options)
+        dropped = sorted(key for key in info["unexpected_keys"] if re.match(r"(bert\.)?pooler\.", key))
+        problems = {
+            "missing": info["missing_keys"],
+            "left over": set(info["unexpected_keys"]) - set(dropped),
+            "of another shape": info["mismatched_keys"],
+        }
+        if not any(problems.values()):
+            return model, dropped
+        complaint = complaint or f"The weights of {source} are not those of {type(model).__name__}. " + "; ".join(
+            f"{problem}: {', '.join(sorted(map(_key_and_shapes, keys)))}" for problem, keys in problems.items() if keys
         )
     raise ValueError(complaint)
+
+
+def _load(model_class: type[PreTrainedModel], source: str, **options) -> tuple[PreTrainedModel, dict]:
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # what does not fit is told by _load_whole
+    try:
+        return model_class.from_pretrained(
+            source, dtype="auto", output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise ValueError(f"The weights of {source} cannot be read; a file may be cut short: {error}") from None
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def _key_and_shapes(entry: str | tuple) -> str:
@@ -167,9 +186,11 @@ def compare_outputs(model: PreTrainedModel, other: PreTrainedModel) -> tuple[flo
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     if type(model).__name__.endswith("MultipleChoice"):
         inputs = {name: values[:, None].repeat(1, 2, 1) for name, values in inputs.items()}
-    difference = scale = 0.0
+    inputs |= {"return_dict": True, "output_hidden_states": False, "output_attentions": False}
+    differences, sizes = [], []
     for one, two in zip(*(m.float().eval()(**inputs).to_tuple() for m in (model, other)), strict=True):
         if one.shape[:2] == mask.shape:  # what stands at padding is undefined
             one, two = one[mask.bool()], two[mask.bool()]
-        difference, scale = max(difference, (one - two).abs().max().item()), max(scale, one.abs().max().item())
-    return difference, scale
+        differences.append((one - two).abs().masked_fill(one == two, 0).max())  # infinite ones may be equal
+        sizes.append(one.abs().max())
+    return torch.stack(differences).max().item(), torch.stack(sizes).max().item()  # NaN if there is one

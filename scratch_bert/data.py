@@ -115,7 +115,7 @@ def text_sources(args: DataArguments) -> tuple[TextSource, TextSource | None]:
     """The training text, and the text to evaluate on if it is not to be held out from it."""
 
     def source(shards: list) -> TextSource:
-        return TextSource(shards, args.text_format, args.text_column, args.sentence_splitter, args.language)
+        return TextSource(shards, args.text_format, args.text_column, args.sentence_splitter, args.language or "en")
 
     eval_source = source(find_files(args.validation_file)) if args.validation_file else None
     if args.train_file:

@@ -8,14 +8,18 @@ from pathlib import Path
 import torch
 import transformers
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from transformers import PreTrainedConfig
+from transformers.utils import cached_file
+from yaml import YAMLError
 
 from . import __version__, configuration_scratch_bert, modeling_scratch_bert, operations_scratch_bert
 from .arguments import DataArguments
+from .checkpoints import Conversion
+from .configuration_scratch_bert import ScratchBertConfig
 from .data import PretrainingData
 from .trainer import PreTrainingTrainer
 
 
+MARK = "<!-- Written by pretrain.py. Without this line, it leaves the card as you have changed it. -->"
 TAGS = ["bert", "scratch_bert"]
 PIPELINES = {
     "AutoModel": "feature-extraction",
@@ -32,23 +36,27 @@ def write_pretraining_card(
 ) -> None:
     """Write README.md, and curves.png if matplotlib is installed, as far as the run has got.
 
-    `template` is a Jinja file such as the project's model_card.md.
+    `template` is a Jinja file such as the project's model_card.md. A README.md without the line that marks what this
+    function writes is somebody's own, and stays.
     """
+    if (directory / "README.md").exists() and MARK not in (directory / "README.md").read_text(encoding="utf-8"):
+        return
     args, state = trainer.args, trainer.state
     metrics = {name: value for entry in state.log_history for name, value in entry.items()}  # the latest of each
+    eval_steps = [entry["step"] for entry in state.log_history if "eval_mlm_loss" in entry]
     objective = data.sentence_objective
     auto_class = "AutoModelForMaskedLM" if objective == "none" else "AutoModelForPreTraining"
     name = trainer.hub_model_id or Path(args.output_dir).resolve().name
     on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
     source = data_args.dataset_name if on_the_hub else _source(data_args)
     eval_source = "validation text" if data_args.validation_file else "text held out from training"
-    by_language = not data_args.prepared_data and data_args.sentence_splitter == "sentencex"
+    builtin = not (data_args.train_file or data_args.dataset_name or data_args.prepared_data)
     card_data = ModelCardData(
         library_name="transformers",
         pipeline_tag=PIPELINES[auto_class],
         tags=TAGS + ["next-sentence-prediction"] * (objective == "nsp"),
         license=args.license,
-        language=data_args.language if by_language else None,
+        language=data_args.language or ("en" if builtin else None),
         datasets=[data_args.dataset_name] if on_the_hub else None,
         metrics=["perplexity", "accuracy"] if "eval_mlm_loss" in metrics else None,
         model_name=name.split("/")[-1],
@@ -70,6 +78,8 @@ def write_pretraining_card(
         rows=0 if data_args.streaming else len(data.train_dataset),
         max_seq_length=data.max_seq_length,
         eval_source=eval_source,
+        mark=MARK,
+        eval_step=eval_steps[-1] if eval_steps else None,
         eval_rows=len(trainer.eval_dataset) if trainer.eval_dataset else 0,
         data=data_args,
         args=args,
@@ -82,32 +92,40 @@ def write_pretraining_card(
 
 
 def write_conversion_card(
-    directory: Path, template: Path, source: str, config: PreTrainedConfig, model_class: str, difference: float
+    directory: Path, conversion: Conversion, template: Path, source: str, revision: str | None = None
 ) -> None:
     """Write the README.md of a checkpoint that was converted from `source`, a directory or a Hub repository."""
-    card_data = ModelCardData(library_name="transformers", tags=TAGS)
     base_model = None if Path(source).exists() else source
-    try:
-        original = ModelCard.load(Path(source, "README.md") if Path(source).exists() else source).data
-    except (OSError, ValueError):
-        original = ModelCardData()
-    for name in ("license", "language", "datasets"):
-        setattr(card_data, name, original.get(name))
-    card_data.base_model = base_model
+    model_class = conversion.model_class
     auto_class = model_class.replace("ScratchBert", "Auto" if model_class == "ScratchBertModel" else "AutoModel")
-    card_data.pipeline_tag = PIPELINES.get(auto_class)
+    card_data = ModelCardData(
+        base_model=base_model, library_name="transformers", pipeline_tag=PIPELINES.get(auto_class), tags=TAGS
+    )
+    for name, value in _metadata_of(source, revision).items():
+        if name in ("language", "datasets") or name.startswith("license"):
+            card_data[name] = value
     ModelCard.from_template(
         card_data,
         template_path=str(template),
-        model_name=directory.resolve().name,
-        **_of_the_model(config),
+        model_name=directory.name,
+        **_of_the_model(ScratchBertConfig.from_pretrained(directory)),
         auto_class=auto_class,
         base_model=base_model,
-        difference=difference,
+        difference=conversion.difference,
     ).save(directory / "README.md")
 
 
-def _of_the_model(config: PreTrainedConfig) -> dict:
+def _metadata_of(source: str, revision: str | None) -> dict:
+    """Of the source's own card, if there is one that can be read."""
+    optional = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    card = cached_file(source, "README.md", revision=revision, **optional)
+    try:
+        return ModelCard.load(card).data.to_dict() if card else {}
+    except (ValueError, YAMLError):
+        return {}
+
+
+def _of_the_model(config: ScratchBertConfig) -> dict:
     return {"package_version": __version__, "code_hash": code_hash(), "config": config}
 
 

@@ -4,13 +4,14 @@ revision of the repository opens."""
 import json
 import logging
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from safetensors import SafetensorError, safe_open
 from transformers import Trainer
 from transformers.dynamic_module_utils import get_relative_import_files
@@ -34,11 +35,13 @@ PUBLIC_FILES = (
     "added_tokens.json",
     "vocab.txt",
 )
+STAGED = ".push-"  # begins the names of the directories that a training's pushes are sent from
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-_PRIVATE = {
-    "an access token": r"\bhf_[A-Za-z0-9]{30,}",
-    "a path of this machine": r"(?<![\w.:-])(/home/|/Users/|[A-Z]:\\+Users\\+)[\w.-]+",
-}
+# What a push deletes if the new model does without: it would be opened in place of the new files, or beside them.
+_REPLACED = re.compile(
+    r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json"
+    r"|vocab\.txt|curves\.png"
+)
 
 
 def public_files(directory: str | Path) -> list[Path]:
@@ -50,29 +53,38 @@ def public_files(directory: str | Path) -> list[Path]:
     directory = Path(directory)
     if not directory.is_dir():
         raise ValueError(f"There is no directory {directory}.")
-    for name, remedy in (
-        ("config.json", "it is no model's directory, as save_pretrained or Trainer writes it"),
-        ("tokenizer_config.json", "save the tokenizer there, too: tokenizer.save_pretrained(directory)"),
-        ("README.md", "write a model card, with what the model is, its data, its results and its limits"),
+    for names, remedy in (
+        (["config.json"], "it is no model's directory, as save_pretrained or Trainer writes it"),
+        (["tokenizer_config.json"], "save the tokenizer there, too: tokenizer.save_pretrained(directory)"),
+        (["tokenizer.json", "vocab.txt"], "save the tokenizer there, too: tokenizer.save_pretrained(directory)"),
+        (["README.md"], "write a model card, with what the model is, its data, its results and its limits"),
     ):
-        if not (directory / name).is_file():
-            raise ValueError(f"{directory} has no {name}: {remedy}.")
+        if not any((directory / name).is_file() for name in names):
+            raise ValueError(f"{directory} has no {' or '.join(names)}: {remedy}.")
     files = [directory / name for name in PUBLIC_FILES if (directory / name).is_file()]
     files += _code(directory) + _weights(directory)
     for file in files:
-        _check_private(file, directory)
+        if file.suffix in (".md", ".json", ".py"):
+            _check_text(file)
     return sorted(files)
 
 
+def _read_json(file: Path) -> dict:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # no UTF-8, no JSON
+        raise ValueError(f"{file} cannot be read, save the model again: {error}") from None
+
+
 def _code(directory: Path) -> list[Path]:
-    auto_map = json.loads((directory / "config.json").read_text(encoding="utf-8")).get("auto_map") or {}
+    auto_map = _read_json(directory / "config.json").get("auto_map") or {}
     missing = set(AUTO_MAP) - set(auto_map)
     if missing:
         raise ValueError(
             f"{directory}/config.json names no code for {', '.join(sorted(missing))}: open the model with scratch_bert "
             "and save it again, or convert it with scripts/convert_checkpoint.py."
         )
-    modules = {directory / f"{entry.split('.')[0]}.py" for entry in auto_map.values()}
+    modules = {directory / f"{auto_map[name].split('.')[0]}.py" for name in AUTO_MAP}
     try:
         for module in sorted(modules):
             modules |= {Path(file) for file in get_relative_import_files(module)}
@@ -88,8 +100,7 @@ def _weights(directory: Path) -> list[Path]:
         if files[0].is_file():
             raise ValueError(f"{directory} holds {WEIGHTS} and shards of weights: delete the older of the two.")
         index = [directory / INDEX]
-        shards = set(json.loads(index[0].read_text(encoding="utf-8"))["weight_map"].values())
-        files = [directory / shard for shard in sorted(shards)]
+        files = [directory / shard for shard in sorted(set(_read_json(index[0])["weight_map"].values()))]
     for file in files:
         try:
             with safe_open(file, framework="pt"):
@@ -99,17 +110,22 @@ def _weights(directory: Path) -> list[Path]:
     return files + index
 
 
-def _check_private(file: Path, directory: Path) -> None:
-    if file.suffix not in (".md", ".json", ".py") or file.name == "tokenizer.json":  # a vocabulary is data
+def _check_text(file: Path) -> None:
+    """Raise `ValueError` if the file is damaged, or holds what is nobody else's business."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{file} is no UTF-8: {error}") from None
+    if file.suffix == ".json":
+        _read_json(file)
+    if file.name == "tokenizer.json":  # what looks private in a vocabulary is data
         return
-    text = file.read_text(encoding="utf-8")
-    own = {
-        "a path of this machine": [str(Path.home()), str(directory.resolve().parent)],
-        "an access token": [get_token()],
-    }
-    for what, pattern in _PRIVATE.items():
-        patterns = [pattern, *(re.escape(value) + r"(?!\w)" for value in own[what] if value and len(value) > 1)]
-        found = re.search("|".join(patterns), text)
+    paths = r"/home/[\w.-]+|/Users/[\w.-]+|[A-Z]:\\+Users\\+[\w.-]+|" + re.escape(f"{Path.home()}/")
+    if file.suffix == ".json":
+        paths += r'|(?<=")/[\w.-]+/[^"\s]*'  # a value
+    tokens = r"hf_[A-Za-z0-9]{30,}" + (f"|{re.escape(get_token())}" if get_token() else "")
+    for what, pattern in (("a path of this machine", paths), ("an access token", tokens)):
+        found = re.search(rf"(?<![\w.\-/])({pattern})", text)  # not within a word or an address
         if found:
             line = text.count("\n", 0, found.start()) + 1
             raise ValueError(f"{file} holds {what} in line {line}: remove it before you publish.")
@@ -126,17 +142,30 @@ def publish(
 ) -> CommitInfo:
     """Send a model's directory to an existing repository, in one commit; with `subfolder`, there as well.
 
-    In the card, the name to open the model by becomes `repo_id`. Raises as `public_files`, and
-    `huggingface_hub.errors.HfHubHTTPError` if the Hub refuses: then the repository is as before.
+    In the card, the name to open the model by becomes `repo_id`. Weights and tokenizer files of an earlier push that
+    the directory does without are deleted. Raises as `public_files`, and `huggingface_hub.errors.HfHubHTTPError` if the
+    Hub refuses: then the repository is as before.
     """
-    additions = []
+    additions = {}
     for file in public_files(directory):
-        content = _card_for(repo_id, file) if file.name == "README.md" else file
-        additions.append(CommitOperationAdd(file.name, content))
+        additions[file.name] = _card_for(repo_id, file) if file.name == "README.md" else file
         # The code is found at the root, whichever folder the weights are in.
         if subfolder and file.suffix in (".json", ".safetensors", ".txt"):
-            additions.append(CommitOperationAdd(f"{subfolder}/{file.name}", file))
-    return api.create_commit(repo_id, additions, commit_message=commit_message, revision=revision, create_pr=create_pr)
+            additions[f"{subfolder}/{file.name}"] = file
+    present = set(api.list_repo_files(repo_id, revision=revision)) - additions.keys()
+    folders = {"", subfolder or ""}
+    stale = [path for path in present if str(PurePosixPath(path).parent).strip(".") in folders]
+    operations = [CommitOperationDelete(path) for path in stale if _REPLACED.fullmatch(PurePosixPath(path).name)]
+    operations += [CommitOperationAdd(path, content) for path, content in additions.items()]
+    return api.create_commit(
+        repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
+    )
+
+
+def make_branch(api: HfApi, repo_id: str, revision: str | None) -> None:
+    """Make sure that there is a branch to push to; pull requests (refs/pr/1) make their own."""
+    if revision and not revision.startswith("refs/"):
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
 
 
 def _card_for(repo_id: str, card: Path) -> bytes:
@@ -158,11 +187,20 @@ class PublishingTrainer(Trainer):
         super().__init__(*args, **kwargs)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        super().init_hf_repo(token=token, private=private)
+        try:
+            super().init_hf_repo(token=token, private=private)
+            if self.is_world_process_zero():
+                make_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
+        except Exception as error:  # whatever a network does
+            raise OSError(
+                f"The Hub cannot be pushed to: {error}. Log in with `hf auth login` or set HF_TOKEN, look to the network, "
+                "or leave out --push_to_hub and publish later with scripts/push_to_hub.py."
+            ) from error
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             logger.info("Pushed checkpoints hold the model alone: what a resume needs stays on this machine")
-        if self.args.hub_revision and self.is_world_process_zero():
-            self._hub(token).create_branch(self.hub_model_id, branch=self.args.hub_revision, exist_ok=True)
+        if self.is_world_process_zero():
+            for left_over in Path(self.args.output_dir).glob(f"{STAGED}*"):  # by a run that was killed
+                shutil.rmtree(left_over)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         if self.write_card and self.args.should_save:  # before the weights, as the stock method may push
@@ -188,16 +226,21 @@ class PublishingTrainer(Trainer):
         if not self.is_world_process_zero():
             return None
         self._finish_current_push()
-        api, arguments = self._hub(token), (self.args.output_dir, self.hub_model_id)
-        options = {"revision": revision or self.args.hub_revision, "commit_message": commit_message}
+        api, directory = self._hub(token), self.args.output_dir
+        revision = revision or self.args.hub_revision
+        options = {"api": api, "revision": revision, "commit_message": commit_message}
         if not blocking:
-            return api.run_as_future(publish, *arguments, api, **options)
+            job = api.run_as_future(publish, directory, self.hub_model_id, **options)
+            self.push_in_progress = PushInProgress([job])
+            return job
         try:
-            return publish(*arguments, api, **options)
+            return publish(directory, self.hub_model_id, **options)
         except Exception as error:  # whatever a network does
+            command = ["python", "scripts/push_to_hub.py", str(directory), self.hub_model_id]
+            command += ["--revision", revision] if revision else []
             raise OSError(
-                f"The model is saved in {self.args.output_dir}, but the push to {self.hub_model_id} failed. To push it: "
-                f"python scripts/push_to_hub.py {self.args.output_dir} {self.hub_model_id}. The error was: {error}"
+                f"The model is saved in {directory}, but the push to {self.hub_model_id} failed. To push it, set HF_TOKEN "
+                f"or log in, then: {shlex.join(command)}\nThe reason was: {error}"
             ) from error
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
@@ -210,9 +253,14 @@ class PublishingTrainer(Trainer):
             self._finish_current_push()
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         # A copy, as the checkpoint may be deleted before all of it is sent (save_total_limit).
-        staged = tempfile.TemporaryDirectory(dir=self.args.output_dir, prefix="push-")
+        staged = tempfile.TemporaryDirectory(dir=self.args.output_dir, prefix=STAGED)
         state = shutil.ignore_patterns("*.pt", "*.pth", "*.bin")
-        shutil.copytree(checkpoint_folder, staged.name, ignore=state, dirs_exist_ok=True)
+        try:
+            shutil.copytree(checkpoint_folder, staged.name, ignore=state, dirs_exist_ok=True)
+        except OSError as error:  # as when the disk is full
+            staged.cleanup()
+            logger.warning(f"Step {self.state.global_step} is not pushed, training goes on. {error}")
+            return
         subfolders = {"checkpoint": "last-checkpoint", "all_checkpoints": Path(checkpoint_folder).name}
         job = self._hub().run_as_future(
             self._push_staged, staged, self.state.global_step, subfolders.get(self.args.hub_strategy)

@@ -3,11 +3,11 @@
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
-from scratch_bert import ScratchBertConfig
 from scratch_bert.checkpoints import CONFIGS, convert_checkpoint
 from scratch_bert.model_card import write_conversion_card
 
@@ -26,18 +26,20 @@ def main() -> None:
     )
     parser.add_argument("--revision", help="Branch, tag or commit of the source's repository.")
     args = parser.parse_args()
-    try:
-        conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision)
-    except (OSError, ValueError, StrictDataclassError) as error:
-        sys.exit(f"error: {error}")
+    write_card = None
     if args.to == "scratch_bert":
-        config = ScratchBertConfig.from_pretrained(args.destination)
-        write_conversion_card(
-            args.destination, MODEL_CARD, args.source, config, conversion.model_class, conversion.difference
-        )
+        write_card = partial(write_conversion_card, template=MODEL_CARD, source=args.source, revision=args.revision)
+    try:
+        conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision, write_card)
+    except (ImportError, OSError, ValueError, StrictDataclassError) as error:
+        sys.exit(f"error: {error}")
+    if conversion.dropped:
+        print(f"Left out, as a {conversion.model_class} has no use for it: {', '.join(conversion.dropped)}")
     print(f"Largest difference between the outputs of the two: {conversion.difference:.1e}")
     if not conversion.has_tokenizer:
         print("The source has no tokenizer: save one in the same directory before you publish it.")
+    if not write_card:
+        print("There is no model card with it: write one before you publish it, with the source's licence.")
     print(f"{conversion.model_class} is in {args.destination}")
 
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import LocalTokenNotFoundError
+from huggingface_hub.utils import validate_repo_id
 
-from scratch_bert.publishing import public_files, publish
+from scratch_bert.publishing import make_branch, public_files, publish
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="What save_pretrained, Trainer or convert_checkpoint.py wrote.")
-    parser.add_argument("repository", help="user/name; created if there is none of that name.")
-    parser.add_argument("--private", action="store_true", help="Make a new repository private.")
+    parser.add_argument("repository", help="user/name, or a name of your own; created if there is none.")
+    parser.add_argument("--private", action="store_true", help="For a new repository: make it private.")
     parser.add_argument("--revision", help="Branch to push to, created if there is none; main if not given.")
     parser.add_argument("--tag", help="Name the new commit, as in v1, so that others can pin it.")
     parser.add_argument("--pull_request", action="store_true", help="Open a pull request instead of a push.")
@@ -28,6 +29,7 @@ def main() -> None:
     if args.pull_request and (args.revision or args.tag):
         parser.error("A pull request goes to the main branch, and has no tag: leave out --revision and --tag.")
     try:
+        validate_repo_id(args.repository)
         files = public_files(args.directory)
         print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
         for file in files:
@@ -48,13 +50,16 @@ def main() -> None:
 
 def push(args: argparse.Namespace) -> None:
     api, repository = HfApi(), args.repository
-    api.whoami()  # without a token, say so before anything else
+    user = api.whoami()["name"]  # without a token, say so before anything else
+    if "/" not in repository:
+        repository = f"{user}/{repository}"
     if not args.pull_request:
-        repository = api.create_repo(repository, private=args.private or None, exist_ok=True).repo_id
+        api.create_repo(repository, private=args.private or None, exist_ok=True)
+    if args.private and not api.repo_info(repository).private:
+        raise ValueError(f"{repository} is public already: make it private in its settings, or choose another name.")
     if args.tag and args.tag in {tag.name for tag in api.list_repo_refs(repository).tags}:
         raise ValueError(f"{repository} has a tag {args.tag} already: choose another.")
-    if args.revision:
-        api.create_branch(repository, branch=args.revision, exist_ok=True)
+    make_branch(api, repository, args.revision)
     options = {"revision": args.revision, "commit_message": args.commit_message, "create_pr": args.pull_request}
     commit = publish(args.directory, repository, api, **options)
     if args.tag:

@@ -81,6 +81,48 @@ def test_config_without_architectures(tmp_path):
     assert convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert").model_class.endswith("MaskedLM")
 
 
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"])
+def test_pooler_that_the_head_does_not_use(head, tmp_path):
+    """Old versions of transformers saved one with every head."""
+    make_bert(head, tmp_path / "bert")
+    weights = load_file(tmp_path / "bert/model.safetensors")
+    pooler = {"bert.pooler.dense.weight": torch.zeros(32, 32), "bert.pooler.dense.bias": torch.zeros(32)}
+    save_file(weights | pooler, tmp_path / "bert/model.safetensors", metadata={"format": "pt"})
+    conversion = convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
+    assert conversion.model_class == f"ScratchBert{head}" and conversion.dropped == sorted(pooler)
+    assert_same_bytes(weights, tensors(tmp_path / "to"))
+
+
+def test_encoder_without_pooler(tmp_path):
+    transformers.BertModel(BertConfig(**SMALL), add_pooling_layer=False).save_pretrained(tmp_path / "bert")
+    convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
+    assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "to"))
+    convert_checkpoint(str(tmp_path / "to"), tmp_path / "back", "bert")
+    assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "back"))
+
+
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
+def test_the_comparison_sees_what_is_no_number(value, tmp_path):
+    model = make_bert("ForMaskedLM", tmp_path / "bert")
+    with torch.no_grad():
+        model.cls.predictions.bias[3] = value
+    model.save_pretrained(tmp_path / "bert")
+    if value == -torch.inf:  # the same in both
+        assert convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert").difference < 1e-5
+        return
+    with pytest.raises(ValueError, match="differ from those of .* by nan"):
+        convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
+    assert not (tmp_path / "to").exists()
+
+
+def test_config_that_asks_for_other_outputs(tmp_path):
+    make_bert("ForMaskedLM", tmp_path / "bert")
+    config = json.loads((tmp_path / "bert/config.json").read_text())
+    config |= {"output_hidden_states": True, "output_attentions": True, "return_dict": False}
+    (tmp_path / "bert/config.json").write_text(json.dumps(config))
+    assert convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert").difference < 1e-5
+
+
 def test_old_names_in_a_bin_file(tmp_path):
     model = make_bert("ForPreTraining", tmp_path / "bert")
     (tmp_path / "bert/model.safetensors").unlink()

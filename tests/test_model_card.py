@@ -58,7 +58,8 @@ def test_card_of_a_run(run):
     }
     for name in ("eval_mlm_loss", "eval_mlm_unigram_loss", "eval_nsp_loss", "eval_nsp_majority_loss"):
         assert f" {metrics[name]:.3f}" in card.text, name
-    assert f"code {code_hash()}" in card.text
+    assert f"begins\nwith {code_hash()}" in card.text
+    assert "After 8 steps" in card.text
     assert "skipped: nothing" in card.text and "8 |" in card.text
     assert Image.open(run / "curves.png").size == (1200, 300)
     assert "(curves.png)" in card.text
@@ -79,6 +80,33 @@ def test_checkpoints_have_cards(run):
     assert_valid(run / "checkpoint-4" / "README.md")
 
 
+def test_a_card_that_somebody_has_changed_stays(run, monkeypatch):
+    card = run / "checkpoint-4" / "README.md"
+    written = card.read_text()
+    mine = written.replace("<!-- Written by", "<!-- Once written by") + "\nMine.\n"
+    (run / "README.md").write_text(mine)
+    options = [
+        "--max_steps",
+        10,
+        "--save_steps",
+        4,
+        "--eval_steps",
+        4,
+        "--output_dir",
+        run,
+        "--resume_from_checkpoint",
+    ]
+    run_script(monkeypatch, "pretrain.py", *options)
+    assert (run / "README.md").read_text() == mine
+    assert "10, " not in written and "since the last resume" in (run / "checkpoint-10" / "README.md").read_text()
+
+
+def test_a_licence_that_is_none_is_told_at_once(tmp_path, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_script(monkeypatch, "pretrain.py", "--license", "Apache 2.0", "--output_dir", tmp_path / "run")
+    assert "license must be an identifier" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("head", ["Model", "ForPreTraining", "ForSequenceClassification"])
 def test_card_of_a_conversion(head, tokenizer, tmp_path, monkeypatch, capsys):
     bert = getattr(transformers, f"Bert{head}")(
@@ -86,6 +114,9 @@ def test_card_of_a_conversion(head, tokenizer, tmp_path, monkeypatch, capsys):
     )
     bert.save_pretrained(tmp_path / "bert")
     tokenizer.save_pretrained(tmp_path / "bert")
+    (tmp_path / "bert/README.md").write_text("---\nlicense: [broken\n---\n# A BERT\n")
+    run_script(monkeypatch, "convert_checkpoint.py", tmp_path / "bert", tmp_path / "other")
+    assert_valid(tmp_path / "other/README.md")
     (tmp_path / "bert/README.md").write_text("---\nlicense: mit\nlanguage: de\n---\n# A BERT\n")
     run_script(monkeypatch, "convert_checkpoint.py", tmp_path / "bert", tmp_path / "converted")
     assert_valid(tmp_path / "converted/README.md")

@@ -4,6 +4,7 @@ small Hub on loopback."""
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -135,6 +136,7 @@ def test_nothing_but_the_model_is_public(directory, monkeypatch, capsys):
         ("README.md", "no README.md: write a model card"),
         ("tokenizer_config.json", "no tokenizer_config.json: save the tokenizer"),
         ("model.safetensors", "model.safetensors is missing or cut short"),
+        ("tokenizer.json", "no tokenizer.json or vocab.txt: save the tokenizer"),
         ("operations_scratch_bert.py", "no operations_scratch_bert.py: save the model again"),
     ],
 )
@@ -151,6 +153,11 @@ def test_damaged_weights_and_foreign_configs(directory):
     with pytest.raises(ValueError, match="model.safetensors is missing or cut short"):
         public_files(directory)
     weights.write_bytes(content)
+    vocabulary = (directory / "tokenizer.json").read_text()
+    (directory / "tokenizer.json").write_text(vocabulary[:-100])
+    with pytest.raises(ValueError, match="tokenizer.json cannot be read"):
+        public_files(directory)
+    (directory / "tokenizer.json").write_text(vocabulary)
     config = json.loads((directory / "config.json").read_text())
     del config["auto_map"]["AutoModelForMaskedLM"]
     (directory / "config.json").write_text(json.dumps(config))
@@ -179,7 +186,8 @@ def test_shards(directory):
     [
         ("trained on /home/ann/texts", "a path of this machine in line 8"),
         (r"trained on C:\Users\ann\texts", "a path of this machine in line 8"),
-        ("see {directory.parent}/notes", "a path of this machine in line 8"),
+        ("from host:/home/ann", "a path of this machine in line 8"),
+        (f"see {Path.home()}/notes", "a path of this machine in line 8"),
         ("token=hf_" + "x" * 34, "an access token in line 8"),
     ],
 )
@@ -191,8 +199,15 @@ def test_private_text(private, message, directory):
 
 
 def test_addresses_are_no_paths(directory):
-    (directory / "README.md").write_text(CARD + "see https://example.org/home/ann and `/homely`")
+    text = f"see https://example.org/home/ann, https://example.org{Path.home()}/x and `/homely`"
+    (directory / "README.md").write_text(CARD + text)
+    config = json.loads((directory / "config.json").read_text())
+    config["auto_map"]["AutoTokenizer"] = ["tokens.Tokens", None]  # of no concern
+    (directory / "config.json").write_text(json.dumps(config))
     assert {file.name for file in public_files(directory)} == MODEL
+    (directory / "config.json").write_text(json.dumps(config | {"_name_or_path": "/mnt/scratch/ann/bert"}))
+    with pytest.raises(ValueError, match="config.json holds a path of this machine"):
+        public_files(directory)
 
 
 # ------------------------------------------------------------------------------------------- the script and the Hub
@@ -280,6 +295,20 @@ def test_faults_of_the_network_and_of_the_user(directory, hub):
     ):
         result = run(hub, "push_to_hub.py", directory, repository, check=False, **environment)
         assert result.returncode == 1 and message in result.stderr and "Traceback" not in result.stderr, result.stderr
+
+
+@pytest.mark.slow
+def test_a_push_replaces_what_the_new_model_does_without(directory, hub, tmp_path):
+    run(hub, "push_to_hub.py", directory, "tester/model")
+    assert "public already" in run(hub, "push_to_hub.py", directory, "model", "--private", check=False).stderr
+    torch.manual_seed(1)
+    model = ScratchBertForPreTraining(ScratchBertForPreTraining.from_pretrained(directory).config)
+    (directory / "model.safetensors").unlink()
+    model.save_pretrained(directory, max_shard_size="100KB")
+    run(hub, "push_to_hub.py", directory, "tester/model")
+    assert "model.safetensors" not in hub.files("tester/model")
+    opened = open_in_fresh_process(hub, "tester/model", "main", tmp_path / "home")
+    assert all(opened[name].equal(tensor) for name, tensor in model.state_dict().items())
 
 
 @pytest.mark.slow
@@ -374,7 +403,7 @@ def test_every_push_of_a_training_opens(strategy, hub, tmp_path):
     )
     in_training = [] if strategy == "end" else [f"Training in progress, step {step}" for step in (2, 4, 6)]
     assert hub.messages("tester/model") == ["initial commit", *in_training, "Model save"]
-    assert not list(output_dir.glob("push-*"))
+    assert not list(output_dir.glob(".push-*"))
 
     repository = hub.repositories["tester/model"]
     commits = [commit for commit, content in repository.commits.items() if content.message != "initial commit"]
@@ -412,14 +441,26 @@ def test_every_push_of_a_training_opens(strategy, hub, tmp_path):
 def test_a_training_outlives_a_hub_that_does_not_answer(hub, tmp_path):
     hub.faults = [Fault("POST", "/commit/", 500, times=4)]  # three pushes in training, and the last
     arguments = ["--output_dir", tmp_path / "run", "--push_to_hub", "--hub_model_id", "tester/model"]
-    result = run(hub, "pretrain.py", *SHORT_RUN, "--hub_always_push", "true", *arguments, check=False)
+    arguments += ["--hub_revision", "trial", "--hub_always_push", "true"]
+    result = run(hub, "pretrain.py", *SHORT_RUN, *arguments, check=False)
     assert result.returncode == 1
     assert result.stderr.count("failed, training goes on") == 3
-    assert hub.messages("tester/model") == ["initial commit"]
-    (advice,) = re.findall(r"python scripts/push_to_hub.py (\S+) (\S+)\. The error", result.stderr)
+    assert hub.messages("tester/model", "trial") == ["initial commit"]
+    (advice,) = re.findall(r"then: python scripts/push_to_hub.py (.+)", result.stderr)
     assert "Traceback" not in result.stderr
-    run(hub, "push_to_hub.py", *advice)
-    assert hub.read("tester/model", "model.safetensors") == (tmp_path / "run/model.safetensors").read_bytes()
+    run(hub, "push_to_hub.py", *shlex.split(advice))
+    assert hub.files("tester/model") == {".gitattributes"}
+    pushed = hub.read("tester/model", "model.safetensors", revision="trial")
+    assert pushed == (tmp_path / "run/model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_hub_that_is_not_there_is_told_before_training(hub, tmp_path):
+    options = ["--push_to_hub", "--hub_model_id", "tester/model", "--output_dir", tmp_path / "run"]
+    for environment in ({"HF_ENDPOINT": "http://127.0.0.1:9"}, {"HF_TOKEN": "hf_wrong"}):
+        result = run(hub, "pretrain.py", *options, check=False, **environment)
+        assert result.returncode == 1 and "error: The Hub cannot be pushed to" in result.stderr
+        assert "hf auth login" in result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.slow
