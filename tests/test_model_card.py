@@ -85,20 +85,13 @@ def test_a_card_that_somebody_has_changed_stays(run, monkeypatch):
     written = card.read_text()
     mine = written.replace("<!-- Written by", "<!-- Once written by") + "\nMine.\n"
     (run / "README.md").write_text(mine)
-    options = [
-        "--max_steps",
-        10,
-        "--save_steps",
-        4,
-        "--eval_steps",
-        4,
-        "--output_dir",
-        run,
-        "--resume_from_checkpoint",
-    ]
-    run_script(monkeypatch, "pretrain.py", *options)
+    options = ["--save_steps", 4, "--eval_steps", 4, "--logging_steps", 2, "--output_dir", run]
+    options += ["--resume_from_checkpoint", "--max_steps"]
+    run_script(monkeypatch, "pretrain.py", *options, 10)
     assert (run / "README.md").read_text() == mine
-    assert "10, " not in written and "since the last resume" in (run / "checkpoint-10" / "README.md").read_text()
+    (run / "README.md").write_text(written)
+    run_script(monkeypatch, "pretrain.py", *options, 12)
+    assert "seconds since the last resume" in (run / "README.md").read_text()
 
 
 def test_a_licence_that_is_none_is_told_at_once(tmp_path, monkeypatch, capsys):
