@@ -120,6 +120,7 @@ def test_card_of_a_conversion(head, tokenizer, tmp_path, monkeypatch, capsys):
     assert f"ScratchBert{head}" in capsys.readouterr().out
     assert ("pipeline(" in text) == (head == "ForPreTraining")
     assert ScratchBertConfig.from_pretrained(tmp_path / "converted").hidden_size == SMALL["hidden_size"]
-    home = tmp_path / "home"
-    home.mkdir()
-    run_snippets(tmp_path / "converted", home)
+    if head != "ForPreTraining":  # whose snippets are those of a run
+        home = tmp_path / "home"
+        home.mkdir()
+        run_snippets(tmp_path / "converted", home)
