@@ -186,9 +186,9 @@ class PublishingTrainer(Trainer):
         self.write_card = write_card
         super().__init__(*args, **kwargs)
 
-    def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
+    def init_hf_repo(self, token: str | None = None, **options) -> None:  # older versions know no more options
         try:
-            super().init_hf_repo(token=token, private=private)
+            super().init_hf_repo(token=token, **options)
             if self.is_world_process_zero():
                 make_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
         except Exception as error:  # whatever a network does
@@ -221,7 +221,7 @@ class PublishingTrainer(Trainer):
         """Save the model to `output_dir` and push it; `kwargs` are for Trainer's own card, which ours replaces."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
-            self.init_hf_repo(token=token, private=private)
+            self.init_hf_repo(token=token, **({} if private is None else {"private": private}))
         self.save_model(_internal_call=True)
         if not self.is_world_process_zero():
             return None
