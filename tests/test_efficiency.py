@@ -376,6 +376,8 @@ def gradients_of_a_share(rank: int, processes: int, directory: str, port: int = 
         gradients = {name: value.grad for name, value in getattr(model, "module", model).named_parameters()}
         torch.save(gradients, f"{directory}/{processes}.pt")
     if processes > 1:
+        torch.distributed.barrier()  # a process that leaves while the other is at work may keep it from ending
+        del model
         torch.distributed.destroy_process_group()
 
 
