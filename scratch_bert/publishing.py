@@ -102,12 +102,18 @@ def _weights(directory: Path) -> list[Path]:
         index = [directory / INDEX]
         files = [directory / shard for shard in sorted(set(_read_json(index[0])["weight_map"].values()))]
     for file in files:
-        try:
-            with safe_open(file, framework="pt"):
-                pass
-        except (OSError, SafetensorError) as error:
-            raise ValueError(f"{file} is missing or cut short ({error}): save the model again.") from None
+        if not is_complete(file):
+            raise ValueError(f"{file} is missing or cut short: save the model again.")
     return files + index
+
+
+def is_complete(file: Path) -> bool:
+    """Whether a file of weights is there, and as long as its header says."""
+    try:
+        with safe_open(file, framework="pt"):
+            return True
+    except (OSError, SafetensorError):
+        return False
 
 
 def _check_text(file: Path) -> None:

@@ -6,7 +6,6 @@ import zipfile
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import DataCollator, TrainerCallback, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -14,7 +13,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
 
 from .configuration_scratch_bert import PRESETS, ScratchBertConfig
-from .publishing import PublishingTrainer
+from .publishing import WEIGHTS, PublishingTrainer, is_complete
 
 
 logger = logging.get_logger(__name__)
@@ -152,8 +151,8 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
             f"There is no checkpoint to resume from in {checkpoint or output_dir}. Start a new run without "
             "--resume_from_checkpoint."
         )
-    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"):
-        if not _is_complete(Path(checkpoint) / name):
+    for name in (WEIGHTS, "optimizer.pt", "scheduler.pt", "trainer_state.json"):
+        if not _can_be_read(Path(checkpoint) / name):
             raise ValueError(
                 f"The checkpoint {checkpoint} cannot be resumed from: {name} is missing or cut short. Name an earlier "
                 "checkpoint: --resume_from_checkpoint DIRECTORY."
@@ -179,13 +178,9 @@ def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
             )
 
 
-def _is_complete(file: Path) -> bool:
+def _can_be_read(file: Path) -> bool:
     if file.suffix == ".pt":
         return zipfile.is_zipfile(file)  # what torch saves ends with the zip format's directory
     if file.suffix == ".json":
         return file.is_file() and file.read_text(encoding="utf-8").rstrip().endswith("}")
-    try:
-        with safe_open(file, framework="pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False
+    return is_complete(file)

@@ -23,6 +23,7 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining  # noqa: E402
 from scratch_bert.corpus import TextSource, builtin_documents  # noqa: E402
 from scratch_bert.modeling_scratch_bert import AUTO_MODELS  # noqa: E402
 from scratch_bert.rows import SentencePairDataset  # noqa: E402
@@ -67,6 +68,17 @@ def corpus(documents, tokenizer):
 @pytest.fixture
 def pairs(corpus, tokenizer):
     return SentencePairDataset(corpus, tokenizer, max_seq_length=128)
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory, tokenizer):
+    """The directory of a small model with random weights, and its tokenizer. To be read only: tests share it."""
+    directory = tmp_path_factory.mktemp("saved")
+    torch.manual_seed(0)
+    model = ScratchBertForPreTraining(ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer)}))
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
 
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"

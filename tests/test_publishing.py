@@ -18,9 +18,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import SCRIPTS, SMALL, run_script, run_without_package
+from conftest import SCRIPTS, run_script, run_without_package
 from hub_server import TOKEN, Fault, LocalHub
-from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.publishing import public_files
 
 
@@ -36,25 +36,16 @@ name = "mine"
 """
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory, tokenizer):
+@pytest.fixture
+def directory(saved, tmp_path):
     """A model's directory with what a training leaves beside it."""
-    directory = tmp_path_factory.mktemp("saved")
-    torch.manual_seed(0)
-    model = ScratchBertForPreTraining(ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer)}))
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    directory = Path(shutil.copytree(saved, tmp_path / "model"))
     (directory / "README.md").write_text(CARD)
     (directory / "training_args.bin").write_bytes(b"private")
     (directory / "checkpoint-5").mkdir()
     (directory / "checkpoint-5/optimizer.pt").write_bytes(b"private")
     (directory / "runs").mkdir()
     return directory
-
-
-@pytest.fixture
-def directory(saved, tmp_path):
-    return Path(shutil.copytree(saved, tmp_path / "model"))
 
 
 @pytest.fixture

@@ -3,18 +3,8 @@
 import pytest
 import torch
 
-from conftest import HEADS, SMALL, run_without_package
-from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory, tokenizer):
-    directory = tmp_path_factory.mktemp("saved")
-    torch.manual_seed(0)
-    model = ScratchBertForPreTraining(ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer)}))
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
+from conftest import HEADS, run_without_package
+from scratch_bert import ScratchBertForPreTraining
 
 
 @pytest.mark.parametrize("auto_class", ["AutoConfig", *HEADS])
