@@ -154,32 +154,19 @@ class DataArguments:
 
 
 @dataclass
-class PretrainingArguments(TrainingArguments):
-    """Trainer's own arguments with the defaults of a short run on the built-in corpus."""
+class CommonArguments(TrainingArguments):
+    """What pretraining and fine-tuning share of Trainer's arguments, where we differ."""
 
-    output_dir: str | None = option("runs/pretrain", "Where checkpoints, the model, its card and its metrics go.")
+    output_dir: str | None = option(None, "Where checkpoints, the model, its card and its metrics go.")
     resume_from_checkpoint: str | None = option(
         None,
         "Continue the run in output_dir from its last checkpoint, or from the checkpoint directory given.",
         nargs="?",
         const="last",
     )
-    per_device_train_batch_size: int = option(16, "Rows per step and device.")
     per_device_eval_batch_size: int = option(32, "Rows per evaluation step and device.")
-    learning_rate: float = option(1e-3, "Peak learning rate. 1e-4 is BERT's for the base size.")
     weight_decay: float = option(0.01, "Decoupled weight decay, not applied to biases and LayerNorms.")
     warmup_steps: float = option(0.1, "Steps of linear warm-up, or their share of all steps if below 1.")
-    num_train_epochs: float = option(24, "Passes over the corpus, each with newly drawn pairs.")
-    eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
-    eval_steps: float | None = option(250, "Steps between evaluations.")
-    save_steps: float = option(500, "Steps between checkpoints.")
-    save_total_limit: int | None = option(2, "Checkpoints to keep.")
-    logging_steps: float = option(100, "Steps between log lines.")
-    pack_sequences: bool = option(
-        False,
-        "Put the rows of a training batch together into fewer rows of max_seq_length. Where padding costs, which is on "
-        "GPUs and under torch_compile: elsewhere it is left out in any case.",
-    )
     bf16: bool | None = option(
         None,
         "bf16 autocast instead of fp32. Without it: on CPUs that multiply in bf16; on GPUs it must be asked for.",
@@ -191,8 +178,6 @@ class PretrainingArguments(TrainingArguments):
     )
     dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
     ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
-    remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
-    batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed by batch, as no logits are kept.")
 
     def __post_init__(self):
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # else Trainer refuses bf16 there
@@ -201,16 +186,138 @@ class PretrainingArguments(TrainingArguments):
         super().__post_init__()
         if self.license and not re.fullmatch(r"[a-z0-9.+-]+", self.license):
             raise ValueError(f"license must be an identifier as the Hub has them, such as mit, got {self.license!r}.")
-        fixed = {
-            "remove_unused_columns": (False, "the collator reads more columns than the model"),
-            "batch_eval_metrics": (True, "metrics are summed batch by batch"),
-            "prediction_loss_only": (False, "the metrics are made from predictions"),
-            "label_smoothing_factor": (0, "both losses come from the model itself"),
-            "dataloader_persistent_workers": (False, "workers that stay would go on with the first epoch's rows"),
-        }
+
+    def must_stay(self, **fixed: tuple[Any, str]) -> None:
+        """Raise `ValueError` for an argument that has another value than the one that goes, for the reason given."""
         for name, (value, reason) in fixed.items():
             if getattr(self, name) != value:
                 raise ValueError(f"{name} must stay {value}: {reason}.")
+
+
+@dataclass
+class PretrainingArguments(CommonArguments):
+    """Trainer's own arguments with the defaults of a short run on the built-in corpus."""
+
+    output_dir: str | None = option("runs/pretrain", "Where checkpoints, the model, its card and its metrics go.")
+    per_device_train_batch_size: int = option(16, "Rows per step and device.")
+    learning_rate: float = option(1e-3, "Peak learning rate. 1e-4 is BERT's for the base size.")
+    num_train_epochs: float = option(24, "Passes over the corpus, each with newly drawn pairs.")
+    eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
+    eval_steps: float | None = option(250, "Steps between evaluations.")
+    save_steps: float = option(500, "Steps between checkpoints.")
+    save_total_limit: int | None = option(2, "Checkpoints to keep.")
+    logging_steps: float = option(100, "Steps between log lines.")
+    pack_sequences: bool = option(
+        False,
+        "Put the rows of a training batch together into fewer rows of max_seq_length. Where padding costs, which is on "
+        "GPUs and under torch_compile: elsewhere it is left out in any case.",
+    )
+    remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
+    batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed by batch, as no logits are kept.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.must_stay(
+            remove_unused_columns=(False, "the collator reads more columns than the model"),
+            batch_eval_metrics=(True, "metrics are summed batch by batch"),
+            prediction_loss_only=(False, "the metrics are made from predictions"),
+            label_smoothing_factor=(0, "both losses come from the model itself"),
+            dataloader_persistent_workers=(False, "workers that stay would go on with the first epoch's rows"),
+        )
+
+
+@dataclass
+class TaskArguments:
+    model_name_or_path: str | None = option(
+        None, "The checkpoint to start from: a directory or a Hub repository. A BERT is opened as scratch_bert."
+    )
+    trust_remote_code: bool = option(False, "Run the code that a checkpoint of a foreign architecture brings.")
+    random_weights: bool = option(
+        False, "Leave the checkpoint's weights out, to see what they are worth: its config and tokenizer alone."
+    )
+    train_file: list[str] | None = option(
+        None,
+        "Rows to train on: .csv, .tsv, .json, .jsonl or .parquet, gzipped or not; words and tags in columns (CoNLL) for "
+        "token-classification; SQuAD's JSON for question-answering. Files, globs, directories.",
+    )
+    validation_file: list[str] | None = option(
+        None,
+        "Rows to evaluate on, and to choose the best checkpoint by. Without them: held out from the training rows.",
+    )
+    test_file: list[str] | None = option(None, "Rows to predict at the end, with or without labels.")
+    dataset_name: str | None = option(
+        None,
+        "Instead of files: a data set of the Hub, or a local directory that datasets.load_dataset opens, with its splits "
+        "train, validation and test. GLUE's tasks find theirs without it.",
+    )
+    dataset_config: str | None = option(None, "Which configuration of dataset_name.")
+    validation_share: float = option(0.1, "Share of the training rows to hold out if there are none to validate on.")
+    text_column: str | None = option(
+        None, "The text, or the words: text; tokens for token-classification, context for question-answering."
+    )
+    text_pair_column: str | None = option(
+        None, "A second text; the question of question-answering; what stands before each choice of multiple-choice."
+    )
+    label_column: str | None = option(
+        None, "What to learn: label; ner_tags for token-classification, answers for question-answering."
+    )
+    choices_column: list[str] | None = option(
+        None,
+        "For multiple-choice: a column that holds a list, or several that hold a choice each. Without it: choices.",
+    )
+    problem_type: str | None = option(
+        None,
+        "For sequence-classification. Without it: several labels if the label is a list, regression if it is a fraction, "
+        "else one label. Several labels in CSV are parted by commas.",
+        choices=["single_label_classification", "multi_label_classification", "regression"],
+    )
+    metrics: list[str] | None = option(
+        None, "Figures other than the task's own: names of scratch_bert/task_metrics.py, or what evaluate.load takes."
+    )
+    max_seq_length: int | None = option(
+        None, "Tokens in a row; without it, the model's own limit, and 384 at most for question-answering."
+    )
+    doc_stride: int = option(128, "For question-answering: tokens that the windows over a long context share.")
+    max_answer_length: int = option(30, "For question-answering: tokens of an answer, at most.")
+    seeds: list[int] | None = option(
+        None, "Run once with each, in directories of their own, and report mean and standard deviation."
+    )
+    early_stopping_patience: int | None = option(
+        None, "Stop after so many evaluations in a row without a better figure."
+    )
+
+    def __post_init__(self):
+        if not self.model_name_or_path:
+            raise ValueError("Say with --model_name_or_path which checkpoint to start from.")
+        if self.train_file and self.dataset_name:
+            raise ValueError("Give train_file or dataset_name, not both.")
+        if (self.validation_file or self.test_file) and not self.train_file:
+            raise ValueError("validation_file and test_file go with a train_file.")
+        if self.seeds and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must differ, got {self.seeds}.")
+
+
+@dataclass
+class FinetuningArguments(CommonArguments):
+    """Trainer's own arguments with the usual ones of BERT's fine-tuning (paper, appendix A.3)."""
+
+    output_dir: str | None = option("runs/finetune", "Where checkpoints, the model, predictions and metrics go.")
+    per_device_train_batch_size: int = option(32, "Rows per step and device.")
+    learning_rate: float = option(5e-5, "Peak learning rate. Small models want more: up to 5e-4.")
+    num_train_epochs: float = option(3, "Passes over the training rows.")
+    eval_strategy: str = option("epoch", "When to evaluate: no, steps or epoch.")
+    save_strategy: str = option("epoch", "When to save a checkpoint: no, steps or epoch.")
+    save_total_limit: int | None = option(1, "Checkpoints to keep, beside the best.")
+    logging_steps: float = option(50, "Steps between log lines.")
+    load_best_model_at_end: bool = option(True, "Go back to the best checkpoint after training.")
+    metric_for_best_model: str | None = option(None, "Which figure is to be best; without it, the task's first.")
+
+    def __post_init__(self):
+        self.best_by_task = self.metric_for_best_model is None
+        super().__post_init__()
+        self.must_stay(prediction_loss_only=(False, "figures are made from predictions"))
+        if self.train_sampling_strategy == "group_by_length":
+            raise ValueError("group_by_length would mix up the order of predictions; padding is not computed anyhow.")
 
 
 def cpu_multiplies_bf16() -> bool:
@@ -249,15 +356,21 @@ def _similar(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {matches[0]}?" if matches else ""
 
 
-def parse_arguments(*dataclasses: type, description: str, argv: list[str] | None = None) -> tuple:
-    """One object per dataclass. Flags win over the file. An unknown option ends the program with a suggestion."""
+def parse_arguments(
+    *dataclasses: type, description: str, argv: list[str] | None = None, tasks: Iterable[str] = ()
+) -> tuple:
+    """One object per dataclass, and a namespace with the `task`, the first argument, if there are `tasks`. Flags win over
+    the file. An unknown option ends the program with a suggestion."""
     parser = HfArgumentParser(
         dataclasses,
         description=description,
-        usage="%(prog)s [OPTIONS.yaml|OPTIONS.json] [--option value ...]",
+        usage=f"%(prog)s {'TASK ' if tasks else ''}[OPTIONS.yaml|OPTIONS.json] [--option value ...]",
         allow_abbrev=False,
     )
+    if tasks:
+        parser.add_argument("task", metavar="TASK", choices=list(tasks), help="One of " + ", ".join(tasks) + ".")
     argv = sys.argv[1:] if argv is None else argv
+    before, argv = (argv[:1], argv[1:]) if tasks else ([], argv)
     known = {action.dest for action in parser._actions}
 
     def reject(option: str, where: str) -> None:
@@ -274,7 +387,7 @@ def parse_arguments(*dataclasses: type, description: str, argv: list[str] | None
             reject(unknown, argv[0])
         argv = [flag for name, value in values.items() for flag in _as_flags(name, value)] + argv[1:]
     try:
-        *parsed, remaining = parser.parse_args_into_dataclasses(argv, return_remaining_strings=True)
+        *parsed, remaining = parser.parse_args_into_dataclasses(before + argv, return_remaining_strings=True)
     except ValueError as error:
         parser.error(str(error))
     if remaining:

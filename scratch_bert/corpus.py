@@ -145,7 +145,7 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
 
 def _files_below(directory: Path) -> list[Path]:
     all_files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
-    files = [file for file in all_files if _suffix(file) in {".txt", *TABLES}]
+    files = [file for file in all_files if suffix(file) in {".txt", *TABLES}]
     if not files:
         raise FileNotFoundError(f"The directory {directory} holds no file of type .txt, {', '.join(TABLES)} or .gz.")
     if len(files) < len(all_files):
@@ -158,7 +158,7 @@ def _is_gzipped(file: Path) -> bool:
     return file.suffix.lower() == ".gz"
 
 
-def _suffix(file: Path) -> str:
+def suffix(file: Path) -> str:
     return (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
 
 
@@ -231,15 +231,15 @@ class TextSource:
                 with shard.open("rb") as file:
                     while part := file.read(1 << 20):
                         digest.update(part)
-                digest.update(_suffix(shard).encode())
+                digest.update(suffix(shard).encode())
             else:
                 digest.update(repr(getattr(shard, "_fingerprint", shard)).encode())
         return digest.hexdigest()
 
     def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable[str]]]:
         """What the shard holds, text by text: (what it is, its format, its lines)."""
-        if isinstance(shard, Path) and _suffix(shard) not in TABLES:
-            yield "files", FORMATS[self.text_format or "blank_line"], _lines(shard)
+        if isinstance(shard, Path) and suffix(shard) not in TABLES:
+            yield "files", FORMATS[self.text_format or "blank_line"], read_lines(shard)
             return
         rows = shard if isinstance(shard, list) else self._rows(shard)
         text_format = FORMATS[self.text_format or "file"]
@@ -256,7 +256,7 @@ class TextSource:
                 if shard.stat().st_size == 0:
                     yield ""
                     return
-                shard = _open_table(shard, self.text_column)
+                shard = open_table(shard, [self.text_column])
             for batch in shard.iter(1000):
                 if self.text_column not in batch:
                     columns = ", ".join(batch)
@@ -275,17 +275,32 @@ class TextSource:
             raise TextError(f"{name} cannot be read as a table after row {number}: {error}") from None
 
 
-def _open_table(file: Path, text_column: str) -> datasets.IterableDataset:
-    options = {}
-    if TABLES[_suffix(file)] == "csv":
-        options |= {"converters": {text_column: str}, "keep_default_na": False}  # "007" and "NA" are texts
-    if _suffix(file) == ".tsv":
+def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, **options):
+    """A table as a data set, in which the values of `text_columns` are texts as they stand in a CSV or TSV file: "007"
+    and "NA", too. `options` are those of datasets' loader."""
+    if TABLES[suffix(file)] == "csv":
+        options |= {"converters": dict.fromkeys(text_columns, str), "keep_default_na": False}
+    if suffix(file) == ".tsv":
         options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
     name = escape(str(file))  # datasets takes names for patterns
-    return datasets.load_dataset(TABLES[_suffix(file)], data_files=name, split="train", streaming=True, **options)
+    return datasets.load_dataset(TABLES[suffix(file)], data_files=name, split="train", streaming=streaming, **options)
 
 
-def _lines(file: Path) -> Iterator[str]:
+def open_dataset(
+    name: str, config: str | None, streaming: bool = False
+) -> datasets.DatasetDict | datasets.IterableDatasetDict:
+    """The splits of a data set of the Hub or of a local directory, one that `save_to_disk` has written among them."""
+    directory = Path(name)
+    if not any((directory / file).is_file() for file in ("state.json", "dataset_dict.json")):
+        try:
+            return datasets.load_dataset(name, config, streaming=streaming)
+        except datasets.exceptions.DatasetGenerationError as error:
+            raise TextError(f"The data set {name} cannot be read: {error.__cause__}") from None
+    saved = datasets.load_from_disk(directory)
+    return saved if isinstance(saved, datasets.DatasetDict) else datasets.DatasetDict({"train": saved})
+
+
+def read_lines(file: Path) -> Iterator[str]:
     number = 0
     try:
         with gzip.open(file) if _is_gzipped(file) else file.open("rb") as lines:
@@ -295,7 +310,7 @@ def _lines(file: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise TextError(
             f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. Convert it first, "
-            f"for example with: iconv -f latin1 -t utf-8 {file} > new{_suffix(file)}"
+            f"for example with: iconv -f latin1 -t utf-8 {file} > new{suffix(file)}"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TextError(f"{file} cannot be unpacked after line {number}: {error}. Copy or download it anew.") from None

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from . import tokenizer as tokenizer_module
 from .arguments import DataArguments
 from .collator import PreTrainingCollator
-from .corpus import TextSource, builtin_documents, find_files
+from .corpus import TextSource, builtin_documents, find_files, open_dataset
 from .rows import PreparedRows, SentencePairDataset, stream_rows
 from .tokenized_corpus import TokenizedCorpus, make_cache
 from .tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
@@ -122,23 +122,12 @@ def text_sources(args: DataArguments) -> tuple[TextSource, TextSource | None]:
         return source(find_files(args.train_file)), eval_source
     if not args.dataset_name:
         return TextSource([builtin_documents()]), eval_source
-    splits = _load_dataset(args)
+    splits = open_dataset(args.dataset_name, args.dataset_config, args.streaming)
     if "train" not in splits:
         raise ValueError(f"The data set {args.dataset_name} has no split 'train', but {', '.join(splits)}.")
     if eval_source is None and "validation" in splits:
         eval_source = source(_shards(splits["validation"]))
     return source(_shards(splits["train"])), eval_source
-
-
-def _load_dataset(args: DataArguments) -> datasets.DatasetDict | datasets.IterableDatasetDict:
-    directory = Path(args.dataset_name)
-    if not any((directory / name).is_file() for name in ("state.json", "dataset_dict.json")):
-        try:
-            return datasets.load_dataset(args.dataset_name, args.dataset_config, streaming=args.streaming)
-        except datasets.exceptions.DatasetGenerationError as error:
-            raise ValueError(f"The data set {args.dataset_name} cannot be read: {error.__cause__}") from None
-    saved = datasets.load_from_disk(directory)  # what save_to_disk has written
-    return saved if isinstance(saved, datasets.DatasetDict) else datasets.DatasetDict({"train": saved})
 
 
 def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:

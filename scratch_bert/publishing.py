@@ -15,6 +15,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from safetensors import SafetensorError, safe_open
 from transformers import Trainer
 from transformers.dynamic_module_utils import get_relative_import_files
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
@@ -77,7 +78,10 @@ def _read_json(file: Path) -> dict:
 
 
 def _code(directory: Path) -> list[Path]:
-    auto_map = _read_json(directory / "config.json").get("auto_map") or {}
+    config = _read_json(directory / "config.json")
+    auto_map = config.get("auto_map") or {}
+    if config.get("model_type") in CONFIG_MAPPING_NAMES and not auto_map:
+        return []  # its code comes with transformers
     missing = set(AUTO_MAP) - set(auto_map)
     if missing:
         raise ValueError(

@@ -94,13 +94,15 @@ def _wordlevel_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special
     return {token: number for number, token in enumerate([*special_tokens, *kept])}
 
 
-def load_tokenizer(name_or_path: str, model_max_length: int | None = None) -> PreTrainedTokenizerBase:
+def load_tokenizer(
+    name_or_path: str, model_max_length: int | None = None, trust_remote_code: bool = False
+) -> PreTrainedTokenizerBase:
     """The tokenizer of a local directory or a Hub repository; `model_max_length` replaces its own.
 
     Raises `ValueError` if it lacks a special token that BERT's rows need, or is not one of the `tokenizers` library.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)  # None would ask, and wait
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise

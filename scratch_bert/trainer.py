@@ -19,17 +19,12 @@ from .publishing import WEIGHTS, PublishingTrainer, is_complete
 logger = logging.get_logger(__name__)
 
 
-class PreTrainingTrainer(PublishingTrainer):
-    """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, tells the training
-    set which epoch begins, and on Ctrl-C ends the step, saves a checkpoint and stops. `train_collator` takes the place
-    of `data_collator` in training alone."""
+class InterruptibleTrainer(PublishingTrainer):
+    """Trainer that on Ctrl-C ends the step, saves a checkpoint and stops; and publishes as `PublishingTrainer`."""
 
-    def __init__(self, *args, train_collator: DataCollator | None = None, **kwargs):
+    def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.train_collator = train_collator or self.data_collator
-        self._loss_sums: dict[str, torch.Tensor] = {}
         self._interrupt = InterruptCallback()
-        self.add_callback(SetEpochCallback)
         self.add_callback(self._interrupt)
 
     def train(self, *args, **kwargs):
@@ -40,6 +35,17 @@ class PreTrainingTrainer(PublishingTrainer):
     def interrupted(self) -> bool:
         """Whether a Ctrl-C ended the training."""
         return self._interrupt.interrupted
+
+
+class PreTrainingTrainer(InterruptibleTrainer):
+    """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, and tells the training
+    set which epoch begins. `train_collator` takes the place of `data_collator` in training alone."""
+
+    def __init__(self, *args, train_collator: DataCollator | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.train_collator = train_collator or self.data_collator
+        self._loss_sums: dict[str, torch.Tensor] = {}
+        self.add_callback(SetEpochCallback)
 
     def get_train_dataloader(self) -> DataLoader:
         evaluating, self.data_collator = self.data_collator, self.train_collator

@@ -1,0 +1,109 @@
+"""From the options of fine-tuning to a task with its rows, and a model to train on them."""
+
+import logging
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from .arguments import TaskArguments
+from .checkpoints import convert_config
+from .glue import GLUE
+from .labelled_data import Columns, load_splits
+from .modeling_scratch_bert import AUTO_MODELS
+from .question_answering import QuestionAnswering
+from .tasks import MultipleChoice, SequenceClassification, Task, TokenClassification
+from .tokenizer import load_tokenizer
+
+
+logger = logging.getLogger("scratch_bert")
+
+TASKS: dict[str, type[Task]] = {
+    "sequence-classification": SequenceClassification,
+    "token-classification": TokenClassification,
+    "question-answering": QuestionAnswering,
+    "multiple-choice": MultipleChoice,
+    **dict.fromkeys(GLUE, SequenceClassification),
+}
+
+
+def load_task(name: str, args: TaskArguments, seed: int) -> Task:
+    """The rows that the options name, read and tokenized.
+
+    Raises `ValueError` or `OSError` for rows, columns and labels that do not fit the task.
+    """
+    task_class, glue = TASKS[name], GLUE.get(name)
+    config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
+    tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
+    options: dict[str, Any] = {}
+    if task_class is SequenceClassification:
+        options = {"problem_type": args.problem_type}
+    elif task_class is QuestionAnswering:
+        options = {"doc_stride": args.doc_stride, "max_answer_length": args.max_answer_length}
+    if glue:
+        problem_type = "single_label_classification" if glue.labels else "regression"
+        options = {"problem_type": problem_type, "label_names": glue.labels}
+    files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+    dataset = (args.dataset_name, args.dataset_config)
+    if glue and not args.train_file and not args.dataset_name:
+        dataset = ("nyu-mll/glue", name)
+    splits = load_splits(find_columns(name, args), files, dataset, args.validation_share, seed)
+    limit = min(config.max_position_embeddings, tokenizer.model_max_length)
+    max_seq_length = args.max_seq_length or (min(384, limit) if task_class is QuestionAnswering else limit)
+    if max_seq_length > limit:
+        raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
+    task = task_class(splits, tokenizer, max_seq_length, args.metrics or (glue and glue.metrics), **options)
+    counts = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
+    labels = ", ".join(task.model_options.get("id2label", {}).values())
+    logger.info(f"Rows: {counts}" + (f"; labels: {labels}" if labels else ""))
+    return task
+
+
+def find_columns(name: str, args: TaskArguments) -> Columns:
+    """What the columns are called: as the options say, else as usual for the task."""
+    task_class, glue = TASKS[name], GLUE.get(name)
+    names = dict(task_class.columns)
+    if glue:
+        names |= dict(zip(("text", "text_pair"), glue.texts, strict=False))
+    for ours in ("text", "text_pair", "label", "choices"):
+        told = getattr(args, f"{ours}_column")
+        if told and ours not in names:
+            raise ValueError(f"{ours}_column has no effect with {name}: leave it out.")
+        names[ours] = told or names.get(ours)
+    return Columns(
+        {ours: column if isinstance(column, list) else [column] for ours, column in names.items() if column},
+        glue,
+        from_conll=task_class is TokenClassification,
+        from_squad=task_class is QuestionAnswering,
+    )
+
+
+def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
+    """The checkpoint's model with the task's head, in fp32. A BERT is opened as scratch_bert: the same weights, and what
+    is saved carries its code."""
+    name, remote = args.model_name_or_path, args.trust_remote_code
+    config = AutoConfig.from_pretrained(name, trust_remote_code=remote)
+    model_class: Any = task.auto_class
+    if config.model_type == "bert":
+        logger.info(
+            f"{name} is a BERT: it is opened as scratch_bert. convert_checkpoint.py --to bert turns the result back."
+        )
+        config, model_class = convert_config(config, "scratch_bert"), AUTO_MODELS[task.auto_class.__name__]
+    for option, value in {"problem_type": None, **task.model_options}.items():
+        setattr(config, option, value)
+    if args.random_weights:
+        logger.info("All weights are random: nothing of the checkpoint but its config and tokenizer is used")
+        return (
+            model_class._from_config(config) if model_class is not task.auto_class else model_class.from_config(config)
+        )
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # its table of weights that are new or left over: told in a line below
+    try:
+        model, report = model_class.from_pretrained(
+            name, config=config, trust_remote_code=remote, dtype="float32", output_loading_info=True
+        )
+    finally:
+        transformers_logging.set_verbosity(level)
+    new = sorted(report["missing_keys"])
+    logger.info(f"New, with random weights: {', '.join(new) if new else 'nothing'}")
+    return model

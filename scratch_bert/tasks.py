@@ -1,0 +1,370 @@
+"""What each task makes of labelled rows: inputs of the model, and predictions and figures from its outputs.
+
+A task is built from the rows of all splits. `features` are the model's inputs by split, `model_options` what the
+model's config must know; `decode` turns logits into predictions, `figures` compares these with the labels.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from datasets import ClassLabel, Dataset
+from transformers import (
+    AutoModelForMultipleChoice,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    DataCollatorForMultipleChoice,
+    DataCollatorForTokenClassification,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerBase,
+)
+
+from .task_metrics import load_metric
+
+
+logger = logging.getLogger("scratch_bert")
+IGNORED = -100  # the label of what the loss leaves out
+
+
+class Task:
+    columns: ClassVar[dict[str, str | None]]
+    """Our name of each column → its usual name."""
+    auto_class: ClassVar[type]
+    collator_class: ClassVar[type] = DataCollatorWithPadding
+    metrics: tuple[str, ...] = ("accuracy",)
+    best_metric: str = "accuracy"
+    """The figure that the best checkpoint is chosen by; `loss` is at hand, too."""
+
+    def __init__(
+        self,
+        splits: dict[str, Dataset],
+        tokenizer: PreTrainedTokenizerBase,
+        max_seq_length: int,
+        metrics: Sequence[str] | None = None,
+        **options: Any,
+    ):
+        self.splits, self.tokenizer, self.max_seq_length = splits, tokenizer, max_seq_length
+        self.read_labels(**options)
+        self._metrics = [load_metric(name) for name in metrics or self.metrics]
+        self.references = {split: self.labels_of(split) for split in splits if self.is_labelled(split)}
+        for split in ("train", "validation"):
+            if split not in self.references:
+                raise ValueError(f"The rows for {split} have no labels: pass --label_column.")
+        self.features = {split: self.encode(split) for split in splits}
+
+    def is_labelled(self, split: str) -> bool:
+        rows = self.splits[split]
+        if "label" not in rows.column_names:
+            return False
+        unknown = -1 if isinstance(rows.features["label"], ClassLabel) else None  # as in the test sets of the Hub
+        return split != "test" or any(label not in (unknown, "") for label in rows["label"])
+
+    def read_labels(self) -> None:
+        """Find out from the training rows which labels there are."""
+
+    def labels_of(self, split: str) -> list:
+        """The right prediction for each row. Raises `ValueError` for a row whose label is none."""
+        raise NotImplementedError
+
+    def encode(self, split: str) -> Dataset:
+        raise NotImplementedError
+
+    def decode(self, split: str, logits: np.ndarray) -> list:
+        """A prediction for each row of the split from the logits of all of its features."""
+        raise NotImplementedError
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return {}
+
+    def collator(self):
+        return self.collator_class(self.tokenizer)
+
+    def figures(self, split: str, predictions: list) -> dict[str, float]:
+        references = self.references[split]
+        return {name: value for metric in self._metrics for name, value in metric(predictions, references).items()}
+
+    def compute_metrics(self, split: str):
+        """For Trainer."""
+        return lambda outcome: self.figures(split, self.decode(split, outcome.predictions))
+
+    def describe(self, prediction: Any) -> Any:
+        """A prediction by the names of its labels."""
+        return prediction
+
+    def write_predictions(self, split: str, predictions: list, directory: Path) -> Path:
+        """One JSON object per row, in their order: the prediction, and the label if there is one."""
+        file = directory / f"{split}_predictions.jsonl"
+        labels = self.references.get(split)
+        with file.open("w", encoding="utf-8") as lines:
+            for row, prediction in enumerate(predictions):
+                content = {"prediction": self.describe(prediction)}
+                if labels:
+                    content["label"] = self.describe(labels[row])
+                lines.write(json.dumps(content, ensure_ascii=False) + "\n")
+        return file
+
+    def texts(self, split: str) -> list[str]:
+        """The columns that hold the texts. Raises `ValueError` for a row without text."""
+        rows = self.splits[split]
+        names = [name for name in ("text", "text_pair") if name in rows.column_names]
+        for name in names:
+            for number, text in enumerate(rows[name], 1):
+                if not isinstance(text, str):
+                    raise ValueError(f"{split}: row {number} holds no text in {name}, but {text!r}.")
+        return names
+
+    @property
+    def cut(self) -> dict[str, Any]:
+        return {"truncation": True, "max_length": self.max_seq_length}
+
+    def tokenize(self, split: str, function: Callable, **options: Any) -> Dataset:
+        """What `function` makes of batches of rows."""
+        rows = self.splits[split]
+        return rows.map(
+            function,
+            batched=True,
+            **options,
+            remove_columns=rows.column_names,
+            keep_in_memory=True,  # a cache would grow with each run
+            load_from_cache_file=False,
+            new_fingerprint=f"tokenized-{split}",  # else all of this object is hashed for one: minutes
+            desc=f"Tokenizing {split}",
+        )
+
+    def warn_of_cut_rows(self, split: str, features: Dataset) -> None:
+        full = sum(len(ids) == self.max_seq_length for ids in features["input_ids"])
+        if full:
+            logger.info(
+                f"{split}: {full:,} of {len(features):,} rows are cut to {self.max_seq_length} tokens, or just fit"
+            )
+
+
+class Labelled(Task):
+    """A task whose labels are of a set that the training rows give, or the option `label_names`."""
+
+    names: list[str]
+
+    def learn_names(self, values: Sequence, feature: Any, label_names: Sequence[str] | None = None) -> None:
+        self.class_feature = feature if isinstance(feature, ClassLabel) else None
+        if label_names:
+            self.names = list(label_names)
+        elif self.class_feature:
+            self.names = feature.names
+        else:
+            self.names = sorted({str(value) for value in values}, key=_numbers_by_size)
+        self.ids = {name: number for number, name in enumerate(self.names)}
+        if label_names:  # GLUE's files have ids where its data set on the Hub has names
+            self.ids = {str(number): number for number in range(len(self.names))} | self.ids
+
+    def ids_of(self, labels: Sequence, split: str, number: int) -> list[int]:
+        """Of the labels in row `number` of a split."""
+        if self.class_feature:
+            labels = [self.class_feature.names[label] if isinstance(label, int) else label for label in labels]
+        for label in labels:
+            if label is None or str(label) not in self.ids:
+                known = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
+                raise ValueError(
+                    f"{split}: row {number} has the label {label!r}, but the labels of the training rows are: {known}. "
+                    "Correct the row, or train on rows with this label."
+                )
+        return [self.ids[str(label)] for label in labels]
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        return {
+            "id2label": dict(enumerate(self.names)),
+            "label2id": {name: number for number, name in enumerate(self.names)},
+        }
+
+
+def _numbers_by_size(name: str) -> tuple:
+    return (0, int(name), "") if name.lstrip("-").isdecimal() else (1, 0, name)
+
+
+class SequenceClassification(Labelled):
+    """One or several labels, or a number, for a text or a pair of texts."""
+
+    columns: ClassVar = {"text": "text", "text_pair": None, "label": "label"}
+    auto_class = AutoModelForSequenceClassification
+
+    def read_labels(self, problem_type: str | None = None, label_names: Sequence[str] | None = None) -> None:
+        labels, feature = self.splits["train"]["label"][:], self.splits["train"].features["label"]
+        several, number = isinstance(labels[0], list), isinstance(labels[0], float)
+        by_type = "multi_label" if several else "regression" if number else "single_label"
+        self.problem_type = problem_type or by_type.removesuffix("_label") + (
+            "" if number else "_label_classification"
+        )
+        if self.problem_type == "regression":
+            self.metrics, self.best_metric = ("pearsonr", "spearmanr", "mse"), "pearsonr"
+        elif self.problem_type == "multi_label_classification":
+            feature = getattr(feature, "feature", None)
+            self.learn_names([name for row in labels for name in _several(row)], feature, label_names)
+            self.metrics, self.best_metric = ("f1_micro", "f1_macro", "accuracy"), "f1_micro"
+        else:
+            self.learn_names([label for label in labels if label not in (None, "")], feature, label_names)
+            if len(self.names) < 2:
+                raise ValueError(f"The training rows have no two labels, but {self.names}: there is nothing to learn.")
+            self.metrics = ("accuracy", "f1" if len(self.names) == 2 else "f1_macro")
+
+    def labels_of(self, split: str) -> list:
+        rows = list(enumerate(self.splits[split]["label"], 1))
+        if self.problem_type == "regression":
+            return [_as_number(label, split, number) for number, label in rows]
+        if self.problem_type == "single_label_classification":
+            return [self.ids_of([label], split, number)[0] for number, label in rows]
+        chosen = [set(self.ids_of(_several(labels), split, number)) for number, labels in rows]
+        return [[int(label in ids) for label in range(len(self.names))] for ids in chosen]
+
+    def encode(self, split: str) -> Dataset:
+        columns = self.texts(split)
+        features = self.tokenize(split, lambda batch: self.tokenizer(*(batch[name] for name in columns), **self.cut))
+        self.warn_of_cut_rows(split, features)
+        if split not in self.references:
+            return features
+        labels = self.references[split]
+        if self.problem_type == "multi_label_classification":
+            labels = [[float(one) for one in row] for row in labels]
+        return features.add_column("labels", labels)
+
+    def decode(self, split: str, logits: np.ndarray) -> list:
+        if self.problem_type == "regression":
+            return logits[:, 0].tolist()
+        if self.problem_type == "multi_label_classification":
+            return (logits > 0).astype(int).tolist()
+        return logits.argmax(-1).tolist()
+
+    def describe(self, prediction: Any) -> Any:
+        if self.problem_type == "regression":
+            return prediction
+        if isinstance(prediction, list):
+            return [name for name, chosen in zip(self.names, prediction, strict=True) if chosen]
+        return self.names[prediction]
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        names = {"num_labels": 1} if self.problem_type == "regression" else super().model_options
+        return {**names, "problem_type": self.problem_type}
+
+
+def _several(labels: list | str | None) -> list:
+    return [part.strip() for part in labels.split(",") if part.strip()] if isinstance(labels, str) else labels or []
+
+
+def _as_number(label: Any, split: str, number: int) -> float:
+    try:
+        return float(label)
+    except (TypeError, ValueError):
+        raise ValueError(f"{split}: row {number} has the label {label!r}, which is no number.") from None
+
+
+class TokenClassification(Labelled):
+    """A label for each word: it is learnt, and predicted, at the word's first piece (paper, section 5.3). Long rows
+    come in parts, so that no word is lost."""
+
+    columns: ClassVar = {"text": "tokens", "label": "ner_tags"}
+    auto_class = AutoModelForTokenClassification
+    collator_class = DataCollatorForTokenClassification
+
+    def read_labels(self) -> None:
+        feature = getattr(self.splits["train"].features["label"], "feature", None)
+        self.learn_names([label for labels in self.splits["train"]["label"] for label in labels], feature)
+        if any(name.startswith(("B-", "I-")) for name in self.names):
+            self.metrics, self.best_metric = ("seqeval",), "f1"
+        self.default = "O" if "O" in self.names else self.names[0]  # of a word that gives no tokens
+        self.parts: dict[str, tuple[list[int], list[list[int]]]] = {}  # by split: each part's row, its tokens' words
+
+    def labels_of(self, split: str) -> list[list[str]]:
+        rows, result = self.splits[split], []
+        for number, (words, labels) in enumerate(zip(rows["text"], rows["label"], strict=True), 1):
+            if not isinstance(words, list) or not isinstance(labels, list) or len(words) != len(labels):
+                raise ValueError(
+                    f"{split}: row {number} must hold a list of words and as many labels, not {words!r}, {labels!r}."
+                )
+            result.append([self.names[one] for one in self.ids_of(labels, split, number)])
+        return result
+
+    def encode(self, split: str) -> Dataset:
+        rows, references = self.splits[split], self.references.get(split)
+        encoded = self.tokenizer(rows["text"][:], is_split_into_words=True, return_overflowing_tokens=True, **self.cut)
+        row_of = encoded.pop("overflow_to_sample_mapping")
+        begins: list[list[int]] = []  # the word that each token begins; -1 for special tokens and further pieces
+        seen = set()
+        for part, row in enumerate(row_of):
+            begins.append([])
+            for word in encoded.word_ids(part):
+                first = word is not None and (row, word) not in seen
+                begins[-1].append(word if first else -1)
+                seen.add((row, word))
+        self.parts[split] = row_of, begins
+        columns = dict(encoded)
+        if references:
+            columns["labels"] = [
+                [IGNORED if word < 0 else self.ids[references[row][word]] for word in words]
+                for row, words in zip(row_of, begins, strict=True)
+            ]
+        return Dataset.from_dict(columns)
+
+    def decode(self, split: str, logits: np.ndarray) -> list[list[str]]:
+        predictions = [[self.default] * len(words) for words in self.splits[split]["text"]]
+        for row, begins, best in zip(*self.parts[split], logits.argmax(-1), strict=True):
+            for token, word in enumerate(begins):
+                if word >= 0:
+                    predictions[row][word] = self.names[best[token]]
+        return predictions
+
+
+class MultipleChoice(Task):
+    """The right one of several endings of a text. `text_pair`, if there is one, stands before each ending."""
+
+    columns: ClassVar = {"text": "text", "text_pair": None, "choices": "choices", "label": "label"}
+    auto_class = AutoModelForMultipleChoice
+    collator_class = DataCollatorForMultipleChoice
+
+    def labels_of(self, split: str) -> list[int]:
+        rows, result = self.splits[split], []
+        for number, (choices, label) in enumerate(zip(rows["choices"], rows["label"], strict=True), 1):
+            letters = [chr(ord("A") + place) for place in range(len(choices))]
+            known = {str(place): place for place in range(len(choices))} | {
+                letter: i for i, letter in enumerate(letters)
+            }
+            if str(label) not in known:
+                raise ValueError(
+                    f"{split}: row {number} has the label {label!r}, but it must be the number of a choice, from 0, or its "
+                    f"letter, from A to {letters[-1]}."
+                )
+            result.append(known[str(label)])
+        return result
+
+    def encode(self, split: str) -> Dataset:
+        rows = self.splits[split]
+        names, choices = self.texts(split), rows["choices"][:]
+        for number, row in enumerate(choices, 1):
+            if not row or len(row) != len(choices[0]):
+                raise ValueError(
+                    f"{split}: row {number} has {len(row or [])} choices, the first has {len(choices[0])}."
+                )
+        count = len(choices[0])
+
+        def tokenize(batch: dict) -> dict:
+            first = [text for text in batch["text"] for _ in range(count)]
+            begins = batch["text_pair"] if "text_pair" in names else [""] * len(batch["text"])
+            second = [
+                f"{begin} {choice}".strip()
+                for begin, row in zip(begins, batch["choices"], strict=True)
+                for choice in row
+            ]
+            encoded = self.tokenizer(first, second, **self.cut)
+            return {
+                name: [flat[at : at + count] for at in range(0, len(flat), count)] for name, flat in encoded.items()
+            }
+
+        features = self.tokenize(split, tokenize)
+        labels = self.references.get(split, [0] * len(features))  # the collator wants some
+        return features.add_column("labels", labels)
+
+    def decode(self, split: str, logits: np.ndarray) -> list[int]:
+        return logits.argmax(-1).tolist()

@@ -1,0 +1,141 @@
+#!/usr/bin/env python
+"""Fine-tune a checkpoint on a task: one of the four kinds, or one of GLUE's by its name.
+
+Rows come from files or from a data set. The checkpoint that is best on the validation rows is kept, with its predictions
+and figures."""
+
+import copy
+import json
+import logging
+import statistics
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import EarlyStoppingCallback, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from scratch_bert.arguments import FinetuningArguments, TaskArguments, parse_arguments
+from scratch_bert.finetuning import TASKS, load_model, load_task
+from scratch_bert.model_card import write_finetuning_card
+from scratch_bert.tasks import Task
+from scratch_bert.trainer import InterruptibleTrainer, find_checkpoint
+
+
+logger = logging.getLogger("scratch_bert")
+MODEL_CARD = Path(__file__).resolve().parent.parent / "model_card.md"
+METRICS = "metrics.json"
+TIMINGS = ("_runtime", "_per_second", "_time")  # what Trainer adds to the figures
+
+
+def build_trainer(
+    task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments
+) -> InterruptibleTrainer:
+    set_seed(args.seed)
+    if args.best_by_task:
+        args.metric_for_best_model, args.greater_is_better = task.best_metric, True
+    patience = task_args.early_stopping_patience
+    return InterruptibleTrainer(
+        model=load_model(task, task_args),
+        args=args,
+        data_collator=task.collator(),
+        train_dataset=task.features["train"],
+        eval_dataset=task.features["validation"],
+        processing_class=task.tokenizer,
+        compute_metrics=task.compute_metrics("validation"),
+        callbacks=[EarlyStoppingCallback(patience)] if patience else None,
+        write_card=partial(
+            write_finetuning_card, template=MODEL_CARD, task_name=task_name, task=task, task_args=task_args
+        ),
+    )
+
+
+def run(task: Task, trainer: InterruptibleTrainer, checkpoint: str | None) -> dict[str, float]:
+    """Train, predict, save. The figures, which go to a file as well."""
+    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    if trainer.interrupted:
+        sys.exit(
+            f"Stopped at step {trainer.state.global_step}. To go on: the same command and --resume_from_checkpoint"
+        )
+    output_dir = Path(trainer.args.output_dir)
+    for split in [split for split in ("validation", "test") if split in task.features]:
+        labelled = split in task.references
+        trainer.compute_metrics = task.compute_metrics(split) if labelled else None
+        outcome = trainer.predict(task.features[split], metric_key_prefix="eval" if split == "validation" else split)
+        metrics |= outcome.metrics if labelled else {}
+        if trainer.is_world_process_zero():
+            task.write_predictions(split, task.decode(split, outcome.predictions), output_dir)
+    trainer.state.log_history.append({"step": trainer.state.global_step, **metrics})  # for the card
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        (output_dir / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
+    return metrics
+
+
+def run_seeds(
+    seeds: list[int],
+    build: Callable[[FinetuningArguments], InterruptibleTrainer],
+    task: Task,
+    args: FinetuningArguments,
+) -> dict[str, dict[str, float]]:
+    """The figures by seed. Resumed, it takes those of the seeds that are done from their files."""
+    results = {}
+    for seed in seeds:
+        directory, checkpoint = Path(args.output_dir) / f"seed-{seed}", None
+        if args.resume_from_checkpoint and directory.is_dir():
+            if (directory / METRICS).is_file():
+                results[str(seed)] = json.loads((directory / METRICS).read_text())
+                continue
+            checkpoint = get_last_checkpoint(directory)
+        logger.info(f"Seed {seed}")
+        seed_args = copy.deepcopy(args)
+        seed_args.seed, seed_args.output_dir = seed, str(directory)
+        results[str(seed)] = run(task, build(seed_args), checkpoint)
+    return results
+
+
+def summarize(results: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Mean and standard deviation, of a sample, of each figure."""
+    figures = {name: [result[name] for result in results.values()] for name in next(iter(results.values()))}
+    return {
+        "mean": {name: statistics.mean(values) for name, values in figures.items()},
+        "std": {name: statistics.stdev(values) if len(values) > 1 else 0.0 for name, values in figures.items()},
+    }
+
+
+def main() -> None:
+    task_args, args, command = parse_arguments(TaskArguments, FinetuningArguments, description=__doc__, tasks=TASKS)
+    logging.basicConfig(format="%(message)s")
+    logger.setLevel(logging.INFO if args.should_log else logging.ERROR)
+    seeds = task_args.seeds
+    try:
+        checkpoint = None if seeds and args.resume_from_checkpoint else find_checkpoint(args)
+        with args.main_process_first():
+            task = load_task(command.task, task_args, args.seed)
+        build = partial(build_trainer, command.task, task, task_args)
+        if seeds:
+            results = run_seeds(seeds, build, task, args)
+        else:
+            metrics = run(task, build(args), checkpoint)
+    except (OSError, ValueError, ImportError, StrictDataclassError) as error:
+        sys.exit(f"error: {error}")
+    if not args.should_save:
+        return
+    output_dir = Path(args.output_dir)
+    if seeds:
+        summary = summarize(results)
+        (output_dir / METRICS).write_text(json.dumps({"seeds": results, **summary}, indent=2) + "\n")
+        shown = {name: f"{summary['mean'][name]:.4f} ± {summary['std'][name]:.4f}" for name in summary["mean"]}
+    else:
+        shown = {name: f"{value:.4f}" for name, value in metrics.items()}
+    print()
+    for name, value in shown.items():
+        if name.startswith(("eval_", "test_")) and not name.endswith(TIMINGS):
+            print(f"{name.removeprefix('eval_').replace('_', ' '):<28}{value:>18}")
+    print(f"\nModel, predictions and {METRICS} are in {output_dir}{'/seed-*' if seeds else ''}")
+
+
+if __name__ == "__main__":
+    main()
