@@ -227,6 +227,24 @@ class PretrainingArguments(CommonArguments):
 
 
 @dataclass
+class EvaluationArguments:
+    model_name_or_path: list[str] | None = option(
+        None, "The models to evaluate, with the same tokenizer: directories or Hub repositories, ours or BERTs."
+    )
+    trust_remote_code: bool = option(False, "Run the code that a checkpoint of a foreign architecture brings.")
+    per_device_eval_batch_size: int = option(32, "Rows per step and device. The masks depend on it.")
+    bf16: bool = option(False, "bf16 autocast instead of fp32.")
+    seed: int = option(42, "Of the held-out documents, the rows and the masks; by default that of pretraining.")
+    output_file: str | None = option(None, "A JSON file to write the figures to; it must not exist yet.")
+
+    def __post_init__(self):
+        if not self.model_name_or_path:
+            raise ValueError("Say with --model_name_or_path what to evaluate.")
+        if self.output_file and Path(self.output_file).exists():
+            raise ValueError(f"output_file {self.output_file} exists: choose another name.")
+
+
+@dataclass
 class TaskArguments:
     model_name_or_path: str | None = option(
         None, "The checkpoint to start from: a directory or a Hub repository. A BERT is opened as scratch_bert."
@@ -277,7 +295,10 @@ class TaskArguments:
     max_seq_length: int | None = option(
         None, "Tokens in a row; without it, the model's own limit, and 384 at most for question-answering."
     )
-    doc_stride: int = option(128, "For question-answering: tokens that the windows over a long context share.")
+    doc_stride: int | None = option(
+        None,
+        "For question-answering: tokens that the windows over a long context share; a third of them if not given.",
+    )
     max_answer_length: int = option(30, "For question-answering: tokens of an answer, at most.")
     seeds: list[int] | None = option(
         None, "Run once with each, in directories of their own, and report mean and standard deviation."

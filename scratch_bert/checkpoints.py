@@ -89,6 +89,22 @@ def convert_checkpoint(
     return conversion
 
 
+def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[PreTrainedModel, list[str]]:
+    """The model in fp32, and its weights that the checkpoint lacks, which are random; without transformers' table of them.
+
+    `model_class` is a model's or an Auto class, `options` are those of its `from_pretrained`.
+    """
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        model, report = model_class.from_pretrained(
+            name_or_path, dtype=torch.float32, output_loading_info=True, **options
+        )
+    finally:
+        logging.set_verbosity(level)
+    return model, sorted(report["missing_keys"])
+
+
 def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
     """`config` as one of the type `to`. Raises `ValueError` that names the field for what a BERT cannot be told."""
     values = {name: value for name, value in config.to_dict().items() if name not in _LEFT_BEHIND}

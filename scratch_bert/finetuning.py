@@ -4,10 +4,9 @@ import logging
 from typing import Any
 
 from transformers import AutoConfig, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from .arguments import TaskArguments
-from .checkpoints import convert_config
+from .checkpoints import convert_config, open_checkpoint
 from .glue import GLUE
 from .labelled_data import Columns, load_splits
 from .modeling_scratch_bert import AUTO_MODELS
@@ -96,14 +95,6 @@ def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
         return (
             model_class._from_config(config) if model_class is not task.auto_class else model_class.from_config(config)
         )
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # its table of weights that are new or left over: told in a line below
-    try:
-        model, report = model_class.from_pretrained(
-            name, config=config, trust_remote_code=remote, dtype="float32", output_loading_info=True
-        )
-    finally:
-        transformers_logging.set_verbosity(level)
-    new = sorted(report["missing_keys"])
+    model, new = open_checkpoint(model_class, name, config=config, trust_remote_code=remote)
     logger.info(f"New, with random weights: {', '.join(new) if new else 'nothing'}")
     return model

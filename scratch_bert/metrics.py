@@ -81,9 +81,10 @@ class PreTrainingMetrics:
         }
 
 
-def describe_metrics(metrics: dict[str, float]) -> str:
-    """An evaluation's result as a table for the terminal, each figure beside its baseline."""
-    lines = [f"{'held-out text':<28}{'model':>10}{'baseline':>10}"]
+def describe_metrics(results: dict[str, dict[str, float]]) -> str:
+    """Evaluations of models on the same rows as a table for the terminal: a column for each, and for the baseline."""
+    width = max(10, *(len(name) + 2 for name in results))
+    lines = [f"{'held-out text':<28}" + "".join(f"{name:>{width}}" for name in [*results, "baseline"])]
     for name, key, baseline in (
         ("masked words: loss", "mlm_loss", "mlm_unigram_loss"),
         ("masked words: perplexity", "mlm_perplexity", None),
@@ -91,8 +92,10 @@ def describe_metrics(metrics: dict[str, float]) -> str:
         ("next sentence: loss", "nsp_loss", "nsp_majority_loss"),
         ("next sentence: accuracy", "nsp_accuracy", "nsp_majority_accuracy"),
     ):
-        if f"eval_{key}" not in metrics:
+        found = [metrics.get(f"eval_{key}") for metrics in results.values()]
+        if all(value is None for value in found):
             continue
-        shown = f"{metrics[f'eval_{baseline}']:>10.3f}" if baseline else ""
-        lines.append(f"{name:<28}{metrics[f'eval_{key}']:>10.3f}{shown}")
+        baselines = [metrics.get(f"eval_{baseline}") for metrics in results.values()]
+        found.append(next((value for value in baselines if value is not None), None))
+        lines.append(f"{name:<28}" + "".join(f"{'' if value is None else f'{value:.3f}':>{width}}" for value in found))
     return "\n".join([*lines, "Baselines: the training text's word frequencies; the commoner label."])

@@ -13,7 +13,7 @@ from transformers import AutoModelForQuestionAnswering
 from .tasks import Task
 
 
-MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code
+MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; half of a window in short ones
 
 
 class QuestionAnswering(Task):
@@ -25,13 +25,15 @@ class QuestionAnswering(Task):
     metrics = ("squad",)
     best_metric = "f1"
 
-    def read_labels(self, doc_stride: int = 128, max_answer_length: int = 30) -> None:
-        self.doc_stride, self.max_answer_length = doc_stride, max_answer_length
-        least = MAX_QUESTION_LENGTH + doc_stride + 4  # [CLS], two [SEP], and a token to go on by
+    def read_labels(self, doc_stride: int | None = None, max_answer_length: int = 30) -> None:
+        self.question_length = min(MAX_QUESTION_LENGTH, self.max_seq_length // 2)
+        self.doc_stride = self.max_seq_length // 3 if doc_stride is None else doc_stride
+        self.max_answer_length = max_answer_length
+        least = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and a token to go on by
         if self.max_seq_length < least:
             raise ValueError(
-                f"A window of {self.max_seq_length} tokens has no room for a question of {MAX_QUESTION_LENGTH} and an overlap "
-                f"of {doc_stride}: max_seq_length must be {least} or more, or doc_stride smaller."
+                f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and an "
+                f"overlap of {self.doc_stride}: choose a smaller doc_stride."
             )
         # By split: each window's row, and where in the context its tokens begin and end, -1 for all that is no context.
         self.windows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -90,7 +92,7 @@ class QuestionAnswering(Task):
 
     def _shorten(self, question: str) -> str:
         offsets = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        return question[: offsets[:MAX_QUESTION_LENGTH][-1][1]] if offsets else ""
+        return question[: offsets[: self.question_length][-1][1]] if offsets else ""
 
     def decode(self, split: str, logits: tuple[np.ndarray, np.ndarray]) -> list[str]:
         row_of, spans = self.windows[split]

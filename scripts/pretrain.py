@@ -115,7 +115,7 @@ def main() -> None:
         if trainer.eval_dataset:
             shown = describe_predictions(trainer.model, data.eval_dataset, data.tokenizer, data.sentence_objective)
             print(f"\n{shown}")
-            print(f"\n{describe_metrics(metrics)}")
+            print(f"\n{describe_metrics({'model': metrics})}")
     try:
         trainer.save_model()
     except OSError as error:

@@ -92,5 +92,5 @@ def test_without_a_second_objective(tokenizer):
     assert result["mlm_loss"] == pytest.approx(expected, rel=1e-5)
     assert result["mlm_unigram_loss"] == pytest.approx(2.0)
     assert not any("nsp" in name for name in result)
-    table = describe_metrics({f"eval_{name}": value for name, value in result.items()})
+    table = describe_metrics({"model": {f"eval_{name}": value for name, value in result.items()}})
     assert "masked words" in table and "next sentence" not in table

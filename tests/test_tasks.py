@@ -266,8 +266,8 @@ def test_an_answer_that_is_not_in_its_context(questions, tokenizer):
         ValueError, match=r"train: the answer '.*' to question q3 is not at character \d+ of its context"
     ):
         qa(tokenizer, questions)
-    with pytest.raises(ValueError, match="max_seq_length must be 98 or more"):
-        make(QuestionAnswering, tokenizer, splits_of(**questions), 60, doc_stride=30)
+    with pytest.raises(ValueError, match="no room for a question of 20 and an overlap of 30"):
+        make(QuestionAnswering, tokenizer, splits_of(**questions), 40, doc_stride=30)
 
 
 # --------------------------------------------------------------------------------------------------- multiple choice

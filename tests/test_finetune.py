@@ -1,0 +1,259 @@
+"""scripts/finetune.py on small sets that can be learnt: what it trains, writes, says, and how it goes on."""
+
+import json
+import os
+import random
+import shutil
+
+import pytest
+from transformers import BertConfig, BertForMaskedLM, pipeline
+
+from conftest import SMALL, run_script, run_without_package
+from scratch_bert.checkpoints import convert_checkpoint
+
+
+FAST = ["--learning_rate", 3e-3, "--per_device_train_batch_size", 16, "--disable_tqdm", "true", "--bf16", "false"]
+
+
+def write_rows(file, count, seed=0, label=lambda good: "good" if good else "bad"):
+    """A text is good if it holds the word object: that can be learnt."""
+    rng, words = random.Random(seed), ["class", "function", "module", "value", "name"]
+    lines = ["text,label"]
+    for number in range(count):
+        row = rng.choices(words, k=6)
+        if number % 2:
+            row[rng.randrange(6)] = "object"
+        lines.append(f"{' '.join(row)},{label(number % 2)}")
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("rows")
+    return {
+        "train": write_rows(directory / "train.csv", 200),
+        "validation": write_rows(directory / "validation.csv", 60, seed=1),
+    }
+
+
+def finetune(monkeypatch, task, model, output_dir, *options):
+    run_script(
+        monkeypatch, "finetune.py", task, "--model_name_or_path", model, "--output_dir", output_dir, *FAST, *options
+    )
+    return json.loads((output_dir / "metrics.json").read_text())
+
+
+def with_files(files):
+    return ["--train_file", files["train"], "--validation_file", files["validation"]]
+
+
+def test_it_learns_and_leaves_a_model_that_stock_clients_open(saved, files, tmp_path, monkeypatch, capsys):
+    (tmp_path / "test.csv").write_text("text\nan object\na class\n")
+    output = tmp_path / "run"
+    metrics = finetune(
+        monkeypatch, "sequence-classification", saved, output, *with_files(files), "--test_file", tmp_path / "test.csv",
+        "--num_train_epochs", 6,
+    )  # fmt: skip
+    assert metrics["eval_accuracy"] > 0.95 and metrics["eval_f1"] > 0.95
+    assert "accuracy" in capsys.readouterr().out
+    rows = [json.loads(line) for line in (output / "validation_predictions.jsonl").read_text().splitlines()]
+    share = sum(row["prediction"] == row["label"] for row in rows) / 60
+    assert {row["label"] for row in rows} == {"good", "bad"} and share == pytest.approx(metrics["eval_accuracy"])
+    assert len((output / "test_predictions.jsonl").read_text().splitlines()) == 2
+    assert json.loads((output / "config.json").read_text())["id2label"] == {"0": "bad", "1": "good"}
+    classify = pipeline("text-classification", model=str(output))
+    texts = [line.split(",")[0] for line in files["validation"].read_text().splitlines()[1:]]
+    assert [one["label"] for one in classify(texts)] == [row["prediction"] for row in rows]
+    run_without_package(
+        """
+        classify = transformers.pipeline("text-classification", model=sys.argv[1], trust_remote_code=True)
+        assert classify("an object")[0]["label"] in ("good", "bad")
+        """,
+        output,
+        home=tmp_path,
+    )
+    card = (output / "README.md").read_text()
+    assert f"| accuracy | {metrics['eval_accuracy']:.4f} |" in card and "| labels | bad, good |" in card
+    assert str(tmp_path) not in card and "| rows | files for sequence-classification: 200 train" in card
+
+
+def test_the_best_checkpoint_is_kept_and_training_stops_early(saved, files, tmp_path, monkeypatch):
+    options = [*with_files(files), "--num_train_epochs", 30, "--early_stopping_patience", 2]
+    metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    state = json.loads(
+        max((tmp_path / "run").glob("checkpoint-*/trainer_state.json"), key=os.path.getmtime).read_text()
+    )
+    figures = [entry["eval_accuracy"] for entry in state["log_history"] if "eval_accuracy" in entry]
+    assert len(figures) < 30 and figures[-1] <= max(figures)
+    assert metrics["eval_accuracy"] == max(figures) == state["best_metric"]
+
+
+def test_seeds_differ_and_are_summed_up(saved, files, tmp_path, monkeypatch, capsys):
+    options = [*with_files(files), "--num_train_epochs", 1, "--seeds", 1, 2, 3]
+    metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    losses = [metrics["seeds"][seed]["eval_loss"] for seed in "123"]
+    assert len(set(losses)) == 3
+    mean = sum(losses) / 3
+    assert metrics["mean"]["eval_loss"] == pytest.approx(mean)
+    assert metrics["std"]["eval_loss"] == pytest.approx((sum((loss - mean) ** 2 for loss in losses) / 2) ** 0.5)
+    assert f"{mean:.4f} ± " in capsys.readouterr().out
+    one = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "one", *options[:-4], "--seed", 2)
+    assert one["eval_loss"] == pytest.approx(losses[1], rel=1e-6)
+
+    # Resumed, only what is missing is trained.
+    shutil.rmtree(tmp_path / "run/seed-3")
+    (tmp_path / "run/seed-1/metrics.json").write_text(json.dumps({**metrics["seeds"]["1"], "eval_loss": 0.0}))
+    again = finetune(
+        monkeypatch, "sequence-classification", saved, tmp_path / "run", *options, "--resume_from_checkpoint"
+    )
+    assert [again["seeds"][seed]["eval_loss"] for seed in "123"] == [0.0, losses[1], pytest.approx(losses[2])]
+
+
+def test_a_resumed_run_gives_what_an_unbroken_one_gives(saved, files, tmp_path, monkeypatch):
+    options = [*with_files(files), "--num_train_epochs", 2, "--save_total_limit", 5]
+    straight = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    first = min((tmp_path / "run").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    options += ["--resume_from_checkpoint", first]
+    resumed = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "resumed", *options)
+    assert resumed["eval_loss"] == pytest.approx(straight["eval_loss"], rel=1e-5)
+
+
+def test_a_bert_and_its_conversion_give_the_same(tokenizer, files, tmp_path, monkeypatch, caplog):
+    bert = BertForMaskedLM(BertConfig(**{**SMALL, "vocab_size": len(tokenizer)}))
+    bert.save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    convert_checkpoint(str(tmp_path / "bert"), tmp_path / "converted", "scratch_bert")
+    options = [*with_files(files), "--num_train_epochs", 1]
+    metrics = [
+        finetune(monkeypatch, "sequence-classification", tmp_path / name, tmp_path / f"run-{name}", *options)
+        for name in ("bert", "converted")
+    ]
+    for name in ("eval_loss", "eval_accuracy", "eval_f1"):
+        assert metrics[0][name] == metrics[1][name]
+    config = json.loads((tmp_path / "run-bert/config.json").read_text())
+    assert config["model_type"] == "scratch_bert"
+
+
+def test_random_weights(saved, files, tmp_path, monkeypatch):
+    options = [*with_files(files), "--num_train_epochs", 1, "--random_weights"]
+    metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    assert metrics["eval_loss"] > 0
+    assert "trained from random weights" in (tmp_path / "run/README.md").read_text()
+
+
+def test_words(saved, tmp_path, monkeypatch):
+    sentences = "".join(f"the O\n{word} {tag}\nis O\n\n" for word, tag in (("object", "B-X"), ("class", "O"))) * 60
+    (tmp_path / "train.conll").write_text(sentences)
+    options = ["--train_file", tmp_path / "train.conll", "--num_train_epochs", 4]
+    metrics = finetune(monkeypatch, "token-classification", saved, tmp_path / "run", *options)
+    assert metrics["eval_f1"] == 1
+    first = json.loads((tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()[0])
+    assert first["prediction"] == first["label"]
+    found = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="simple")(
+        "the object is"
+    )
+    assert [(entity["entity_group"], entity["word"]) for entity in found] == [("X", "object")]
+
+
+def test_answers(saved, tmp_path, monkeypatch):
+    rng, paragraphs = random.Random(0), []
+    for number in range(150):
+        words = rng.choices(["class", "function", "module", "value", "name"], k=rng.randrange(8, 60))
+        words[rng.randrange(len(words))] = "object"
+        context = " ".join(words)
+        answer = {"text": "object", "answer_start": context.index("object")}
+        paragraphs.append(
+            {"context": context, "qas": [{"id": f"q{number}", "question": "which?", "answers": [answer]}]}
+        )
+    (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    options = ["--train_file", tmp_path / "train.json", "--num_train_epochs", 12]
+    metrics = finetune(monkeypatch, "question-answering", saved, tmp_path / "run", *options)
+    predictions = json.loads((tmp_path / "run/predictions.json").read_text())
+    assert len(predictions) == 15 and metrics["eval_exact_match"] > 60
+    share = 100 * sum(answer == "object" for answer in predictions.values()) / 15
+    assert metrics["eval_exact_match"] == pytest.approx(share)
+
+
+def test_choices(saved, tmp_path, monkeypatch):
+    rng, rows = random.Random(0), []
+    for _ in range(200):
+        choices = rng.sample(["class", "function", "module", "value", "name"], 3)
+        label = rng.randrange(3)
+        choices[label] = "object"
+        rows.append({"text": "what is it", "choices": choices, "label": label})
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ["--train_file", tmp_path / "train.jsonl", "--num_train_epochs", 6]
+    metrics = finetune(monkeypatch, "multiple-choice", saved, tmp_path / "run", *options)
+    assert metrics["eval_accuracy"] > 0.9
+
+
+def test_numbers_and_a_metric_of_ones_own_choice(saved, tmp_path, monkeypatch):
+    train = write_rows(tmp_path / "train.csv", 200, label=lambda good: 1.5 if good else -0.5)
+    options = [
+        "--train_file",
+        train,
+        "--num_train_epochs",
+        6,
+        "--problem_type",
+        "regression",
+        "--metrics",
+        "mse",
+        "pearsonr",
+    ]
+    options += ["--metric_for_best_model", "mse", "--greater_is_better", "false"]
+    metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    assert metrics["eval_mse"] < 0.3 and metrics["eval_pearsonr"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "message"),
+    [
+        ("cola", ["--train_file", "missing.tsv"], "There is no file or directory missing.tsv"),
+        ("classify", [], "invalid choice: 'classify'"),
+        ("sequence-classification", [], "There are no rows to train on: pass --train_file"),
+        ("sequence-classification", ["--train_file", "a.csv", "--text_colum", "text"], "Did you mean text_column?"),
+        ("sequence-classification", ["--train_file", "a.csv", "--text_column", "review"], "a.csv has no column 'review', but text, label"),
+        ("sequence-classification", ["--train_file", "a.csv", "--validation_file", "empty.csv"], "empty.csv holds no rows"),
+        ("sequence-classification", ["--train_file", "a.csv", "--validation_file", "unseen.csv"], "validation: row 2 has the label 'ugly', but the labels of the training rows are: bad, good"),
+        ("question-answering", ["--train_file", "bad.json", "--validation_file", "bad.json", "--max_seq_length", "72"], "max_seq_length is 72, but the model takes 40"),
+        ("multiple-choice", ["--train_file", "a.csv"], "no column 'choices'"),
+        ("sequence-classification", ["--train_file", "a.csv", "--choices_column", "x"], "choices_column has no effect"),
+        ("sequence-classification", ["--train_file", "a.csv", "--metrics", "acc"], "There is no metric 'acc'"),
+        ("sequence-classification", ["--train_file", "a.csv", "--seeds", "1", "1"], "seeds must differ"),
+        ("sequence-classification", ["--train_file", "a.csv", "--dataset_name", "x"], "Give train_file or dataset_name"),
+        ("sequence-classification", ["--train_file", "a.csv", "--resume_from_checkpoint"], "There is no checkpoint to resume from"),
+    ],
+)  # fmt: skip
+def test_bad_input_ends_with_one_clear_line(task, options, message, saved, tmp_path, monkeypatch, capsys):
+    write_rows(tmp_path / "a.csv", 20)
+    (tmp_path / "empty.csv").write_text("text,label\n")
+    (tmp_path / "unseen.csv").write_text("text,label\na,good\nb,ugly\n")
+    answer = {"text": "Ada", "answer_start": 5}
+    question = {"id": "q7", "question": "who?", "answers": [answer]}
+    (tmp_path / "bad.json").write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": "One Ada ran.", "qas": [question]}]}]})
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit:
+        finetune(monkeypatch, task, saved, tmp_path / "run", *options)
+    assert exit.value.code not in (0, None)
+    assert message in f"{exit.value.code}{capsys.readouterr().err}"
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_answer_that_is_not_in_its_context_and_no_model(saved, tmp_path, monkeypatch, capsys):
+    question = {"id": "q7", "question": "who?", "answers": [{"text": "Ada", "answer_start": 5}]}
+    (tmp_path / "bad.json").write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": "One Ada ran.", "qas": [question] * 2}]}]})
+    )
+    options = ["--train_file", tmp_path / "bad.json"]
+    with pytest.raises(
+        SystemExit, match="the answer 'Ada' to question q7 is not at character 5 of its context, where 'da ' stands"
+    ):
+        finetune(monkeypatch, "question-answering", saved, tmp_path / "run", *options, "--validation_share", 0.5)
+    with pytest.raises(SystemExit):
+        run_script(monkeypatch, "finetune.py", "cola", "--train_file", "x")
+    assert "Say with --model_name_or_path which checkpoint to start from" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="error: .*nowhere"):
+        finetune(monkeypatch, "cola", tmp_path / "nowhere", tmp_path / "run", "--train_file", tmp_path / "bad.json")
