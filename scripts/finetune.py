@@ -9,7 +9,8 @@ import json
 import logging
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -30,15 +31,28 @@ METRICS = "metrics.json"
 TIMINGS = ("_runtime", "_per_second", "_time")  # what Trainer adds to the figures
 
 
+@contextmanager
+def one_line_errors(kinds: tuple = (OSError, ValueError, ImportError, StrictDataclassError)) -> Iterator[None]:
+    """End the program with the message of what the user can mend, without a traceback."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("Stopped before training.")
+
+
 def build_trainer(
     task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments
 ) -> InterruptibleTrainer:
     set_seed(args.seed)
+    with one_line_errors():
+        model = load_model(task, task_args)
     if args.best_by_task:
         args.metric_for_best_model, args.greater_is_better = task.best_metric, True
     patience = task_args.early_stopping_patience
     return InterruptibleTrainer(
-        model=load_model(task, task_args),
+        model=model,
         args=args,
         data_collator=task.collator(),
         train_dataset=task.features["train"],
@@ -68,7 +82,8 @@ def run(task: Task, trainer: InterruptibleTrainer, checkpoint: str | None) -> di
         if trainer.is_world_process_zero():
             task.write_predictions(split, task.decode(split, outcome.predictions), output_dir)
     trainer.state.log_history.append({"step": trainer.state.global_step, **metrics})  # for the card
-    trainer.save_model()
+    with one_line_errors((OSError,)):  # a push that fails, a disk that is full
+        trainer.save_model()
     if trainer.is_world_process_zero():
         (output_dir / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
     return metrics
@@ -110,17 +125,15 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO if args.should_log else logging.ERROR)
     seeds = task_args.seeds
-    try:
+    with one_line_errors():
         checkpoint = None if seeds and args.resume_from_checkpoint else find_checkpoint(args)
         with args.main_process_first():
             task = load_task(command.task, task_args, args.seed)
-        build = partial(build_trainer, command.task, task, task_args)
-        if seeds:
-            results = run_seeds(seeds, build, task, args)
-        else:
-            metrics = run(task, build(args), checkpoint)
-    except (OSError, ValueError, ImportError, StrictDataclassError) as error:
-        sys.exit(f"error: {error}")
+    build = partial(build_trainer, command.task, task, task_args)
+    if seeds:
+        results = run_seeds(seeds, build, task, args)
+    else:
+        metrics = run(task, build(args), checkpoint)
     if not args.should_save:
         return
     output_dir = Path(args.output_dir)

@@ -6,6 +6,7 @@ import random
 import shutil
 
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 from transformers import BertConfig, BertForMaskedLM, pipeline
 
 from conftest import SMALL, run_script, run_without_package
@@ -133,6 +134,33 @@ def test_a_bert_and_its_conversion_give_the_same(tokenizer, files, tmp_path, mon
         assert metrics[0][name] == metrics[1][name]
     config = json.loads((tmp_path / "run-bert/config.json").read_text())
     assert config["model_type"] == "scratch_bert"
+
+
+def test_a_task_of_glue_finds_its_data_set_on_the_hub(saved, tmp_path, monkeypatch):
+    hub = tmp_path / "nyu-mll/glue"  # load_dataset takes a directory of that name first
+    hub.mkdir(parents=True)
+    splits = "".join(
+        f"    - {{split: {split}, path: '{split}.parquet'}}\n" for split in ("train", "validation", "test")
+    )
+    (hub / "README.md").write_text(f"---\nconfigs:\n- config_name: rte\n  data_files:\n{splits}---\n")
+    label = ClassLabel(names=["entailment", "not_entailment"])
+    features = Features(
+        {"sentence1": Value("string"), "sentence2": Value("string"), "label": label, "idx": Value("int32")}
+    )
+    for split in ("train", "validation", "test"):
+        labels = [-1] * 8 if split == "test" else [0, 1] * 4
+        rows = {
+            "sentence1": ["a class"] * 8,
+            "sentence2": ["an object", "a value"] * 4,
+            "label": labels,
+            "idx": range(8),
+        }
+        Dataset.from_dict(rows, features=features).to_parquet(hub / f"{split}.parquet")
+    monkeypatch.chdir(tmp_path)
+    metrics = finetune(monkeypatch, "rte", saved, tmp_path / "run", "--num_train_epochs", 1)
+    assert 0 <= metrics["eval_accuracy"] <= 1 and "test_accuracy" not in metrics
+    lines = (tmp_path / "run/test_predictions.jsonl").read_text().splitlines()
+    assert len(lines) == 8 and json.loads(lines[0])["prediction"] in label.names and "label" not in lines[0]
 
 
 def test_random_weights(saved, files, tmp_path, monkeypatch):
