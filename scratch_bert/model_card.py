@@ -4,6 +4,7 @@ import hashlib
 import os
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -17,8 +18,11 @@ from .checkpoints import Conversion
 from .configuration_scratch_bert import ScratchBertConfig
 from .data import PretrainingData
 from .glue import GLUE
-from .tasks import Task
 from .trainer import InterruptibleTrainer, PreTrainingTrainer
+
+
+if TYPE_CHECKING:  # pretraining need not wait for what figures of tasks are computed with
+    from .tasks import Task
 
 
 MARK = "<!-- Written by a training. Without this line, it leaves the card as you have changed it. -->"

@@ -123,7 +123,7 @@ def test_card_of_a_conversion(head, tokenizer, tmp_path, monkeypatch, capsys):
     assert data.get("base_model") is None  # a directory is no model of the Hub
     text = (tmp_path / "converted/README.md").read_text()
     assert f"ScratchBert{head}" in capsys.readouterr().out
-    assert ("pipeline(" in text) == (head == "ForPreTraining")
+    assert ('pipeline("fill-mask"' in text) == (head == "ForPreTraining")
     assert ScratchBertConfig.from_pretrained(tmp_path / "converted").hidden_size == SMALL["hidden_size"]
     if head != "ForPreTraining":  # whose snippets are those of a run
         home = tmp_path / "home"

@@ -313,6 +313,7 @@ def test_help():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+@pytest.mark.slow
 def test_ctrl_c_then_resume(text_file, tmp_path):
     arguments = ["--train_file", text_file, "--output_dir", tmp_path / "run", *QUICK, "--save_steps", "100000"]
     command = [sys.executable, ROOT / "scripts" / "pretrain.py", *map(str, arguments), "--max_steps", "100000"]

@@ -71,6 +71,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.slow
 def test_training_saving_and_resuming(saved, tmp_path):
     straight = run_without_package(TRAIN, saved, tmp_path / "straight", 6, home=tmp_path)
     checkpoint = tmp_path / "straight" / "checkpoint-3"
