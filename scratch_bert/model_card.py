@@ -96,7 +96,7 @@ def write_finetuning_card(
     directory: Path,
     template: Path,
     task_name: str,
-    task: Task,
+    task: "Task",
     task_args: TaskArguments,
 ) -> None:
     """Write the README.md of a fine-tuned model, and curves.png, as `write_pretraining_card` does."""
