@@ -9,7 +9,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from transformers import BertConfig, BertForMaskedLM, pipeline
 
-from conftest import SMALL, run_script, run_without_package
+from conftest import SMALL, run_script
 from scratch_bert.checkpoints import convert_checkpoint
 
 
@@ -66,14 +66,6 @@ def test_it_learns_and_leaves_a_model_that_stock_clients_open(saved, files, tmp_
     classify = pipeline("text-classification", model=str(output))
     texts = [line.split(",")[0] for line in files["validation"].read_text().splitlines()[1:]]
     assert [one["label"] for one in classify(texts)] == [row["prediction"] for row in rows]
-    run_without_package(
-        """
-        classify = transformers.pipeline("text-classification", model=sys.argv[1], trust_remote_code=True)
-        assert classify("an object")[0]["label"] in ("good", "bad")
-        """,
-        output,
-        home=tmp_path,
-    )
     card = (output / "README.md").read_text()
     assert f"| accuracy | {metrics['eval_accuracy']:.4f} |" in card and "| labels | bad, good |" in card
     assert str(tmp_path) not in card and "| rows | files for sequence-classification: 200 train" in card

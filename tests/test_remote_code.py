@@ -7,22 +7,23 @@ from conftest import HEADS, run_without_package
 from scratch_bert import ScratchBertForPreTraining
 
 
-@pytest.mark.parametrize("auto_class", ["AutoConfig", *HEADS])
-def test_every_auto_class_opens_a_pretraining_directory(auto_class, saved, tmp_path):
+def test_every_auto_class_opens_a_pretraining_directory(saved, tmp_path):
     output = run_without_package(
         """
-        opened = getattr(transformers, sys.argv[1]).from_pretrained(sys.argv[2], trust_remote_code=True)
-        print(type(opened).__name__, type(opened).__module__.split(".")[0])
-        if sys.argv[1] != "AutoConfig":
-            ids = torch.arange(5, 25).view((1, 2, 10) if "Choice" in sys.argv[1] else (2, 10))
-            assert all(tensor.isfinite().all() for tensor in opened(input_ids=ids).to_tuple())
+        for auto_class in sys.argv[2:]:
+            opened = getattr(transformers, auto_class).from_pretrained(sys.argv[1], trust_remote_code=True)
+            print(type(opened).__name__, type(opened).__module__.split(".")[0])
+            if auto_class != "AutoConfig":
+                ids = torch.arange(5, 25).view((1, 2, 10) if "Choice" in auto_class else (2, 10))
+                assert all(tensor.isfinite().all() for tensor in opened(input_ids=ids).to_tuple())
         """,
-        auto_class,
         saved,
+        *HEADS,
+        "AutoConfig",
         home=tmp_path,
     )
-    name = "ScratchBertConfig" if auto_class == "AutoConfig" else HEADS[auto_class].__name__
-    assert output.split() == [name, "transformers_modules"]
+    names = [*(model_class.__name__ for model_class in HEADS.values()), "ScratchBertConfig"]
+    assert output.splitlines() == [f"{name} transformers_modules" for name in names]
 
 
 def test_the_numbers_are_those_of_the_package(saved, tmp_path):
