@@ -331,10 +331,11 @@ class FinetuningArguments(CommonArguments):
     save_total_limit: int | None = option(1, "Checkpoints to keep, beside the best.")
     logging_steps: float = option(50, "Steps between log lines.")
     load_best_model_at_end: bool = option(True, "Go back to the best checkpoint after training.")
-    metric_for_best_model: str | None = option(None, "Which figure is to be best; without it, the task's first.")
+    metric_for_best_model: str | None = option(None, "Which figure is to be best; without it, the task's main one.")
 
     def __post_init__(self):
         self.best_by_task = self.metric_for_best_model is None
+        self.greater_is_better_told = self.greater_is_better is not None
         super().__post_init__()
         self.must_stay(prediction_loss_only=(False, "figures are made from predictions"))
         if self.train_sampling_strategy == "group_by_length":

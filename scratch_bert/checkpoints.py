@@ -98,11 +98,13 @@ def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[Pr
     logging.set_verbosity_error()
     try:
         model, report = model_class.from_pretrained(
-            name_or_path, dtype=torch.float32, output_loading_info=True, **options
+            name_or_path, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
+    except SafetensorError as error:
+        raise OSError(f"The weights of {name_or_path} cannot be read: {error}. Copy or download them anew.") from None
     finally:
         logging.set_verbosity(level)
-    return model, sorted(report["missing_keys"])
+    return model, sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
 
 
 def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:

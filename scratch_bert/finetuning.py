@@ -26,7 +26,7 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def load_task(name: str, args: TaskArguments, seed: int) -> Task:
+def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None = None) -> Task:
     """The rows that the options name, read and tokenized.
 
     Raises `ValueError` or `OSError` for rows, columns and labels that do not fit the task.
@@ -51,7 +51,9 @@ def load_task(name: str, args: TaskArguments, seed: int) -> Task:
     max_seq_length = args.max_seq_length or (min(384, limit) if task_class is QuestionAnswering else limit)
     if max_seq_length > limit:
         raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
-    task = task_class(splits, tokenizer, max_seq_length, args.metrics or (glue and glue.metrics), **options)
+    task = task_class(
+        splits, tokenizer, max_seq_length, args.metrics or (glue and glue.metrics), best_metric, **options
+    )
     counts = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
     labels = ", ".join(task.model_options.get("id2label", {}).values())
     logger.info(f"Rows: {counts}" + (f"; labels: {labels}" if labels else ""))

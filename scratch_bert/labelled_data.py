@@ -1,9 +1,10 @@
 """Labelled rows from files or a data set: the columns that a task reads, as `text`, `text_pair`, `label`, `choices`."""
 
+import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -90,11 +91,17 @@ def _read_file(file: Path, columns: Columns) -> Dataset:
         articles = _squad_articles(file)
         if articles is not None:
             return _from_rows(_squad_questions(articles, columns.names), file)
-    options = {}
-    if columns.glue and columns.glue.header and not _has_header(file, columns):
-        options = {"header": None, "names": list(columns.glue.header)}
+    options: dict = {}
+    header: Iterable[str] = ()
+    if TABLES[suffix(file)] == "csv":
+        separator = "\t" if suffix(file) == ".tsv" else ","
+        header = next(csv.reader([next(read_lines(file), "")], delimiter=separator))
+        options = {"index_col": False}
+        if columns.glue and columns.glue.header and columns.all_names.isdisjoint(header):
+            header = columns.glue.header
+            options |= {"header": None, "names": list(header)}
     try:
-        return open_table(file, columns.all_names, streaming=False, **options)
+        return open_table(file, {*columns.all_names, *header}, streaming=False, **options)
     except UnicodeDecodeError as error:
         raise TextError(f"{file} is not UTF-8 text: {error}. Convert it with iconv.") from None
     except datasets.exceptions.DatasetGenerationError as error:
@@ -110,11 +117,6 @@ def _from_rows(rows: Iterator[dict], file: Path) -> Dataset:
     if not rows:
         raise ValueError(f"{file} holds no rows.")
     return Dataset.from_list(rows)
-
-
-def _has_header(file: Path, columns: Columns) -> bool:
-    first_line = next(read_lines(file), "")
-    return not columns.all_names.isdisjoint(first_line.replace(",", "\t").split("\t"))
 
 
 def _conll_sentences(file: Path, names: dict[str, list[str]]) -> Iterator[dict[str, list[str]]]:

@@ -42,7 +42,18 @@ class QuestionAnswering(Task):
     def names_of(self, split: str) -> list[str]:
         """What the questions are called: by their column `id`, else by their numbers."""
         rows = self.splits[split]
-        return rows["id"][:] if "id" in rows.column_names else [str(number) for number in range(1, len(rows) + 1)]
+        if "id" not in rows.column_names:
+            return [str(number) for number in range(1, len(rows) + 1)]
+        names = rows["id"][:]
+        if len(set(names)) < len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ValueError(
+                f"{split}: several questions have the id {repeated!r}, so that predictions would be lost."
+            )
+        return names
+
+    def is_blank(self, label: dict | list[dict] | None) -> bool:
+        return not label or (not self.some_unanswered and not _lists(label)["text"])
 
     def labels_of(self, split: str) -> list[list[str]]:
         rows = self.splits[split]
@@ -55,6 +66,9 @@ class QuestionAnswering(Task):
                         f"where {found!r} stands. Correct answer_start, or leave the question out."
                     )
         return [_lists(answers)["text"] for answers in rows["label"]]
+
+    def right_predictions(self, split: str) -> list[str]:
+        return [rights[0] if rights else "" for rights in self.references[split]]
 
     def encode(self, split: str) -> Dataset:
         self.texts(split)

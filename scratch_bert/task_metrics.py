@@ -78,6 +78,9 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
 }
 
 
+BETTER_IF_LESS = {"loss", "mse"}
+
+
 def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:
     """A function of predictions and references: an entry of `METRICS`, else what `evaluate.load` finds by that name,
     a directory or a script of the Hub, which is then run.

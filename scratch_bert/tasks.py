@@ -44,23 +44,34 @@ class Task:
         tokenizer: PreTrainedTokenizerBase,
         max_seq_length: int,
         metrics: Sequence[str] | None = None,
+        best_metric: str | None = None,
         **options: Any,
     ):
         self.splits, self.tokenizer, self.max_seq_length = splits, tokenizer, max_seq_length
         self.read_labels(**options)
-        self._metrics = [load_metric(name) for name in metrics or self.metrics]
+        self._metrics = {name: load_metric(name) for name in metrics or self.metrics}
+        self.best_metric = best_metric or self.main_figure(metrics[0] if metrics else None)
         self.references = {split: self.labels_of(split) for split in splits if self.is_labelled(split)}
         for split in ("train", "validation"):
             if split not in self.references:
                 raise ValueError(f"The rows for {split} have no labels: pass --label_column.")
+        # What the metrics compute, and whether they can, is known before hours of training.
+        known = {"loss", *self.figures("validation", self.right_predictions("validation"))}
+        if self.best_metric not in known:
+            raise ValueError(
+                f"There is no figure {self.best_metric!r} to choose the best checkpoint by, but {', '.join(known)}."
+            )
         self.features = {split: self.encode(split) for split in splits}
 
     def is_labelled(self, split: str) -> bool:
         rows = self.splits[split]
         if "label" not in rows.column_names:
             return False
-        unknown = -1 if isinstance(rows.features["label"], ClassLabel) else None  # as in the test sets of the Hub
-        return split != "test" or any(label not in (unknown, "") for label in rows["label"])
+        return split != "test" or not all(self.is_blank(label) for label in rows["label"])
+
+    def is_blank(self, label: Any) -> bool:
+        """Whether it stands for no label, as in test sets of the Hub."""
+        return label in (None, "", -1)
 
     def read_labels(self) -> None:
         """Find out from the training rows which labels there are."""
@@ -68,6 +79,10 @@ class Task:
     def labels_of(self, split: str) -> list:
         """The right prediction for each row. Raises `ValueError` for a row whose label is none."""
         raise NotImplementedError
+
+    def right_predictions(self, split: str) -> list:
+        """A prediction for each row that could not be better."""
+        return self.references[split]
 
     def encode(self, split: str) -> Dataset:
         raise NotImplementedError
@@ -85,7 +100,19 @@ class Task:
 
     def figures(self, split: str, predictions: list) -> dict[str, float]:
         references = self.references[split]
-        return {name: value for metric in self._metrics for name, value in metric(predictions, references).items()}
+        return {
+            figure: value
+            for name, metric in self._metrics.items()
+            for figure, value in metric(*self.for_metric(name, predictions, references)).items()
+        }
+
+    def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
+        """Predictions and references as the metric of this name takes them."""
+        return predictions, references
+
+    def main_figure(self, metric: str | None) -> str:
+        """The figure that the best checkpoint is chosen by: that of the first metric asked for, else the task's own."""
+        return {"squad": "f1", "seqeval": "f1", None: self.best_metric}.get(metric, metric)
 
     def compute_metrics(self, split: str):
         """For Trainer."""
@@ -163,7 +190,8 @@ class Labelled(Task):
     def ids_of(self, labels: Sequence, split: str, number: int) -> list[int]:
         """Of the labels in row `number` of a split."""
         if self.class_feature:
-            labels = [self.class_feature.names[label] if isinstance(label, int) else label for label in labels]
+            names = dict(enumerate(self.class_feature.names))  # -1 is none of them
+            labels = [names.get(label, label) for label in labels]
         for label in labels:
             if label is None or str(label) not in self.ids:
                 known = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
@@ -276,6 +304,11 @@ class TokenClassification(Labelled):
             self.metrics, self.best_metric = ("seqeval",), "f1"
         self.default = "O" if "O" in self.names else self.names[0]  # of a word that gives no tokens
         self.parts: dict[str, tuple[list[int], list[list[int]]]] = {}  # by split: each part's row, its tokens' words
+
+    def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
+        if name == "seqeval":
+            return predictions, references
+        return [label for row in predictions for label in row], [label for row in references for label in row]
 
     def labels_of(self, split: str) -> list[list[str]]:
         rows, result = self.splits[split], []

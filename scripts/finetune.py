@@ -21,6 +21,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from scratch_bert.arguments import FinetuningArguments, TaskArguments, parse_arguments
 from scratch_bert.finetuning import TASKS, load_model, load_task
 from scratch_bert.model_card import write_finetuning_card
+from scratch_bert.task_metrics import BETTER_IF_LESS
 from scratch_bert.tasks import Task
 from scratch_bert.trainer import InterruptibleTrainer, find_checkpoint
 
@@ -48,8 +49,9 @@ def build_trainer(
     set_seed(args.seed)
     with one_line_errors():
         model = load_model(task, task_args)
-    if args.best_by_task:
-        args.metric_for_best_model, args.greater_is_better = task.best_metric, True
+    args.metric_for_best_model = task.best_metric
+    if not args.greater_is_better_told:
+        args.greater_is_better = task.best_metric not in BETTER_IF_LESS
     patience = task_args.early_stopping_patience
     return InterruptibleTrainer(
         model=model,
@@ -128,7 +130,8 @@ def main() -> None:
     with one_line_errors():
         checkpoint = None if seeds and args.resume_from_checkpoint else find_checkpoint(args)
         with args.main_process_first():
-            task = load_task(command.task, task_args, args.seed)
+            best_metric = None if args.best_by_task else args.metric_for_best_model.removeprefix("eval_")
+            task = load_task(command.task, task_args, args.seed, best_metric)
     build = partial(build_trainer, command.task, task, task_args)
     if seeds:
         results = run_seeds(seeds, build, task, args)

@@ -4,12 +4,13 @@ import json
 import os
 import random
 import shutil
+from importlib.util import find_spec
 
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from transformers import BertConfig, BertForMaskedLM, pipeline
 
-from conftest import SMALL, run_script
+from conftest import SCRIPTS, SMALL, run_script
 from scratch_bert.checkpoints import convert_checkpoint
 
 
@@ -155,6 +156,30 @@ def test_a_task_of_glue_finds_its_data_set_on_the_hub(saved, tmp_path, monkeypat
     assert len(lines) == 8 and json.loads(lines[0])["prediction"] in label.names and "label" not in lines[0]
 
 
+def test_from_a_model_with_another_head(saved, files, tmp_path, monkeypatch, caplog):
+    three = write_rows(tmp_path / "three.csv", 90, label=lambda good: f"{good}")
+    three.write_text(three.read_text() + "a class,2\n" * 30)
+    options = ["--train_file", three, "--max_steps", 1, "--eval_strategy", "no", "--save_strategy", "no"]
+    options += ["--load_best_model_at_end", "false"]
+    finetune(monkeypatch, "sequence-classification", saved, tmp_path / "one", *options)
+    caplog.clear()
+    finetune(
+        monkeypatch,
+        "sequence-classification",
+        tmp_path / "one",
+        tmp_path / "two",
+        *with_files(files),
+        "--max_steps",
+        1,
+    )
+    assert "New, with random weights: classifier.bias, classifier.weight" in caplog.text
+
+
+def test_no_script_hides_a_library():
+    """Python looks for modules beside the script first."""
+    assert not [script.name for script in SCRIPTS.glob("*.py") if find_spec(script.stem)]
+
+
 def test_random_weights(saved, files, tmp_path, monkeypatch):
     options = [*with_files(files), "--num_train_epochs", 1, "--random_weights"]
     metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
@@ -221,8 +246,10 @@ def test_numbers_and_a_metric_of_ones_own_choice(saved, tmp_path, monkeypatch):
         "mse",
         "pearsonr",
     ]
-    options += ["--metric_for_best_model", "mse", "--greater_is_better", "false"]
     metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    states = [json.loads(file.read_text()) for file in (tmp_path / "run").glob("checkpoint-*/trainer_state.json")]
+    last = max(states, key=lambda state: state["global_step"])
+    assert metrics["eval_mse"] == min(entry["eval_mse"] for entry in last["log_history"] if "eval_mse" in entry)
     assert metrics["eval_mse"] < 0.3 and metrics["eval_pearsonr"] > 0.9
 
 

@@ -124,6 +124,17 @@ def test_files_of_glue(task, tmp_path):
     assert rows_of([tmp_path / "train.tsv"] * 2, columns)["train"].to_dict() == expected
 
 
+def test_cola_in_another_form_and_tables_with_odd_columns(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"sentence": "They ran.", "label": 1}\n')
+    columns = find_columns("cola", TaskArguments(model_name_or_path="x"))
+    assert rows_of([tmp_path / "a.jsonl"] * 2, columns)["train"][0] == {"text": "They ran.", "label": 1}
+    lines = [f"{i},x,y" for i in range(12_000)] + [",x,y"] * 12_000  # a number first, nothing later
+    (tmp_path / "b.csv").write_text("\n".join(["score,text,label", *lines]) + "\n")
+    assert len(rows_of([tmp_path / "b.csv"] * 2)["train"]) == 24_000
+    (tmp_path / "c.csv").write_text("id,text,label\n1,a,x,\n2,b,y,\n")  # a comma too many
+    assert rows_of([tmp_path / "c.csv"] * 2)["train"].to_dict() == {"text": ["a", "b"], "label": ["x", "y"]}
+
+
 def test_choices_from_several_columns(tmp_path):
     (tmp_path / "a.csv").write_text("sent1,a,b,label\nHe ran.,And fell.,And flew.,0\n")
     args = TaskArguments(model_name_or_path="x", text_column="sent1", choices_column=["a", "b"])

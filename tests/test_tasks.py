@@ -68,6 +68,27 @@ def test_class_names_of_a_data_set_and_rows_without_label_to_predict(tokenizer):
     assert [task.describe(one) for one in task.decode("test", np.array([[0, 1], [1, 0]]))] == ["plus", "minus"]
 
 
+def test_a_label_of_minus_one_is_no_class(tokenizer):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["minus", "plus"])})
+    rows = Dataset.from_dict({"text": TEXTS, "label": [1, 0, -1]}, features=features)
+    with pytest.raises(ValueError, match="train: row 3 has the label -1"):
+        make(SequenceClassification, tokenizer, {"train": rows, "validation": rows})
+    numbers = Dataset.from_dict({"text": TEXTS, "label": [1.0, 0.5, 2.0]})
+    unlabelled = Dataset.from_dict({"text": TEXTS, "label": [-1.0] * 3})
+    task = make(SequenceClassification, tokenizer, {"train": numbers, "validation": numbers, "test": unlabelled})
+    assert "test" not in task.references
+
+
+def test_the_best_checkpoint_is_that_of_the_first_metric_asked_for(tokenizer):
+    splits = splits_of(text=TEXTS, label=["a", "b", "a"])
+    assert make(SequenceClassification, tokenizer, splits).best_metric == "accuracy"
+    metrics = ("matthews_correlation", "accuracy")
+    assert make(SequenceClassification, tokenizer, splits, metrics=metrics).best_metric == "matthews_correlation"
+    assert make(SequenceClassification, tokenizer, splits, best_metric="loss").best_metric == "loss"
+    with pytest.raises(ValueError, match="There is no figure 'acuracy'"):
+        make(SequenceClassification, tokenizer, splits, best_metric="acuracy")
+
+
 def test_several_labels_in_one_text(tokenizer):
     splits = splits_of(text=TEXTS, label=["a, b", "", "b"])
     task = make(SequenceClassification, tokenizer, splits, problem_type="multi_label_classification")
@@ -152,7 +173,9 @@ def test_words_without_tokens_and_tags_that_are_no_entities(tokenizer):
     assert task.metrics == ("accuracy",)
     logits = np.zeros((1, 4, 3))
     logits[..., task.names.index("NOUN")] = 1
-    assert task.decode("train", logits) == [["NOUN", task.default, "NOUN"]]
+    predictions = task.decode("train", logits)
+    assert predictions == [["NOUN", task.default, "NOUN"]]
+    assert task.figures("train", predictions) == {"accuracy": pytest.approx(1 / 3 + (task.default == "X") / 3)}
 
 
 def test_rows_of_words_and_tags_must_match(tokenizer):
@@ -229,6 +252,16 @@ def test_the_right_logits_give_the_right_answers(questions, tokenizer, tmp_path)
     file = task.write_predictions("validation", answers, tmp_path)
     assert file.name == "predictions.json"
     assert json.loads(file.read_text()) == dict(zip(questions["id"], answers, strict=True))
+
+
+def test_questions_to_predict_need_no_answers_but_names_of_their_own(questions, tokenizer):
+    rows = Dataset.from_dict(questions)
+    blank = Dataset.from_dict({**questions, "label": [{"text": [], "answer_start": []}] * len(rows)})
+    splits = {"train": rows, "validation": rows, "test": blank}
+    task = make(QuestionAnswering, tokenizer, splits, 100, doc_stride=30)
+    assert set(task.references) == {"train", "validation"}
+    with pytest.raises(ValueError, match="several questions have the id 'q1'"):
+        qa(tokenizer, {**questions, "id": ["q1"] * len(rows)})
 
 
 def test_a_question_may_have_no_answer(questions, tokenizer):

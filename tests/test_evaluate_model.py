@@ -1,4 +1,4 @@
-"""scripts/evaluate.py: the figures of pretraining's own evaluation, the same rows and masks for every model."""
+"""scripts/evaluate_model.py: the figures of pretraining's own evaluation, the same rows and masks for every model."""
 
 import json
 
@@ -21,7 +21,7 @@ def evaluate(text_file, tmp_path, monkeypatch):
     def run(*models, text=("--train_file", text_file), name="figures.json"):
         options = [*text, "--sentence_splitter", "line", "--cache_dir", tmp_path / "cache", "--max_seq_length", 40]
         options += ["--output_file", tmp_path / name]
-        run_script(monkeypatch, "evaluate.py", "--model_name_or_path", *models, *options)
+        run_script(monkeypatch, "evaluate_model.py", "--model_name_or_path", *models, *options)
         return [json.loads((tmp_path / name).read_text())[str(model)] for model in models]
 
     return run
