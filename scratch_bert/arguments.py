@@ -314,6 +314,8 @@ class TaskArguments:
             raise ValueError("Give train_file or dataset_name, not both.")
         if (self.validation_file or self.test_file) and not self.train_file:
             raise ValueError("validation_file and test_file go with a train_file.")
+        if not 0 < self.validation_share < 1:
+            raise ValueError(f"validation_share must be greater than 0 and less than 1, got {self.validation_share}.")
         if self.seeds and len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}.")
 

@@ -56,7 +56,8 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
     )
     counts = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
     labels = ", ".join(task.model_options.get("id2label", {}).values())
-    logger.info(f"Rows: {counts}" + (f"; labels: {labels}" if labels else ""))
+    kind = task.model_options.get("problem_type", "").replace("_", " ")
+    logger.info(f"Rows: {counts}" + (f"; {kind}" if kind else "") + (f"; labels: {labels}" if labels else ""))
     return task
 
 

@@ -166,7 +166,8 @@ def _lists(answers: dict | list[dict]) -> dict[str, list]:
 def _answer(window: Encoding, answers: dict | list[dict]) -> tuple[int, int]:
     """The first and the last token of the first right answer; [CLS] twice if the window does not hold it whole."""
     texts, starts = _lists(answers).values()
-    if not texts or not texts[0]:
+    if not texts or not texts[0].strip():
         return 0, 0
-    tokens = [window.char_to_token(character, 1) for character in (starts[0], starts[0] + len(texts[0]) - 1)]
+    start = starts[0] + len(texts[0]) - len(texts[0].lstrip())  # spaces have no token
+    tokens = [window.char_to_token(character, 1) for character in (start, start + len(texts[0].strip()) - 1)]
     return (0, 0) if None in tokens else tuple(tokens)

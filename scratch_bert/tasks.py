@@ -6,6 +6,8 @@ model's config must know; `decode` turns logits into predictions, `figures` comp
 
 import json
 import logging
+import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -210,7 +212,7 @@ class Labelled(Task):
 
 
 def _numbers_by_size(name: str) -> tuple:
-    return (0, int(name), "") if name.lstrip("-").isdecimal() else (1, 0, name)
+    return (0, int(name), "") if re.fullmatch(r"-?\d+", name) else (1, 0, name)
 
 
 class SequenceClassification(Labelled):
@@ -284,9 +286,12 @@ def _several(labels: list | str | None) -> list:
 
 def _as_number(label: Any, split: str, number: int) -> float:
     try:
-        return float(label)
+        value = float(label)
     except (TypeError, ValueError):
-        raise ValueError(f"{split}: row {number} has the label {label!r}, which is no number.") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{split}: row {number} has the label {label!r}, which is no number.")
+    return value
 
 
 class TokenClassification(Labelled):

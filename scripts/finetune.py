@@ -127,6 +127,8 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO if args.should_log else logging.ERROR)
     seeds = task_args.seeds
+    if seeds and args.push_to_hub:
+        sys.exit("error: --seeds makes several models: choose one, and publish it with scripts/push_to_hub.py.")
     with one_line_errors():
         checkpoint = None if seeds and args.resume_from_checkpoint else find_checkpoint(args)
         with args.main_process_first():

@@ -268,6 +268,8 @@ def test_numbers_and_a_metric_of_ones_own_choice(saved, tmp_path, monkeypatch):
         ("sequence-classification", ["--train_file", "a.csv", "--choices_column", "x"], "choices_column has no effect"),
         ("sequence-classification", ["--train_file", "a.csv", "--metrics", "acc"], "There is no metric 'acc'"),
         ("sequence-classification", ["--train_file", "a.csv", "--seeds", "1", "1"], "seeds must differ"),
+        ("sequence-classification", ["--train_file", "a.csv", "--seeds", "1", "2", "--push_to_hub"], "publish it with scripts/push_to_hub.py"),
+        ("sequence-classification", ["--train_file", "a.csv", "--validation_share", "2"], "validation_share must be greater than 0 and less than 1"),
         ("sequence-classification", ["--train_file", "a.csv", "--dataset_name", "x"], "Give train_file or dataset_name"),
         ("sequence-classification", ["--train_file", "a.csv", "--resume_from_checkpoint"], "There is no checkpoint to resume from"),
     ],

@@ -121,8 +121,9 @@ def test_bad_labels_and_texts_are_named(tokenizer):
             make(SequenceClassification, tokenizer, {"train": train, "validation": Dataset.from_dict(rows)})
     with pytest.raises(ValueError, match="no two labels"):
         make(SequenceClassification, tokenizer, splits_of(text=TEXTS, label=["a", "a", "a"]))
-    with pytest.raises(ValueError, match="row 1 has the label 'high', which is no number"):
-        make(SequenceClassification, tokenizer, splits_of(text=["x"], label=["high"]), problem_type="regression")
+    for label in ("high", "nan", "inf"):
+        with pytest.raises(ValueError, match=f"row 1 has the label '{label}', which is no number"):
+            make(SequenceClassification, tokenizer, splits_of(text=["x"], label=[label]), problem_type="regression")
 
 
 # ---------------------------------------------------------------------------------------------- token classification
