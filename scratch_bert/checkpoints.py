@@ -92,18 +92,10 @@ def convert_checkpoint(
 def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[PreTrainedModel, list[str]]:
     """The model in fp32, and its weights that the checkpoint lacks, which are random; without transformers' table of them.
 
-    `model_class` is a model's or an Auto class, `options` are those of its `from_pretrained`.
+    `model_class` is a model's or an Auto class, `options` are those of its `from_pretrained`. Raises `ValueError` if the
+    weights cannot be read.
     """
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        model, report = model_class.from_pretrained(
-            name_or_path, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
-    except SafetensorError as error:
-        raise OSError(f"The weights of {name_or_path} cannot be read: {error}. Copy or download them anew.") from None
-    finally:
-        logging.set_verbosity(level)
+    model, report = _load(model_class, name_or_path, dtype=torch.float32, **options)
     return model, sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
 
 
@@ -146,7 +138,8 @@ def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> 
     for head, options in [*candidates, ("Model", {"add_pooling_layer": False})]:
         if not head:
             continue
-        model, info = _load(_model_class(config.model_type, head), source, config=config, revision=revision, **options)
+        model_class = _model_class(config.model_type, head)
+        model, info = _load(model_class, source, dtype="auto", config=config, revision=revision, **options)
         dropped = sorted(key for key in info["unexpected_keys"] if re.match(r"(bert\.)?pooler\.", key))
         problems = {
             "missing": info["missing_keys"],
@@ -161,13 +154,11 @@ def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> 
     raise ValueError(complaint)
 
 
-def _load(model_class: type[PreTrainedModel], source: str, **options) -> tuple[PreTrainedModel, dict]:
+def _load(model_class: type, source: str, **options) -> tuple[PreTrainedModel, dict]:
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # what does not fit is told by _load_whole
+    logging.set_verbosity_error()  # what does not fit is told by the callers
     try:
-        return model_class.from_pretrained(
-            source, dtype="auto", output_loading_info=True, ignore_mismatched_sizes=True, **options
-        )
+        return model_class.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **options)
     except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise ValueError(f"The weights of {source} cannot be read; a file may be cut short: {error}") from None
     finally:

@@ -18,7 +18,7 @@ from .checkpoints import Conversion
 from .configuration_scratch_bert import ScratchBertConfig
 from .data import PretrainingData
 from .glue import GLUE
-from .trainer import InterruptibleTrainer, PreTrainingTrainer
+from .trainer import TIMINGS, InterruptibleTrainer, PreTrainingTrainer
 
 
 if TYPE_CHECKING:  # pretraining need not wait for what figures of tasks are computed with
@@ -109,7 +109,7 @@ def write_finetuning_card(
     figures = {
         key.removeprefix("eval_"): value
         for key, value in metrics.items()
-        if key.startswith("eval_") and not key.endswith(("_runtime", "_per_second", "_time"))
+        if key.startswith("eval_") and not key.endswith(TIMINGS)
     }
     auto_class = task.auto_class.__name__
     source = dataset if on_the_hub else f"files for {task_name}"

@@ -21,6 +21,7 @@ from transformers import (
     DataCollatorForMultipleChoice,
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
+    EvalPrediction,
     PreTrainedTokenizerBase,
 )
 
@@ -116,9 +117,9 @@ class Task:
         """The figure that the best checkpoint is chosen by: that of the first metric asked for, else the task's own."""
         return {"squad": "f1", "seqeval": "f1", None: self.best_metric}.get(metric, metric)
 
-    def compute_metrics(self, split: str):
-        """For Trainer."""
-        return lambda outcome: self.figures(split, self.decode(split, outcome.predictions))
+    def compute_metrics(self, outcome: EvalPrediction) -> dict[str, float]:
+        """For Trainer: the figures of the validation rows."""
+        return self.figures("validation", self.decode("validation", outcome.predictions))
 
     def describe(self, prediction: Any) -> Any:
         """A prediction by the names of its labels."""

@@ -17,6 +17,7 @@ from .publishing import WEIGHTS, PublishingTrainer, is_complete
 
 
 logger = logging.get_logger(__name__)
+TIMINGS = ("_runtime", "_per_second", "_time")  # how the names end of what Trainer adds to an evaluation's figures
 
 
 class InterruptibleTrainer(PublishingTrainer):

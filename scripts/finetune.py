@@ -23,13 +23,12 @@ from scratch_bert.finetuning import TASKS, load_model, load_task
 from scratch_bert.model_card import write_finetuning_card
 from scratch_bert.task_metrics import BETTER_IF_LESS
 from scratch_bert.tasks import Task
-from scratch_bert.trainer import InterruptibleTrainer, find_checkpoint
+from scratch_bert.trainer import TIMINGS, InterruptibleTrainer, find_checkpoint
 
 
 logger = logging.getLogger("scratch_bert")
 MODEL_CARD = Path(__file__).resolve().parent.parent / "model_card.md"
 METRICS = "metrics.json"
-TIMINGS = ("_runtime", "_per_second", "_time")  # what Trainer adds to the figures
 
 
 @contextmanager
@@ -60,7 +59,7 @@ def build_trainer(
         train_dataset=task.features["train"],
         eval_dataset=task.features["validation"],
         processing_class=task.tokenizer,
-        compute_metrics=task.compute_metrics("validation"),
+        compute_metrics=task.compute_metrics,
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
         write_card=partial(
             write_finetuning_card, template=MODEL_CARD, task_name=task_name, task=task, task_args=task_args
@@ -76,13 +75,17 @@ def run(task: Task, trainer: InterruptibleTrainer, checkpoint: str | None) -> di
             f"Stopped at step {trainer.state.global_step}. To go on: the same command and --resume_from_checkpoint"
         )
     output_dir = Path(trainer.args.output_dir)
-    for split in [split for split in ("validation", "test") if split in task.features]:
-        labelled = split in task.references
-        trainer.compute_metrics = task.compute_metrics(split) if labelled else None
-        outcome = trainer.predict(task.features[split], metric_key_prefix="eval" if split == "validation" else split)
-        metrics |= outcome.metrics if labelled else {}
+    trainer.compute_metrics = None  # the figures come from the predictions that are written
+    for split, prefix in (("validation", "eval"), ("test", "test")):
+        if split not in task.features:
+            continue
+        outcome = trainer.predict(task.features[split], metric_key_prefix=prefix)
+        predictions = task.decode(split, outcome.predictions)
+        if split in task.references:
+            figures = task.figures(split, predictions)
+            metrics |= outcome.metrics | {f"{prefix}_{name}": value for name, value in figures.items()}
         if trainer.is_world_process_zero():
-            task.write_predictions(split, task.decode(split, outcome.predictions), output_dir)
+            task.write_predictions(split, predictions, output_dir)
     trainer.state.log_history.append({"step": trainer.state.global_step, **metrics})  # for the card
     with one_line_errors((OSError,)):  # a push that fails, a disk that is full
         trainer.save_model()

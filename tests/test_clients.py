@@ -57,8 +57,8 @@ def models(tmp_path_factory, tokenizer):
     return root
 
 
-def run_snippets(title, models, home, check, blocks=slice(None)):
-    code = CHECKS + "\n".join(SNIPPETS[title][blocks]) + "\n" + check
+def run_snippets(snippets, models, home, check):
+    code = CHECKS + "\n".join([*snippets, check])
     return run_without_package(re.sub(r'"me/(my-\w+)"', rf'"{models}/\1"', code), home=home)
 
 
@@ -88,7 +88,7 @@ words = open_("AutoModelForMaskedLM", "me/my-bert")(**masked).logits[0, 5].softm
 assert [guess["token"] for guess in guesses] == words.topk(5).indices.tolist()
 assert all(entity["entity_group"] == "X" for entity in entities)
 """
-    run_snippets("transformers' pipelines", models, tmp_path, check, blocks=slice(1))
+    run_snippets(SNIPPETS["transformers' pipelines"][:1], models, tmp_path, check)
 
 
 def test_zero_shot_pipeline(models, tmp_path):
@@ -99,7 +99,7 @@ pairs = tokenizer(["a class is an object"] * 2, ["This example is programs.", "T
 scores = model(**pairs).logits[:, 0].softmax(0)
 close([dict(zip(classes["labels"], classes["scores"]))[label] for label in ("programs", "cooking")], scores.detach())
 """
-    run_snippets("transformers' pipelines", models, tmp_path, check, blocks=slice(1, 2))
+    run_snippets(SNIPPETS["transformers' pipelines"][1:], models, tmp_path, check)
 
 
 def test_trainer_of_masked_words(models, tmp_path):
@@ -108,7 +108,7 @@ assert 0 < metrics["eval_loss"] < 100
 saved = open_("AutoModelForMaskedLM", "adapted")
 close(saved.get_input_embeddings().weight.detach(), model.get_input_embeddings().weight.detach(), 0)
 """
-    run_snippets("transformers' Trainer, and its example scripts", models, tmp_path, check)
+    run_snippets(SNIPPETS["transformers' Trainer, and its example scripts"], models, tmp_path, check)
 
 
 @pytest.mark.parametrize("auto_class", ["SequenceClassification", "TokenClassification", "QuestionAnswering"])
@@ -196,11 +196,7 @@ close(open_("AutoModelForSequenceClassification", "merged")(**inputs).logits.det
 """
     snippet = SNIPPETS["PEFT: LoRA"][0]
     before, after = snippet.split("# Train it as any model")
-    SNIPPETS["trained"] = [before + train + "# Train it as any model" + after]
-    try:
-        run_snippets("trained", models, tmp_path, check)
-    finally:
-        del SNIPPETS["trained"]
+    run_snippets([before, train, "# Train it as any model" + after], models, tmp_path, check)
 
 
 def test_sentence_transformers(models, tmp_path):
@@ -208,7 +204,7 @@ def test_sentence_transformers(models, tmp_path):
 assert embeddings.shape == (2, 32)
 torch.save(torch.tensor(embeddings), "embeddings.pt")
 """
-    run_snippets("sentence-transformers", models, tmp_path, check)
+    run_snippets(SNIPPETS["sentence-transformers"], models, tmp_path, check)
     run_without_package(
         CHECKS
         + """
@@ -227,7 +223,7 @@ close(model.encode(sentences), (states * mask).sum(1) / mask.sum(1))
 
 
 def test_torch_compile(models, tmp_path):
-    run_snippets("torch.compile", models, tmp_path, "close(logits, model(**inputs).logits.detach())")
+    run_snippets(SNIPPETS["torch.compile"], models, tmp_path, "close(logits, model(**inputs).logits.detach())")
 
 
 def test_onnx_and_int8(models, tmp_path):
@@ -243,11 +239,7 @@ close(int8_logits, logits, 0.1 * abs(logits).max())
 assert os.path.getsize("model-int8.onnx") < os.path.getsize("model.onnx")
 """
     first, second = SNIPPETS["ONNX, and int8"]
-    SNIPPETS["both"] = [first + "\nreference = model\n" + second]
-    try:
-        run_snippets("both", models, tmp_path, check)
-    finally:
-        del SNIPPETS["both"]
+    run_snippets([first, "reference = model", second], models, tmp_path, check)
 
 
 def test_types_and_devices(models, tmp_path):
@@ -262,4 +254,4 @@ assert difference < 0.1, difference
 expected = open_("AutoModelForSequenceClassification", "me/my-classifier")(**inputs).logits
 close(placed.eval()(**inputs.to(placed.device)).logits.detach().cpu(), expected.detach())
 """
-    run_snippets("Types and devices", models, tmp_path, check)
+    run_snippets(SNIPPETS["Types and devices"], models, tmp_path, check)
