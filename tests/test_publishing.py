@@ -158,6 +158,18 @@ def test_damaged_weights_and_foreign_configs(directory):
         public_files(directory / "nowhere")
 
 
+def test_a_model_of_transformers_own_needs_no_code(directory):
+    for file in directory.glob("*.py"):
+        file.unlink()
+    config = json.loads((directory / "config.json").read_text())
+    del config["auto_map"]
+    (directory / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
+    assert {file.name for file in public_files(directory)} == MODEL - CODE
+    (directory / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="names no code for"):
+        public_files(directory)
+
+
 def test_shards(directory):
     ScratchBertForPreTraining.from_pretrained(directory).save_pretrained(directory, max_shard_size="100KB")
     with pytest.raises(ValueError, match="delete the older"):
