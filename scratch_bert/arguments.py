@@ -5,7 +5,8 @@ import difflib
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import datasets
 import torch
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser, TrainingArguments
 
 from .configuration_scratch_bert import PRESETS, ScratchBertConfig
@@ -242,6 +244,10 @@ class EvaluationArguments:
             raise ValueError("Say with --model_name_or_path what to evaluate.")
         if self.output_file and Path(self.output_file).exists():
             raise ValueError(f"output_file {self.output_file} exists: choose another name.")
+        if self.output_file and not Path(self.output_file).resolve().parent.is_dir():
+            raise ValueError(
+                f"output_file {self.output_file} is to be in a directory that does not exist: make it first."
+            )
 
 
 @dataclass
@@ -249,14 +255,16 @@ class TaskArguments:
     model_name_or_path: str | None = option(
         None, "The checkpoint to start from: a directory or a Hub repository. A BERT is opened as scratch_bert."
     )
-    trust_remote_code: bool = option(False, "Run the code that a checkpoint of a foreign architecture brings.")
+    trust_remote_code: bool = option(
+        False, "Run the code that a checkpoint of a foreign architecture brings, or one of evaluate's metrics."
+    )
     random_weights: bool = option(
         False, "Leave the checkpoint's weights out, to see what they are worth: its config and tokenizer alone."
     )
     train_file: list[str] | None = option(
         None,
-        "Rows to train on: .csv, .tsv, .json, .jsonl or .parquet, gzipped or not; words and tags in columns (CoNLL) for "
-        "token-classification; SQuAD's JSON for question-answering. Files, globs, directories.",
+        "Rows to train on: .csv, .tsv (in which quotes are text), .json, .jsonl or .parquet, gzipped or not; words and tags "
+        "in columns (CoNLL) for token-classification; SQuAD's JSON for question-answering. Files, globs, directories.",
     )
     validation_file: list[str] | None = option(
         None,
@@ -271,7 +279,9 @@ class TaskArguments:
     dataset_config: str | None = option(None, "Which configuration of dataset_name.")
     validation_share: float = option(0.1, "Share of the training rows to hold out if there are none to validate on.")
     text_column: str | None = option(
-        None, "The text, or the words: text; tokens for token-classification, context for question-answering."
+        None,
+        "The text, or the words: text; tokens for token-classification, context for question-answering. In CoNLL files "
+        "the column's number from 1, as for label_column; without it, the first is the word and the last the tag.",
     )
     text_pair_column: str | None = option(
         None, "A second text; the question of question-answering; what stands before each choice of multiple-choice."
@@ -314,8 +324,14 @@ class TaskArguments:
             raise ValueError("Give train_file or dataset_name, not both.")
         if (self.validation_file or self.test_file) and not self.train_file:
             raise ValueError("validation_file and test_file go with a train_file.")
+        if self.dataset_config and not self.dataset_name:
+            raise ValueError("dataset_config has no effect without a dataset_name: leave it out.")
+        if self.validation_file and self.validation_share != TaskArguments.validation_share:
+            raise ValueError("validation_share has no effect with validation_file: leave it out.")
         if not 0 < self.validation_share < 1:
             raise ValueError(f"validation_share must be greater than 0 and less than 1, got {self.validation_share}.")
+        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
+            raise ValueError(f"early_stopping_patience must be 1 or more, got {self.early_stopping_patience}.")
         if self.seeds and len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}.")
 
@@ -417,6 +433,19 @@ def parse_arguments(
     if remaining:
         reject(remaining[0], "command line")
     return tuple(parsed)
+
+
+@contextmanager
+def one_line_errors(
+    kinds: tuple = (OSError, ValueError, ImportError, StrictDataclassError), stopped: str = "Stopped."
+) -> Iterator[None]:
+    """End the program with the message of what the user can mend, or after a Ctrl-C with `stopped`; no traceback."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(stopped)
 
 
 def _as_flags(name: str, value: Any) -> list[str]:

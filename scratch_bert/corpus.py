@@ -127,9 +127,9 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
 TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # → datasets' loader
 
 
-def find_files(paths: Iterable[str | Path]) -> list[Path]:
-    """The files that `paths` name: each a file, a glob, or a directory, which stands for the .txt files and tables
-    below it, gzipped or not. Sorted within each path, and each file once.
+def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TABLES)) -> list[Path]:
+    """The files that `paths` name: each a file, a glob, or a directory, which stands for the files of `types` below it,
+    gzipped or not. Sorted within each path, and each file once.
 
     Raises `FileNotFoundError` for a path or glob that names nothing.
     """
@@ -139,15 +139,15 @@ def find_files(paths: Iterable[str | Path]) -> list[Path]:
         if not matches:
             raise FileNotFoundError(f"There is no file or directory {path}.")
         for match in matches:
-            files |= dict.fromkeys(_files_below(match) if match.is_dir() else [match])
+            files |= dict.fromkeys(_files_below(match, types) if match.is_dir() else [match])
     return list(files)
 
 
-def _files_below(directory: Path) -> list[Path]:
+def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
     all_files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
-    files = [file for file in all_files if suffix(file) in {".txt", *TABLES}]
+    files = [file for file in all_files if suffix(file) in types]
     if not files:
-        raise FileNotFoundError(f"The directory {directory} holds no file of type .txt, {', '.join(TABLES)} or .gz.")
+        raise FileNotFoundError(f"The directory {directory} holds no file of type {', '.join(types)} or .gz.")
     if len(files) < len(all_files):
         others = ", ".join(sorted({file.suffix or "none" for file in set(all_files) - set(files)}))
         logger.warning(f"{directory}: left out {len(all_files) - len(files):,} files of other types ({others})")

@@ -43,16 +43,17 @@ class PretrainingData:
     quality: str = ""  # of the training and the held-out text: unknown tokens, and what was skipped
 
 
-def load_data(args: DataArguments, seed: int, checkpoint: str | None = None) -> PretrainingData:
-    """The rows that the options ask for, with the tokenizer of `checkpoint` if there is one.
+def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None = None) -> PretrainingData:
+    """The rows that the options ask for, made with `tokenizer` if there is one.
 
     Raises `ValueError` or `OSError` for text or options that give no rows.
     """
-    tokenizer_name = checkpoint or args.tokenizer_name_or_path
+    if args.tokenizer_name_or_path and not tokenizer:
+        tokenizer = load_tokenizer(args.tokenizer_name_or_path)
     if args.prepared_data:
-        return _load_prepared(args, seed, tokenizer_name)
+        return _load_prepared(args, seed, tokenizer)
     source, eval_source = text_sources(args)
-    tokenizer = load_tokenizer(tokenizer_name) if tokenizer_name else trained_tokenizer(args, source)
+    tokenizer = tokenizer or trained_tokenizer(args, source)
     corpus, held_out = _corpora(args, source, eval_source, tokenizer, seed)
 
     max_seq_length = corpus.row_length(args.percentile) if args.percentile else int(args.max_seq_length)
@@ -157,12 +158,12 @@ def trained_tokenizer(args: DataArguments, source: TextSource) -> PreTrainedToke
     return load_tokenizer(str(cached))
 
 
-def _load_prepared(args: DataArguments, seed: int, tokenizer_name: str | None) -> PretrainingData:
+def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
     directory = Path(args.prepared_data)
     files = {split: directory / f"{split}.parquet" for split in ("train", "validation")}
     if not files["train"].is_file():
         raise FileNotFoundError(f"{directory} holds no train.parquet, as inspect_data.py --output_dir writes it.")
-    tokenizer = load_tokenizer(tokenizer_name or str(directory))
+    tokenizer = tokenizer or load_tokenizer(str(directory))
     rows = {
         split: PreparedRows(
             datasets.Dataset.from_parquet(escape(str(file)), cache_dir=args.cache_dir), tokenizer, seed

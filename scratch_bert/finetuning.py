@@ -11,6 +11,7 @@ from .glue import GLUE
 from .labelled_data import Columns, load_splits
 from .modeling_scratch_bert import AUTO_MODELS
 from .question_answering import QuestionAnswering
+from .task_metrics import METRICS
 from .tasks import MultipleChoice, SequenceClassification, Task, TokenClassification
 from .tokenizer import load_tokenizer
 
@@ -24,6 +25,12 @@ TASKS: dict[str, type[Task]] = {
     "multiple-choice": MultipleChoice,
     **dict.fromkeys(GLUE, SequenceClassification),
 }
+# Of one kind of tasks alone.
+OPTIONS: dict[str, type[Task]] = {
+    "problem_type": SequenceClassification,
+    "doc_stride": QuestionAnswering,
+    "max_answer_length": QuestionAnswering,
+}
 
 
 def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None = None) -> Task:
@@ -35,13 +42,20 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
     config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
     tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
     options: dict[str, Any] = {}
-    if task_class is SequenceClassification:
-        options = {"problem_type": args.problem_type}
-    elif task_class is QuestionAnswering:
-        options = {"doc_stride": args.doc_stride, "max_answer_length": args.max_answer_length}
+    for option, of in OPTIONS.items():
+        if of is task_class and not glue:
+            options[option] = getattr(args, option)
+        elif getattr(args, option) != getattr(TaskArguments, option):
+            raise ValueError(f"{option} has no effect with {name}: leave it out.")
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"
         options = {"problem_type": problem_type, "label_names": glue.labels}
+    foreign = [metric for metric in args.metrics or () if metric not in METRICS]
+    if foreign and not args.trust_remote_code:
+        raise ValueError(
+            f"The metric {foreign[0]} is none of {', '.join(METRICS)}; evaluate would run the code that comes with it: "
+            "pass --trust_remote_code if you trust it."
+        )
     files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     dataset = (args.dataset_name, args.dataset_config)
     if glue and not args.train_file and not args.dataset_name:
@@ -72,6 +86,9 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
         if told and ours not in names:
             raise ValueError(f"{ours}_column has no effect with {name}: leave it out.")
         names[ours] = told or names.get(ours)
+    twice = [ours for ours, column in names.items() if column and list(names.values()).count(column) > 1]
+    if twice:
+        raise ValueError(f"One column, {names[twice[0]]!r}, is named for {' and '.join(twice)}: name another for one.")
     return Columns(
         {ours: column if isinstance(column, list) else [column] for ours, column in names.items() if column},
         glue,

@@ -1,8 +1,10 @@
-"""Labelled rows from files or a data set: the columns that a task reads, as `text`, `text_pair`, `label`, `choices`."""
+"""Labelled rows from files or a data set: the columns that a task reads, as `text`, `text_pair`, `label`, `choices`; and
+`row`, which says where each comes from."""
 
 import csv
 import gzip
 import json
+import logging
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from datasets import Dataset
 from .corpus import TABLES, TextError, find_files, open_dataset, open_table, read_lines, suffix
 from .glue import GlueTask
 
+
+logger = logging.getLogger("scratch_bert")
 
 SPLITS = ("train", "validation", "test")
 
@@ -43,7 +47,7 @@ def load_splits(
 ) -> dict[str, Dataset]:
     """The rows of `train`, `validation` and, if there is one, `test`, from `files` of each split or else from a data
     set (its name and configuration). Without a split `validation`, `validation_share` of the training rows, drawn by
-    `seed`, are held out.
+    `seed`, are held out. The column `row` names a row by its file or split and its number there, from 1.
 
     Raises `ValueError` or `OSError`, which name the file and the remedy, for what cannot be read, lacks a column, or
     holds no rows.
@@ -53,13 +57,16 @@ def load_splits(
         splits = {split: _read_files(paths, columns, split) for split, paths in files.items() if paths}
     elif name:
         found = open_dataset(name, config)
-        if "validation" not in found and "validation_matched" in found:  # of MNLI
-            found["validation"] = found["validation_matched"]
+        own_names = {split: split if split in found else f"{split}_matched" for split in SPLITS}  # MNLI's
         splits = {
-            split: _choose(found[split], columns, split, f"{name}, {split}") for split in SPLITS if split in found
+            split: _choose(found[own], columns, split, f"{name}, {own}")
+            for split, own in own_names.items()
+            if own in found
         }
         if "train" not in splits:
             raise ValueError(f"The data set {name} has no split 'train', but {', '.join(found)}.")
+        if unused := sorted(set(found) - set(own_names.values())):
+            logger.info(f"{name}: left out {', '.join(unused)}")
     else:
         raise ValueError("There are no rows to train on: pass --train_file or --dataset_name.")
     for split, rows in splits.items():
@@ -76,13 +83,16 @@ def load_splits(
 
 def _read_files(paths: list[str], columns: Columns, split: str) -> Dataset:
     return datasets.concatenate_datasets(
-        [_choose(_read_file(file, columns), columns, split, str(file)) for file in find_files(paths)]
+        [
+            _choose(_read_file(file, columns, split), columns, split, str(file))
+            for file in find_files(paths, (*TABLES, ".conll", ".conllu", ".txt") if columns.from_conll else TABLES)
+        ]
     )
 
 
-def _read_file(file: Path, columns: Columns) -> Dataset:
+def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
     if columns.from_conll and suffix(file) not in TABLES:
-        return _from_rows(_conll_sentences(file, columns.names), file)
+        return _from_rows(_conll_sentences(file, columns.names, tagged=split != "test"), file)
     if suffix(file) not in TABLES:
         raise ValueError(f"{file} is no table: give a file of type {', '.join(TABLES)}, gzipped or not.")
     if file.stat().st_size == 0:
@@ -90,7 +100,7 @@ def _read_file(file: Path, columns: Columns) -> Dataset:
     if columns.from_squad and suffix(file) == ".json":
         articles = _squad_articles(file)
         if articles is not None:
-            return _from_rows(_squad_questions(articles, columns.names), file)
+            return _from_rows(_squad_questions(articles, columns.names, file), file)
     options: dict = {}
     header: Iterable[str] = ()
     if TABLES[suffix(file)] == "csv":
@@ -106,8 +116,9 @@ def _read_file(file: Path, columns: Columns) -> Dataset:
         raise TextError(f"{file} is not UTF-8 text: {error}. Convert it with iconv.") from None
     except datasets.exceptions.DatasetGenerationError as error:
         raise TextError(f"{file} cannot be read as a table: {error.__cause__}") from None
-    except ValueError as error:  # what datasets says of a table without rows
-        raise TextError(f"{file} holds no rows: {error}") from None
+    except ValueError as error:
+        no_rows = "holds no rows" if "corresponds to no data" in str(error) else "cannot be read as a table"
+        raise TextError(f"{file} {no_rows}: {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TextError(f"{file} cannot be unpacked: {error}. Copy or download it anew.") from None
 
@@ -119,20 +130,43 @@ def _from_rows(rows: Iterator[dict], file: Path) -> Dataset:
     return Dataset.from_list(rows)
 
 
-def _conll_sentences(file: Path, names: dict[str, list[str]]) -> Iterator[dict[str, list[str]]]:
-    """Words and their tags: the first and the last field of a line; a blank line ends a sentence."""
+def _conll_sentences(file: Path, names: dict[str, list[str]], tagged: bool) -> Iterator[dict[str, list[str]]]:
+    """Words and their tags: the first and the last field of a line, in CoNLL-U the form and its part of speech; or those
+    whose numbers, from 1, stand for names. A blank line ends a sentence; files that are not `tagged` may hold words alone.
+    """
+    (text,), (label,) = names["text"], names["label"]
+    if "0" in (text, label):
+        raise ValueError(f"{file}: columns are counted from 1.")
+    in_conllu = suffix(file) == ".conllu"
+    usual = (1, 3) if in_conllu else (0, -1)
+    word_field, tag_field = (
+        int(name) - 1 if name.isdecimal() else field for name, field in zip((text, label), usual, strict=True)
+    )
     words: list[str] = []
     tags: list[str] = []
+    width = None
     for number, line in enumerate(chain(read_lines(file), [""]), 1):
-        fields = line.split("\t") if "\t" in line else line.split()
-        if len(fields) == 1 and fields[0].strip():
-            raise ValueError(f"{file}: line {number} holds no tag, but only {line.strip()!r}.")
-        if line.strip() and fields[0] != "-DOCSTART-":
-            words.append(fields[0])
-            tags.append(fields[-1].strip())
-        elif words:
-            yield {names["text"][0]: words, names["label"][0]: tags}
-            words, tags = [], []
+        fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
+        if not any(fields) or fields[0] == "-DOCSTART-":
+            if words:
+                yield {text: words, **({label: tags} if width > 1 else {})}
+            words, tags, width = [], [], None
+        elif not words and "\t" not in line and line.startswith(("# ", "#begin ", "#end ")):
+            pass  # a comment of CoNLL-U or CoNLL-2012
+        elif in_conllu and not fields[0].isdecimal():
+            pass  # 1-2 stands for both of the words 1 and 2, and 1.1 for one that is left out
+        else:
+            width = width or len(fields)
+            if len(fields) != width:
+                raise ValueError(f"{file}: line {number} has {len(fields)} fields, those before it have {width}.")
+            if width == 1 and tagged:
+                raise ValueError(f"{file}: line {number} holds no tag, but only {fields[0]!r}.")
+            if word_field >= width or (width > 1 and tag_field >= width):
+                raise ValueError(
+                    f"{file}: line {number} has {width} fields: there is none to take for {text}, {label}."
+                )
+            words.append(fields[word_field])
+            tags.append(fields[tag_field])
 
 
 def _squad_articles(file: Path) -> list[dict] | None:
@@ -148,23 +182,28 @@ def _squad_articles(file: Path) -> list[dict] | None:
     return articles if nested else None
 
 
-def _squad_questions(articles: list[dict], names: dict[str, list[str]]) -> Iterator[dict]:
-    for article in articles:
-        for paragraph in article["paragraphs"]:
-            for question in paragraph["qas"]:
-                answers = question.get("answers", [])
-                yield {
-                    names["id"][0]: str(question["id"]),
-                    names["text"][0]: paragraph["context"],
-                    names["text_pair"][0]: question["question"],
-                    names["label"][0]: {
-                        name: [answer[name] for answer in answers] for name in ("text", "answer_start")
-                    },
-                }
+def _squad_questions(articles: list[dict], names: dict[str, list[str]], file: Path) -> Iterator[dict]:
+    try:
+        for article in articles:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    answers = question.get("answers", [])
+                    yield {
+                        names["id"][0]: str(question["id"]),
+                        names["text"][0]: paragraph["context"],
+                        names["text_pair"][0]: question["question"],
+                        names["label"][0]: {
+                            name: [answer[name] for answer in answers] for name in ("text", "answer_start")
+                        },
+                    }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file} is not as SQuAD's files are: {error!r} in the article {article.get('title')!r}."
+        ) from None
 
 
 def _choose(rows: Dataset, columns: Columns, split: str, where: str) -> Dataset:
-    """The task's columns alone, under our names. Of several columns for one name, a list is made."""
+    """The task's columns alone, under our names, and `row`. Of several columns for one name, a list is made."""
     if columns.glue:
         in_file = {own: name for name, own in columns.glue.file_columns.items() if own in rows.column_names}
         rows = rows.rename_columns({own: name for own, name in in_file.items() if name not in rows.column_names})
@@ -182,4 +221,5 @@ def _choose(rows: Dataset, columns: Columns, split: str, where: str) -> Dataset:
         if len(names) > 1:
             rows = rows.map(lambda row, names=names: {names[0]: [row[name] for name in names]}, desc="Joining columns")
     rows = rows.select_columns([names[0] for names in chosen.values()])
-    return rows.rename_columns({names[0]: ours for ours, names in chosen.items() if names[0] != ours})
+    rows = rows.rename_columns({names[0]: ours for ours, names in chosen.items() if names[0] != ours})
+    return rows.add_column("row", [f"{where}, row {number}" for number in range(1, len(rows) + 1)])

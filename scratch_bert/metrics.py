@@ -81,10 +81,16 @@ class PreTrainingMetrics:
         }
 
 
-def describe_metrics(results: dict[str, dict[str, float]]) -> str:
-    """Evaluations of models on the same rows as a table for the terminal: a column for each, and for the baseline."""
+def describe_metrics(results: dict[str, dict[str, float]], held_out: bool = True) -> str:
+    """Evaluations of models on the same rows as a table for the terminal: a column for each, and for the baseline.
+
+    The rows are `held_out` of the text that the baseline's word frequencies are from, or all of it.
+    """
     width = max(10, *(len(name) + 2 for name in results))
-    lines = [f"{'held-out text':<28}" + "".join(f"{name:>{width}}" for name in [*results, "baseline"])]
+    lines = [
+        f"{'held-out text' if held_out else 'all of the text':<28}"
+        + "".join(f"{name:>{width}}" for name in [*results, "baseline"])
+    ]
     for name, key, baseline in (
         ("masked words: loss", "mlm_loss", "mlm_unigram_loss"),
         ("masked words: perplexity", "mlm_perplexity", None),
@@ -98,4 +104,5 @@ def describe_metrics(results: dict[str, dict[str, float]]) -> str:
         baselines = [metrics.get(f"eval_{baseline}") for metrics in results.values()]
         found.append(next((value for value in baselines if value is not None), None))
         lines.append(f"{name:<28}" + "".join(f"{'' if value is None else f'{value:.3f}':>{width}}" for value in found))
-    return "\n".join([*lines, "Baselines: the training text's word frequencies; the commoner label."])
+    counted = "the training text's" if held_out else "the same text's"
+    return "\n".join([*lines, f"Baselines: {counted} word frequencies; the commoner label."])

@@ -10,7 +10,7 @@ from datasets import Dataset
 from tokenizers import Encoding
 from transformers import AutoModelForQuestionAnswering
 
-from .tasks import Task
+from .tasks import Task, all_texts
 
 
 MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; half of a window in short ones
@@ -37,7 +37,7 @@ class QuestionAnswering(Task):
             )
         # By split: each window's row, and where in the context its tokens begin and end, -1 for all that is no context.
         self.windows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self.some_unanswered = any(not _lists(answers)["text"] for answers in self.splits["train"]["label"])
+        self.some_unanswered = any(not lists["text"] for lists in self.answers("train"))
 
     def names_of(self, split: str) -> list[str]:
         """What the questions are called: by their column `id`, else by their numbers."""
@@ -52,26 +52,33 @@ class QuestionAnswering(Task):
             )
         return names
 
+    def answers(self, split: str) -> list[dict[str, list]]:
+        rows = self.splits[split]
+        return [_lists(label, row) for row, label in zip(rows["row"], rows["label"], strict=True)]
+
     def is_blank(self, label: dict | list[dict] | None) -> bool:
-        return not label or (not self.some_unanswered and not _lists(label)["text"])
+        return not label or label == {"text": [], "answer_start": []} and not self.some_unanswered
 
     def labels_of(self, split: str) -> list[list[str]]:
+        self.texts(split)
         rows = self.splits[split]
-        for name, context, answers in zip(self.names_of(split), rows["text"], rows["label"], strict=True):
-            for text, start in zip(*_lists(answers).values(), strict=True):
+        answers = self.answers(split)
+        for row, name, context, lists in zip(rows["row"], self.names_of(split), rows["text"], answers, strict=True):
+            for text, start in zip(*lists.values(), strict=True):
                 found = context[max(start, 0) : start + len(text)]
                 if found != text or start < 0:
                     raise ValueError(
-                        f"{split}: the answer {text!r} to question {name} is not at character {start} of its context, "
-                        f"where {found!r} stands. Correct answer_start, or leave the question out."
+                        f"{row}: the answer {text!r} to question {name} is not at character {start} of its context, where "
+                        f"{found!r} stands. Correct answer_start, or leave the question out."
                     )
-        return [_lists(answers)["text"] for answers in rows["label"]]
+        return [lists["text"] for lists in answers]
 
     def right_predictions(self, split: str) -> list[str]:
         return [rights[0] if rights else "" for rights in self.references[split]]
 
     def encode(self, split: str) -> Dataset:
-        self.texts(split)
+        if split not in self.references:
+            self.texts(split)
 
         def windows(batch: dict, indices: list[int]) -> dict:
             questions = [self._shorten(question) for question in batch["text_pair"]]
@@ -85,14 +92,15 @@ class QuestionAnswering(Task):
                 return_offsets_mapping=True,
             )
             offsets, source = encoded.pop("offset_mapping"), encoded.pop("overflow_to_sample_mapping")
-            columns = {"row": [indices[row] for row in source], "spans": []}
+            columns = {"source": [indices[row] for row in source], "spans": []}
             for window, tokens in enumerate(offsets):
                 parts = encoded.sequence_ids(window)
                 columns["spans"].append(
                     [span if part == 1 else (-1, -1) for span, part in zip(tokens, parts, strict=True)]
                 )
             if split in self.references:
-                answers = [_answer(encoded[window], batch["label"][row]) for window, row in enumerate(source)]
+                lists = [_lists(label, row) for row, label in zip(batch["row"], batch["label"], strict=True)]
+                answers = [_answer(encoded[window], **lists[row]) for window, row in enumerate(source)]
                 columns["start_positions"] = [start for start, _ in answers]
                 columns["end_positions"] = [end for _, end in answers]
             return {**encoded, **columns}
@@ -101,8 +109,8 @@ class QuestionAnswering(Task):
         padded = np.full((len(features), self.max_seq_length, 2), -1, dtype=np.int32)
         for window, spans in zip(padded, features["spans"], strict=True):
             window[: len(spans)] = spans
-        self.windows[split] = np.array(features["row"]), padded
-        return features.remove_columns(["row", "spans"])
+        self.windows[split] = np.array(features["source"]), padded
+        return features.remove_columns(["source", "spans"])
 
     def _shorten(self, question: str) -> str:
         offsets = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
@@ -156,18 +164,24 @@ def best_spans(
     return scores, first, last
 
 
-def _lists(answers: dict | list[dict]) -> dict[str, list]:
-    """Data sets hold answers as a list of dicts, or as a dict of lists."""
-    if isinstance(answers, list):
-        return {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
-    return {name: answers[name] for name in ("text", "answer_start")}
+def _lists(answers: dict | list[dict], row: str) -> dict[str, list]:
+    """Data sets hold answers as a list of dicts, or as a dict of lists. Raises `ValueError` for what is neither."""
+    names = ("text", "answer_start")
+    try:
+        if isinstance(answers, list):
+            answers = {name: [answer[name] for answer in answers] for name in names}
+        texts, starts = (answers[name] for name in names)
+        if all_texts(texts) and all(isinstance(start, int) for start in starts) and len(texts) == len(starts):
+            return {"text": texts, "answer_start": starts}
+    except (KeyError, TypeError):
+        pass
+    raise ValueError(f"{row}, must hold lists of answers: their text and answer_start, a number; not {answers!r}.")
 
 
-def _answer(window: Encoding, answers: dict | list[dict]) -> tuple[int, int]:
+def _answer(window: Encoding, text: list[str], answer_start: list[int]) -> tuple[int, int]:
     """The first and the last token of the first right answer; [CLS] twice if the window does not hold it whole."""
-    texts, starts = _lists(answers).values()
-    if not texts or not texts[0].strip():
+    if not text or not text[0].strip():
         return 0, 0
-    start = starts[0] + len(texts[0]) - len(texts[0].lstrip())  # spaces have no token
-    tokens = [window.char_to_token(character, 1) for character in (start, start + len(texts[0].strip()) - 1)]
+    start = answer_start[0] + len(text[0]) - len(text[0].lstrip())  # spaces have no token
+    tokens = [window.char_to_token(character, 1) for character in (start, start + len(text[0].strip()) - 1)]
     return (0, 0) if None in tokens else tuple(tokens)

@@ -126,14 +126,14 @@ class Task:
         return prediction
 
     def write_predictions(self, split: str, predictions: list, directory: Path) -> Path:
-        """One JSON object per row, in their order: the prediction, and the label if there is one."""
+        """One JSON object per row, in their order: which row it is, the prediction, and the label if there is one."""
         file = directory / f"{split}_predictions.jsonl"
-        labels = self.references.get(split)
+        labels, rows = self.references.get(split), self.splits[split]["row"]
         with file.open("w", encoding="utf-8") as lines:
-            for row, prediction in enumerate(predictions):
-                content = {"prediction": self.describe(prediction)}
+            for number, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
+                content = {"row": row, "prediction": self.describe(prediction)}
                 if labels:
-                    content["label"] = self.describe(labels[row])
+                    content["label"] = self.describe(labels[number])
                 lines.write(json.dumps(content, ensure_ascii=False) + "\n")
         return file
 
@@ -142,9 +142,11 @@ class Task:
         rows = self.splits[split]
         names = [name for name in ("text", "text_pair") if name in rows.column_names]
         for name in names:
-            for number, text in enumerate(rows[name], 1):
+            for row, text in zip(rows["row"], rows[name], strict=True):
                 if not isinstance(text, str):
-                    raise ValueError(f"{split}: row {number} holds no text in {name}, but {text!r}.")
+                    raise ValueError(
+                        f"{row}, holds no text in {name}, but {text!r}. Correct the row, or leave it out."
+                    )
         return names
 
     @property
@@ -185,24 +187,26 @@ class Labelled(Task):
         elif self.class_feature:
             self.names = feature.names
         else:
-            self.names = sorted({str(value) for value in values}, key=_numbers_by_size)
+            self.names = sorted({_name(value) for value in values}, key=_numbers_by_size)
+        if not self.names:
+            raise ValueError("The training rows have no labels: pass --label_column.")
         self.ids = {name: number for number, name in enumerate(self.names)}
         if label_names:  # GLUE's files have ids where its data set on the Hub has names
             self.ids = {str(number): number for number in range(len(self.names))} | self.ids
 
-    def ids_of(self, labels: Sequence, split: str, number: int) -> list[int]:
-        """Of the labels in row `number` of a split."""
+    def ids_of(self, labels: Sequence, row: str) -> list[int]:
+        """Of the labels in a row, which is called `row`."""
         if self.class_feature:
             names = dict(enumerate(self.class_feature.names))  # -1 is none of them
             labels = [names.get(label, label) for label in labels]
         for label in labels:
-            if label is None or str(label) not in self.ids:
+            if label is None or _name(label) not in self.ids:
                 known = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
                 raise ValueError(
-                    f"{split}: row {number} has the label {label!r}, but the labels of the training rows are: {known}. "
+                    f"{row}, has the label {label!r}, but the labels of the training rows are: {known}. "
                     "Correct the row, or train on rows with this label."
                 )
-        return [self.ids[str(label)] for label in labels]
+        return [self.ids[_name(label)] for label in labels]
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -210,6 +214,11 @@ class Labelled(Task):
             "id2label": dict(enumerate(self.names)),
             "label2id": {name: number for number, name in enumerate(self.names)},
         }
+
+
+def _name(label: Any) -> str:
+    """Whole numbers become fractions in a column with gaps."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
 def _numbers_by_size(name: str) -> tuple:
@@ -225,6 +234,11 @@ class SequenceClassification(Labelled):
     def read_labels(self, problem_type: str | None = None, label_names: Sequence[str] | None = None) -> None:
         labels, feature = self.splits["train"]["label"][:], self.splits["train"].features["label"]
         several, number = isinstance(labels[0], list), isinstance(labels[0], float)
+        if number and not problem_type and all(label is None or label == label // 1 for label in labels):
+            raise ValueError(
+                f"The labels are whole numbers written as fractions, such as {labels[0]}: say with --problem_type whether "
+                "they are numbers to predict or names of classes."
+            )
         by_type = "multi_label" if several else "regression" if number else "single_label"
         self.problem_type = problem_type or by_type.removesuffix("_label") + (
             "" if number else "_label_classification"
@@ -233,7 +247,13 @@ class SequenceClassification(Labelled):
             self.metrics, self.best_metric = ("pearsonr", "spearmanr", "mse"), "pearsonr"
         elif self.problem_type == "multi_label_classification":
             feature = getattr(feature, "feature", None)
-            self.learn_names([name for row in labels for name in _several(row)], feature, label_names)
+            lists = [_several(label) for label in labels]
+            values = {value for one in lists for value in one}
+            if len({len(one) for one in lists}) == 1 < len(lists[0]) and values <= {0, 1, "0", "1"}:
+                raise ValueError(
+                    f"The labels are lists of 0 and 1, such as {lists[0]}: give each row the list of its labels' names."
+                )
+            self.learn_names(list(values), feature, label_names)
             self.metrics, self.best_metric = ("f1_micro", "f1_macro", "accuracy"), "f1_micro"
         else:
             self.learn_names([label for label in labels if label not in (None, "")], feature, label_names)
@@ -242,12 +262,12 @@ class SequenceClassification(Labelled):
             self.metrics = ("accuracy", "f1" if len(self.names) == 2 else "f1_macro")
 
     def labels_of(self, split: str) -> list:
-        rows = list(enumerate(self.splits[split]["label"], 1))
+        rows = list(zip(self.splits[split]["row"], self.splits[split]["label"], strict=True))
         if self.problem_type == "regression":
-            return [_as_number(label, split, number) for number, label in rows]
+            return [_as_number(label, row) for row, label in rows]
         if self.problem_type == "single_label_classification":
-            return [self.ids_of([label], split, number)[0] for number, label in rows]
-        chosen = [set(self.ids_of(_several(labels), split, number)) for number, labels in rows]
+            return [self.ids_of([label], row)[0] for row, label in rows]
+        chosen = [set(self.ids_of(_several(labels), row)) for row, labels in rows]
         return [[int(label in ids) for label in range(len(self.names))] for ids in chosen]
 
     def encode(self, split: str) -> Dataset:
@@ -282,17 +302,25 @@ class SequenceClassification(Labelled):
 
 
 def _several(labels: list | str | None) -> list:
-    return [part.strip() for part in labels.split(",") if part.strip()] if isinstance(labels, str) else labels or []
+    if isinstance(labels, str):
+        return [part.strip() for part in labels.split(",") if part.strip()]
+    if not isinstance(labels, list | None):
+        raise ValueError(f"Several labels of a row are a list, or a text with commas between them, not {labels!r}.")
+    return labels or []
 
 
-def _as_number(label: Any, split: str, number: int) -> float:
+def _as_number(label: Any, row: str) -> float:
     try:
         value = float(label)
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{split}: row {number} has the label {label!r}, which is no number.")
+        raise ValueError(f"{row}, has the label {label!r}, which is no number.")
     return value
+
+
+def all_texts(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 class TokenClassification(Labelled):
@@ -305,7 +333,8 @@ class TokenClassification(Labelled):
 
     def read_labels(self) -> None:
         feature = getattr(self.splits["train"].features["label"], "feature", None)
-        self.learn_names([label for labels in self.splits["train"]["label"] for label in labels], feature)
+        lists = [labels for labels in self.splits["train"]["label"] if isinstance(labels, list)]
+        self.learn_names([label for labels in lists for label in labels if label is not None], feature)
         if any(name.startswith(("B-", "I-")) for name in self.names):
             self.metrics, self.best_metric = ("seqeval",), "f1"
         self.default = "O" if "O" in self.names else self.names[0]  # of a word that gives no tokens
@@ -318,16 +347,17 @@ class TokenClassification(Labelled):
 
     def labels_of(self, split: str) -> list[list[str]]:
         rows, result = self.splits[split], []
-        for number, (words, labels) in enumerate(zip(rows["text"], rows["label"], strict=True), 1):
-            if not isinstance(words, list) or not isinstance(labels, list) or len(words) != len(labels):
-                raise ValueError(
-                    f"{split}: row {number} must hold a list of words and as many labels, not {words!r}, {labels!r}."
-                )
-            result.append([self.names[one] for one in self.ids_of(labels, split, number)])
+        for row, words, labels in zip(rows["row"], rows["text"], rows["label"], strict=True):
+            if not all_texts(words) or not isinstance(labels, list) or len(words) != len(labels):
+                raise ValueError(f"{row}, must hold a list of words and as many labels, not {words!r}, {labels!r}.")
+            result.append([self.names[one] for one in self.ids_of(labels, row)])
         return result
 
     def encode(self, split: str) -> Dataset:
         rows, references = self.splits[split], self.references.get(split)
+        for row, words in zip(rows["row"], rows["text"], strict=True):
+            if not all_texts(words):
+                raise ValueError(f"{row}, must hold a list of words, not {words!r}.")
         encoded = self.tokenizer(rows["text"][:], is_split_into_words=True, return_overflowing_tokens=True, **self.cut)
         row_of = encoded.pop("overflow_to_sample_mapping")
         begins: list[list[int]] = []  # the word that each token begins; -1 for special tokens and further pieces
@@ -365,27 +395,27 @@ class MultipleChoice(Task):
 
     def labels_of(self, split: str) -> list[int]:
         rows, result = self.splits[split], []
-        for number, (choices, label) in enumerate(zip(rows["choices"], rows["label"], strict=True), 1):
+        for row, choices, label in zip(rows["row"], rows["choices"], rows["label"], strict=True):
+            if not choices or not all_texts(choices):
+                raise ValueError(f"{row}, must hold a list of texts to choose from, not {choices!r}.")
             letters = [chr(ord("A") + place) for place in range(len(choices))]
             known = {str(place): place for place in range(len(choices))} | {
                 letter: i for i, letter in enumerate(letters)
             }
-            if str(label) not in known:
+            if _name(label) not in known:
                 raise ValueError(
-                    f"{split}: row {number} has the label {label!r}, but it must be the number of a choice, from 0, or its "
-                    f"letter, from A to {letters[-1]}."
+                    f"{row}, has the label {label!r}, but it must be the number of a choice, from 0, or its letter, from A "
+                    f"to {letters[-1]}."
                 )
-            result.append(known[str(label)])
+            result.append(known[_name(label)])
         return result
 
     def encode(self, split: str) -> Dataset:
         rows = self.splits[split]
         names, choices = self.texts(split), rows["choices"][:]
-        for number, row in enumerate(choices, 1):
-            if not row or len(row) != len(choices[0]):
-                raise ValueError(
-                    f"{split}: row {number} has {len(row or [])} choices, the first has {len(choices[0])}."
-                )
+        for row, endings in zip(rows["row"], choices, strict=True):
+            if not endings or not all_texts(endings) or len(endings) != len(choices[0]):
+                raise ValueError(f"{row}, must hold as many texts to choose from as the first row, not {endings!r}.")
         count = len(choices[0])
 
         def tokenize(batch: dict) -> dict:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
-from transformers import DataCollator, TrainerCallback, TrainingArguments
+from transformers import DataCollator, EarlyStoppingCallback, TrainerCallback, TrainingArguments
 from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import get_last_checkpoint
 from transformers.utils import logging
@@ -109,6 +109,15 @@ class LengthGroupedRows(LengthGroupedSampler):
         self.lengths = self.dataset.lengths().tolist()
         self.generator = torch.Generator().manual_seed(self.seed + self.dataset.epoch)
         return super().__iter__()
+
+
+class PatienceCallback(EarlyStoppingCallback):
+    """Early stopping that goes on counting in a resumed run."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]
 
 
 class InterruptCallback(TrainerCallback):

@@ -7,7 +7,6 @@ beyond its start, without the pages of files that it maps, which the system can 
 import json
 import multiprocessing
 import statistics
-import sys
 import tempfile
 import threading
 import time
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from scratch_bert.arguments import DataArguments, option, parse_arguments
+from scratch_bert.arguments import DataArguments, one_line_errors, option, parse_arguments
 from scratch_bert.collator import PreTrainingCollator
 from scratch_bert.corpus import TextSource
 from scratch_bert.data import text_sources, trained_tokenizer
@@ -138,15 +137,13 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
 
 def main() -> None:
     data_args, args = parse_arguments(DataArguments, BenchmarkArguments, description=__doc__)
-    try:
+    with one_line_errors():
         source, _ = text_sources(data_args)
         tokenizer = trained_tokenizer(data_args, source)
         max_seq_length = int(data_args.max_seq_length)
         figures = measure_speeds(source, tokenizer, max_seq_length, args.repeats)
         for megabytes in args.memory_megabytes or []:
             figures[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, max_seq_length, megabytes)
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
     if args.json:
         print(json.dumps(figures, indent=2))
         return

@@ -8,12 +8,10 @@ models with the same tokenizer are compared on the same masked tokens."""
 import inspect
 import json
 import logging
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
@@ -23,7 +21,7 @@ from transformers import (
     TrainingArguments,
 )
 
-from scratch_bert.arguments import DataArguments, EvaluationArguments, parse_arguments
+from scratch_bert.arguments import DataArguments, EvaluationArguments, one_line_errors, parse_arguments
 from scratch_bert.checkpoints import open_checkpoint
 from scratch_bert.data import PretrainingData, build_collator, load_data
 from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
@@ -51,7 +49,7 @@ def load_rows(data_args: DataArguments, args: EvaluationArguments) -> Pretrainin
             None,
             0.0,
         )
-    data = load_data(data_args, args.seed, checkpoint=first)
+    data = load_data(data_args, args.seed, tokenizer)
     if data.eval_dataset is None:
         data.eval_dataset = data.train_dataset
     for name in args.model_name_or_path:
@@ -111,14 +109,14 @@ def main() -> None:
     data_args, args = parse_arguments(DataArguments, EvaluationArguments, description=__doc__)
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
-    try:
+    with one_line_errors():
+        for name in args.model_name_or_path:  # what one lacks is known before any work
+            load_model(name, args.trust_remote_code)
         data = load_rows(data_args, args)
         results = {name: evaluate(name, data, data_args, args) for name in args.model_name_or_path}
-    except (OSError, ValueError, StrictDataclassError) as error:
-        sys.exit(f"error: {error}")
-    print(f"\n{describe_metrics(results)}")
-    if args.output_file:
-        Path(args.output_file).write_text(json.dumps(results, indent=2) + "\n")
+        print(f"\n{describe_metrics(results, held_out=data.eval_dataset is not data.train_dataset)}")
+        if args.output_file:
+            Path(args.output_file).write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

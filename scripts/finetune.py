@@ -9,21 +9,19 @@ import json
 import logging
 import statistics
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from huggingface_hub.errors import StrictDataclassError
-from transformers import EarlyStoppingCallback, set_seed
+from transformers import set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
-from scratch_bert.arguments import FinetuningArguments, TaskArguments, parse_arguments
+from scratch_bert.arguments import FinetuningArguments, TaskArguments, one_line_errors, parse_arguments
 from scratch_bert.finetuning import TASKS, load_model, load_task
 from scratch_bert.model_card import write_finetuning_card
 from scratch_bert.task_metrics import BETTER_IF_LESS
 from scratch_bert.tasks import Task
-from scratch_bert.trainer import TIMINGS, InterruptibleTrainer, find_checkpoint
+from scratch_bert.trainer import TIMINGS, InterruptibleTrainer, PatienceCallback, find_checkpoint
 
 
 logger = logging.getLogger("scratch_bert")
@@ -31,22 +29,11 @@ MODEL_CARD = Path(__file__).resolve().parent.parent / "model_card.md"
 METRICS = "metrics.json"
 
 
-@contextmanager
-def one_line_errors(kinds: tuple = (OSError, ValueError, ImportError, StrictDataclassError)) -> Iterator[None]:
-    """End the program with the message of what the user can mend, without a traceback."""
-    try:
-        yield
-    except kinds as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("Stopped before training.")
-
-
 def build_trainer(
     task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments
 ) -> InterruptibleTrainer:
     set_seed(args.seed)
-    with one_line_errors():
+    with one_line_errors(stopped="Stopped before training."):
         model = load_model(task, task_args)
     args.metric_for_best_model = task.best_metric
     if not args.greater_is_better_told:
@@ -60,7 +47,7 @@ def build_trainer(
         eval_dataset=task.features["validation"],
         processing_class=task.tokenizer,
         compute_metrics=task.compute_metrics,
-        callbacks=[EarlyStoppingCallback(patience)] if patience else None,
+        callbacks=[PatienceCallback(patience)] if patience else None,
         write_card=partial(
             write_finetuning_card, template=MODEL_CARD, task_name=task_name, task=task, task_args=task_args
         ),
@@ -87,7 +74,8 @@ def run(task: Task, trainer: InterruptibleTrainer, checkpoint: str | None) -> di
         if trainer.is_world_process_zero():
             task.write_predictions(split, predictions, output_dir)
     trainer.state.log_history.append({"step": trainer.state.global_step, **metrics})  # for the card
-    with one_line_errors((OSError,)):  # a push that fails, a disk that is full
+    # A push that fails, a disk that is full.
+    with one_line_errors((OSError,), stopped="Stopped while the model was being saved."):
         trainer.save_model()
     if trainer.is_world_process_zero():
         (output_dir / METRICS).write_text(json.dumps(metrics, indent=2) + "\n")
@@ -104,14 +92,17 @@ def run_seeds(
     results = {}
     for seed in seeds:
         directory, checkpoint = Path(args.output_dir) / f"seed-{seed}", None
+        seed_args = copy.deepcopy(args)
+        seed_args.seed, seed_args.output_dir = seed, str(directory)
         if args.resume_from_checkpoint and directory.is_dir():
             if (directory / METRICS).is_file():
                 results[str(seed)] = json.loads((directory / METRICS).read_text())
                 continue
-            checkpoint = get_last_checkpoint(directory)
+            if get_last_checkpoint(directory):
+                seed_args.resume_from_checkpoint = "last"
+                with one_line_errors():
+                    checkpoint = find_checkpoint(seed_args)
         logger.info(f"Seed {seed}")
-        seed_args = copy.deepcopy(args)
-        seed_args.seed, seed_args.output_dir = seed, str(directory)
         results[str(seed)] = run(task, build(seed_args), checkpoint)
     return results
 
@@ -132,7 +123,9 @@ def main() -> None:
     seeds = task_args.seeds
     if seeds and args.push_to_hub:
         sys.exit("error: --seeds makes several models: choose one, and publish it with scripts/push_to_hub.py.")
-    with one_line_errors():
+    if task_args.early_stopping_patience and args.eval_strategy == "no":
+        sys.exit("error: early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
+    with one_line_errors(stopped="Stopped before training."):
         checkpoint = None if seeds and args.resume_from_checkpoint else find_checkpoint(args)
         with args.main_process_first():
             best_metric = None if args.best_by_task else args.metric_for_best_model.removeprefix("eval_")

@@ -6,7 +6,6 @@ With --output_dir, write the first epoch's rows as parquet files, for --prepared
 import json
 import logging
 import os
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,14 @@ from pathlib import Path
 import datasets
 from transformers import set_seed
 
-from scratch_bert.arguments import DataArguments, ModelArguments, PretrainingArguments, option, parse_arguments
+from scratch_bert.arguments import (
+    DataArguments,
+    ModelArguments,
+    PretrainingArguments,
+    one_line_errors,
+    option,
+    parse_arguments,
+)
 from scratch_bert.data import PretrainingData, build_collator, load_data
 from scratch_bert.inspection import describe_row, describe_statistics, row_statistics
 from scratch_bert.rows import SentencePairDataset
@@ -72,7 +78,7 @@ def main() -> None:
     logging.basicConfig(format="%(message)s")
     logging.getLogger("scratch_bert").setLevel(logging.ERROR if args.json else logging.INFO)
     set_seed(args.seed)
-    try:
+    with one_line_errors():
         if args.output_dir and (data_args.streaming or data_args.prepared_data):
             raise ValueError("Only text can be prepared that is neither streamed nor prepared already.")
         data = load_data(data_args, args.seed)
@@ -80,10 +86,6 @@ def main() -> None:
         statistics = row_statistics(data, collator, args.sample, args.seed)
         if args.output_dir:
             write_rows(data, Path(args.output_dir))
-    except (OSError, ValueError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("Stopped.")
     if args.json:
         print(json.dumps(statistics, indent=2))
         return

@@ -9,17 +9,22 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
 
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
-from scratch_bert.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_arguments
+from scratch_bert.arguments import (
+    DataArguments,
+    ModelArguments,
+    PretrainingArguments,
+    one_line_errors,
+    parse_arguments,
+)
 from scratch_bert.corpus import TextError
 from scratch_bert.data import PretrainingData, build_collator, load_data
 from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
 from scratch_bert.model_card import write_pretraining_card
 from scratch_bert.predictions import describe_predictions
-from scratch_bert.tokenizer import vocabulary_size
+from scratch_bert.tokenizer import load_tokenizer, vocabulary_size
 from scratch_bert.trainer import PreTrainingTrainer, check_same_architecture, find_checkpoint
 
 
@@ -39,7 +44,7 @@ def build_trainer(
             raise ValueError("A stream has no known end: say with --max_steps when to stop.")
         args.accelerator_config.dispatch_batches = False  # each process reads its own share
     with args.main_process_first():  # the others find its files
-        data = load_data(data_args, args.seed, checkpoint)
+        data = load_data(data_args, args.seed, load_tokenizer(checkpoint) if checkpoint else None)
 
     config.max_position_embeddings = model_args.max_position_embeddings or data.max_seq_length
     if data.max_seq_length > config.max_position_embeddings:
@@ -90,14 +95,9 @@ def main() -> None:
     )
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO if args.should_log else logging.ERROR)
-    try:
+    with one_line_errors(stopped="Stopped before training."):
         checkpoint = find_checkpoint(args)
         trainer, data = build_trainer(model_args, data_args, args, checkpoint)
-    except (OSError, ValueError, StrictDataclassError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("Stopped before training.")
-
     try:
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
     except TextError as error:  # in the midst of a stream; a worker puts its traceback before the message
@@ -116,10 +116,8 @@ def main() -> None:
             shown = describe_predictions(trainer.model, data.eval_dataset, data.tokenizer, data.sentence_objective)
             print(f"\n{shown}")
             print(f"\n{describe_metrics({'model': metrics})}")
-    try:
+    with one_line_errors((OSError,), stopped="Stopped while the model was being saved."):
         trainer.save_model()
-    except OSError as error:
-        sys.exit(f"error: {error}")
     if trainer.is_world_process_zero():
         print(f"\n{metrics['train_runtime']:.0f} seconds of training. The model is in {args.output_dir}")
 

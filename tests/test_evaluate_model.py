@@ -69,6 +69,7 @@ def test_a_bert_and_its_conversion_get_the_same(evaluate, text_file, tokenizer, 
     again = evaluate(bert, name="again.json")[0]
     assert figures(again) == figures(one)
     whole = evaluate(bert, text=("--validation_file", text_file), name="whole.json")[0]
+    assert "all of the text" in capsys.readouterr().out
     assert whole["eval_runtime"] > 0 and whole["eval_mlm_loss"] != one["eval_mlm_loss"]
 
 
@@ -96,6 +97,7 @@ def test_what_cannot_be_compared(evaluate, saved, tokenizer, tmp_path):
     ):
         with pytest.raises(SystemExit, match=f"error: .*{message}"):
             evaluate(*models, **options)
-    with pytest.raises(SystemExit):
-        evaluate(saved, name="old.json")
+    for name in ("old.json", "missing/new.json"):
+        with pytest.raises(SystemExit):
+            evaluate(saved, name=name)
     assert (tmp_path / "old.json").read_text() == "{}"

@@ -60,6 +60,7 @@ def test_it_learns_and_leaves_a_model_that_stock_clients_open(saved, files, tmp_
     assert metrics["eval_accuracy"] > 0.95 and metrics["eval_f1"] > 0.95
     assert "accuracy" in capsys.readouterr().out
     rows = [json.loads(line) for line in (output / "validation_predictions.jsonl").read_text().splitlines()]
+    assert rows[7]["row"] == f"{files['validation']}, row 8"
     share = sum(row["prediction"] == row["label"] for row in rows) / 60
     assert {row["label"] for row in rows} == {"good", "bad"} and share == pytest.approx(metrics["eval_accuracy"])
     assert len((output / "test_predictions.jsonl").read_text().splitlines()) == 2
@@ -73,7 +74,7 @@ def test_it_learns_and_leaves_a_model_that_stock_clients_open(saved, files, tmp_
 
 
 def test_the_best_checkpoint_is_kept_and_training_stops_early(saved, files, tmp_path, monkeypatch):
-    options = [*with_files(files), "--num_train_epochs", 30, "--early_stopping_patience", 2]
+    options = [*with_files(files), "--num_train_epochs", 30, "--early_stopping_patience", 2, "--save_total_limit", 30]
     metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
     state = json.loads(
         max((tmp_path / "run").glob("checkpoint-*/trainer_state.json"), key=os.path.getmtime).read_text()
@@ -81,6 +82,11 @@ def test_the_best_checkpoint_is_kept_and_training_stops_early(saved, files, tmp_
     figures = [entry["eval_accuracy"] for entry in state["log_history"] if "eval_accuracy" in entry]
     assert len(figures) < 30 and figures[-1] <= max(figures)
     assert metrics["eval_accuracy"] == max(figures) == state["best_metric"]
+    # Resumed, it has still seen the evaluation before without a better figure.
+    checkpoints = sorted((tmp_path / "run").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    options += ["--resume_from_checkpoint", checkpoints[-2]]
+    finetune(monkeypatch, "sequence-classification", saved, tmp_path / "resumed", *options)
+    assert [path.name for path in (tmp_path / "resumed").glob("checkpoint-*")] == [checkpoints[-1].name]
 
 
 def test_seeds_differ_and_are_summed_up(saved, files, tmp_path, monkeypatch, capsys):
@@ -262,11 +268,19 @@ def test_numbers_and_a_metric_of_ones_own_choice(saved, tmp_path, monkeypatch):
         ("sequence-classification", ["--train_file", "a.csv", "--text_colum", "text"], "Did you mean text_column?"),
         ("sequence-classification", ["--train_file", "a.csv", "--text_column", "review"], "a.csv has no column 'review', but text, label"),
         ("sequence-classification", ["--train_file", "a.csv", "--validation_file", "empty.csv"], "empty.csv holds no rows"),
-        ("sequence-classification", ["--train_file", "a.csv", "--validation_file", "unseen.csv"], "validation: row 2 has the label 'ugly', but the labels of the training rows are: bad, good"),
+        ("sequence-classification", ["--train_file", "a.csv", "--validation_file", "unseen.csv"], "unseen.csv, row 2, has the label 'ugly', but the labels of the training rows are: bad, good"),
         ("question-answering", ["--train_file", "bad.json", "--validation_file", "bad.json", "--max_seq_length", "72"], "max_seq_length is 72, but the model takes 40"),
         ("multiple-choice", ["--train_file", "a.csv"], "no column 'choices'"),
         ("sequence-classification", ["--train_file", "a.csv", "--choices_column", "x"], "choices_column has no effect"),
-        ("sequence-classification", ["--train_file", "a.csv", "--metrics", "acc"], "There is no metric 'acc'"),
+        ("sequence-classification", ["--train_file", "a.csv", "--metrics", "acc"], "The metric acc is none of accuracy, f1"),
+        ("sequence-classification", ["--train_file", "a.csv", "--metrics", "acc", "--trust_remote_code"], "There is no metric 'acc'"),
+        ("sequence-classification", ["--train_file", "a.csv", "--label_column", "text"], "One column, 'text', is named for text and label"),
+        ("sequence-classification", ["--train_file", "a.csv", "--doc_stride", "8"], "doc_stride has no effect with sequence-classification"),
+        ("cola", ["--train_file", "a.csv", "--problem_type", "regression"], "problem_type has no effect with cola"),
+        ("sequence-classification", ["--train_file", "a.csv", "--early_stopping_patience", "0"], "early_stopping_patience must be 1 or more"),
+        ("sequence-classification", ["--train_file", "a.csv", "--dataset_config", "x"], "dataset_config has no effect without a dataset_name"),
+        ("sequence-classification", ["--train_file", "a.csv", "--validation_file", "a.csv", "--validation_share", "0.2"], "validation_share has no effect with validation_file"),
+        ("sequence-classification", ["--train_file", "a.csv", "--early_stopping_patience", "2", "--eval_strategy", "no", "--load_best_model_at_end", "false"], "early_stopping_patience counts evaluations"),
         ("sequence-classification", ["--train_file", "a.csv", "--seeds", "1", "1"], "seeds must differ"),
         ("sequence-classification", ["--train_file", "a.csv", "--seeds", "1", "2", "--push_to_hub"], "publish it with scripts/push_to_hub.py"),
         ("sequence-classification", ["--train_file", "a.csv", "--validation_share", "2"], "validation_share must be greater than 0 and less than 1"),

@@ -19,7 +19,8 @@ def rows_of(files, columns=PLAIN, **options):
         split: [str(file)] if file else None
         for split, file in zip(("train", "validation", "test"), files, strict=False)
     }
-    return load_splits(columns, {"validation": None, "test": None, **files}, **options)
+    splits = load_splits(columns, {"validation": None, "test": None, **files}, **options)
+    return {split: rows.remove_columns("row") for split, rows in splits.items()}
 
 
 def write(file, texts=TEXTS, labels=LABELS):
@@ -62,15 +63,30 @@ def test_rows_are_held_out_if_there_are_none_to_validate_on(tmp_path):
         rows_of([file], validation_share=0)
 
 
-def test_a_data_set_on_disk_and_its_class_names(tmp_path):
+def test_each_row_says_where_it_comes_from(tmp_path):
+    files = [str(write(tmp_path / name)) for name in ("a.csv", "b.tsv")]
+    rows = load_splits(PLAIN, {"train": files}, validation_share=0.25)
+    for split in rows.values():
+        for row in split:
+            file, number = row["row"].split(", row ")
+            assert file in files and TEXTS[int(number) - 1] == row["text"]
+    assert {row for split in rows.values() for row in split["row"]} == {
+        f"{file}, row {n}" for file in files for n in range(1, 5)
+    }
+
+
+def test_a_data_set_on_disk_and_its_class_names(tmp_path, caplog):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
     rows = Dataset.from_dict({"text": TEXTS, "label": [1, 0, 1, 0]}, features=features)
-    DatasetDict({"train": rows, "validation": rows, "test": rows.remove_columns("label")}).save_to_disk(
+    unlabelled = rows.remove_columns("label")
+    DatasetDict({"train": rows, "validation_matched": rows, "test": unlabelled, "dev": rows}).save_to_disk(
         tmp_path / "set"
     )
-    splits = load_splits(PLAIN, {"train": None}, (str(tmp_path / "set"), None))
+    with caplog.at_level("INFO", "scratch_bert"):
+        splits = load_splits(PLAIN, {"train": None}, (str(tmp_path / "set"), None))
+    assert "left out dev" in caplog.text and splits["validation"][0]["row"].endswith("set, validation_matched, row 1")
     assert splits["train"].features["label"].names == ["no", "yes"]
-    assert splits["test"].column_names == ["text"]
+    assert splits["test"].column_names == ["text", "row"]
 
 
 def test_words_and_tags(tmp_path):
@@ -79,10 +95,43 @@ def test_words_and_tags(tmp_path):
     columns = find_columns("token-classification", TaskArguments(model_name_or_path="x"))
     splits = rows_of([tmp_path / "a.conll", tmp_path / "b.txt"], columns)
     assert splits["train"].to_dict() == {"text": [["Ada", "Lovelace"], ["ran"]], "label": [["B-PER", "I-PER"], ["O"]]}
-    assert splits["validation"][0] == {"text": ["#", "@ada "], "label": ["O", "B-PER"]}
-    (tmp_path / "bad.conll").write_text("Ada B-PER\nLovelace\n")
-    with pytest.raises(ValueError, match="bad.conll: line 2 holds no tag, but only 'Lovelace'"):
-        rows_of([tmp_path / "bad.conll"], columns)
+    assert splits["validation"][0] == {"text": ["#", "@ada"], "label": ["O", "B-PER"]}
+    for content, message in (
+        ("Ada B-PER\nLovelace\n", "line 2 has 1 fields, those before it have 2"),
+        ("Ada\n", "line 1 holds no tag, but only 'Ada'"),
+    ):
+        (tmp_path / "bad.conll").write_text(content)
+        with pytest.raises(ValueError, match=f"bad.conll: {message}"):
+            rows_of([tmp_path / "bad.conll"], columns)
+
+
+def test_words_and_tags_in_other_columns_and_words_alone(tmp_path):
+    lines = [
+        "# sent_id = 1",
+        "# text = Ada ran",
+        "1-2\tAdaran\t_\t_\t_",
+        "1\tAda\tada\tPROPN\t_",
+        "2\tran\trun\tVERB\t_",
+        "",
+        "# newdoc is here now",
+        "1\tNo\tno\tINTJ\t_",
+    ]
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/a.conllu").write_text("\n".join(lines))
+    (tmp_path / "test.conll").write_text("Ada\nran\n\nNo\n")
+    args = TaskArguments(model_name_or_path="x", text_column="2", label_column="4")
+    columns = find_columns("token-classification", args)
+    rows = rows_of([tmp_path / "set"] * 2, columns)["train"]
+    assert rows.to_dict() == {"text": [["Ada", "ran"], ["No"]], "label": [["PROPN", "VERB"], ["INTJ"]]}
+    usual = find_columns("token-classification", TaskArguments(model_name_or_path="x"))
+    assert rows_of([tmp_path / "set", tmp_path / "set", tmp_path / "test.conll"], usual)["test"].to_dict() == {
+        "text": [["Ada", "ran"], ["No"]]
+    }
+    with pytest.raises(ValueError, match="line 1 has 1 fields: there is none to take for 2, 4"):
+        rows_of([tmp_path / "set", tmp_path / "set", tmp_path / "test.conll"], columns)
+    args.text_column = "0"
+    with pytest.raises(ValueError, match="columns are counted from 1"):
+        rows_of([tmp_path / "set"] * 2, find_columns("token-classification", args))
 
 
 def test_squad_in_its_own_form_and_flat(tmp_path):
@@ -133,6 +182,13 @@ def test_cola_in_another_form_and_tables_with_odd_columns(tmp_path):
     assert len(rows_of([tmp_path / "b.csv"] * 2)["train"]) == 24_000
     (tmp_path / "c.csv").write_text("id,text,label\n1,a,x,\n2,b,y,\n")  # a comma too many
     assert rows_of([tmp_path / "c.csv"] * 2)["train"].to_dict() == {"text": ["a", "b"], "label": ["x", "y"]}
+
+
+def test_a_file_that_is_not_quite_squads(tmp_path):
+    columns = find_columns("question-answering", TaskArguments(model_name_or_path="x"))
+    (tmp_path / "a.json").write_text(json.dumps({"data": [{"title": "T", "paragraphs": [{"qas": [{"id": 1}]}]}]}))
+    with pytest.raises(ValueError, match="a.json is not as SQuAD's files are: KeyError.'context'. in the article 'T'"):
+        rows_of([tmp_path / "a.json"] * 2, columns)
 
 
 def test_choices_from_several_columns(tmp_path):

@@ -16,7 +16,11 @@ def splits_of(**columns):
 
 
 def make(task_class, tokenizer, splits, max_seq_length=40, **options):
-    return task_class(splits, tokenizer, max_seq_length, **options)
+    named = {
+        split: rows.add_column("row", [f"{split}, row {number}" for number in range(1, len(rows) + 1)])
+        for split, rows in splits.items()
+    }
+    return task_class(named, tokenizer, max_seq_length, **options)
 
 
 TEXTS = ["a class is an object", "so is a function", "a module"]
@@ -71,7 +75,7 @@ def test_class_names_of_a_data_set_and_rows_without_label_to_predict(tokenizer):
 def test_a_label_of_minus_one_is_no_class(tokenizer):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["minus", "plus"])})
     rows = Dataset.from_dict({"text": TEXTS, "label": [1, 0, -1]}, features=features)
-    with pytest.raises(ValueError, match="train: row 3 has the label -1"):
+    with pytest.raises(ValueError, match="train, row 3, has the label -1"):
         make(SequenceClassification, tokenizer, {"train": rows, "validation": rows})
     numbers = Dataset.from_dict({"text": TEXTS, "label": [1.0, 0.5, 2.0]})
     unlabelled = Dataset.from_dict({"text": TEXTS, "label": [-1.0] * 3})
@@ -106,23 +110,43 @@ def test_names_of_glue_and_their_ids(tokenizer):
     assert task.references["train"] == [1, 0, 0]
 
 
+def test_classes_that_a_gap_has_made_fractions(tokenizer):
+    rows = {
+        split: Dataset.from_dict({"text": TEXTS, "label": labels})
+        for split, labels in (("train", [10.0, 2.0, 2.0]), ("validation", [2, 2, 10]))
+    }
+    task = make(SequenceClassification, tokenizer, rows, problem_type="single_label_classification")
+    assert task.names == ["2", "10"] and task.references == {"train": [1, 0, 0], "validation": [0, 0, 1]}
+
+
 def test_bad_labels_and_texts_are_named(tokenizer):
     train = Dataset.from_dict({"text": TEXTS, "label": ["a", "b", "a"]})
     for rows, message in (
         (
             {"text": TEXTS, "label": ["a", "c", "a"]},
-            "validation: row 2 has the label 'c', but the labels .* are: a, b",
+            "validation, row 2, has the label 'c', but the labels .* are: a, b",
         ),
-        ({"text": TEXTS, "label": ["a", "0", "a"]}, "validation: row 2 has the label '0'"),
-        ({"text": TEXTS, "label": ["a", None, "a"]}, "validation: row 2 has the label None"),
-        ({"text": ["x", "y", None], "label": ["a", "b", "a"]}, "validation: row 3 holds no text in text, but None"),
+        ({"text": TEXTS, "label": ["a", "0", "a"]}, "validation, row 2, has the label '0'"),
+        ({"text": TEXTS, "label": ["a", None, "a"]}, "validation, row 2, has the label None"),
+        ({"text": ["x", "y", None], "label": ["a", "b", "a"]}, "validation, row 3, holds no text in text, but None"),
     ):
         with pytest.raises(ValueError, match=message):
             make(SequenceClassification, tokenizer, {"train": train, "validation": Dataset.from_dict(rows)})
     with pytest.raises(ValueError, match="no two labels"):
         make(SequenceClassification, tokenizer, splits_of(text=TEXTS, label=["a", "a", "a"]))
+    for labels, message in (
+        ([1.0, 0.0, None], "whole numbers written as fractions, such as 1.0: say with --problem_type"),
+        ([[], [], []], "The training rows have no labels: pass --label_column"),
+        ([[1, 0], [0, 0], [1, 1]], r"lists of 0 and 1, such as \[1, 0\]: give each row the list of its labels' names"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(SequenceClassification, tokenizer, splits_of(text=TEXTS, label=labels))
+    for labels in (["1,0", "0,0", "1,1"], [1, 2, 3]):
+        with pytest.raises(ValueError, match="lists of 0 and 1|with commas between them, not 1"):
+            splits = splits_of(text=TEXTS, label=labels)
+            make(SequenceClassification, tokenizer, splits, problem_type="multi_label_classification")
     for label in ("high", "nan", "inf"):
-        with pytest.raises(ValueError, match=f"row 1 has the label '{label}', which is no number"):
+        with pytest.raises(ValueError, match=f"row 1, has the label '{label}', which is no number"):
             make(SequenceClassification, tokenizer, splits_of(text=["x"], label=[label]), problem_type="regression")
 
 
@@ -182,8 +206,10 @@ def test_words_without_tokens_and_tags_that_are_no_entities(tokenizer):
 def test_rows_of_words_and_tags_must_match(tokenizer):
     good = Dataset.from_dict({"text": [["a", "b"]], "label": [["O", "B-X"]]})
     for rows, message in (
-        ({"text": [["a", "b"]], "label": [["O"]]}, "validation: row 1 must hold a list of words and as many labels"),
-        ({"text": [["a", "b"]], "label": [["O", "B-Y"]]}, "validation: row 1 has the label 'B-Y'"),
+        ({"text": [["a", "b"]], "label": [["O"]]}, "validation, row 1, must hold a list of words and as many labels"),
+        ({"text": [["a", "b"]], "label": [None]}, "validation, row 1, must hold a list of words and as many labels"),
+        ({"text": [["a", None]], "label": [["O", "O"]]}, "validation, row 1, must hold a list of words"),
+        ({"text": [["a", "b"]], "label": [["O", "B-Y"]]}, "validation, row 1, has the label 'B-Y'"),
     ):
         with pytest.raises(ValueError, match=message):
             make(TokenClassification, tokenizer, {"train": good, "validation": Dataset.from_dict(rows)})
@@ -294,10 +320,17 @@ def test_the_best_span_is_that_of_all_spans():
         assert (first[window], last[window]) == best and scores[window] == pytest.approx(spans[best])
 
 
+@pytest.mark.parametrize("answers", [None, "Ada", {"text": ["Ada"], "answer_start": []}, {"text": ["Ada"]}])
+def test_answers_that_are_none(answers, tokenizer):
+    rows = Dataset.from_dict({"text": ["One Ada ran."], "text_pair": ["Who?"], "label": [answers]})
+    with pytest.raises(ValueError, match="train, row 1, must hold lists of answers: their text and answer_start"):
+        make(QuestionAnswering, tokenizer, {"train": rows, "validation": rows}, 100, doc_stride=30)
+
+
 def test_an_answer_that_is_not_in_its_context(questions, tokenizer):
     questions["label"][3]["answer_start"][0] += 1
     with pytest.raises(
-        ValueError, match=r"train: the answer '.*' to question q3 is not at character \d+ of its context"
+        ValueError, match=r"train, row 4: the answer '.*' to question q3 is not at character \d+ of its context"
     ):
         qa(tokenizer, questions)
     with pytest.raises(ValueError, match="no room for a question of 20 and an overlap of 30"):
@@ -322,8 +355,10 @@ def test_each_choice_stands_behind_the_text(tokenizer):
 
 def test_choices_must_be_as_many_in_each_row_and_hold_the_label(tokenizer):
     for choices, label, message in (
-        ([["a", "b"], ["a", "b", "c"]], ["0", "1"], "row 2 has 3 choices, the first has 2"),
-        ([["a", "b"], ["a", "b"]], ["0", "2"], "row 2 has the label '2', but it must be .* from A to B"),
+        ([["a", "b"], ["a", "b", "c"]], ["0", "1"], "row 2, must hold as many texts to choose from as the first row"),
+        ([["a", "b"], None], ["0", "1"], "row 2, must hold a list of texts to choose from, not None"),
+        ([["a", "b"], ["a", None]], ["0", "1"], "row 2, must hold a list of texts to choose from"),
+        ([["a", "b"], ["a", "b"]], ["0", "2"], "row 2, has the label '2', but it must be .* from A to B"),
     ):
         with pytest.raises(ValueError, match=message):
             make(MultipleChoice, tokenizer, splits_of(text=TEXTS[:2], choices=choices, label=label))
