@@ -302,6 +302,11 @@ class TaskArguments:
     metrics: list[str] | None = option(
         None, "Figures other than the task's own: names of scratch_bert/task_metrics.py, or what evaluate.load takes."
     )
+    dropout: float | None = option(
+        None,
+        "Dropout of states and attention in place of the checkpoint's own. Small sets want some, as 0.1, for checkpoints "
+        "that were pretrained without.",
+    )
     max_seq_length: int | None = option(
         None, "Tokens in a row; without it, the model's own limit, and 384 at most for question-answering."
     )
@@ -330,6 +335,8 @@ class TaskArguments:
             raise ValueError("validation_share has no effect with validation_file: leave it out.")
         if not 0 < self.validation_share < 1:
             raise ValueError(f"validation_share must be greater than 0 and less than 1, got {self.validation_share}.")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}.")
         if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
             raise ValueError(f"early_stopping_patience must be 1 or more, got {self.early_stopping_patience}.")
         if self.seeds and len(set(self.seeds)) < len(self.seeds):

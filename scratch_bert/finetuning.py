@@ -108,6 +108,11 @@ def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
             f"{name} is a BERT: it is opened as scratch_bert. convert_checkpoint.py --to bert turns the result back."
         )
         config, model_class = convert_config(config, "scratch_bert"), AUTO_MODELS[task.auto_class.__name__]
+    if args.dropout is not None:
+        for option in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not hasattr(config, option):
+                raise ValueError(f"dropout cannot be set: a {config.model_type} has no {option}.")
+            setattr(config, option, args.dropout)
     for option, value in {"problem_type": None, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_weights:

@@ -187,10 +187,12 @@ def test_no_script_hides_a_library():
 
 
 def test_random_weights(saved, files, tmp_path, monkeypatch):
-    options = [*with_files(files), "--num_train_epochs", 1, "--random_weights"]
+    options = [*with_files(files), "--num_train_epochs", 1, "--random_weights", "--dropout", 0.2]
     metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
     assert metrics["eval_loss"] > 0
     assert "trained from random weights" in (tmp_path / "run/README.md").read_text()
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.2
 
 
 def test_words(saved, tmp_path, monkeypatch):
@@ -277,6 +279,7 @@ def test_numbers_and_a_metric_of_ones_own_choice(saved, tmp_path, monkeypatch):
         ("sequence-classification", ["--train_file", "a.csv", "--label_column", "text"], "One column, 'text', is named for text and label"),
         ("sequence-classification", ["--train_file", "a.csv", "--doc_stride", "8"], "doc_stride has no effect with sequence-classification"),
         ("cola", ["--train_file", "a.csv", "--problem_type", "regression"], "problem_type has no effect with cola"),
+        ("sequence-classification", ["--train_file", "a.csv", "--dropout", "1.5"], "dropout must be at least 0 and less than 1"),
         ("sequence-classification", ["--train_file", "a.csv", "--early_stopping_patience", "0"], "early_stopping_patience must be 1 or more"),
         ("sequence-classification", ["--train_file", "a.csv", "--dataset_config", "x"], "dataset_config has no effect without a dataset_name"),
         ("sequence-classification", ["--train_file", "a.csv", "--validation_file", "a.csv", "--validation_share", "0.2"], "validation_share has no effect with validation_file"),
