@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 import torch
 
+from scratch_bert import ScratchBertConfig
 from scratch_bert.arguments import (
     DataArguments,
     ModelArguments,
@@ -8,6 +11,9 @@ from scratch_bert.arguments import (
     parse_arguments,
     parse_overrides,
 )
+
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").iterdir())
 
 
 def parse(*argv):
@@ -50,6 +56,13 @@ def test_a_file_gives_what_the_same_flags_give_and_flags_win(tmp_path):
     assert (data_args.train_file, data_args.validation_file) == (["a.txt"], ["b", "c"])
     assert (data_args.lowercase, args.learning_rate) == (False, 1e-4)
     assert args.resume_from_checkpoint == "True" and args.lr_scheduler_kwargs == {"num_cycles": 2}
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
+def test_recipes_are_options_that_make_a_model(recipe):
+    model_args, data_args, args = parse(str(recipe), "--train_file", "a.txt")
+    config = ScratchBertConfig.from_preset(model_args.preset, **model_args.config_overrides)
+    assert int(data_args.max_seq_length) <= config.max_position_embeddings and args.max_steps > args.warmup_steps
 
 
 def test_the_vocabulary_is_as_large_as_the_text_asks_for():
