@@ -60,7 +60,6 @@ class QuestionAnswering(Task):
         return not label or label == {"text": [], "answer_start": []} and not self.some_unanswered
 
     def labels_of(self, split: str) -> list[list[str]]:
-        self.texts(split)
         rows = self.splits[split]
         answers = self.answers(split)
         for row, name, context, lists in zip(rows["row"], self.names_of(split), rows["text"], answers, strict=True):
@@ -77,9 +76,6 @@ class QuestionAnswering(Task):
         return [rights[0] if rights else "" for rights in self.references[split]]
 
     def encode(self, split: str) -> Dataset:
-        if split not in self.references:
-            self.texts(split)
-
         def windows(batch: dict, indices: list[int]) -> dict:
             questions = [self._shorten(question) for question in batch["text_pair"]]
             encoded = self.tokenizer(

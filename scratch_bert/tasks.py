@@ -51,6 +51,8 @@ class Task:
         **options: Any,
     ):
         self.splits, self.tokenizer, self.max_seq_length = splits, tokenizer, max_seq_length
+        for split in splits:
+            self.check_rows(split)
         self.read_labels(**options)
         self._metrics = {name: load_metric(name) for name in metrics or self.metrics}
         self.best_metric = best_metric or self.main_figure(metrics[0] if metrics else None)
@@ -137,17 +139,18 @@ class Task:
                 lines.write(json.dumps(content, ensure_ascii=False) + "\n")
         return file
 
-    def texts(self, split: str) -> list[str]:
-        """The columns that hold the texts. Raises `ValueError` for a row without text."""
+    def text_columns(self, split: str) -> list[str]:
+        return [name for name in ("text", "text_pair") if name in self.splits[split].column_names]
+
+    def check_rows(self, split: str) -> None:
+        """Raise `ValueError` for a row whose inputs are none, whatever its label."""
         rows = self.splits[split]
-        names = [name for name in ("text", "text_pair") if name in rows.column_names]
-        for name in names:
+        for name in self.text_columns(split):
             for row, text in zip(rows["row"], rows[name], strict=True):
                 if not isinstance(text, str):
                     raise ValueError(
                         f"{row}, holds no text in {name}, but {text!r}. Correct the row, or leave it out."
                     )
-        return names
 
     @property
     def cut(self) -> dict[str, Any]:
@@ -271,7 +274,7 @@ class SequenceClassification(Labelled):
         return [[int(label in ids) for label in range(len(self.names))] for ids in chosen]
 
     def encode(self, split: str) -> Dataset:
-        columns = self.texts(split)
+        columns = self.text_columns(split)
         features = self.tokenize(split, lambda batch: self.tokenizer(*(batch[name] for name in columns), **self.cut))
         self.warn_of_cut_rows(split, features)
         if split not in self.references:
@@ -345,19 +348,22 @@ class TokenClassification(Labelled):
             return predictions, references
         return [label for row in predictions for label in row], [label for row in references for label in row]
 
+    def check_rows(self, split: str) -> None:
+        rows = self.splits[split]
+        for row, words in zip(rows["row"], rows["text"], strict=True):
+            if not all_texts(words):
+                raise ValueError(f"{row}, must hold a list of words, not {words!r}.")
+
     def labels_of(self, split: str) -> list[list[str]]:
         rows, result = self.splits[split], []
         for row, words, labels in zip(rows["row"], rows["text"], rows["label"], strict=True):
-            if not all_texts(words) or not isinstance(labels, list) or len(words) != len(labels):
+            if not isinstance(labels, list) or len(words) != len(labels):
                 raise ValueError(f"{row}, must hold a list of words and as many labels, not {words!r}, {labels!r}.")
             result.append([self.names[one] for one in self.ids_of(labels, row)])
         return result
 
     def encode(self, split: str) -> Dataset:
         rows, references = self.splits[split], self.references.get(split)
-        for row, words in zip(rows["row"], rows["text"], strict=True):
-            if not all_texts(words):
-                raise ValueError(f"{row}, must hold a list of words, not {words!r}.")
         encoded = self.tokenizer(rows["text"][:], is_split_into_words=True, return_overflowing_tokens=True, **self.cut)
         row_of = encoded.pop("overflow_to_sample_mapping")
         begins: list[list[int]] = []  # the word that each token begins; -1 for special tokens and further pieces
@@ -393,11 +399,19 @@ class MultipleChoice(Task):
     auto_class = AutoModelForMultipleChoice
     collator_class = DataCollatorForMultipleChoice
 
+    def check_rows(self, split: str) -> None:
+        super().check_rows(split)
+        rows = self.splits[split]
+        first = rows[0]["choices"]
+        for row, choices in zip(rows["row"], rows["choices"], strict=True):
+            if not choices or not all_texts(choices):
+                raise ValueError(f"{row}, must hold a list of texts to choose from, not {choices!r}.")
+            if len(choices) != len(first):
+                raise ValueError(f"{row}, must hold as many texts to choose from as the first row, not {choices!r}.")
+
     def labels_of(self, split: str) -> list[int]:
         rows, result = self.splits[split], []
         for row, choices, label in zip(rows["row"], rows["choices"], rows["label"], strict=True):
-            if not choices or not all_texts(choices):
-                raise ValueError(f"{row}, must hold a list of texts to choose from, not {choices!r}.")
             letters = [chr(ord("A") + place) for place in range(len(choices))]
             known = {str(place): place for place in range(len(choices))} | {
                 letter: i for i, letter in enumerate(letters)
@@ -411,12 +425,8 @@ class MultipleChoice(Task):
         return result
 
     def encode(self, split: str) -> Dataset:
-        rows = self.splits[split]
-        names, choices = self.texts(split), rows["choices"][:]
-        for row, endings in zip(rows["row"], choices, strict=True):
-            if not endings or not all_texts(endings) or len(endings) != len(choices[0]):
-                raise ValueError(f"{row}, must hold as many texts to choose from as the first row, not {endings!r}.")
-        count = len(choices[0])
+        rows, names = self.splits[split], self.text_columns(split)
+        count = len(rows[0]["choices"])
 
         def tokenize(batch: dict) -> dict:
             first = [text for text in batch["text"] for _ in range(count)]
