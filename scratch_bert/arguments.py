@@ -48,6 +48,7 @@ WITHOUT_EFFECT = {
     "prepared_data": _OF_TEXT + _OF_ROWS + _OF_TRAINED_TOKENIZERS,
     "streaming": ("static_pairs", "validation_share"),
     "train_file": ("dataset_config",),
+    "validation_file": ("validation_share",),
     "tokenizer_name_or_path": _OF_TRAINED_TOKENIZERS,
 }
 
@@ -56,8 +57,8 @@ WITHOUT_EFFECT = {
 class DataArguments:
     train_file: list[str] | None = option(
         None,
-        "Text: files, globs, or directories; UTF-8 text, or .csv, .tsv, .json, .jsonl and .parquet with a text_column, "
-        "all gzipped or not. Without any text: the built-in corpus, Python's own help texts.",
+        "Text: files, globs, or directories; UTF-8 text, .csv, .tsv, .json and .jsonl, gzipped or not, or .parquet; tables "
+        "with a text_column. Without any text: the built-in corpus, Python's own help texts.",
     )
     validation_file: list[str] | None = option(
         None, "Text to evaluate on, as train_file. Without it: documents held out from the training text."
@@ -135,9 +136,8 @@ class DataArguments:
         if self.streaming and not (self.train_file or self.dataset_name):
             raise ValueError("streaming needs a train_file or a dataset_name.")
         for source, without_effect in WITHOUT_EFFECT.items():
-            for name in without_effect if getattr(self, source) else ():
-                if getattr(self, name) != self.__dataclass_fields__[name].default:
-                    raise ValueError(f"{name} has no effect with {source}: leave it out.")
+            if getattr(self, source):
+                self.refuse(without_effect, f"with {source}")
         if not re.fullmatch(r"\d+|auto:0*([1-9]\d?|100)", self.max_seq_length):
             raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {self.max_seq_length}.")
         if not 0 < self.mlm_probability <= 1:
@@ -148,6 +148,12 @@ class DataArguments:
             raise ValueError("sentence_splitter must not be empty.")
         if self.vocab_size is None:
             self.vocab_size = 30522 if sources else 2048
+
+    def refuse(self, names: Iterable[str], where: str) -> None:
+        """Raise `ValueError` for an option of these that is given."""
+        for name in names:
+            if getattr(self, name) != self.__dataclass_fields__[name].default:
+                raise ValueError(f"{name} has no effect {where}: leave it out.")
 
     @property
     def percentile(self) -> int | None:
@@ -229,6 +235,20 @@ class PretrainingArguments(CommonArguments):
 
 
 @dataclass
+class EvaluationDataArguments(DataArguments):
+    """The text to evaluate on: `validation_file` alone is all of it."""
+
+    def __post_init__(self):
+        self.refuse(
+            ("tokenizer_name_or_path", *_OF_TRAINED_TOKENIZERS), "in an evaluation, which takes the models' tokenizer"
+        )
+        self.refuse(("streaming",), "in an evaluation, which is of the same rows each time")
+        super().__post_init__()
+        if self.validation_file and not (self.train_file or self.dataset_name):
+            self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
+
+
+@dataclass
 class EvaluationArguments:
     model_name_or_path: list[str] | None = option(
         None, "The models to evaluate, with the same tokenizer: directories or Hub repositories, ours or BERTs."
@@ -263,8 +283,8 @@ class TaskArguments:
     )
     train_file: list[str] | None = option(
         None,
-        "Rows to train on: .csv, .tsv (in which quotes are text), .json, .jsonl or .parquet, gzipped or not; words and tags "
-        "in columns (CoNLL) for token-classification; SQuAD's JSON for question-answering. Files, globs, directories.",
+        "Rows to train on: .csv, .tsv (in which quotes are text), .json or .jsonl, gzipped or not, or .parquet; words and "
+        "tags in columns (CoNLL) for token-classification; SQuAD's JSON for question-answering. Files, globs, directories.",
     )
     validation_file: list[str] | None = option(
         None,
@@ -335,10 +355,17 @@ class TaskArguments:
             raise ValueError("validation_share has no effect with validation_file: leave it out.")
         if not 0 < self.validation_share < 1:
             raise ValueError(f"validation_share must be greater than 0 and less than 1, got {self.validation_share}.")
+        for name, least in (
+            ("max_seq_length", 8),
+            ("doc_stride", 0),
+            ("max_answer_length", 1),
+            ("early_stopping_patience", 1),
+        ):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be {least} or more, got {value}.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}.")
-        if self.early_stopping_patience is not None and self.early_stopping_patience < 1:
-            raise ValueError(f"early_stopping_patience must be 1 or more, got {self.early_stopping_patience}.")
         if self.seeds and len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}.")
 
@@ -353,7 +380,7 @@ class FinetuningArguments(CommonArguments):
     num_train_epochs: float = option(3, "Passes over the training rows.")
     eval_strategy: str = option("epoch", "When to evaluate: no, steps or epoch.")
     save_strategy: str = option("epoch", "When to save a checkpoint: no, steps or epoch.")
-    save_total_limit: int | None = option(1, "Checkpoints to keep, beside the best.")
+    save_total_limit: int | None = option(1, "Checkpoints to keep; the last and the best stay in any case.")
     logging_steps: float = option(50, "Steps between log lines.")
     load_best_model_at_end: bool = option(True, "Go back to the best checkpoint after training.")
     metric_for_best_model: str | None = option(None, "Which figure is to be best; without it, the task's main one.")
@@ -362,7 +389,10 @@ class FinetuningArguments(CommonArguments):
         self.best_by_task = self.metric_for_best_model is None
         self.greater_is_better_told = self.greater_is_better is not None
         super().__post_init__()
-        self.must_stay(prediction_loss_only=(False, "figures are made from predictions"))
+        self.must_stay(
+            prediction_loss_only=(False, "figures are made from predictions"),
+            dataloader_drop_last=(False, "it would leave out rows to predict, too"),
+        )
         if self.train_sampling_strategy == "group_by_length":
             raise ValueError("group_by_length would mix up the order of predictions; padding is not computed anyhow.")
 

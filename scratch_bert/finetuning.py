@@ -3,13 +3,13 @@
 import logging
 from typing import Any
 
+import torch
 from transformers import AutoConfig, PreTrainedModel
 
 from .arguments import TaskArguments
 from .checkpoints import convert_config, open_checkpoint
 from .glue import GLUE
 from .labelled_data import Columns, load_splits
-from .modeling_scratch_bert import AUTO_MODELS
 from .question_answering import QuestionAnswering
 from .task_metrics import METRICS
 from .tasks import MultipleChoice, SequenceClassification, Task, TokenClassification
@@ -60,15 +60,14 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
     dataset = (args.dataset_name, args.dataset_config)
     if glue and not args.train_file and not args.dataset_name:
         dataset = ("nyu-mll/glue", name)
-    splits = load_splits(find_columns(name, args), files, dataset, args.validation_share, seed)
+    splits = load_splits(find_columns(name, args), files, dataset)
     limit = min(config.max_position_embeddings, tokenizer.model_max_length)
     max_seq_length = args.max_seq_length or (min(384, limit) if task_class is QuestionAnswering else limit)
     if max_seq_length > limit:
         raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
-    task = task_class(
-        splits, tokenizer, max_seq_length, args.metrics or (glue and glue.metrics), best_metric, **options
-    )
-    counts = ", ".join(f"{len(rows):,} {split}" for split, rows in splits.items())
+    metrics = args.metrics or (glue and glue.metrics)
+    task = task_class(splits, tokenizer, max_seq_length, metrics, best_metric, args.validation_share, seed, **options)
+    counts = ", ".join(f"{len(rows):,} {split}" for split, rows in task.splits.items())
     labels = ", ".join(task.model_options.get("id2label", {}).values())
     kind = task.model_options.get("problem_type", "").replace("_", " ")
     logger.info(f"Rows: {counts}" + (f"; {kind}" if kind else "") + (f"; labels: {labels}" if labels else ""))
@@ -102,12 +101,11 @@ def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
     is saved carries its code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
     config = AutoConfig.from_pretrained(name, trust_remote_code=remote)
-    model_class: Any = task.auto_class
     if config.model_type == "bert":
         logger.info(
             f"{name} is a BERT: it is opened as scratch_bert. convert_checkpoint.py --to bert turns the result back."
         )
-        config, model_class = convert_config(config, "scratch_bert"), AUTO_MODELS[task.auto_class.__name__]
+        config = convert_config(config, "scratch_bert")
     if args.dropout is not None:
         for option in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not hasattr(config, option):
@@ -117,9 +115,7 @@ def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
         setattr(config, option, value)
     if args.random_weights:
         logger.info("All weights are random: nothing of the checkpoint but its config and tokenizer is used")
-        return (
-            model_class._from_config(config) if model_class is not task.auto_class else model_class.from_config(config)
-        )
-    model, new = open_checkpoint(model_class, name, config=config, trust_remote_code=remote)
+        return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote)
+    model, new = open_checkpoint(task.auto_class, name, config=config, trust_remote_code=remote)
     logger.info(f"New, with random weights: {', '.join(new) if new else 'nothing'}")
     return model

@@ -42,12 +42,9 @@ def load_splits(
     columns: Columns,
     files: dict[str, list[str] | None],
     dataset: tuple[str | None, str | None] = (None, None),
-    validation_share: float = 0.1,
-    seed: int = 0,
 ) -> dict[str, Dataset]:
-    """The rows of `train`, `validation` and, if there is one, `test`, from `files` of each split or else from a data
-    set (its name and configuration). Without a split `validation`, `validation_share` of the training rows, drawn by
-    `seed`, are held out. The column `row` names a row by its file or split and its number there, from 1.
+    """The rows of `train` and, if there are any, of `validation` and `test`, from `files` of each split or else from a
+    data set (its name and configuration). The column `row` names a row by its file or split and its number there, from 1.
 
     Raises `ValueError` or `OSError`, which name the file and the remedy, for what cannot be read, lacks a column, or
     holds no rows.
@@ -73,21 +70,24 @@ def load_splits(
         if len(rows) == 0:
             where = ", ".join(files[split] or []) or name
             raise ValueError(f"{where} holds no rows for {split}: give another file or split.")
-    if "validation" not in splits:
-        if len(splits["train"]) * validation_share < 1:
-            raise ValueError("No row is left to evaluate on: pass --validation_file, or a larger --validation_share.")
-        parts = splits["train"].train_test_split(validation_share, seed=seed)
-        splits |= {"train": parts["train"], "validation": parts["test"]}
     return splits
 
 
+def hold_out(rows: Dataset, share: float, seed: int) -> dict[str, Dataset]:
+    """`train` and `validation`: a share of the rows, drawn by `seed`. Raises `ValueError` if that is none."""
+    if len(rows) * share < 1:
+        raise ValueError("No row is left to evaluate on: pass --validation_file, or a larger --validation_share.")
+    parts = rows.train_test_split(share, seed=seed)
+    return {"train": parts["train"], "validation": parts["test"]}
+
+
 def _read_files(paths: list[str], columns: Columns, split: str) -> Dataset:
-    return datasets.concatenate_datasets(
-        [
-            _choose(_read_file(file, columns, split), columns, split, str(file))
-            for file in find_files(paths, (*TABLES, ".conll", ".conllu", ".txt") if columns.from_conll else TABLES)
-        ]
-    )
+    files = find_files(paths, (*TABLES, ".conll", ".conllu", ".txt") if columns.from_conll else TABLES)
+    rows = [_choose(_read_file(file, columns, split), columns, split, str(file)) for file in files]
+    try:
+        return datasets.concatenate_datasets(rows)
+    except ValueError as error:
+        raise ValueError(f"{', '.join(map(str, files))} differ in the types of their columns: {error}") from None
 
 
 def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
@@ -145,6 +145,7 @@ def _conll_sentences(file: Path, names: dict[str, list[str]], tagged: bool) -> I
     words: list[str] = []
     tags: list[str] = []
     width = None
+    comments = []
     for number, line in enumerate(chain(read_lines(file), [""]), 1):
         fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
         if not any(fields) or fields[0] == "-DOCSTART-":
@@ -152,7 +153,7 @@ def _conll_sentences(file: Path, names: dict[str, list[str]], tagged: bool) -> I
                 yield {text: words, **({label: tags} if width > 1 else {})}
             words, tags, width = [], [], None
         elif not words and "\t" not in line and line.startswith(("# ", "#begin ", "#end ")):
-            pass  # a comment of CoNLL-U or CoNLL-2012
+            comments.append(line)  # as CoNLL-U and CoNLL-2012 have them
         elif in_conllu and not fields[0].isdecimal():
             pass  # 1-2 stands for both of the words 1 and 2, and 1.1 for one that is left out
         else:
@@ -166,7 +167,10 @@ def _conll_sentences(file: Path, names: dict[str, list[str]], tagged: bool) -> I
                     f"{file}: line {number} has {width} fields: there is none to take for {text}, {label}."
                 )
             words.append(fields[word_field])
-            tags.append(fields[tag_field])
+            if width > 1:
+                tags.append(fields[tag_field])
+    if comments:
+        logger.info(f"{file}: left out {len(comments):,} comments, such as {comments[0]!r}")
 
 
 def _squad_articles(file: Path) -> list[dict] | None:
@@ -187,14 +191,14 @@ def _squad_questions(articles: list[dict], names: dict[str, list[str]], file: Pa
         for article in articles:
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
-                    answers = question.get("answers", [])
+                    answers = question.get("answers")  # none at all in files to predict
                     yield {
                         names["id"][0]: str(question["id"]),
                         names["text"][0]: paragraph["context"],
                         names["text_pair"][0]: question["question"],
-                        names["label"][0]: {
-                            name: [answer[name] for answer in answers] for name in ("text", "answer_start")
-                        },
+                        names["label"][0]: None
+                        if answers is None
+                        else {name: [answer[name] for answer in answers] for name in ("text", "answer_start")},
                     }
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(
@@ -205,8 +209,13 @@ def _squad_questions(articles: list[dict], names: dict[str, list[str]], file: Pa
 def _choose(rows: Dataset, columns: Columns, split: str, where: str) -> Dataset:
     """The task's columns alone, under our names, and `row`. Of several columns for one name, a list is made."""
     if columns.glue:
-        in_file = {own: name for name, own in columns.glue.file_columns.items() if own in rows.column_names}
-        rows = rows.rename_columns({own: name for own, name in in_file.items() if name not in rows.column_names})
+        rows = rows.rename_columns(
+            {
+                own: name
+                for name, own in columns.glue.file_columns.items()
+                if own in rows.column_names and name not in rows.column_names and [name] in columns.names.values()
+            }
+        )
     chosen = dict(columns.names)
     for ours, names in columns.names.items():
         missing = [name for name in names if name not in rows.column_names]

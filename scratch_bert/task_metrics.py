@@ -78,7 +78,11 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
 }
 
 
-BETTER_IF_LESS = {"loss", "mse"}
+# Of the figures that these give; a metric of evaluate's does not say it.
+GREATER_IS_BETTER = dict.fromkeys((*METRICS, "precision", "recall", "exact_match"), True) | {
+    "mse": False,
+    "loss": False,
+}
 
 
 def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:

@@ -25,7 +25,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from .task_metrics import load_metric
+from .labelled_data import hold_out
+from .task_metrics import METRICS, load_metric
 
 
 logger = logging.getLogger("scratch_bert")
@@ -48,25 +49,30 @@ class Task:
         max_seq_length: int,
         metrics: Sequence[str] | None = None,
         best_metric: str | None = None,
+        validation_share: float = 0.1,
+        seed: int = 0,
         **options: Any,
     ):
         self.splits, self.tokenizer, self.max_seq_length = splits, tokenizer, max_seq_length
         for split in splits:
             self.check_rows(split)
         self.read_labels(**options)
+        if "validation" not in splits:  # behind the labels: a rare one may be held out
+            self.splits = splits | hold_out(splits["train"], validation_share, seed)
         self._metrics = {name: load_metric(name) for name in metrics or self.metrics}
         self.best_metric = best_metric or self.main_figure(metrics[0] if metrics else None)
-        self.references = {split: self.labels_of(split) for split in splits if self.is_labelled(split)}
+        self.references = {split: self.labels_of(split) for split in self.splits if self.is_labelled(split)}
         for split in ("train", "validation"):
             if split not in self.references:
                 raise ValueError(f"The rows for {split} have no labels: pass --label_column.")
         # What the metrics compute, and whether they can, is known before hours of training.
-        known = {"loss", *self.figures("validation", self.right_predictions("validation"))}
+        known = ["loss", *self.figures("validation", self.right_predictions("validation"))]
         if self.best_metric not in known:
             raise ValueError(
-                f"There is no figure {self.best_metric!r} to choose the best checkpoint by, but {', '.join(known)}."
+                f"There is no figure {self.best_metric!r} to choose the best checkpoint by: name one with "
+                f"--metric_for_best_model, of {', '.join(known)}."
             )
-        self.features = {split: self.encode(split) for split in splits}
+        self.features = {split: self.encode(split) for split in self.splits}
 
     def is_labelled(self, split: str) -> bool:
         rows = self.splits[split]
@@ -104,12 +110,16 @@ class Task:
         return self.collator_class(self.tokenizer)
 
     def figures(self, split: str, predictions: list) -> dict[str, float]:
-        references = self.references[split]
-        return {
-            figure: value
-            for name, metric in self._metrics.items()
-            for figure, value in metric(*self.for_metric(name, predictions, references)).items()
-        }
+        result: dict[str, float] = {}
+        for name, metric in self._metrics.items():
+            try:
+                result |= metric(*self.for_metric(name, predictions, self.references[split]))
+            except ValueError as error:
+                raise ValueError(
+                    f"The metric {name} does not suit these labels: {error} Choose others with --metrics, of "
+                    f"{', '.join(METRICS)}."
+                ) from None
+        return result
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         """Predictions and references as the metric of this name takes them."""
@@ -236,10 +246,11 @@ class SequenceClassification(Labelled):
 
     def read_labels(self, problem_type: str | None = None, label_names: Sequence[str] | None = None) -> None:
         labels, feature = self.splits["train"]["label"][:], self.splits["train"].features["label"]
-        several, number = isinstance(labels[0], list), isinstance(labels[0], float)
+        first = next((label for label in labels if label is not None), None)
+        several, number = isinstance(first, list), isinstance(first, float)
         if number and not problem_type and all(label is None or label == label // 1 for label in labels):
             raise ValueError(
-                f"The labels are whole numbers written as fractions, such as {labels[0]}: say with --problem_type whether "
+                f"The labels are whole numbers written as fractions, such as {first}: say with --problem_type whether "
                 "they are numbers to predict or names of classes."
             )
         by_type = "multi_label" if several else "regression" if number else "single_label"

@@ -148,25 +148,25 @@ class InterruptCallback(TrainerCallback):
 def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint that `args.resume_from_checkpoint` asks for: a directory, or `last` for the newest in output_dir.
 
-    None for a new run. Raises `ValueError` if a new run's output directory is not empty, or if there is no such
-    checkpoint, or if it is damaged.
+    None for a new run. Raises `ValueError` if there is no such checkpoint, if it is damaged, or if the output directory is
+    not empty and the checkpoint not of the run in it.
     """
-    output_dir = Path(args.output_dir)
-    if args.resume_from_checkpoint is None:
-        if args.should_save and output_dir.exists() and any(output_dir.iterdir()):
-            raise ValueError(
-                f"The output directory {output_dir} is not empty. Pass --resume_from_checkpoint to continue the run in "
-                "it, or another --output_dir to start a new one."
-            )
-        return None
-    checkpoint = args.resume_from_checkpoint
+    output_dir, checkpoint = Path(args.output_dir), args.resume_from_checkpoint
     if str(checkpoint).lower() in ("last", "true"):
         checkpoint = get_last_checkpoint(output_dir) if output_dir.is_dir() else None
-    if checkpoint is None or not Path(checkpoint).is_dir():
+    if args.resume_from_checkpoint and (checkpoint is None or not Path(checkpoint).is_dir()):
         raise ValueError(
             f"There is no checkpoint to resume from in {checkpoint or output_dir}. Start a new run without "
             "--resume_from_checkpoint."
         )
+    goes_on = checkpoint and Path(checkpoint).resolve().is_relative_to(output_dir.resolve())
+    if not goes_on and args.should_save and output_dir.exists() and any(output_dir.iterdir()):
+        raise ValueError(
+            f"The output directory {output_dir} is not empty. Pass --resume_from_checkpoint to continue the run in it, or "
+            "another --output_dir to start a new one."
+        )
+    if checkpoint is None:
+        return None
     for name in (WEIGHTS, "optimizer.pt", "scheduler.pt", "trainer_state.json"):
         if not _can_be_read(Path(checkpoint) / name):
             raise ValueError(

@@ -21,7 +21,13 @@ from transformers import (
     TrainingArguments,
 )
 
-from scratch_bert.arguments import DataArguments, EvaluationArguments, one_line_errors, parse_arguments
+from scratch_bert.arguments import (
+    DataArguments,
+    EvaluationArguments,
+    EvaluationDataArguments,
+    one_line_errors,
+    parse_arguments,
+)
 from scratch_bert.checkpoints import open_checkpoint
 from scratch_bert.data import PretrainingData, build_collator, load_data
 from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
@@ -35,20 +41,15 @@ def load_rows(data_args: DataArguments, args: EvaluationArguments) -> Pretrainin
     """The rows to evaluate on, made with the tokenizer of all the models."""
     first, *others = args.model_name_or_path
     tokenizer = load_tokenizer(first, trust_remote_code=args.trust_remote_code)
-    for name in others:
-        if load_tokenizer(name, trust_remote_code=args.trust_remote_code).get_vocab() != tokenizer.get_vocab():
+    for name in [*others, data_args.prepared_data]:
+        if (
+            name
+            and load_tokenizer(name, trust_remote_code=args.trust_remote_code).get_vocab() != tokenizer.get_vocab()
+        ):
             raise ValueError(
                 f"{first} and {name} have different vocabularies, and figures by token do not compare: evaluate each in a "
                 "run of its own."
             )
-    if data_args.streaming:
-        raise ValueError("A stream gives other rows each time: leave out --streaming.")
-    if data_args.validation_file and not (data_args.train_file or data_args.dataset_name):
-        data_args.train_file, data_args.validation_file, data_args.validation_share = (
-            data_args.validation_file,
-            None,
-            0.0,
-        )
     data = load_data(data_args, args.seed, tokenizer)
     if data.eval_dataset is None:
         data.eval_dataset = data.train_dataset
@@ -59,21 +60,23 @@ def load_rows(data_args: DataArguments, args: EvaluationArguments) -> Pretrainin
     return data
 
 
-def load_model(name: str, trust_remote_code: bool) -> tuple[PreTrainedModel, bool]:
-    """The checkpoint's model in fp32, and whether it has a next-sentence head. Raises `ValueError` if it has no head for
-    masked words."""
-    for auto_class in (AutoModelForPreTraining, AutoModelForMaskedLM):
-        model, missing = open_checkpoint(auto_class, name, trust_remote_code=trust_remote_code)
-        if not missing:
-            return model, "next_sentence_label" in inspect.signature(model.forward).parameters
-    raise ValueError(f"{name} has no head for masked words: {', '.join(missing)} are missing.")
+def load_model(name: str, trust_remote_code: bool, with_pairs: bool = False) -> tuple[PreTrainedModel, bool]:
+    """The checkpoint's model in fp32, and whether it has a next-sentence head, which is looked for `with_pairs`. Raises
+    `ValueError` if it has no head for masked words."""
+    if with_pairs:
+        model, missing = open_checkpoint(AutoModelForPreTraining, name, trust_remote_code=trust_remote_code)
+        if not missing and "next_sentence_label" in inspect.signature(model.forward).parameters:
+            return model, True
+    model, missing = open_checkpoint(AutoModelForMaskedLM, name, trust_remote_code=trust_remote_code)
+    if missing:
+        raise ValueError(f"{name} has no head for masked words: {', '.join(missing)} are missing.")
+    return model, False
 
 
 def evaluate(
     name: str, data: PretrainingData, data_args: DataArguments, args: EvaluationArguments
 ) -> dict[str, float]:
-    model, judges_pairs = load_model(name, args.trust_remote_code)
-    judges_pairs = judges_pairs and data.sentence_objective != "none"
+    model, judges_pairs = load_model(name, args.trust_remote_code, with_pairs=data.sentence_objective != "none")
     metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), judges_pairs)
     collate = build_collator(data_args, data.tokenizer)
     labels = ["labels", "next_sentence_label"] if judges_pairs else ["labels"]
@@ -90,7 +93,7 @@ def evaluate(
                 output_dir=scratch,
                 per_device_eval_batch_size=args.per_device_eval_batch_size,
                 use_cpu=not torch.accelerator.is_available(),
-                bf16_full_eval=args.bf16,
+                bf16=args.bf16,
                 seed=args.seed,
                 label_names=labels,
                 remove_unused_columns=False,
@@ -106,7 +109,7 @@ def evaluate(
 
 
 def main() -> None:
-    data_args, args = parse_arguments(DataArguments, EvaluationArguments, description=__doc__)
+    data_args, args = parse_arguments(EvaluationDataArguments, EvaluationArguments, description=__doc__)
     logging.basicConfig(format="%(message)s")
     logger.setLevel(logging.INFO)
     with one_line_errors():

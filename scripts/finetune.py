@@ -19,7 +19,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from scratch_bert.arguments import FinetuningArguments, TaskArguments, one_line_errors, parse_arguments
 from scratch_bert.finetuning import TASKS, load_model, load_task
 from scratch_bert.model_card import write_finetuning_card
-from scratch_bert.task_metrics import BETTER_IF_LESS
+from scratch_bert.task_metrics import GREATER_IS_BETTER
 from scratch_bert.tasks import Task
 from scratch_bert.trainer import TIMINGS, InterruptibleTrainer, PatienceCallback, find_checkpoint
 
@@ -33,11 +33,15 @@ def build_trainer(
     task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments
 ) -> InterruptibleTrainer:
     set_seed(args.seed)
-    with one_line_errors(stopped="Stopped before training."):
-        model = load_model(task, task_args)
     args.metric_for_best_model = task.best_metric
-    if not args.greater_is_better_told:
-        args.greater_is_better = task.best_metric not in BETTER_IF_LESS
+    with one_line_errors(stopped="Stopped before training."):
+        if not args.greater_is_better_told:
+            args.greater_is_better = GREATER_IS_BETTER.get(task.best_metric)
+        if args.greater_is_better is None:
+            raise ValueError(
+                f"Say with --greater_is_better true or false whether a greater {task.best_metric} is better."
+            )
+        model = load_model(task, task_args)
     patience = task_args.early_stopping_patience
     return InterruptibleTrainer(
         model=model,
@@ -93,7 +97,7 @@ def run_seeds(
     for seed in seeds:
         directory, checkpoint = Path(args.output_dir) / f"seed-{seed}", None
         seed_args = copy.deepcopy(args)
-        seed_args.seed, seed_args.output_dir = seed, str(directory)
+        seed_args.seed, seed_args.output_dir, seed_args.resume_from_checkpoint = seed, str(directory), None
         if args.resume_from_checkpoint and directory.is_dir():
             if (directory / METRICS).is_file():
                 results[str(seed)] = json.loads((directory / METRICS).read_text())
@@ -109,7 +113,10 @@ def run_seeds(
 
 def summarize(results: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Mean and standard deviation, of a sample, of each figure."""
-    figures = {name: [result[name] for result in results.values()] for name in next(iter(results.values()))}
+    names = set.intersection(*map(set, results.values()))  # a resumed run may have other test rows
+    figures = {
+        name: [result[name] for result in results.values()] for name in next(iter(results.values())) if name in names
+    }
     return {
         "mean": {name: statistics.mean(values) for name, values in figures.items()},
         "std": {name: statistics.stdev(values) if len(values) > 1 else 0.0 for name, values in figures.items()},
@@ -126,7 +133,13 @@ def main() -> None:
     if task_args.early_stopping_patience and args.eval_strategy == "no":
         sys.exit("error: early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
     with one_line_errors(stopped="Stopped before training."):
-        checkpoint = None if seeds and args.resume_from_checkpoint else find_checkpoint(args)
+        checkpoint = None
+        if not seeds or args.resume_from_checkpoint is None:
+            checkpoint = find_checkpoint(args)
+        elif args.resume_from_checkpoint.lower() not in ("last", "true"):
+            raise ValueError("With --seeds, pass --resume_from_checkpoint alone: each seed goes on from its own last.")
+        elif not any(Path(args.output_dir).glob("seed-*")):
+            raise ValueError(f"There are no runs of --seeds to resume in {args.output_dir}.")
         with args.main_process_first():
             best_metric = None if args.best_by_task else args.metric_for_best_model.removeprefix("eval_")
             task = load_task(command.task, task_args, args.seed, best_metric)

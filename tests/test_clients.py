@@ -86,7 +86,11 @@ close(classes[0]["score"], logits.softmax(-1).max())
 masked = tokenizer("a class is an [MASK].", return_tensors="pt")
 words = open_("AutoModelForMaskedLM", "me/my-bert")(**masked).logits[0, 5].softmax(-1)
 assert [guess["token"] for guess in guesses] == words.topk(5).indices.tolist()
-assert all(entity["entity_group"] == "X" for entity in entities)
+words = tokenizer("a class", return_tensors="pt", return_offsets_mapping=True)
+spans = words.pop("offset_mapping")[0, 1:-1]
+tags = open_("AutoModelForTokenClassification", "me/my-tagger")(**words).logits[0, 1:-1].argmax(-1)
+for (start, end), tag in zip(spans, tags):
+    assert any(entity["start"] <= start < entity["end"] for entity in entities) == (tag > 0)
 """
     run_snippets(SNIPPETS["transformers' pipelines"][:1], models, tmp_path, check)
 

@@ -82,6 +82,30 @@ def test_a_model_without_next_sentence_head_gets_the_same_masks(evaluate, tokeni
     assert one["eval_mlm_loss"] == pytest.approx(two["eval_mlm_loss"], rel=1e-6)
 
 
+def test_without_sentence_objective_words_alone_are_judged(evaluate, text_file, tokenizer, tmp_path):
+    bert = make_bert(BertForPreTraining, tokenizer, tmp_path / "bert")
+    convert_checkpoint(str(bert), tmp_path / "ours", "scratch_bert")
+    one, two = evaluate(bert, tmp_path / "ours", text=("--train_file", text_file, "--sentence_objective", "none"))
+    assert "eval_nsp_loss" not in one and figures(one) == pytest.approx(figures(two), rel=1e-5)
+
+
+def test_prepared_rows_want_their_own_tokenizer(evaluate, text_file, tokenizer, saved, tmp_path, monkeypatch):
+    options = ["--cache_dir", tmp_path / "cache", "--max_seq_length", 40, "--train_file", text_file]
+    for name, of_rows in (("same", ["--tokenizer_name_or_path", saved]), ("other", ["--vocab_size", len(tokenizer)])):
+        run_script(monkeypatch, "inspect_data.py", *options, *of_rows, "--output_dir", tmp_path / name)
+    run = ["--model_name_or_path", saved, "--cache_dir", tmp_path / "cache", "--prepared_data"]
+    run_script(monkeypatch, "evaluate_model.py", *run, tmp_path / "same")
+    with pytest.raises(SystemExit, match="error: .*saved.* and .*other have different vocabularies"):
+        run_script(monkeypatch, "evaluate_model.py", *run, tmp_path / "other")
+
+
+@pytest.mark.parametrize("option", [("--tokenizer_name_or_path", "x"), ("--vocab_size", 500), ("--streaming",)])
+def test_options_without_effect_are_refused(option, evaluate, saved, text_file, capsys):
+    with pytest.raises(SystemExit):
+        evaluate(saved, text=("--train_file", text_file, *option))
+    assert f"{option[0][2:]} has no effect in an evaluation" in capsys.readouterr().err
+
+
 def test_what_cannot_be_compared(evaluate, saved, tokenizer, tmp_path):
     (tmp_path / "old.json").write_text("{}")
     encoder = make_bert(BertModel, tokenizer, tmp_path / "encoder")

@@ -7,7 +7,9 @@ import shutil
 from importlib.util import find_spec
 
 import pytest
+import torch
 from datasets import ClassLabel, Dataset, Features, Value
+from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, pipeline
 
 from conftest import SCRIPTS, SMALL, run_script
@@ -37,6 +39,11 @@ def files(tmp_path_factory):
         "train": write_rows(directory / "train.csv", 200),
         "validation": write_rows(directory / "validation.csv", 60, seed=1),
     }
+
+
+def make_bert(tokenizer, directory):
+    BertForMaskedLM(BertConfig(**{**SMALL, "vocab_size": len(tokenizer)})).half().save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
 def finetune(monkeypatch, task, model, output_dir, *options):
@@ -80,7 +87,7 @@ def test_the_best_checkpoint_is_kept_and_training_stops_early(saved, files, tmp_
         max((tmp_path / "run").glob("checkpoint-*/trainer_state.json"), key=os.path.getmtime).read_text()
     )
     figures = [entry["eval_accuracy"] for entry in state["log_history"] if "eval_accuracy" in entry]
-    assert len(figures) < 30 and figures[-1] <= max(figures)
+    assert len(figures) == figures.index(max(figures)) + 1 + 2 < 30
     assert metrics["eval_accuracy"] == max(figures) == state["best_metric"]
     # Resumed, it has still seen the evaluation before without a better figure.
     checkpoints = sorted((tmp_path / "run").glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
@@ -101,6 +108,21 @@ def test_seeds_differ_and_are_summed_up(saved, files, tmp_path, monkeypatch, cap
     one = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "one", *options[:-4], "--seed", 2)
     assert one["eval_loss"] == pytest.approx(losses[1], rel=1e-6)
 
+    for directory, checkpoint, message in (
+        ("run", tmp_path / "one", "pass --resume_from_checkpoint alone"),
+        ("one", "last", "no runs of --seeds to resume in .*one"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            finetune(
+                monkeypatch,
+                "sequence-classification",
+                saved,
+                tmp_path / directory,
+                *options,
+                "--resume_from_checkpoint",
+                checkpoint,
+            )
+
     # Resumed, only what is missing is trained.
     shutil.rmtree(tmp_path / "run/seed-3")
     (tmp_path / "run/seed-1/metrics.json").write_text(json.dumps({**metrics["seeds"]["1"], "eval_loss": 0.0}))
@@ -117,12 +139,12 @@ def test_a_resumed_run_gives_what_an_unbroken_one_gives(saved, files, tmp_path, 
     options += ["--resume_from_checkpoint", first]
     resumed = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "resumed", *options)
     assert resumed["eval_loss"] == pytest.approx(straight["eval_loss"], rel=1e-5)
+    with pytest.raises(SystemExit, match="resumed is not empty"):
+        finetune(monkeypatch, "sequence-classification", saved, tmp_path / "resumed", *options)
 
 
 def test_a_bert_and_its_conversion_give_the_same(tokenizer, files, tmp_path, monkeypatch, caplog):
-    bert = BertForMaskedLM(BertConfig(**{**SMALL, "vocab_size": len(tokenizer)}))
-    bert.save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
+    make_bert(tokenizer, tmp_path / "bert")
     convert_checkpoint(str(tmp_path / "bert"), tmp_path / "converted", "scratch_bert")
     options = [*with_files(files), "--num_train_epochs", 1]
     metrics = [
@@ -186,10 +208,19 @@ def test_no_script_hides_a_library():
     assert not [script.name for script in SCRIPTS.glob("*.py") if find_spec(script.stem)]
 
 
-def test_random_weights(saved, files, tmp_path, monkeypatch):
-    options = [*with_files(files), "--num_train_epochs", 1, "--random_weights", "--dropout", 0.2]
-    metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
-    assert metrics["eval_loss"] > 0
+def test_random_weights(saved, tokenizer, files, tmp_path, monkeypatch):
+    make_bert(tokenizer, tmp_path / "bert")
+    options = [*with_files(files), "--max_steps", 1, "--random_weights", "--dropout", 0.2, "--learning_rate", 0]
+    for start, name in ((saved, "run"), (tmp_path / "bert", "from-bert")):
+        finetune(monkeypatch, "sequence-classification", start, tmp_path / name, *options)
+        (before,) = (
+            tensor
+            for key, tensor in load_file(start / "model.safetensors").items()
+            if key.endswith("word_embeddings.weight")
+        )
+        after = load_file(tmp_path / name / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+        assert after.dtype == torch.float32 and after.shape == before.shape
+        assert (before.float() - after)[1:].abs().mean() > 0.01 < after.std() < 0.03  # the first is padding
     assert "trained from random weights" in (tmp_path / "run/README.md").read_text()
     config = json.loads((tmp_path / "run/config.json").read_text())
     assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.2
@@ -280,6 +311,10 @@ def test_numbers_and_a_metric_of_ones_own_choice(saved, tmp_path, monkeypatch):
         ("sequence-classification", ["--train_file", "a.csv", "--doc_stride", "8"], "doc_stride has no effect with sequence-classification"),
         ("cola", ["--train_file", "a.csv", "--problem_type", "regression"], "problem_type has no effect with cola"),
         ("sequence-classification", ["--train_file", "a.csv", "--dropout", "1.5"], "dropout must be at least 0 and less than 1"),
+        ("sequence-classification", ["--train_file", "a.csv", "--max_seq_length", "0"], "max_seq_length must be 8 or more"),
+        ("question-answering", ["--train_file", "bad.json", "--max_answer_length", "0"], "max_answer_length must be 1 or more"),
+        ("question-answering", ["--train_file", "bad.json", "--doc_stride", "-5"], "doc_stride must be 0 or more"),
+        ("sequence-classification", ["--train_file", "a.csv", "--dataloader_drop_last", "true"], "dataloader_drop_last must stay False"),
         ("sequence-classification", ["--train_file", "a.csv", "--early_stopping_patience", "0"], "early_stopping_patience must be 1 or more"),
         ("sequence-classification", ["--train_file", "a.csv", "--dataset_config", "x"], "dataset_config has no effect without a dataset_name"),
         ("sequence-classification", ["--train_file", "a.csv", "--validation_file", "a.csv", "--validation_share", "0.2"], "validation_share has no effect with validation_file"),

@@ -6,7 +6,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from scratch_bert.arguments import TaskArguments
 from scratch_bert.finetuning import find_columns
-from scratch_bert.labelled_data import Columns, load_splits
+from scratch_bert.labelled_data import Columns, hold_out, load_splits
 
 
 TEXTS = ["007", 'say "hi"', "a, b", "NA"]
@@ -14,12 +14,12 @@ LABELS = ["1", "0", "1", "0"]
 PLAIN = Columns({"text": ["text"], "label": ["label"]})
 
 
-def rows_of(files, columns=PLAIN, **options):
+def rows_of(files, columns=PLAIN):
     files = {
         split: [str(file)] if file else None
         for split, file in zip(("train", "validation", "test"), files, strict=False)
     }
-    splits = load_splits(columns, {"validation": None, "test": None, **files}, **options)
+    splits = load_splits(columns, {"validation": None, "test": None, **files})
     return {split: rows.remove_columns("row") for split, rows in splits.items()}
 
 
@@ -53,26 +53,21 @@ def test_every_kind_of_table_gives_the_same_rows(name, tmp_path):
     assert len(splits["validation"]) == 1
 
 
-def test_rows_are_held_out_if_there_are_none_to_validate_on(tmp_path):
-    file = write(tmp_path / "a.csv", [str(i) for i in range(100)], ["x"] * 100)
-    first, again, other = (rows_of([file], validation_share=0.2, seed=seed) for seed in (0, 0, 1))
+def test_rows_that_are_held_out():
+    rows = Dataset.from_dict({"text": [str(i) for i in range(100)]})
+    first, again, other = (hold_out(rows, 0.2, seed) for seed in (0, 0, 1))
     assert len(first["train"]) == 80 and len(first["validation"]) == 20
     assert sorted(first["train"]["text"][:] + first["validation"]["text"][:]) == sorted(map(str, range(100)))
     assert first["validation"]["text"][:] == again["validation"]["text"][:] != other["validation"]["text"][:]
     with pytest.raises(ValueError, match="No row is left to evaluate on"):
-        rows_of([file], validation_share=0)
+        hold_out(rows, 0.009, seed=0)
 
 
 def test_each_row_says_where_it_comes_from(tmp_path):
     files = [str(write(tmp_path / name)) for name in ("a.csv", "b.tsv")]
-    rows = load_splits(PLAIN, {"train": files}, validation_share=0.25)
-    for split in rows.values():
-        for row in split:
-            file, number = row["row"].split(", row ")
-            assert file in files and TEXTS[int(number) - 1] == row["text"]
-    assert {row for split in rows.values() for row in split["row"]} == {
-        f"{file}, row {n}" for file in files for n in range(1, 5)
-    }
+    rows = load_splits(PLAIN, {"train": files})["train"]
+    assert rows["text"][:] == TEXTS * 2
+    assert rows["row"][:] == [f"{file}, row {number}" for file in files for number in range(1, 5)]
 
 
 def test_a_data_set_on_disk_and_its_class_names(tmp_path, caplog):
@@ -105,7 +100,7 @@ def test_words_and_tags(tmp_path):
             rows_of([tmp_path / "bad.conll"], columns)
 
 
-def test_words_and_tags_in_other_columns_and_words_alone(tmp_path):
+def test_words_and_tags_in_other_columns_and_words_alone(tmp_path, caplog):
     lines = [
         "# sent_id = 1",
         "# text = Ada ran",
@@ -127,6 +122,13 @@ def test_words_and_tags_in_other_columns_and_words_alone(tmp_path):
     assert rows_of([tmp_path / "set", tmp_path / "set", tmp_path / "test.conll"], usual)["test"].to_dict() == {
         "text": [["Ada", "ran"], ["No"]]
     }
+    (tmp_path / "train.conll").write_text("# id 1\nAda B-PER\nran O\n")
+    caplog.set_level("INFO", "scratch_bert")
+    label_alone = find_columns("token-classification", TaskArguments(model_name_or_path="x", label_column="2"))
+    splits = rows_of([tmp_path / "train.conll", tmp_path / "train.conll", tmp_path / "test.conll"], label_alone)
+    assert splits["train"][0] == {"text": ["Ada", "ran"], "label": ["B-PER", "O"]}
+    assert splits["test"]["text"][:] == [["Ada", "ran"], ["No"]]
+    assert "train.conll: left out 1 comments, such as '# id 1'" in caplog.text
     with pytest.raises(ValueError, match="line 1 has 1 fields: there is none to take for 2, 4"):
         rows_of([tmp_path / "set", tmp_path / "set", tmp_path / "test.conll"], columns)
     args.text_column = "0"
@@ -150,6 +152,11 @@ def test_squad_in_its_own_form_and_flat(tmp_path):
     ]
     for name in ("own.json.gz", "flat.json", "flat.jsonl"):
         assert rows_of([tmp_path / name, tmp_path / name], columns)["train"].to_list() == expected, name
+    del question["answers"]
+    article["paragraphs"][0]["qas"] = [question]
+    (tmp_path / "test.json").write_text(json.dumps({"data": [article]}))
+    test = rows_of([tmp_path / "own.json.gz", tmp_path / "own.json.gz", tmp_path / "test.json"], columns)["test"]
+    assert test.to_list() == [{**expected[0], "label": None}]
 
 
 GLUE_FILES = {
@@ -171,6 +178,25 @@ def test_files_of_glue(task, tmp_path):
     (tmp_path / "train.tsv").write_text(content, encoding="utf-8")
     columns = find_columns(task, TaskArguments(model_name_or_path="x"))
     assert rows_of([tmp_path / "train.tsv"] * 2, columns)["train"].to_dict() == expected
+
+
+def test_a_column_of_glue_by_its_own_name(tmp_path):
+    (tmp_path / "train.tsv").write_text("sentence1\tsentence2\tlabel1\tgold_label\nA\tB\tneutral\tentailment\n")
+    columns = find_columns("mnli", TaskArguments(model_name_or_path="x", label_column="label1"))
+    expected = {"text": ["A"], "text_pair": ["B"], "label": ["neutral"]}
+    assert rows_of([tmp_path / "train.tsv"] * 2, columns)["train"].to_dict() == expected
+    args = TaskArguments(
+        model_name_or_path="x", text_column="sentence2", text_pair_column="sentence1", label_column="gold_label"
+    )
+    expected = {"text": ["B"], "text_pair": ["A"], "label": ["entailment"]}
+    assert rows_of([tmp_path / "train.tsv"] * 2, find_columns("mnli", args))["train"].to_dict() == expected
+
+
+def test_files_whose_columns_do_not_go_together(tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\nx,1\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "x", "label": 1}\n')
+    with pytest.raises(ValueError, match="a.csv, .*b.jsonl differ in the types of their columns"):
+        load_splits(PLAIN, {"train": [str(tmp_path / "a.csv"), str(tmp_path / "b.jsonl")]})
 
 
 def test_cola_in_another_form_and_tables_with_odd_columns(tmp_path):

@@ -89,8 +89,27 @@ def test_the_best_checkpoint_is_that_of_the_first_metric_asked_for(tokenizer):
     metrics = ("matthews_correlation", "accuracy")
     assert make(SequenceClassification, tokenizer, splits, metrics=metrics).best_metric == "matthews_correlation"
     assert make(SequenceClassification, tokenizer, splits, best_metric="loss").best_metric == "loss"
-    with pytest.raises(ValueError, match="There is no figure 'acuracy'"):
+    message = "no figure 'acuracy' .*: name one with --metric_for_best_model, of loss, accuracy, f1"
+    with pytest.raises(ValueError, match=message):
         make(SequenceClassification, tokenizer, splits, best_metric="acuracy")
+    with pytest.raises(ValueError, match="The metric f1 does not suit these labels: .* Choose others .* f1_macro"):
+        make(SequenceClassification, tokenizer, splits_of(text=TEXTS, label=["a", "b", "c"]), metrics=["f1"])
+
+
+def test_a_rare_label_may_be_held_out(tokenizer):
+    texts, labels = [str(number) for number in range(20)], [*"ab" * 9, "a", "rare"]
+    for seed in range(20):
+        task = make(
+            SequenceClassification,
+            tokenizer,
+            {"train": Dataset.from_dict({"text": texts, "label": labels})},
+            seed=seed,
+        )
+        assert task.names == ["a", "b", "rare"]
+        assert [len(task.features[split]) for split in ("train", "validation")] == [18, 2]
+        if 2 in task.references["validation"]:
+            return
+    raise AssertionError("no seed has held it out")
 
 
 def test_several_labels_in_one_text(tokenizer):
@@ -100,6 +119,9 @@ def test_several_labels_in_one_text(tokenizer):
     predictions = task.decode("train", np.array([[1.0, -1.0], [-1.0, -1.0], [2.0, 1.0]]))
     assert [task.describe(one) for one in predictions] == [["a"], [], ["a", "b"]]
     assert task.figures("train", predictions)["accuracy"] == pytest.approx(1 / 3)
+    assert make(SequenceClassification, tokenizer, splits_of(text=TEXTS, label=[None, ["a"], ["b", "a"]])).references[
+        "train"
+    ] == [[0, 0], [1, 0], [1, 1]]
 
 
 def test_names_of_glue_and_their_ids(tokenizer):

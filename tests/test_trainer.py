@@ -143,6 +143,10 @@ def test_find_checkpoint(small_corpus, tokenizer, tmp_path):
     assert find("last") == find(True) == find(newest, tmp_path / "other") == newest
     with pytest.raises(ValueError, match="run is not empty.*--resume_from_checkpoint"):
         find()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes").touch()
+    with pytest.raises(ValueError, match="full is not empty"):
+        find(newest, tmp_path / "full")
     with pytest.raises(ValueError, match="checkpoint-7"):
         find(str(tmp_path / "run" / "checkpoint-7"))
 
@@ -152,7 +156,7 @@ def test_find_checkpoint(small_corpus, tokenizer, tmp_path):
         content = (damaged / name).read_bytes()
         (damaged / name).write_bytes(content[: len(content) // 2])
         with pytest.raises(ValueError, match=f"damaged cannot be resumed from: {name} is missing or cut short"):
-            find(str(damaged))
+            find(str(damaged), tmp_path / "other")
         shutil.rmtree(damaged)
 
 
