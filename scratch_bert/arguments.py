@@ -48,7 +48,6 @@ WITHOUT_EFFECT = {
     "prepared_data": _OF_TEXT + _OF_ROWS + _OF_TRAINED_TOKENIZERS,
     "streaming": ("static_pairs", "validation_share"),
     "train_file": ("dataset_config",),
-    "validation_file": ("validation_share",),
     "tokenizer_name_or_path": _OF_TRAINED_TOKENIZERS,
 }
 
@@ -380,7 +379,7 @@ class FinetuningArguments(CommonArguments):
     num_train_epochs: float = option(3, "Passes over the training rows.")
     eval_strategy: str = option("epoch", "When to evaluate: no, steps or epoch.")
     save_strategy: str = option("epoch", "When to save a checkpoint: no, steps or epoch.")
-    save_total_limit: int | None = option(1, "Checkpoints to keep; the last and the best stay in any case.")
+    save_total_limit: int | None = option(2, "Checkpoints to keep; the best stays in any case.")
     logging_steps: float = option(50, "Steps between log lines.")
     load_best_model_at_end: bool = option(True, "Go back to the best checkpoint after training.")
     metric_for_best_model: str | None = option(None, "Which figure is to be best; without it, the task's main one.")

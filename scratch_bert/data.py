@@ -163,7 +163,13 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenize
     files = {split: directory / f"{split}.parquet" for split in ("train", "validation")}
     if not files["train"].is_file():
         raise FileNotFoundError(f"{directory} holds no train.parquet, as inspect_data.py --output_dir writes it.")
-    tokenizer = tokenizer or load_tokenizer(str(directory))
+    own = load_tokenizer(str(directory))
+    if tokenizer and tokenizer.get_vocab() != own.get_vocab():
+        raise ValueError(
+            f"The rows in {directory} were made with another vocabulary: make them anew with inspect_data.py "
+            "--tokenizer_name_or_path and the model's tokenizer."
+        )
+    tokenizer = tokenizer or own
     rows = {
         split: PreparedRows(
             datasets.Dataset.from_parquet(escape(str(file)), cache_dir=args.cache_dir), tokenizer, seed

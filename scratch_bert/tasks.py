@@ -66,7 +66,15 @@ class Task:
             if split not in self.references:
                 raise ValueError(f"The rows for {split} have no labels: pass --label_column.")
         # What the metrics compute, and whether they can, is known before hours of training.
-        known = ["loss", *self.figures("validation", self.right_predictions("validation"))]
+        known = ["loss"]
+        for name in self._metrics:
+            try:
+                known += self.figures("validation", self.right_predictions("validation"), [name])
+            except (ValueError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    f"The metric {name} does not suit these labels: {error} Choose others with --metrics, of "
+                    f"{', '.join(METRICS)}."
+                ) from None
         if self.best_metric not in known:
             raise ValueError(
                 f"There is no figure {self.best_metric!r} to choose the best checkpoint by: name one with "
@@ -109,16 +117,11 @@ class Task:
     def collator(self):
         return self.collator_class(self.tokenizer)
 
-    def figures(self, split: str, predictions: list) -> dict[str, float]:
-        result: dict[str, float] = {}
-        for name, metric in self._metrics.items():
-            try:
-                result |= metric(*self.for_metric(name, predictions, self.references[split]))
-            except ValueError as error:
-                raise ValueError(
-                    f"The metric {name} does not suit these labels: {error} Choose others with --metrics, of "
-                    f"{', '.join(METRICS)}."
-                ) from None
+    def figures(self, split: str, predictions: list, metrics: Sequence[str] = ()) -> dict[str, float]:
+        """Those of all metrics, or of the named ones."""
+        references, result = self.references[split], {}
+        for name in metrics or self._metrics:
+            result |= self._metrics[name](*self.for_metric(name, predictions, references))
         return result
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:

@@ -159,7 +159,7 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
             f"There is no checkpoint to resume from in {checkpoint or output_dir}. Start a new run without "
             "--resume_from_checkpoint."
         )
-    goes_on = checkpoint and Path(checkpoint).resolve().is_relative_to(output_dir.resolve())
+    goes_on = checkpoint and Path(checkpoint).absolute().parent.resolve() == output_dir.resolve()
     if not goes_on and args.should_save and output_dir.exists() and any(output_dir.iterdir()):
         raise ValueError(
             f"The output directory {output_dir} is not empty. Pass --resume_from_checkpoint to continue the run in it, or "

@@ -1,14 +1,15 @@
 #!/usr/bin/env python
 """Evaluate pretrained models on text: masked words and next sentences, beside baselines.
 
-The options of the text are those of pretrain.py, and mean the same: without --validation_file, documents are held out by
---seed. --validation_file alone evaluates on all of it. Rows and masks follow from the text, the tokenizer and the seed:
+The options of the text are those of pretrain.py, but for its tokenizer's, as each model brings one, and --streaming:
+without --validation_file, documents are held out by --seed. --validation_file alone evaluates on all of it. Rows and masks follow from the text, the tokenizer and the seed:
 models with the same tokenizer are compared on the same masked tokens."""
 
 import inspect
 import json
 import logging
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -41,11 +42,8 @@ def load_rows(data_args: DataArguments, args: EvaluationArguments) -> Pretrainin
     """The rows to evaluate on, made with the tokenizer of all the models."""
     first, *others = args.model_name_or_path
     tokenizer = load_tokenizer(first, trust_remote_code=args.trust_remote_code)
-    for name in [*others, data_args.prepared_data]:
-        if (
-            name
-            and load_tokenizer(name, trust_remote_code=args.trust_remote_code).get_vocab() != tokenizer.get_vocab()
-        ):
+    for name in others:
+        if load_tokenizer(name, trust_remote_code=args.trust_remote_code).get_vocab() != tokenizer.get_vocab():
             raise ValueError(
                 f"{first} and {name} have different vocabularies, and figures by token do not compare: evaluate each in a "
                 "run of its own."
@@ -64,9 +62,10 @@ def load_model(name: str, trust_remote_code: bool, with_pairs: bool = False) -> 
     """The checkpoint's model in fp32, and whether it has a next-sentence head, which is looked for `with_pairs`. Raises
     `ValueError` if it has no head for masked words."""
     if with_pairs:
-        model, missing = open_checkpoint(AutoModelForPreTraining, name, trust_remote_code=trust_remote_code)
-        if not missing and "next_sentence_label" in inspect.signature(model.forward).parameters:
-            return model, True
+        with suppress(ValueError):  # an architecture without such a class
+            model, missing = open_checkpoint(AutoModelForPreTraining, name, trust_remote_code=trust_remote_code)
+            if not missing and "next_sentence_label" in inspect.signature(model.forward).parameters:
+                return model, True
     model, missing = open_checkpoint(AutoModelForMaskedLM, name, trust_remote_code=trust_remote_code)
     if missing:
         raise ValueError(f"{name} has no head for masked words: {', '.join(missing)} are missing.")

@@ -37,7 +37,7 @@ def build_trainer(
     with one_line_errors(stopped="Stopped before training."):
         if not args.greater_is_better_told:
             args.greater_is_better = GREATER_IS_BETTER.get(task.best_metric)
-        if args.greater_is_better is None:
+        if args.greater_is_better is None and (args.load_best_model_at_end or task_args.early_stopping_patience):
             raise ValueError(
                 f"Say with --greater_is_better true or false whether a greater {task.best_metric} is better."
             )

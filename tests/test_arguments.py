@@ -60,7 +60,7 @@ def test_a_file_gives_what_the_same_flags_give_and_flags_win(tmp_path):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_recipes_are_options_that_make_a_model(recipe):
-    model_args, data_args, args = parse(str(recipe), "--train_file", "a.txt")
+    model_args, data_args, args = parse(str(recipe), "--train_file", "a.txt", "--validation_file", "b.txt")
     config = ScratchBertConfig.from_preset(model_args.preset, **model_args.config_overrides)
     assert int(data_args.max_seq_length) <= config.max_position_embeddings and args.max_steps > args.warmup_steps
 

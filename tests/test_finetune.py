@@ -226,6 +226,31 @@ def test_random_weights(saved, tokenizer, files, tmp_path, monkeypatch):
     assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.2
 
 
+def test_a_foreign_metric_must_say_which_way_is_better(saved, files, tmp_path, monkeypatch):
+    (tmp_path / "wrong.py").write_text(
+        "import datasets\nimport evaluate\n"
+        "class Wrong(evaluate.Metric):\n"
+        "    def _info(self):\n"
+        "        ints = {name: datasets.Value('int64') for name in ('predictions', 'references')}\n"
+        "        return evaluate.MetricInfo('', '', features=datasets.Features(ints))\n"
+        "    def _compute(self, predictions, references):\n"
+        "        return {'errors': sum(a != b for a, b in zip(predictions, references))}\n"
+    )
+    options = [*with_files(files), "--metrics", tmp_path / "wrong.py", "--trust_remote_code", "--num_train_epochs", 4]
+    with pytest.raises(SystemExit, match="name one with --metric_for_best_model, of loss, errors"):
+        finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    options += ["--metric_for_best_model", "errors"]
+    with pytest.raises(SystemExit, match="Say with --greater_is_better true or false whether a greater errors"):
+        finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    options += ["--greater_is_better", "false"]
+    metrics = finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
+    state = json.loads(
+        max((tmp_path / "run").glob("checkpoint-*/trainer_state.json"), key=os.path.getmtime).read_text()
+    )
+    counts = [entry["eval_errors"] for entry in state["log_history"] if "eval_errors" in entry]
+    assert metrics["eval_errors"] == min(counts) < max(counts)
+
+
 def test_words(saved, tmp_path, monkeypatch):
     sentences = "".join(f"the O\n{word} {tag}\nis O\n\n" for word, tag in (("object", "B-X"), ("class", "O"))) * 60
     (tmp_path / "train.conll").write_text(sentences)

@@ -5,7 +5,7 @@ import evaluate
 import numpy as np
 import pytest
 
-from scratch_bert.task_metrics import METRICS, load_metric
+from scratch_bert.task_metrics import GREATER_IS_BETTER, METRICS, load_metric
 
 
 def test_figures_of_classes_are_those_of_their_formulas():
@@ -72,6 +72,14 @@ def test_other_metrics_come_from_evaluate(tmp_path):
     assert load_metric(str(tmp_path / "share.py"))([1, 0, 1, 1], [0, 0, 0, 0]) == {"share": 0.75}
     with pytest.raises(ValueError, match="no metric 'acuracy'.*accuracy"):
         load_metric("acuracy")
+
+
+def test_each_figure_says_whether_more_of_it_is_better():
+    labels, rows, texts = [0, 1, 1], [["O", "B-X"]], (["a"], [["a"]])
+    examples = {"seqeval": (rows, rows), "squad": texts}
+    for name in METRICS:
+        assert set(load_metric(name)(*examples.get(name, (labels, labels)))) <= set(GREATER_IS_BETTER)
+    assert {name for name, greater in GREATER_IS_BETTER.items() if not greater} == {"loss", "mse"}
 
 
 IN_EVALUATE = {

@@ -94,6 +94,9 @@ def test_the_best_checkpoint_is_that_of_the_first_metric_asked_for(tokenizer):
         make(SequenceClassification, tokenizer, splits, best_metric="acuracy")
     with pytest.raises(ValueError, match="The metric f1 does not suit these labels: .* Choose others .* f1_macro"):
         make(SequenceClassification, tokenizer, splits_of(text=TEXTS, label=["a", "b", "c"]), metrics=["f1"])
+    for metric in ("seqeval", "squad"):
+        with pytest.raises(ValueError, match=f"The metric {metric} does not suit these labels"):
+            make(SequenceClassification, tokenizer, splits, metrics=[metric])
 
 
 def test_a_rare_label_may_be_held_out(tokenizer):

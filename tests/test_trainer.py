@@ -147,6 +147,8 @@ def test_find_checkpoint(small_corpus, tokenizer, tmp_path):
     (tmp_path / "full/notes").touch()
     with pytest.raises(ValueError, match="full is not empty"):
         find(newest, tmp_path / "full")
+    (tmp_path / "full/checkpoint-2").symlink_to(newest)
+    assert find("last", tmp_path / "full") == str(tmp_path / "full/checkpoint-2")
     with pytest.raises(ValueError, match="checkpoint-7"):
         find(str(tmp_path / "run" / "checkpoint-7"))
 
