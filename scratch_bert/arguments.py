@@ -27,6 +27,13 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return field(default=default, metadata={"help": help, **metadata})
 
 
+def refuse(arguments: Any, names: Iterable[str], where: str) -> None:
+    """Raise `ValueError` for an option of these that has another value than its default."""
+    for name in names:
+        if getattr(arguments, name) != arguments.__dataclass_fields__[name].default:
+            raise ValueError(f"{name} has no effect {where}: leave it out.")
+
+
 @dataclass
 class ModelArguments:
     preset: str = option("tiny", "Size of the model, as published for BERT.", choices=list(PRESETS))
@@ -136,7 +143,7 @@ class DataArguments:
             raise ValueError("streaming needs a train_file or a dataset_name.")
         for source, without_effect in WITHOUT_EFFECT.items():
             if getattr(self, source):
-                self.refuse(without_effect, f"with {source}")
+                refuse(self, without_effect, f"with {source}")
         if not re.fullmatch(r"\d+|auto:0*([1-9]\d?|100)", self.max_seq_length):
             raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {self.max_seq_length}.")
         if not 0 < self.mlm_probability <= 1:
@@ -147,12 +154,6 @@ class DataArguments:
             raise ValueError("sentence_splitter must not be empty.")
         if self.vocab_size is None:
             self.vocab_size = 30522 if sources else 2048
-
-    def refuse(self, names: Iterable[str], where: str) -> None:
-        """Raise `ValueError` for an option of these that is given."""
-        for name in names:
-            if getattr(self, name) != self.__dataclass_fields__[name].default:
-                raise ValueError(f"{name} has no effect {where}: leave it out.")
 
     @property
     def percentile(self) -> int | None:
@@ -238,10 +239,9 @@ class EvaluationDataArguments(DataArguments):
     """The text to evaluate on: `validation_file` alone is all of it."""
 
     def __post_init__(self):
-        self.refuse(
-            ("tokenizer_name_or_path", *_OF_TRAINED_TOKENIZERS), "in an evaluation, which takes the models' tokenizer"
-        )
-        self.refuse(("streaming",), "in an evaluation, which is of the same rows each time")
+        of_tokenizers = ("tokenizer_name_or_path", *_OF_TRAINED_TOKENIZERS)
+        refuse(self, of_tokenizers, "in an evaluation, which takes the models' tokenizer")
+        refuse(self, ["streaming"], "in an evaluation, which is of the same rows each time")
         super().__post_init__()
         if self.validation_file and not (self.train_file or self.dataset_name):
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
@@ -348,10 +348,10 @@ class TaskArguments:
             raise ValueError("Give train_file or dataset_name, not both.")
         if (self.validation_file or self.test_file) and not self.train_file:
             raise ValueError("validation_file and test_file go with a train_file.")
-        if self.dataset_config and not self.dataset_name:
-            raise ValueError("dataset_config has no effect without a dataset_name: leave it out.")
-        if self.validation_file and self.validation_share != TaskArguments.validation_share:
-            raise ValueError("validation_share has no effect with validation_file: leave it out.")
+        if not self.dataset_name:
+            refuse(self, ["dataset_config"], "without a dataset_name")
+        if self.validation_file:
+            refuse(self, ["validation_share"], "with validation_file")
         if not 0 < self.validation_share < 1:
             raise ValueError(f"validation_share must be greater than 0 and less than 1, got {self.validation_share}.")
         for name, least in (

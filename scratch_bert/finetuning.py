@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedModel
 
-from .arguments import TaskArguments
+from .arguments import TaskArguments, refuse
 from .checkpoints import convert_config, open_checkpoint
 from .glue import GLUE
 from .labelled_data import Columns, load_splits
@@ -45,8 +45,8 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
     for option, of in OPTIONS.items():
         if of is task_class and not glue:
             options[option] = getattr(args, option)
-        elif getattr(args, option) != getattr(TaskArguments, option):
-            raise ValueError(f"{option} has no effect with {name}: leave it out.")
+        else:
+            refuse(args, [option], f"with {name}")
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"
         options = {"problem_type": problem_type, "label_names": glue.labels}

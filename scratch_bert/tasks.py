@@ -66,10 +66,10 @@ class Task:
             if split not in self.references:
                 raise ValueError(f"The rows for {split} have no labels: pass --label_column.")
         # What the metrics compute, and whether they can, is known before hours of training.
-        known = ["loss"]
+        known, right = ["loss"], self.right_predictions("validation")
         for name in self._metrics:
             try:
-                known += self.figures("validation", self.right_predictions("validation"), [name])
+                known += self._figures_of(name, "validation", right)
             except (ValueError, TypeError, AttributeError) as error:
                 raise ValueError(
                     f"The metric {name} does not suit these labels: {error} Choose others with --metrics, of "
@@ -117,12 +117,14 @@ class Task:
     def collator(self):
         return self.collator_class(self.tokenizer)
 
-    def figures(self, split: str, predictions: list, metrics: Sequence[str] = ()) -> dict[str, float]:
-        """Those of all metrics, or of the named ones."""
-        references, result = self.references[split], {}
-        for name in metrics or self._metrics:
-            result |= self._metrics[name](*self.for_metric(name, predictions, references))
+    def figures(self, split: str, predictions: list) -> dict[str, float]:
+        result: dict[str, float] = {}
+        for name in self._metrics:
+            result |= self._figures_of(name, split, predictions)
         return result
+
+    def _figures_of(self, metric: str, split: str, predictions: list) -> dict[str, float]:
+        return self._metrics[metric](*self.for_metric(metric, predictions, self.references[split]))
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         """Predictions and references as the metric of this name takes them."""

@@ -2,8 +2,9 @@
 """Evaluate pretrained models on text: masked words and next sentences, beside baselines.
 
 The options of the text are those of pretrain.py, but for its tokenizer's, as each model brings one, and --streaming:
-without --validation_file, documents are held out by --seed. --validation_file alone evaluates on all of it. Rows and masks follow from the text, the tokenizer and the seed:
-models with the same tokenizer are compared on the same masked tokens."""
+without --validation_file, documents are held out by --seed. --validation_file alone evaluates on all of it. Rows and
+masks follow from the text, the tokenizer and the seed: models with the same tokenizer are compared on the same masked
+tokens."""
 
 import inspect
 import json

@@ -113,10 +113,11 @@ def run_seeds(
 
 def summarize(results: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Mean and standard deviation, of a sample, of each figure."""
-    names = set.intersection(*map(set, results.values()))  # a resumed run may have other test rows
-    figures = {
-        name: [result[name] for result in results.values()] for name in next(iter(results.values())) if name in names
-    }
+    first, *others = results.values()
+    shared = [
+        name for name in first if all(name in other for other in others)
+    ]  # a resumed run may have other test rows
+    figures = {name: [result[name] for result in results.values()] for name in shared}
     return {
         "mean": {name: statistics.mean(values) for name, values in figures.items()},
         "std": {name: statistics.stdev(values) if len(values) > 1 else 0.0 for name, values in figures.items()},

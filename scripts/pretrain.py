@@ -98,7 +98,6 @@ def main() -> None:
     with one_line_errors(stopped="Stopped before training."):
         checkpoint = find_checkpoint(args)
         trainer, data = build_trainer(model_args, data_args, args, checkpoint)
-
     try:
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
     except TextError as error:  # in the midst of a stream; a worker puts its traceback before the message

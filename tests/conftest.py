@@ -177,3 +177,17 @@ def make_batch(auto_class: str, rows: int = 4, length: int = 20, seed: int = 0) 
     else:
         inputs = {k: v.view(rows, 3, length) for k, v in make_inputs(3 * rows, length, seed).items()}
     return {**inputs, **make_labels(auto_class, inputs, seed=seed)}
+
+
+def write_metric(file, figures):
+    """A metric as `evaluate` loads it, whose dict of figures is the given expression of predictions and references."""
+    file.write_text(
+        "import datasets\nimport evaluate\n"
+        "class Own(evaluate.Metric):\n"
+        "    def _info(self):\n"
+        "        ints = {name: datasets.Value('int64') for name in ('predictions', 'references')}\n"
+        "        return evaluate.MetricInfo('', '', features=datasets.Features(ints))\n"
+        "    def _compute(self, predictions, references):\n"
+        f"        return {figures}\n"
+    )
+    return file

@@ -12,7 +12,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from safetensors.torch import load_file
 from transformers import BertConfig, BertForMaskedLM, pipeline
 
-from conftest import SCRIPTS, SMALL, run_script
+from conftest import SCRIPTS, SMALL, run_script, write_metric
 from scratch_bert.checkpoints import convert_checkpoint
 
 
@@ -227,16 +227,8 @@ def test_random_weights(saved, tokenizer, files, tmp_path, monkeypatch):
 
 
 def test_a_foreign_metric_must_say_which_way_is_better(saved, files, tmp_path, monkeypatch):
-    (tmp_path / "wrong.py").write_text(
-        "import datasets\nimport evaluate\n"
-        "class Wrong(evaluate.Metric):\n"
-        "    def _info(self):\n"
-        "        ints = {name: datasets.Value('int64') for name in ('predictions', 'references')}\n"
-        "        return evaluate.MetricInfo('', '', features=datasets.Features(ints))\n"
-        "    def _compute(self, predictions, references):\n"
-        "        return {'errors': sum(a != b for a, b in zip(predictions, references))}\n"
-    )
-    options = [*with_files(files), "--metrics", tmp_path / "wrong.py", "--trust_remote_code", "--num_train_epochs", 4]
+    metric = write_metric(tmp_path / "wrong.py", "{'errors': sum(a != b for a, b in zip(predictions, references))}")
+    options = [*with_files(files), "--metrics", metric, "--trust_remote_code", "--num_train_epochs", 4]
     with pytest.raises(SystemExit, match="name one with --metric_for_best_model, of loss, errors"):
         finetune(monkeypatch, "sequence-classification", saved, tmp_path / "run", *options)
     options += ["--metric_for_best_model", "errors"]

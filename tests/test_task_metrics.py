@@ -5,6 +5,7 @@ import evaluate
 import numpy as np
 import pytest
 
+from conftest import write_metric
 from scratch_bert.task_metrics import GREATER_IS_BETTER, METRICS, load_metric
 
 
@@ -60,16 +61,8 @@ def test_answers(answer, rights, exact_match, f1):
 
 
 def test_other_metrics_come_from_evaluate(tmp_path):
-    (tmp_path / "share.py").write_text(
-        "import datasets\nimport evaluate\n"
-        "class Share(evaluate.Metric):\n"
-        "    def _info(self):\n"
-        "        ints = {name: datasets.Value('int64') for name in ('predictions', 'references')}\n"
-        "        return evaluate.MetricInfo('', '', features=datasets.Features(ints))\n"
-        "    def _compute(self, predictions, references):\n"
-        "        return {'share': sum(predictions) / len(references), 'list': predictions}\n"
-    )
-    assert load_metric(str(tmp_path / "share.py"))([1, 0, 1, 1], [0, 0, 0, 0]) == {"share": 0.75}
+    metric = write_metric(tmp_path / "share.py", "{'share': sum(predictions) / len(references), 'list': predictions}")
+    assert load_metric(str(metric))([1, 0, 1, 1], [0, 0, 0, 0]) == {"share": 0.75}
     with pytest.raises(ValueError, match="no metric 'acuracy'.*accuracy"):
         load_metric("acuracy")
 
