@@ -19,8 +19,8 @@ $(INSTALLED): pyproject.toml constraints.txt
 pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model has learnt
 	.venv/bin/python scripts/pretrain.py $(ARGS) --output_dir $(OUTPUT_DIR)
 
-test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other clients
-	.venv/bin/python -m pytest -m "not slow and not clients" $(ARGS)
+test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries
+	.venv/bin/python -m pytest -m "not slow and not integrations" $(ARGS)
 
 check: $(INSTALLED) ## Check format and style
 	.venv/bin/ruff format --check .

@@ -5,8 +5,8 @@ Importing the package registers the config and every model with their Auto class
 
 import transformers
 
-from .configuration_scratch_bert import ScratchBertConfig
-from .modeling_scratch_bert import (
+from .model.configuration_scratch_bert import ScratchBertConfig
+from .model.modeling_scratch_bert import (
     AUTO_MODELS,
     ScratchBertForMaskedLM,
     ScratchBertForMultipleChoice,

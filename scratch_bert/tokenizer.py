@@ -11,9 +11,8 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .corpus import UNKNOWN
 
-
+UNKNOWN = "[UNK]"  # in a text: a word that the corpus itself does not tell
 TOKENIZER_TYPES = ("wordpiece", "wordlevel")
 
 

@@ -8,11 +8,8 @@ from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 
-from scratch_bert.checkpoints import CONFIGS, convert_checkpoint
-from scratch_bert.model_card import write_conversion_card
-
-
-MODEL_CARD = Path(__file__).resolve().parent.parent / "model_card.md"
+from scratch_bert.hub.conversion import CONFIGS, convert_checkpoint
+from scratch_bert.hub.model_card import write_conversion_card
 
 
 def main() -> None:
@@ -28,7 +25,7 @@ def main() -> None:
     args = parser.parse_args()
     write_card = None
     if args.to == "scratch_bert":
-        write_card = partial(write_conversion_card, template=MODEL_CARD, source=args.source, revision=args.revision)
+        write_card = partial(write_conversion_card, source=args.source, revision=args.revision)
     try:
         conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision, write_card)
     except (ImportError, OSError, ValueError, StrictDataclassError) as error:

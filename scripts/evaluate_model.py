@@ -23,16 +23,11 @@ from transformers import (
     TrainingArguments,
 )
 
-from scratch_bert.arguments import (
-    DataArguments,
-    EvaluationArguments,
-    EvaluationDataArguments,
-    one_line_errors,
-    parse_arguments,
-)
-from scratch_bert.checkpoints import open_checkpoint
-from scratch_bert.data import PretrainingData, build_collator, load_data
-from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
+from scratch_bert.cli import one_line_errors, parse_arguments
+from scratch_bert.hub.conversion import open_checkpoint
+from scratch_bert.pretraining.arguments import DataArguments, EvaluationArguments, EvaluationDataArguments
+from scratch_bert.pretraining.load import PretrainingData, build_collator, load_data
+from scratch_bert.pretraining.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
 from scratch_bert.tokenizer import load_tokenizer
 
 

@@ -16,22 +16,24 @@ from pathlib import Path
 from transformers import set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
-from scratch_bert.arguments import FinetuningArguments, TaskArguments, one_line_errors, parse_arguments
-from scratch_bert.finetuning import TASKS, load_model, load_task
-from scratch_bert.model_card import write_finetuning_card
-from scratch_bert.task_metrics import GREATER_IS_BETTER
-from scratch_bert.tasks import Task
-from scratch_bert.trainer import TIMINGS, InterruptibleTrainer, PatienceCallback, find_checkpoint
+from scratch_bert.cli import one_line_errors, parse_arguments
+from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
+from scratch_bert.finetuning.load import TASKS, load_model, load_task
+from scratch_bert.finetuning.metrics import GREATER_IS_BETTER
+from scratch_bert.finetuning.model_card import write_finetuning_card
+from scratch_bert.finetuning.task import Task
+from scratch_bert.training.callbacks import PatienceCallback
+from scratch_bert.training.resume import find_checkpoint
+from scratch_bert.training.trainer import TIMINGS, ScratchBertTrainer
 
 
 logger = logging.getLogger("scratch_bert")
-MODEL_CARD = Path(__file__).resolve().parent.parent / "model_card.md"
 METRICS = "metrics.json"
 
 
 def build_trainer(
     task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments
-) -> InterruptibleTrainer:
+) -> ScratchBertTrainer:
     set_seed(args.seed)
     args.metric_for_best_model = task.best_metric
     with one_line_errors(stopped="Stopped before training."):
@@ -43,7 +45,7 @@ def build_trainer(
             )
         model = load_model(task, task_args)
     patience = task_args.early_stopping_patience
-    return InterruptibleTrainer(
+    return ScratchBertTrainer(
         model=model,
         args=args,
         data_collator=task.collator(),
@@ -52,13 +54,11 @@ def build_trainer(
         processing_class=task.tokenizer,
         compute_metrics=task.compute_metrics,
         callbacks=[PatienceCallback(patience)] if patience else None,
-        write_card=partial(
-            write_finetuning_card, template=MODEL_CARD, task_name=task_name, task=task, task_args=task_args
-        ),
+        write_card=partial(write_finetuning_card, task_name=task_name, task=task, task_args=task_args),
     )
 
 
-def run(task: Task, trainer: InterruptibleTrainer, checkpoint: str | None) -> dict[str, float]:
+def run(task: Task, trainer: ScratchBertTrainer, checkpoint: str | None) -> dict[str, float]:
     """Train, predict, save. The figures, which go to a file as well."""
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
     if trainer.interrupted:
@@ -77,7 +77,7 @@ def run(task: Task, trainer: InterruptibleTrainer, checkpoint: str | None) -> di
             metrics |= outcome.metrics | {f"{prefix}_{name}": value for name, value in figures.items()}
         if trainer.is_world_process_zero():
             task.write_predictions(split, predictions, output_dir)
-    trainer.state.log_history.append({"step": trainer.state.global_step, **metrics})  # for the card
+    trainer.results = metrics
     # A push that fails, a disk that is full.
     with one_line_errors((OSError,), stopped="Stopped while the model was being saved."):
         trainer.save_model()
@@ -88,7 +88,7 @@ def run(task: Task, trainer: InterruptibleTrainer, checkpoint: str | None) -> di
 
 def run_seeds(
     seeds: list[int],
-    build: Callable[[FinetuningArguments], InterruptibleTrainer],
+    build: Callable[[FinetuningArguments], ScratchBertTrainer],
     task: Task,
     args: FinetuningArguments,
 ) -> dict[str, dict[str, float]]:

@@ -13,17 +13,11 @@ from pathlib import Path
 import datasets
 from transformers import set_seed
 
-from scratch_bert.arguments import (
-    DataArguments,
-    ModelArguments,
-    PretrainingArguments,
-    one_line_errors,
-    option,
-    parse_arguments,
-)
-from scratch_bert.data import PretrainingData, build_collator, load_data
-from scratch_bert.inspection import describe_row, describe_statistics, row_statistics
-from scratch_bert.rows import SentencePairDataset
+from scratch_bert.cli import one_line_errors, option, parse_arguments
+from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from scratch_bert.pretraining.dataset import SentencePairDataset
+from scratch_bert.pretraining.inspection import describe_row, describe_statistics, row_statistics
+from scratch_bert.pretraining.load import PretrainingData, build_collator, load_data
 
 
 @dataclass

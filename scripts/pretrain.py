@@ -12,24 +12,19 @@ from pathlib import Path
 from transformers import set_seed
 
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
-from scratch_bert.arguments import (
-    DataArguments,
-    ModelArguments,
-    PretrainingArguments,
-    one_line_errors,
-    parse_arguments,
-)
-from scratch_bert.corpus import TextError
-from scratch_bert.data import PretrainingData, build_collator, load_data
-from scratch_bert.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
-from scratch_bert.model_card import write_pretraining_card
-from scratch_bert.predictions import describe_predictions
+from scratch_bert.cli import one_line_errors, parse_arguments
+from scratch_bert.files import TextError
+from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from scratch_bert.pretraining.load import PretrainingData, build_collator, load_data
+from scratch_bert.pretraining.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
+from scratch_bert.pretraining.model_card import write_pretraining_card
+from scratch_bert.pretraining.predictions import describe_predictions
+from scratch_bert.pretraining.trainer import PreTrainingTrainer
 from scratch_bert.tokenizer import load_tokenizer, vocabulary_size
-from scratch_bert.trainer import PreTrainingTrainer, check_same_architecture, find_checkpoint
+from scratch_bert.training.resume import check_same_architecture, find_checkpoint
 
 
 logger = logging.getLogger("scratch_bert")
-MODEL_CARD = Path(__file__).resolve().parent.parent / "model_card.md"
 
 
 def build_trainer(
@@ -84,7 +79,7 @@ def build_trainer(
         processing_class=data.tokenizer,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.per_row,
-        write_card=partial(write_pretraining_card, template=MODEL_CARD, data_args=data_args, data=data),
+        write_card=partial(write_pretraining_card, data_args=data_args, data=data),
     )
     return trainer, data
 

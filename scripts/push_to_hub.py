@@ -12,7 +12,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from scratch_bert.publishing import make_branch, public_files, publish
+from scratch_bert.hub.publishing import make_branch, public_files, publish
 
 
 def main() -> None:

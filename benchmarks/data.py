@@ -1,0 +1,165 @@
+#!/usr/bin/env python
+"""Measure how fast text becomes training rows, and in how much memory, on text given as to scripts/pretrain.py.
+
+Speeds are medians. Encoding is compared with the tokenizers library alone, in turns; memory is what a process takes
+beyond its start, without the pages of files that it maps, which the system can drop at any time."""
+
+import json
+import multiprocessing
+import statistics
+import tempfile
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoTokenizer
+
+from scratch_bert.cli import one_line_errors, option, parse_arguments
+from scratch_bert.pretraining.arguments import DataArguments
+from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.corpus import TokenizedCorpus
+from scratch_bert.pretraining.dataset import SentencePairDataset
+from scratch_bert.pretraining.load import text_sources, trained_tokenizer
+from scratch_bert.pretraining.pairs import build_rows
+from scratch_bert.pretraining.text import TextSource
+
+
+BATCH_SIZE = 32
+
+
+@dataclass
+class BenchmarkArguments:
+    repeats: int = option(5, "How often to measure each speed.")
+    memory_megabytes: list[int] | None = option(
+        None, "Sizes of text to measure the memory for, as in 20 500; the text is repeated to make them up."
+    )
+    json: bool = option(False, "Print the figures as JSON, and nothing else.")
+
+
+def timed(function, *arguments) -> tuple[float, Any]:
+    """Seconds that it takes, and what it returns."""
+    start = time.perf_counter()
+    result = function(*arguments)
+    return time.perf_counter() - start, result
+
+
+def encode(tokenizer, sentences: list[str]) -> None:
+    tokenizer.backend_tokenizer.encode_batch(sentences, add_special_tokens=False)
+
+
+def build_epoch(corpus: TokenizedCorpus, max_seq_length: int) -> None:
+    for block in corpus.blocks():
+        build_rows(block, max_seq_length, 0.1, np.random.default_rng(0), "nsp")
+
+
+def fetch_epoch(dataset: SentencePairDataset, collator: PreTrainingCollator) -> None:
+    order = np.random.default_rng(0).permutation(len(dataset)).tolist()
+    for start in range(0, len(order), BATCH_SIZE):
+        collator([dataset[index] for index in order[start : start + BATCH_SIZE]])
+
+
+def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: int) -> dict[str, float]:
+    """Tokens per second of each stage of the way from text to batches."""
+    sentences = [sentence for document in source.documents() for sentence in document]
+    collator, threads = PreTrainingCollator(tokenizer), torch.get_num_threads()
+    encoding, corpus_building, row_building, batches = [], [], [], []
+    for _ in range(repeats):
+        encoding.append(timed(encode, tokenizer, sentences)[0])
+        with tempfile.TemporaryDirectory() as directory:
+            seconds, corpus = timed(TokenizedCorpus.from_source, source, tokenizer, directory)
+            corpus_building.append(seconds)
+            row_building.append(timed(build_epoch, corpus, max_seq_length)[0])
+            dataset = SentencePairDataset(corpus, tokenizer, max_seq_length)
+            torch.set_num_threads(1)  # as in a worker
+            batches.append(dataset.lengths().sum() / timed(fetch_epoch, dataset, collator)[0])
+            torch.set_num_threads(threads)
+    tokens = corpus.num_tokens
+    return {
+        "tokens": tokens,
+        "encode_batch": tokens / statistics.median(encoding),
+        "text_to_token_ids": tokens / statistics.median(corpus_building),
+        "ratio_to_encode_batch": statistics.median(np.divide(encoding, corpus_building).tolist()),
+        "rows_of_an_epoch": tokens / statistics.median(row_building),
+        "fetch_and_collate": statistics.median(batches),
+    }
+
+
+def peak_memory(source: TextSource, tokenizer_directory: str, max_seq_length: int) -> float:
+    """MiB above the start of this process, at the highest, on the way from text to an epoch's rows and 1,000 batches."""
+    peak = start = anonymous_memory()
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not done.wait(0.005):
+            peak = max(peak, anonymous_memory())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_directory)
+    with tempfile.TemporaryDirectory() as directory:
+        corpus = TokenizedCorpus.from_source(source, tokenizer, directory)
+        dataset = SentencePairDataset(corpus, tokenizer, max_seq_length)
+        collator = PreTrainingCollator(tokenizer)
+        rng = np.random.default_rng(0)
+        for _ in range(1000):
+            collator([dataset[index] for index in rng.integers(len(dataset), size=BATCH_SIZE).tolist()])
+    done.set()
+    watcher.join()
+    return (peak - start) / 1024
+
+
+def anonymous_memory() -> int:
+    """KiB of this process' memory that is no file's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
+
+
+def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes: int) -> float:
+    """`peak_memory` in a fresh process, for the source's shards taken again and again until they make up the size."""
+    shards, size = [], 0
+    sizes = [sum(len(text.encode()) for text in source.with_shards([shard])) for shard in source.shards]
+    for shard, bytes_in_shard in cycle(zip(source.shards, sizes, strict=True)):
+        shards.append(shard)
+        size += bytes_in_shard
+        if size >= megabytes * 1e6:
+            break
+    with tempfile.TemporaryDirectory() as directory:
+        tokenizer.save_pretrained(directory)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            return pool.submit(peak_memory, source.with_shards(shards), directory, max_seq_length).result()
+
+
+def main() -> None:
+    data_args, args = parse_arguments(DataArguments, BenchmarkArguments, description=__doc__)
+    with one_line_errors():
+        source, _ = text_sources(data_args)
+        tokenizer = trained_tokenizer(data_args, source)
+        max_seq_length = int(data_args.max_seq_length)
+        figures = measure_speeds(source, tokenizer, max_seq_length, args.repeats)
+        for megabytes in args.memory_megabytes or []:
+            figures[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, max_seq_length, megabytes)
+    if args.json:
+        print(json.dumps(figures, indent=2))
+        return
+    names = {
+        "tokens": "tokens of the text",
+        "encode_batch": "tokenizers' encode_batch, tokens/s",
+        "text_to_token_ids": "text to token ids on disk, tokens/s",
+        "ratio_to_encode_batch": "  ratio of the two",
+        "rows_of_an_epoch": "rows of an epoch, tokens/s",
+        "fetch_and_collate": "row fetch and collate, tokens/s",
+    }
+    for key, value in figures.items():
+        name = names.get(key) or f"peak memory for {key.split('_')[2]} MB of text, MiB"
+        print(f"{name:<44}{value:>14,.2f}" if value < 100 else f"{name:<44}{value:>14,.0f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,420 @@
+#!/usr/bin/env python
+"""Measure the speed and the memory of scratch_bert beside transformers' BERT: same weights, same batches, in turns.
+
+A training step is forward, backward and fused AdamW for both pretraining objectives, with the dropout of the presets
+and 15% of the tokens to predict. Speeds are medians of --repeats steps and count real tokens, no padding. The share
+of the matrix peak (MFU) counts the products that the objectives need, three times in training (one forward, two
+backward), over the best speed at which this machine multiplies matrices in that precision. Memory is the peak of a
+process of its own, less what it had before the model was built; on a GPU, that of its allocator."""
+
+import json
+import multiprocessing
+import platform
+import re
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+import transformers
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    BertModel,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
+from scratch_bert.cli import option, parse_arguments
+from scratch_bert.model.configuration_scratch_bert import PRESETS
+from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.dataset import PreparedRows
+from scratch_bert.tokenizer import load_tokenizer
+
+
+MASK_ID, FIRST_WORD = 103, 1000  # as in BERT's own vocabulary, of which the random rows take their ids
+SIDES = ("transformers", "scratch_bert")
+WARM_UP = 2
+
+
+@dataclass
+class BenchmarkArguments:
+    preset: str = option("tiny", "Size of the model.", choices=list(PRESETS))
+    mode: str = option(
+        "train",
+        "train: training steps. trainer: the same under transformers' Trainer. inference: the encoder alone, without "
+        "gradients, where rows are texts.",
+        choices=["train", "trainer", "inference"],
+    )
+    length: int = option(128, "Longest row in tokens.")
+    fill: float = option(
+        1.0,
+        "Mean length of the rows as a share of the longest. Below 1, lengths are spread evenly about this mean, as "
+        "widely as they can; 0 draws them from a log-normal of median 48, cut at 8 and at --length.",
+    )
+    prepared_data: str | None = option(
+        None, "Take rows from a directory that inspect_data.py --output_dir has written, instead of random ones."
+    )
+    batch_size: int = option(32, "Rows in a batch.")
+    precision: str = option("bf16", "bf16: autocast. fp32: no autocast.", choices=["bf16", "fp32"])
+    attention: str = option("sdpa", "Attention implementation of both sides.")
+    compile: bool = option(False, "Compile both models with torch.compile.")
+    device: str = option("auto", "auto: a GPU if there is one.", choices=["auto", "cpu", "cuda"])
+    repeats: int = option(8, "Steps to time on each side, after a warm-up.")
+    suite: bool = option(
+        False, "Run the cases of the table in docs/performance.md: those of --mode trainer, or all others."
+    )
+    profile: bool = option(False, "Show instead what a step's time goes to, on the CPU.")
+    json: bool = option(False, "Print the figures as JSON, and nothing else.")
+
+    def __post_init__(self):
+        if not 0 <= self.fill <= 1:
+            raise ValueError(f"fill must be between 0 and 1, got {self.fill}.")
+        if self.device == "auto":
+            self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        if self.mode == "trainer" and self.device == "cuda" and torch.cuda.device_count() > 1:
+            raise ValueError("Trainer would use all GPUs: choose one with CUDA_VISIBLE_DEVICES.")
+
+
+def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
+    """The cases of docs/performance.md: those of the mode `trainer`, or all others."""
+    batch_sizes = {"tiny": 64, "mini": 64, "base": 32}
+    models = [("bf16", "tiny"), ("bf16", "mini"), ("bf16", "base"), ("fp32", "mini")]
+    if args.mode == "trainer":
+        models = [("bf16", "mini"), ("bf16", "base")]
+    else:
+        args = replace(args, mode="train")
+    cases = [
+        replace(args, precision=precision, preset=preset, fill=fill, batch_size=batch_sizes[preset])
+        for precision, preset in models
+        for fill in (1.0, 0.5)
+    ]
+    if args.mode == "train":
+        inference = replace(args, preset="base", mode="inference", length=512, fill=0.0, batch_size=32)
+        cases += [replace(inference, precision=precision) for precision in ("bf16", "fp32")]
+    return cases
+
+
+# ------------------------------------------------------------------------------------------------------- the rows
+
+
+def row_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarray:
+    """Tokens of each row of a batch: (B,) int64."""
+    if args.fill == 0:
+        lengths = rng.lognormal(np.log(48), 1.0, args.batch_size)
+        return np.clip(lengths, 8, args.length).astype(np.int64)
+    spread = min(args.fill, 1 - args.fill) * args.length
+    low, high = round(args.fill * args.length - spread), round(args.fill * args.length + spread)
+    return rng.integers(max(low, 4), high, args.batch_size, endpoint=True)
+
+
+def random_batch(args: BenchmarkArguments, seed: int) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    lengths = row_lengths(args, rng)
+    shape = (args.batch_size, int(lengths.max()))  # (B, S)
+    attention_mask = np.arange(shape[1]) < lengths[:, None]
+    ids = rng.integers(FIRST_WORD, ScratchBertConfig.vocab_size, shape) * attention_mask
+    batch = {
+        "input_ids": ids,
+        "attention_mask": attention_mask.astype(np.int64),
+        "token_type_ids": ((np.arange(shape[1]) >= lengths[:, None] // 2) & attention_mask).astype(np.int64),
+    }
+    if args.mode != "inference":
+        masked = (rng.random(shape) < 0.15) & attention_mask
+        batch["labels"] = np.where(masked, ids, -100)
+        ids[masked] = MASK_ID
+        batch["next_sentence_label"] = rng.integers(0, 2, args.batch_size)
+    return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+
+def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
+    """A batch for each step, on the CPU: the warm-up's first."""
+    count = WARM_UP + args.repeats
+    if args.prepared_data is None:
+        return [random_batch(args, seed) for seed in range(count)]
+    tokenizer = load_tokenizer(args.prepared_data)
+    with tempfile.TemporaryDirectory() as cache:
+        rows = PreparedRows(
+            datasets.Dataset.from_parquet(f"{args.prepared_data}/train.parquet", cache_dir=cache), tokenizer
+        )
+        order = np.random.default_rng(0).permutation(len(rows)).tolist() * (count * args.batch_size // len(rows) + 1)
+        examples = [rows[index] for index in order[: count * args.batch_size]]
+    collator = PreTrainingCollator(tokenizer)
+    batches = [
+        collator(examples[start : start + args.batch_size]) for start in range(0, len(examples), args.batch_size)
+    ]
+    if args.mode == "inference":
+        return [{name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")} for batch in batches]
+    if "next_sentence_label" not in batches[0]:
+        raise ValueError(
+            "The prepared rows have no next_sentence_label, without which transformers' BERT has no loss."
+        )
+    return batches
+
+
+# ------------------------------------------------------------------------------------------------------ the sides
+
+
+def build_model(side: str, args: BenchmarkArguments) -> torch.nn.Module:
+    """Ours, or transformers' with our weights; the same ones each time."""
+    torch.manual_seed(0)
+    config = ScratchBertConfig.from_preset(args.preset, attn_implementation=args.attention)
+    config.max_position_embeddings = max(args.length, config.max_position_embeddings)
+    inference = args.mode == "inference"
+    model = (ScratchBertModel if inference else ScratchBertForPreTraining)(config)
+    if side == "transformers":
+        fields = {name: value for name, value in config.to_dict().items() if name in BertConfig().to_dict()}
+        theirs = BertConfig(**fields | {"model_type": "bert"}, attn_implementation=args.attention)
+        weights = model.state_dict()
+        model = (BertModel if inference else BertForPreTraining)(theirs)
+        model.load_state_dict(weights)
+    return model.train(not inference)
+
+
+class Side:
+    """A model with its optimizer, ready to take a step."""
+
+    def __init__(self, name: str, args: BenchmarkArguments):
+        self.args, self.device = args, torch.device(args.device)
+        self.model = build_model(name, args).to(self.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
+        self.run = torch.compile(self.model) if args.compile else self.model
+
+    def step(self, batch: dict[str, torch.Tensor]) -> float:
+        """Seconds that it takes, from a batch in the CPU's memory to new weights or to embeddings."""
+        start = time.perf_counter()
+        batch = {name: values.to(self.device, non_blocking=True) for name, values in batch.items()}
+        bf16 = torch.autocast(self.device.type, torch.bfloat16) if self.args.precision == "bf16" else nullcontext()
+        with torch.set_grad_enabled(self.args.mode != "inference"), bf16:
+            outputs = self.run(**batch)
+        if self.args.mode != "inference":
+            outputs.loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+
+def time_steps(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
+    """Seconds of each step after the warm-up, of both sides in turns."""
+    sides = {name: Side(name, args) for name in SIDES}
+    seconds = {name: [] for name in SIDES}
+    for number, batch in enumerate(batches):
+        for name in SIDES if number % 2 else reversed(SIDES):
+            elapsed = sides[name].step(batch)
+            if number >= WARM_UP:
+                seconds[name].append(elapsed)
+    return seconds
+
+
+class StepTimes(TrainerCallback):
+    def __init__(self):
+        self.ends = []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.ends.append(time.perf_counter())
+
+
+def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
+    """Seconds of each step after the warm-up, of one side after the other, under Trainer."""
+    seconds = {}
+    for name in SIDES:
+        times = StepTimes()
+        with tempfile.TemporaryDirectory() as directory:
+            arguments = TrainingArguments(
+                directory,
+                per_device_train_batch_size=1,  # of batches
+                max_steps=len(batches),
+                bf16=args.precision == "bf16",
+                use_cpu=args.device == "cpu",
+                torch_compile=args.compile,
+                save_strategy="no",
+                logging_strategy="no",
+                train_sampling_strategy="sequential",
+                dataloader_pin_memory=args.device != "cpu",
+                disable_tqdm=True,
+            )
+            model = build_model(name, args)
+            trainer = Trainer(model, arguments, lambda rows: rows[0], train_dataset=batches, callbacks=[times])
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        seconds[name] = np.diff(times.ends[WARM_UP - 1 :]).tolist()
+    return seconds
+
+
+# -------------------------------------------------------------------------------------------- what the time goes to
+
+
+KINDS = {
+    "matrix products": r"mm$|scaled_dot_product|linear",
+    "random numbers, dropout": r"bernoulli|random_|dropout|::ge$",
+    "softmax, cross entropy": r"softmax|nll|exp_?$|log|(?i:cross_?entropy)",
+    "norms, activations": r"layer_norm|gelu|tanh",
+    "sums, products of elements": r"::(mul|add|sub|div|neg|sum)_?$",
+    "copies, conversions, memory": r"copy|fill|zero|empty|index|gather|scatter|embedding|cat$|clone|masked",
+    "optimizer": r"adamw|Optimizer",
+}
+OTHER = "views, autograd, Python"
+
+
+def time_shares(name: str, args: BenchmarkArguments) -> dict[str, float]:
+    """The shares of a step's time that the kinds of operation take."""
+    side, batches = Side(name, args), make_batches(args)
+    for batch in batches[:WARM_UP]:
+        side.step(batch)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        seconds = sum(side.step(batch) for batch in batches[WARM_UP:])
+    shares = dict.fromkeys(KINDS, 0.0)
+    for event in profile.key_averages():
+        kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, event.key)), None)
+        if kind is not None:
+            shares[kind] += event.self_cpu_time_total / 1e6 / seconds
+    return shares | {OTHER: 1 - sum(shares.values())}
+
+
+def profile_table(args: BenchmarkArguments) -> str:
+    shares = {name: time_shares(name, args) for name in SIDES}
+    lines = [f"| {args.preset}, {args.precision} | " + " | ".join(SIDES) + " |", "| --- | ---: | ---: |"]
+    lines += [
+        f"| {kind} | " + " | ".join(f"{shares[name][kind]:.0%}" for name in SIDES) + " |" for kind in shares[SIDES[0]]
+    ]
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------- what it is held against
+
+
+def useful_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> float:
+    """Floating-point operations of the matrix products that a batch needs: real tokens, labelled positions."""
+    config = ScratchBertConfig.from_preset(args.preset)
+    hidden, forward = config.hidden_size, config.intermediate_size
+    lengths = batch["attention_mask"].sum(1).double()
+    layer = (4 * hidden**2 + 2 * hidden * forward) * lengths.sum() + 2 * hidden * (lengths**2).sum()
+    products = config.num_hidden_layers * layer + len(lengths) * hidden**2  # the pooler
+    if args.mode != "inference":
+        products += batch["labels"].ne(-100).sum() * (hidden**2 + hidden * config.vocab_size)
+        products *= 3
+    return 2 * float(products)
+
+
+def matrix_peak(device: str, precision: str) -> float:
+    """The best speed, in FLOP/s, among products of square matrices and of the shapes that BERT-base has."""
+    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    sizes = (1024, 2048, 4096) + ((8192,) if device == "cuda" else ())
+    best = 0.0
+    for rows, inner, columns in [*((size,) * 3 for size in sizes), (4096, 768, 3072), (4096, 3072, 768)]:
+        left = torch.randn(rows, inner, dtype=dtype, device=device)
+        right = torch.randn(columns, inner, dtype=dtype, device=device)
+        for _ in range(8):
+            synchronize()
+            start = time.perf_counter()
+            torch.nn.functional.linear(left, right)
+            synchronize()
+            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
+    return best
+
+
+def resident_peak() -> int:
+    """The most bytes of memory that this process has had. Linux only."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
+
+
+def peak_memory(name: str, args: BenchmarkArguments) -> int:
+    """Bytes that building a model and three steps take at their peak. To be called in a process of its own."""
+    batches = make_batches(replace(args, repeats=1))
+    before = resident_peak()
+    side = Side(name, args)
+    for batch in batches:
+        side.step(batch)
+    return resident_peak() - before if args.device == "cpu" else torch.cuda.max_memory_allocated()
+
+
+# ---------------------------------------------------------------------------------------------------- the figures
+
+
+def measure(args: BenchmarkArguments, peak: float) -> dict:
+    batches = make_batches(args)
+    seconds = (time_trainer if args.mode == "trainer" else time_steps)(args, batches)
+    timed = batches[WARM_UP:]
+    tokens = [int(batch["attention_mask"].sum()) for batch in timed]
+    flops = [useful_flops(args, batch) for batch in timed]
+    result = asdict(args) | {
+        "mean_row_tokens": statistics.mean(tokens) / args.batch_size,
+        "matrix_peak_gflops": peak / 1e9,
+    }
+    for name in SIDES:
+        result[name] = {
+            "step_ms": 1000 * statistics.median(seconds[name]),
+            "rows_per_second": args.batch_size / statistics.median(seconds[name]),
+            "tokens_per_second": statistics.median(np.divide(tokens, seconds[name])),
+            "mfu": statistics.median(np.divide(flops, seconds[name])) / peak,
+        }
+        if args.mode != "trainer":
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+                result[name]["peak_memory_mib"] = pool.submit(peak_memory, name, args).result() / 2**20
+    result["ratio"] = result["scratch_bert"]["tokens_per_second"] / result["transformers"]["tokens_per_second"]
+    return result
+
+
+HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s | MFU | MiB | ratio |"
+
+
+def table_row(result: dict) -> str:
+    rows = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
+    rows = (
+        f"prepared rows of {result['mean_row_tokens']:.0f}"
+        if result["prepared_data"]
+        else f"{rows} rows of {result['length']}"
+    )
+    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {rows}"
+    cells = [case + ", compiled" * result["compile"]]
+    for name in SIDES:
+        side = result[name]
+        memory = f"{side['peak_memory_mib']:,.0f}" if "peak_memory_mib" in side else ""
+        cells += [f"{side['tokens_per_second']:,.0f}", f"{side['mfu']:.2f}", memory]
+    return " | ".join(["", *cells, f"{result['ratio']:.2f}", ""]).strip()
+
+
+def main() -> None:
+    (args,) = parse_arguments(BenchmarkArguments, description=__doc__)
+    transformers.utils.logging.set_verbosity_error()
+    if args.profile:
+        print(profile_table(args))
+        return
+    cases = suite(args) if args.suite else [args]
+    device = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
+    peaks = {precision: matrix_peak(args.device, precision) for precision in {case.precision for case in cases}}
+    if not args.json:
+        print(
+            f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}, transformers {transformers.__version__}"
+        )
+        for precision, peak in peaks.items():
+            print(f"Matrix peak in {precision}: {peak / 1e9:,.0f} GFLOP/s")
+        print(HEADER, "| --- " + "| ---: " * 7 + "|", sep="\n")
+    results = []
+    for case in cases:
+        try:
+            results.append(measure(case, peaks[case.precision]))
+        except (OSError, ValueError) as error:
+            sys.exit(f"error: {error}")
+        if not args.json:
+            print(table_row(results[-1]), flush=True)
+    if args.json:
+        print(json.dumps(results if args.suite else results[0], indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Readers of files and data sets that pretraining and fine-tuning share."""
+
+import csv
+import gzip
+import logging
+import zlib
+from collections.abc import Iterable, Iterator
+from glob import escape, glob
+from pathlib import Path
+
+import datasets
+
+
+logger = logging.getLogger("scratch_bert")
+
+TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # → datasets' loader
+
+
+def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TABLES)) -> list[Path]:
+    """The files that `paths` name: each a file, a glob, or a directory, which stands for the files of `types` below it,
+    gzipped or not. Sorted within each path, and each file once.
+
+    Raises `FileNotFoundError` for a path or glob that names nothing.
+    """
+    files: dict[Path, None] = {}
+    for path in map(Path, paths):
+        matches = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
+        if not matches:
+            raise FileNotFoundError(f"There is no file or directory {path}.")
+        for match in matches:
+            files |= dict.fromkeys(_files_below(match, types) if match.is_dir() else [match])
+    return list(files)
+
+
+def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
+    all_files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
+    files = [file for file in all_files if suffix(file) in types]
+    if not files:
+        raise FileNotFoundError(f"The directory {directory} holds no file of type {', '.join(types)} or .gz.")
+    if len(files) < len(all_files):
+        others = ", ".join(sorted({file.suffix or "none" for file in set(all_files) - set(files)}))
+        logger.warning(f"{directory}: left out {len(all_files) - len(files):,} files of other types ({others})")
+    return files
+
+
+def _is_gzipped(file: Path) -> bool:
+    return file.suffix.lower() == ".gz"
+
+
+def suffix(file: Path) -> str:
+    return (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
+
+
+class TextError(ValueError):
+    """Text that cannot be read as it should be."""
+
+
+def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, **options):
+    """A table as a data set, in which the values of `text_columns` are texts as they stand in a CSV or TSV file: "007"
+    and "NA", too. `options` are those of datasets' loader."""
+    if TABLES[suffix(file)] == "csv":
+        options |= {"converters": dict.fromkeys(text_columns, str), "keep_default_na": False}
+    if suffix(file) == ".tsv":
+        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
+    name = escape(str(file))  # datasets takes names for patterns
+    return datasets.load_dataset(TABLES[suffix(file)], data_files=name, split="train", streaming=streaming, **options)
+
+
+def open_dataset(
+    name: str, config: str | None, streaming: bool = False
+) -> datasets.DatasetDict | datasets.IterableDatasetDict:
+    """The splits of a data set of the Hub or of a local directory, one that `save_to_disk` has written among them."""
+    directory = Path(name)
+    if not any((directory / file).is_file() for file in ("state.json", "dataset_dict.json")):
+        try:
+            return datasets.load_dataset(name, config, streaming=streaming)
+        except datasets.exceptions.DatasetGenerationError as error:
+            raise TextError(f"The data set {name} cannot be read: {error.__cause__}") from None
+    saved = datasets.load_from_disk(directory)
+    return saved if isinstance(saved, datasets.DatasetDict) else datasets.DatasetDict({"train": saved})
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    number = 0
+    try:
+        with gzip.open(file) if _is_gzipped(file) else file.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                # -sig drops a byte-order mark.
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise TextError(
+            f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. Convert it first, "
+            f"for example with: iconv -f latin1 -t utf-8 {file} > new{suffix(file)}"
+        ) from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TextError(f"{file} cannot be unpacked after line {number}: {error}. Copy or download it anew.") from None

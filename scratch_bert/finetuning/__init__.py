@@ -1,0 +1,1 @@
+"""Fine-tuning: labelled files → dataset → task → trainer."""

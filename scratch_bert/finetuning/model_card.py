@@ -1,0 +1,66 @@
+"""The model card of a fine-tuned model."""
+
+from pathlib import Path
+
+from huggingface_hub import EvalResult
+
+from ..hub.model_card import PIPELINES, is_customized, write_card
+from ..training.model_card import model_name, training_context
+from ..training.trainer import TIMINGS, ScratchBertTrainer
+from .arguments import TaskArguments
+from .glue import GLUE
+from .task import Task
+
+
+def write_finetuning_card(
+    trainer: ScratchBertTrainer, directory: Path, task_name: str, task: Task, task_args: TaskArguments
+) -> None:
+    """Write README.md, and curves.png if matplotlib is installed, as far as the run has got.
+
+    A README.md without the line that marks what this function writes was changed by a user, and stays.
+    """
+    if is_customized(directory):
+        return
+    name, start = model_name(trainer), task_args.model_name_or_path
+    base_model = None if Path(start).exists() or task_args.random_weights else start
+    dataset = task_args.dataset_name or ("nyu-mll/glue" if task_name in GLUE and not task_args.train_file else None)
+    on_the_hub = dataset and not Path(dataset).exists()
+    source = dataset if on_the_hub else f"files for {task_name}"
+    results = {
+        key.removeprefix("eval_"): value
+        for key, value in trainer.latest_metrics().items()
+        if key.startswith("eval_") and not key.endswith(TIMINGS)
+    }
+    auto_class = task.auto_class.__name__
+    eval_results = [
+        EvalResult(
+            task_type=PIPELINES.get(auto_class, "multiple-choice"),
+            dataset_type=dataset if on_the_hub else "text",
+            dataset_name=source,
+            metric_type=key,
+            metric_value=round(value, 4),
+        )
+        for key, value in results.items()
+        if key != "loss"
+    ]
+    write_card(
+        directory,
+        model_name=name,
+        auto_class=auto_class,
+        config=trainer.model.config,
+        metadata={
+            "license": trainer.args.license,
+            "base_model": base_model,
+            "datasets": [dataset] if on_the_hub else None,
+            "model_name": name.split("/")[-1],
+            "eval_results": eval_results or None,
+        },
+        task=task_name,
+        base_model=base_model or ("" if task_args.random_weights else "a local pretrained model"),
+        source=source,
+        counts={split: len(rows) for split, rows in task.splits.items()},
+        labels=list(task.model_options.get("id2label", {}).values()),
+        results=results,
+        max_seq_length=task.max_seq_length,
+        **training_context(trainer, directory, {"loss": ["loss", "eval_loss"]}),
+    )

@@ -1,0 +1,1 @@
+"""Publishing, model cards, and conversion from and to transformers' BERT."""

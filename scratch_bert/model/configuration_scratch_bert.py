@@ -1,0 +1,165 @@
+"""The configuration of a scratch_bert model, its presets and the map of its Auto classes.
+
+This file, `modeling_scratch_bert.py` and `operations_scratch_bert.py` travel with every checkpoint, so they import
+nothing but torch, transformers and huggingface_hub, which transformers itself stands on.
+"""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import PreTrainedConfig
+
+
+# Every Auto class that opens a checkpoint, and the class it finds there. Written into each saved config.
+AUTO_MAP = {
+    "AutoConfig": "configuration_scratch_bert.ScratchBertConfig",
+    "AutoModel": "modeling_scratch_bert.ScratchBertModel",
+    "AutoModelForPreTraining": "modeling_scratch_bert.ScratchBertForPreTraining",
+    "AutoModelForMaskedLM": "modeling_scratch_bert.ScratchBertForMaskedLM",
+    "AutoModelForNextSentencePrediction": "modeling_scratch_bert.ScratchBertForNextSentencePrediction",
+    "AutoModelForSequenceClassification": "modeling_scratch_bert.ScratchBertForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_scratch_bert.ScratchBertForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_scratch_bert.ScratchBertForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_scratch_bert.ScratchBertForMultipleChoice",
+}
+
+# The sizes of the published checkpoints: base and large from the BERT paper (section 3), the rest from
+# "Well-Read Students Learn Better" (Turc et al., 2019), table 1.
+_PRESETS = {  # layers, hidden, heads; feed-forward is 4 × hidden
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+PRESETS = {
+    name: {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+    }
+    for name, (layers, hidden, heads) in _PRESETS.items()
+}
+POSITION_EMBEDDING_TYPES = ("absolute", "sinusoidal")
+
+# What other modules need to know of the fields below; a new field goes into the lists that it belongs to.
+# These decide which weights a model has: a run is resumed only with the same values.
+ARCHITECTURE_FIELDS = (
+    *PRESETS["tiny"],
+    "vocab_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "head_dim",
+    "position_embedding_type",
+    "norm_first",
+)
+# Options that `BertConfig` does not support, and the value at which the model is a plain BERT.
+BERT_VALUES = {"norm_first": False, "position_embedding_type": "absolute", "head_dim": None}
+# These choose how the same outputs are computed: no conversion carries them over.
+COMPUTE_FIELDS = ("sparse_prediction", "unpad_inputs")
+
+
+@strict
+class ScratchBertConfig(PreTrainedConfig):
+    """Shape and regularisation of a scratch_bert model. Defaults are those of BERT-base (Devlin et al., 2019).
+
+    The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
+    `use_cache`), plus `position_embedding_type`, `norm_first`, `head_dim`, `sparse_prediction` and `unpad_inputs`. A
+    wrong type, an impossible value or two values that contradict each other raise a `StrictDataclassError` that names
+    the field and what is allowed.
+    """
+
+    model_type = "scratch_bert"
+    # The two parts of a pretraining loss are scalars: Trainer must not collect them as predictions.
+    keys_to_ignore_at_inference = ["mlm_loss", "nsp_loss"]
+
+    vocab_size: int = 30522
+    """Number of token ids; ids run from 0 to vocab_size - 1."""
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    head_dim: int | None = None
+    """Size of one attention head; None means hidden_size / num_attention_heads."""
+    intermediate_size: int = 3072
+    """Width of the feed-forward layer."""
+    hidden_act: str = "gelu"
+    """Activation of the feed-forward layer and of the MLM head: any name in transformers' `ACT2FN`."""
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    classifier_dropout: float | int | None = None
+    """Dropout before a task's classifier; None means hidden_dropout_prob."""
+    max_position_embeddings: int = 512
+    """Longest sequence in tokens, special tokens included."""
+    position_embedding_type: str = "absolute"
+    """`absolute`: learned, as in BERT. `sinusoidal`: fixed, as in "Attention Is All You Need", section 3.5."""
+    type_vocab_size: int = 2
+    """Number of segment ids."""
+    norm_first: bool = False
+    """LayerNorm before each sub-layer with one more after the last layer, instead of BERT's after each sub-layer."""
+    initializer_range: float | int = 0.02
+    """Standard deviation of the initial weights (before truncation at two deviations)."""
+    layer_norm_eps: float | int = 1e-12
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    tie_word_embeddings: bool = True
+    """Share the word embeddings with the MLM head's output projection."""
+    sparse_prediction: bool = True
+    """In training with labels, compute the MLM head at the labelled positions alone: logits are then (M, V)."""
+    unpad_inputs: bool = True
+    """Leave padding out of the computation where shapes need not be static; results keep their padded shapes."""
+
+    def __post_init__(self, **kwargs: Any):
+        # Always the whole map, whichever class is saved and wherever the config was read from (the Hub's client
+        # prefixes the entries it reads with the repository's name, which a copy must not point back to).
+        kwargs["auto_map"] = dict(AUTO_MAP)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any) -> "ScratchBertConfig":
+        """A config of one of Google's sizes: tiny, mini, small, medium, base or large.
+
+        `overrides` are any other config fields, and win over the preset's. Raises `ValueError` for an unknown name.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[name], **overrides})
+
+    def validate_architecture(self):
+        """Values that no model can be built from. Run by `@strict` at construction and before a save."""
+        counts = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
+        counts += ["max_position_embeddings", "type_vocab_size"] + (["head_dim"] if self.head_dim is not None else [])
+        for field in counts:
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be 1 or more, got {getattr(self, field)}.")
+        for field in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            if not 0 <= (getattr(self, field) or 0) < 1:
+                raise ValueError(f"{field} must be at least 0 and less than 1, got {getattr(self, field)}.")
+        for field in ("initializer_range", "layer_norm_eps"):
+            if not getattr(self, field) > 0:
+                raise ValueError(f"{field} must be greater than 0, got {getattr(self, field)}.")
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of num_attention_heads "
+                f"({self.num_attention_heads}), or head_dim must be set."
+            )
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}; got {self.hidden_act!r}.")
+        if self.position_embedding_type not in POSITION_EMBEDDING_TYPES:
+            raise ValueError(
+                f"position_embedding_type must be one of {', '.join(POSITION_EMBEDDING_TYPES)}; "
+                f"got {self.position_embedding_type!r}."
+            )
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id must be None or from 0 to vocab_size - 1 ({self.vocab_size - 1}), "
+                f"got {self.pad_token_id}."
+            )
+        if getattr(self, "is_decoder", False) or getattr(self, "add_cross_attention", False):
+            raise ValueError("is_decoder and add_cross_attention must be False: scratch_bert is an encoder only.")
+
+
+ScratchBertConfig.register_for_auto_class()

@@ -1,0 +1,83 @@
+"""The model card of a pretraining run."""
+
+from pathlib import Path
+
+from huggingface_hub import EvalResult
+
+from ..hub.model_card import TAGS, is_customized, write_card
+from ..training.model_card import model_name, training_context
+from .arguments import DataArguments
+from .load import PretrainingData
+from .trainer import PreTrainingTrainer
+
+
+def write_pretraining_card(
+    trainer: PreTrainingTrainer, directory: Path, data_args: DataArguments, data: PretrainingData
+) -> None:
+    """Write README.md, and curves.png if matplotlib is installed, as far as the run has got.
+
+    A README.md without the line that marks what this function writes was changed by a user, and stays.
+    """
+    if is_customized(directory):
+        return
+    name, objective, metrics = model_name(trainer), data.sentence_objective, trainer.latest_metrics()
+    eval_steps = [entry["step"] for entry in trainer.state.log_history if "eval_mlm_loss" in entry]
+    on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
+    builtin = not (data_args.train_file or data_args.dataset_name or data_args.prepared_data)
+    source = data_args.dataset_name if on_the_hub else _source(data_args)
+    eval_source = "validation text" if data_args.validation_file else "text held out from training"
+    losses = {"MLM loss (nats)": ["loss" if objective == "none" else "mlm_loss", "eval_mlm_loss"]}
+    if objective != "none":
+        losses[f"{objective.upper()} loss (nats)"] = ["nsp_loss", "eval_nsp_loss"]
+    write_card(
+        directory,
+        model_name=name,
+        auto_class="AutoModelForMaskedLM" if objective == "none" else "AutoModelForPreTraining",
+        config=trainer.model.config,
+        metadata={
+            "tags": TAGS + ["next-sentence-prediction"] * (objective == "nsp"),
+            "license": trainer.args.license,
+            "language": data_args.language or ("en" if builtin else None),
+            "datasets": [data_args.dataset_name] if on_the_hub else None,
+            "metrics": ["perplexity", "accuracy"] if "eval_mlm_loss" in metrics else None,
+            "model_name": name.split("/")[-1],
+            "eval_results": _eval_results(metrics, f"{eval_source}: {source}", objective) or None,
+        },
+        objective=objective,
+        source=source,
+        data=data,
+        data_args=data_args,
+        examples=0 if data_args.streaming else len(data.train_dataset),
+        eval_source=eval_source,
+        eval_step=eval_steps[-1] if eval_steps else None,
+        eval_examples=len(trainer.eval_dataset) if trainer.eval_dataset else 0,
+        **training_context(trainer, directory, losses),
+    )
+
+
+def _source(data_args: DataArguments) -> str:
+    if data_args.dataset_name:
+        return "a local data set"
+    if data_args.prepared_data:
+        return "prepared examples"
+    return "text files" if data_args.train_file else "Python's built-in help texts"
+
+
+def _eval_results(metrics: dict[str, float], dataset: str, objective: str) -> list[EvalResult]:
+    names = {"perplexity": "eval_mlm_perplexity", "accuracy": "eval_mlm_accuracy"}
+    tasks = [("fill-mask", "Masked language modelling", metric, names[metric]) for metric in names]
+    if objective != "none":
+        task = "Next-sentence prediction" if objective == "nsp" else "Sentence-order prediction"
+        tasks.append(("text-classification", task, "accuracy", "eval_nsp_accuracy"))
+    return [
+        EvalResult(
+            task_type=task_type,
+            task_name=task_name,
+            dataset_type="text",
+            dataset_name=dataset,
+            metric_type=metric,
+            metric_value=round(metrics[key], 4),
+        )
+        for task_type, task_name, metric, key in tasks
+        if key in metrics
+    ]

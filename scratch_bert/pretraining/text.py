@@ -1,0 +1,254 @@
+"""Text in any form in, documents of paragraphs and sentences out."""
+
+import hashlib
+import html
+import logging
+import marshal
+import pydoc_data.topics
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from importlib import metadata
+from itertools import chain, islice, tee
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+import sentencex
+
+from ..files import TABLES, TextError, open_table, read_lines, suffix
+from ..tokenizer import UNKNOWN
+
+
+logger = logging.getLogger("scratch_bert")
+
+MAX_LINES = 10_000  # a paragraph of more lines comes in parts, so that memory holds them
+
+# ------------------------------------------------------------------------------------------------- formats of text
+
+
+class TextFormat(NamedTuple):
+    """How text parts into documents. `read` takes the lines of one file, or of one row of a table, and yields their
+    paragraphs, and `None` where a document ends. A file or row ends its last document in any case."""
+
+    description: str
+    read: Callable[[Iterable[str]], Iterator[str | None]]
+    rows_are_lines: bool = False  # the rows of a table are the lines of one text that holds many documents
+
+
+def _end_at_blank_lines(lines: Iterable[str]) -> Iterator[str | None]:
+    paragraph: list[str] = []
+    for line in chain(lines, [""]):
+        blank = not line.strip()
+        if not blank:
+            paragraph.append(line)
+        if paragraph and (blank or len(paragraph) == MAX_LINES):
+            yield "\n".join(paragraph)
+            paragraph = []
+        if blank:
+            yield None
+
+
+def _one_document(lines: Iterable[str]) -> Iterator[str]:
+    return (paragraph for paragraph in _end_at_blank_lines(lines) if paragraph is not None)
+
+
+_WIKITEXT_HEADING = re.compile(r" ((?:= )+)(.+?)(?: =)+ ?$")
+_WIKITEXT_JOINED = re.compile(r" @([-,.])@ ")
+
+
+def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
+    before, here, after = tee(chain([""], lines, [""]), 3)
+    for previous, line, following in zip(before, islice(here, 1, None), islice(after, 2, None), strict=False):
+        heading = _WIKITEXT_HEADING.match(line)
+        # Blank lines around it tell a title from a table's " = Wins ; L = ".
+        if heading and heading[1] == "= " and not previous.strip() and not following.strip():
+            yield None
+        text = heading[2] if heading else line
+        if text.strip():
+            yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNKNOWN)
+
+
+_GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
+_GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
+
+
+def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
+    lines = iter(lines)
+    head = list(islice(lines, 1000))
+    starts = [number for number, line in enumerate(head, 1) if _GUTENBERG_START.match(line)]
+    text = chain(head[starts[0] if starts else 0 :], lines)
+    for paragraph in _one_document(text):
+        end = _GUTENBERG_END.search(paragraph)
+        yield " ".join(paragraph[: end.start() if end else None].split("\n"))
+        if end:
+            return
+
+
+_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
+
+
+def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
+    return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
+
+
+# To add a format, add a line: `FORMATS["mine"] = TextFormat("…", read_mine)`.
+FORMATS = {
+    "blank_line": TextFormat("a blank line ends a document", _end_at_blank_lines),
+    "file": TextFormat("a file, or a row of a table, is a document; blank lines part its paragraphs", _one_document),
+    "wikitext": TextFormat("WikiText: ' = Title = ' begins a document", _wikitext, rows_are_lines=True),
+    "gutenberg": TextFormat("Project Gutenberg: a file is a book, its licence is left out", _gutenberg),
+    "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
+}
+
+# ------------------------------------------------------------------------------------------------------- sentences
+
+
+def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable[[str], list[str]]:
+    """A function that parts a paragraph into sentences: `sentencex` by the rules and abbreviations of `language` (an
+    ISO 639 code), where line breaks count as spaces; `line` makes each line one; any other `name` is a separator."""
+
+    def split(paragraph: str) -> list[str]:
+        if name == "line":
+            parts = paragraph.splitlines()
+        else:
+            paragraph = " ".join(paragraph.split())
+            parts = sentencex.segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
+        return [sentence for part in parts if (sentence := part.strip())]
+
+    return split
+
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+
+class TextSource:
+    """Text to pretrain on: files, the rows of a data set, or texts in memory. Each iteration reads it anew.
+
+    `shards` are paths, `datasets` (streamed ones, too), or lists of texts. `text_format` names an entry of `FORMATS`;
+    by default a blank line ends a document in plain text, and a row of a table is a document. Reading raises
+    `TextError` for a file that is not UTF-8, cannot be unpacked or parsed, or lacks `text_column`.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | list[str]],
+        text_format: str | None = None,
+        text_column: str = "text",
+        splitter: str = "sentencex",
+        language: str = "en",
+    ):
+        if text_format is not None and text_format not in FORMATS:
+            raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {text_format!r}.")
+        self.shards, self.text_format, self.text_column = list(shards), text_format, text_column
+        self.splitter, self.language = splitter, language
+
+    def with_shards(self, shards: Sequence) -> "TextSource":
+        """Other text, read in the same way."""
+        return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
+
+    def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | None]:
+        """Every paragraph, and `None` where a document ends. Counts in `skipped` what holds no text."""
+        skipped = Counter() if skipped is None else skipped
+        for shard in self.shards:
+            for kind, text_format, lines in self._texts(shard):
+                has_text = False
+                for paragraph in text_format.read(lines):
+                    has_text = has_text or paragraph is not None
+                    yield paragraph
+                yield None
+                skipped[f"{kind} without text"] += not has_text
+
+    def __iter__(self) -> Iterator[str]:
+        return (paragraph for paragraph in self.paragraphs() if paragraph is not None)
+
+    def documents(self, skipped: Counter | None = None) -> Iterator[list[str]]:
+        """Every document whole, as its sentences. For text whose longest document fits into memory."""
+        split = sentence_splitter(self.splitter, self.language)
+        document: list[str] = []
+        for paragraph in self.paragraphs(skipped):
+            if paragraph is not None:
+                document += split(paragraph)
+            elif document:
+                yield document
+                document = []
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the text itself and of all that decides how it is read."""
+        digest = hashlib.blake2b(digest_size=16)
+        settings = [self.text_format, self.text_column, self.splitter, self.language]
+        settings += [metadata.version("sentencex"), metadata.version("datasets")]
+        digest.update(repr(settings).encode() + Path(__file__).read_bytes())
+        if self.text_format:
+            digest.update(marshal.dumps(FORMATS[self.text_format].read.__code__))  # it may be the user's own
+        for shard in self.shards:
+            if isinstance(shard, Path):
+                with shard.open("rb") as file:
+                    while part := file.read(1 << 20):
+                        digest.update(part)
+                digest.update(suffix(shard).encode())
+            else:
+                digest.update(repr(getattr(shard, "_fingerprint", shard)).encode())
+        return digest.hexdigest()
+
+    def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable[str]]]:
+        """What the shard holds, text by text: (what it is, its format, its lines)."""
+        if isinstance(shard, Path) and suffix(shard) not in TABLES:
+            yield "files", FORMATS[self.text_format or "blank_line"], read_lines(shard)
+            return
+        rows = shard if isinstance(shard, list) else self._rows(shard)
+        text_format = FORMATS[self.text_format or "file"]
+        if text_format.rows_are_lines:
+            yield "tables", text_format, rows
+        else:
+            yield from (("rows", text_format, row.splitlines()) for row in rows)
+
+    def _rows(self, shard: Path | datasets.Dataset | datasets.IterableDataset) -> Iterator[str]:
+        name, number = "The data set", 0
+        try:
+            if isinstance(shard, Path):
+                name = str(shard)
+                if shard.stat().st_size == 0:
+                    yield ""
+                    return
+                shard = open_table(shard, [self.text_column])
+            for batch in shard.iter(1000):
+                if self.text_column not in batch:
+                    columns = ", ".join(batch)
+                    raise TextError(f"{name} has no column {self.text_column!r}, but {columns}. See --text_column.")
+                for text in batch[self.text_column]:
+                    number += 1
+                    if not isinstance(text, str | None):
+                        kind = type(text).__name__
+                        raise TextError(f"{name}: row {number} holds no text in {self.text_column!r}, but a {kind}.")
+                    yield text or ""
+        except UnicodeDecodeError as error:
+            raise TextError(f"{name} is not UTF-8 text after row {number}: {error}. Convert it with iconv.") from None
+        except TextError:
+            raise
+        except (ValueError, TypeError, EOFError, OSError, RuntimeError, zlib.error) as error:
+            raise TextError(f"{name} cannot be read as a table after row {number}: {error}") from None
+
+
+# In Python's help: the line below or above a heading, and how prose opens, which code and signatures do not.
+_UNDERLINE = re.compile(r"^([=*\-~^])\1{2,}$", re.MULTILINE)
+_PROSE = re.compile(r"(\* |\d+\. |\[\d+\] )?[“‘\"'*(]*[A-Z][^\W_]*[\s,.:’\"'*]")
+
+
+def builtin_documents() -> list[str]:
+    """The language reference that every Python carries for `help()`: a text per topic, paragraphs parted by blank lines.
+
+    Without headings' underlines, tables, grammar and code. Many topics hold another topic whole: a paragraph that
+    stands in several is kept in the longest of them only, so that held-out documents share no text with the others.
+    """
+    seen: set[str] = set()
+    documents = []
+    for text in sorted(pydoc_data.topics.topics.values(), key=lambda text: (-len(text), text)):
+        paragraphs = [" ".join(block.split()) for block in _one_document(_UNDERLINE.sub("", text).splitlines())]
+        paragraphs = [paragraph for paragraph in paragraphs if _PROSE.match(paragraph) and "::=" not in paragraph]
+        documents.append("\n\n".join(paragraph for paragraph in paragraphs if paragraph not in seen))
+        seen.update(paragraphs)
+    return [document for document in documents if document]

@@ -1,0 +1,81 @@
+"""Trainer for pretraining: both losses in the log, new examples each epoch."""
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+from transformers import DataCollator, TrainerCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from ..training.trainer import ScratchBertTrainer
+
+
+class PreTrainingTrainer(ScratchBertTrainer):
+    """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, and tells the training
+    set which epoch begins. `train_collator` takes the place of `data_collator` in training alone."""
+
+    def __init__(self, *args, train_collator: DataCollator | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.train_collator = train_collator or self.data_collator
+        self._loss_sums: dict[str, torch.Tensor] = {}
+        self.add_callback(SetEpochCallback)
+
+    def get_train_dataloader(self) -> DataLoader:
+        evaluating, self.data_collator = self.data_collator, self.train_collator
+        try:
+            return super().get_train_dataloader()
+        finally:
+            self.data_collator = evaluating
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if model.training:
+            # Parts divided by num_items_in_batch add up to the step's mean over micro-batches, and over devices if
+            # these share the count; parts that are means have to be averaged.
+            weight = 1.0 if num_items_in_batch is not None else 1.0 / self.current_gradient_accumulation_steps
+            shared_count = num_items_in_batch is not None and self.args.average_tokens_across_devices
+            if not shared_count:
+                weight /= self.accelerator.num_processes
+            if not self._loss_sums:
+                self._loss_sums_since = self.state.global_step
+            for name in ("mlm_loss", "nsp_loss"):
+                if outputs.get(name) is not None:
+                    part = outputs[name].detach()  # one number, or one for each GPU under DataParallel
+                    part = part.sum() if shared_count else part.mean()
+                    self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
+        return (loss, outputs) if return_outputs else loss
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy == "group_by_length" and hasattr(dataset, "lengths"):
+            batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps
+            return LengthGroupedRows(batch_size, dataset, self.args.seed)
+        return super()._get_train_sampler(train_dataset)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self._loss_sums:
+            steps = max(self.state.global_step - self._loss_sums_since, 1)
+            for name, total in self._loss_sums.items():
+                logs[name] = (self.accelerator.reduce(total, "sum") / steps).item()
+            self._loss_sums = {}
+        super().log(logs, start_time)
+
+
+class SetEpochCallback(TrainerCallback):
+    # accelerate does this for one process, but not for several.
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        dataset = getattr(train_dataloader, "dataset", None)
+        if hasattr(dataset, "set_epoch"):
+            dataset.set_epoch(int(state.epoch))
+
+
+class LengthGroupedRows(LengthGroupedSampler):
+    """Batches of rows of similar length: the stock sampler, with the lengths of each epoch's own rows, and the same
+    order in every process."""
+
+    def __init__(self, batch_size: int, dataset: Dataset, seed: int):
+        super().__init__(batch_size, lengths=dataset.lengths().tolist())
+        self.dataset, self.seed = dataset, seed
+
+    def __iter__(self):
+        self.lengths = self.dataset.lengths().tolist()
+        self.generator = torch.Generator().manual_seed(self.seed + self.dataset.epoch)
+        return super().__iter__()

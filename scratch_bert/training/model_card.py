@@ -1,0 +1,56 @@
+"""What the model cards of both kinds of training have in common: the run's arguments, state, hardware and curves."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from ..hub.model_card import MARK
+from .trainer import ScratchBertTrainer
+
+
+def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[str, list[str]]) -> dict[str, Any]:
+    """What the template says of a run, and `directory`/curves.png if matplotlib is installed: a panel for each title in
+    `losses`, with the log entries of these names, and one for the learning rate."""
+    args, history = trainer.args, trainer.state.log_history
+    panels = {**losses, "learning rate": ["learning_rate"]}
+    return {
+        "mark": MARK,
+        "args": args,
+        "state": trainer.state,
+        "metrics": trainer.latest_metrics(),
+        "parameters": trainer.model.num_parameters(),
+        "lowercase": getattr(trainer.processing_class, "do_lower_case", False),
+        "curves": _draw_curves(history, panels, directory / "curves.png"),
+        "precision": "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "fp32",
+        "device": torch.cuda.get_device_name() if args.device.type == "cuda" else f"{os.cpu_count()} CPU cores",
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
+    }
+
+
+def model_name(trainer: ScratchBertTrainer) -> str:
+    return trainer.hub_model_id or Path(trainer.args.output_dir).resolve().name
+
+
+def _draw_curves(log_history: list[dict[str, float]], panels: dict[str, list[str]], file: Path) -> bool:
+    """The log over the steps. False if there is nothing to draw, or nothing to draw it with."""
+    if find_spec("matplotlib") is None or not any("loss" in entry for entry in log_history):
+        return False
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * len(panels), 3), layout="constrained")
+    for axes, (title, keys) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for key in keys:
+            points = [(entry["step"], entry[key]) for entry in log_history if key in entry]
+            if points:
+                evaluation = key.startswith("eval")
+                label = "validation" if evaluation else "training"
+                axes.plot(*zip(*points, strict=True), ".-" if evaluation else "-", label=label)
+        axes.set(title=title, xlabel="step")
+        if len(keys) > 1:
+            axes.legend()
+    figure.savefig(file)
+    return True

@@ -1,0 +1,136 @@
+"""What the tests share: small models, batches, corpora, and ways to run a script."""
+
+import os
+import runpy
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
+from scratch_bert.pretraining.corpus import TokenizedCorpus
+
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ROOT / "scripts"
+HEADS = AUTO_MODELS
+SMALL = {
+    "vocab_size": 120,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 40,
+}
+
+
+def run_script(monkeypatch, name: str, *arguments) -> None:
+    """A script in this process: quicker than in its own, but one run shares the libraries' state with the next."""
+    monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+    runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+
+
+def run_without_package(code: str, *arguments, home: Path, environment: dict[str, str] | None = None) -> str:
+    """Run `code` in a fresh process that cannot import scratch_bert, with an empty cache in `home`."""
+    preamble = """
+        import sys
+        sys.modules["scratch_bert"] = None  # any import of the package now raises ImportError
+        import torch, transformers
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+    """
+    code = textwrap.dedent(preamble) + textwrap.dedent(code)
+    result = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=home,
+        env={**os.environ, "HF_HOME": str(home / "hf"), **(environment or {})},
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def make_corpus(*documents):
+    """Documents given by the lengths of their sentences. Each token tells its place: they count up from 5, with a gap
+    between documents."""
+    sentence_lengths = [length for document in documents for length in document]
+    bounds = np.cumsum([0, *map(len, documents)])
+    number = np.repeat(np.arange(len(documents)), [sum(document) for document in documents])
+    return TokenizedCorpus(
+        tokens=5 + np.arange(sum(sentence_lengths), dtype=np.int32) + number.astype(np.int32),
+        sentence_offsets=np.cumsum([0, *sentence_lengths]),
+        documents=np.stack([bounds[:-1], bounds[1:]], axis=1),
+    )
+
+
+def make_inputs(rows: int = 4, length: int = 20, seed: int = 0, vocab_size: int = SMALL["vocab_size"]) -> dict:
+    """Random rows of different lengths, padded on the right: input_ids, attention_mask, token_type_ids."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, length + 1, (rows,), generator=generator)
+    lengths[0] = length
+    mask = (torch.arange(length) < lengths[:, None]).long()
+    return {
+        "input_ids": torch.randint(5, vocab_size, (rows, length), generator=generator) * mask,
+        "attention_mask": mask,
+        "token_type_ids": torch.randint(0, 2, (rows, length), generator=generator) * mask,
+    }
+
+
+def num_labels(auto_class: str) -> int:
+    return 3 if "Classification" in auto_class else 2
+
+
+def make_labels(auto_class: str, inputs: dict, seed: int = 0) -> dict:
+    """Labels that fit `inputs` for the model behind `auto_class`, if that has `num_labels(auto_class)` labels."""
+    classes = num_labels(auto_class)
+    generator = torch.Generator().manual_seed(seed)
+    ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
+    rows, length = ids.shape[0], ids.shape[-1]
+
+    def draw(high, shape):
+        return torch.randint(high, shape, generator=generator)
+
+    masked = mask & (torch.rand(ids.shape, generator=generator) < 0.3)
+    return {
+        "AutoModel": lambda: {},
+        "AutoModelForPreTraining": lambda: {
+            "labels": ids.masked_fill(~masked, -100),
+            "next_sentence_label": draw(2, (rows,)),
+        },
+        "AutoModelForMaskedLM": lambda: {"labels": ids.masked_fill(~masked, -100)},
+        "AutoModelForNextSentencePrediction": lambda: {"labels": draw(2, (rows,))},
+        "AutoModelForSequenceClassification": lambda: {"labels": draw(classes, (rows,))},
+        "AutoModelForTokenClassification": lambda: {"labels": draw(classes, ids.shape).masked_fill(~masked, -100)},
+        "AutoModelForQuestionAnswering": lambda: {
+            "start_positions": draw(length, (rows,)),
+            "end_positions": draw(length, (rows,)),
+        },
+        "AutoModelForMultipleChoice": lambda: {"labels": draw(ids.shape[1], (rows,))},
+    }[auto_class]()
+
+
+def make_batch(auto_class: str, rows: int = 4, length: int = 20, seed: int = 0) -> dict:
+    """Inputs and labels for the model behind `auto_class`."""
+    if auto_class != "AutoModelForMultipleChoice":
+        inputs = make_inputs(rows, length, seed)
+    else:
+        inputs = {k: v.view(rows, 3, length) for k, v in make_inputs(3 * rows, length, seed).items()}
+    return {**inputs, **make_labels(auto_class, inputs, seed=seed)}
+
+
+def write_metric(file, figures):
+    """A metric as `evaluate` loads it, whose dict of figures is the given expression of predictions and references."""
+    file.write_text(
+        "import datasets\nimport evaluate\n"
+        "class Own(evaluate.Metric):\n"
+        "    def _info(self):\n"
+        "        ints = {name: datasets.Value('int64') for name in ('predictions', 'references')}\n"
+        "        return evaluate.MetricInfo('', '', features=datasets.Features(ints))\n"
+        "    def _compute(self, predictions, references):\n"
+        f"        return {figures}\n"
+    )
+    return file

@@ -1,0 +1,395 @@
+"""What a user of the models sees: options, shapes, errors, gradients."""
+
+import math
+
+import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import nn
+
+from helpers import HEADS, SMALL, make_batch, make_inputs, num_labels
+from scratch_bert import (
+    ScratchBertConfig,
+    ScratchBertForMaskedLM,
+    ScratchBertForPreTraining,
+    ScratchBertModel,
+)
+
+
+def make_model(cls=ScratchBertForPreTraining, **options):
+    return cls(ScratchBertConfig(**{**SMALL, **options})).eval()
+
+
+def largest_difference(model, other, batch):
+    return (model(**batch)[1] - other(**batch)[1]).abs().max().item()
+
+
+# ------------------------------------------------------------------------------------------------ config options
+
+
+def test_norm_first_normalises_before_each_sublayer_and_at_the_end():
+    model = make_model(ScratchBertModel, norm_first=True)
+    inputs = make_inputs()
+    outputs = model(**inputs, output_hidden_states=True)
+    # The layers leave an unnormalised sum; the final norm makes each token's mean 0 and variance 1.
+    last = outputs.last_hidden_state[inputs["attention_mask"].bool()][None]
+    torch.testing.assert_close(last.mean(-1), torch.zeros(last.shape[:2]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(last.var(-1, unbiased=False), torch.ones(last.shape[:2]), atol=1e-4, rtol=0)
+    # With the sub-layers' projections at zero, only the residual path is left: embeddings, then the final norm.
+    for layer in model.encoder.layer:
+        for output in (layer.attention.output, layer.output):
+            nn.init.zeros_(output.dense.weight)
+    outputs = model(**inputs, output_hidden_states=True)
+    torch.testing.assert_close(outputs.hidden_states[1], outputs.hidden_states[0])
+    expected = model.encoder.LayerNorm(outputs.hidden_states[0])
+    torch.testing.assert_close(outputs.last_hidden_state, expected)
+
+
+def test_norm_first_matches_torch_encoder_layer():
+    torch.manual_seed(1)
+    model = make_model(ScratchBertModel, norm_first=True, hidden_act="relu")
+    layer, hidden = model.encoder.layer[0], SMALL["hidden_size"]
+    reference = nn.TransformerEncoderLayer(
+        hidden, SMALL["num_attention_heads"], SMALL["intermediate_size"], norm_first=True, batch_first=True
+    ).eval()
+    attention = layer.attention
+    reference.self_attn.in_proj_weight.data = torch.cat(
+        [attention.self.query.weight, attention.self.key.weight, attention.self.value.weight]
+    )
+    reference.self_attn.in_proj_bias.data.zero_()
+    reference.self_attn.out_proj.load_state_dict(attention.output.dense.state_dict())
+    reference.linear1.load_state_dict(layer.intermediate.dense.state_dict())
+    reference.linear2.load_state_dict(layer.output.dense.state_dict())
+    states = torch.randn(2, 7, hidden)
+    torch.testing.assert_close(layer(states, None), reference(states), atol=1e-4, rtol=0)
+
+
+def test_sinusoidal_positions_follow_the_formula_and_are_not_saved(tmp_path):
+    model = make_model(position_embedding_type="sinusoidal")
+    table, hidden = model.bert.embeddings.position_embeddings.weight, SMALL["hidden_size"]
+    for position in (0, 1, 17, 39):
+        for i in range(0, hidden, 2):
+            angle = position / 10000 ** (i / hidden)
+            assert table[position, i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[position, i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+    assert not [name for name in model.state_dict() if "position" in name]
+    model.save_pretrained(tmp_path)
+    loaded, info = ScratchBertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert largest_difference(model, loaded.eval(), make_inputs()) == 0
+
+
+def test_sinusoidal_positions_with_an_odd_hidden_size():
+    model = make_model(ScratchBertModel, position_embedding_type="sinusoidal", hidden_size=33, head_dim=8)
+    assert model(**make_inputs()).last_hidden_state.shape == (4, 20, 33)
+
+
+def test_head_dim_sets_the_width_of_attention():
+    model = make_model(ScratchBertModel, num_attention_heads=3, head_dim=10)
+    assert model.encoder.layer[0].attention.self.query.weight.shape == (30, 32)
+    assert model.encoder.layer[0].attention.output.dense.weight.shape == (32, 30)
+    eager = make_model(ScratchBertModel, num_attention_heads=3, head_dim=10, attn_implementation="eager")
+    eager.load_state_dict(model.state_dict())
+    inputs = make_inputs()
+    outputs = eager(**inputs, output_attentions=True)
+    assert outputs.attentions[0].shape == (4, 3, 20, 20)
+    mask = inputs["attention_mask"].bool()
+    torch.testing.assert_close(model(**inputs)[0][mask], outputs[0][mask], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tie_word_embeddings(tied, tmp_path):
+    model = make_model(tie_word_embeddings=tied)
+    embeddings = model.get_input_embeddings().weight
+    decoder = model.get_output_embeddings()
+    assert (decoder.weight is embeddings) == tied
+    model.save_pretrained(tmp_path)
+    loaded, info = ScratchBertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert (loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight) == tied
+    assert torch.equal(loaded.get_output_embeddings().weight, decoder.weight)
+
+
+def test_type_vocab_size():
+    model = make_model(ScratchBertModel, type_vocab_size=5)
+    inputs = make_inputs()
+    inputs["token_type_ids"][0, :5] = torch.arange(5)
+    assert model(**inputs)[0].isfinite().all()
+
+
+def test_each_dropout_acts_in_training_only():
+    batch = make_inputs()
+    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+        both = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, name: 0.5}
+        model = make_model(**both)
+        assert largest_difference(model, model, batch) == 0
+        model.train()
+        assert largest_difference(model, model, batch) > 0, name
+    for value, changes in ((0.5, True), (0.0, False), (None, False)):
+        model = make_model(
+            HEADS["AutoModelForTokenClassification"],
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            classifier_dropout=value,
+        ).train()
+        first, second = model(**batch).logits, model(**batch).logits
+        assert torch.equal(first, second) != changes
+
+
+def test_layer_norm_eps():
+    model = make_model(layer_norm_eps=1e-3)
+    assert {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)} == {1e-3}
+
+
+# -------------------------------------------------------------------------------------------- weights and modules
+
+
+def test_initial_weights():
+    model = make_model(hidden_size=64, intermediate_size=256, initializer_range=0.05, vocab_size=2000)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            weight = module.weight.detach()
+            assert weight.abs().max() <= 0.1, name
+            if weight.numel() > 4000:  # truncation at two deviations leaves 0.88 of the deviation
+                assert weight.std().item() == pytest.approx(0.88 * 0.05, rel=0.05), name
+        if isinstance(module, nn.Linear):
+            assert not module.bias.any(), name
+        if isinstance(module, nn.LayerNorm):
+            assert (module.weight == 1).all() and not module.bias.any()
+    assert not model.get_input_embeddings().weight[0].any()  # padding
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_resize_token_embeddings(tied, tmp_path):
+    model = make_model(tie_word_embeddings=tied)
+    before = model.get_input_embeddings().weight[:100].clone()
+    model.resize_token_embeddings(131)
+    assert model.config.vocab_size == 131
+    assert torch.equal(model.get_input_embeddings().weight[:100], before)
+    inputs = make_inputs()
+    inputs["input_ids"][0, 0] = 130
+    assert model(**inputs).prediction_logits.shape == (4, 20, 131)
+    model.save_pretrained(tmp_path)
+    loaded, info = ScratchBertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    assert largest_difference(model, loaded.eval(), inputs) == 0
+    model.resize_token_embeddings(100)
+    inputs["input_ids"].clamp_(max=99)
+    assert model(**inputs).prediction_logits.shape == (4, 20, 100)
+
+
+def test_without_pooler():
+    model = ScratchBertModel(ScratchBertConfig(**SMALL), add_pooling_layer=False)
+    assert model(**make_inputs()).pooler_output is None
+
+
+@pytest.mark.parametrize("auto_class", HEADS)
+def test_tuple_and_dataclass_hold_the_same(auto_class):
+    model = make_model(HEADS[auto_class], num_labels=num_labels(auto_class))
+    batch = make_batch(auto_class)
+    as_dataclass, as_tuple = model(**batch), model(**batch, return_dict=False)
+    model.config.return_dict = False
+    as_configured = model(**batch)
+    assert isinstance(as_tuple, tuple) and isinstance(as_configured, tuple)
+    for x, y, z in zip(as_dataclass.to_tuple(), as_tuple, as_configured, strict=True):
+        assert torch.equal(x, y) and torch.equal(x, z)
+
+
+@pytest.mark.filterwarnings("ignore:.*activation_checkpointing_enable")  # a newer name that 5.17 does not have
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_gradient_checkpointing_gives_the_same_gradients(use_reentrant):
+    batch = make_batch("AutoModelForPreTraining")
+    gradients = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        model = make_model().train()
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": use_reentrant})
+        torch.manual_seed(1)
+        model(**batch).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    for name, expected in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], expected)
+
+
+def test_attention_can_be_switched_after_construction():
+    model = make_model(ScratchBertModel)
+    inputs = make_inputs()
+    mask = inputs["attention_mask"].bool()
+    sdpa = model(**inputs)[0]
+    model.set_attn_implementation("eager")
+    outputs = model(**inputs, output_attentions=True)
+    assert len(outputs.attentions) == SMALL["num_hidden_layers"]
+    torch.testing.assert_close(outputs.attentions[0].sum(-1), torch.ones(4, 4, 20))
+    torch.testing.assert_close(outputs[0][mask], sdpa[mask], atol=1e-5, rtol=0)
+
+
+# ------------------------------------------------------------------------------------------------------- losses
+
+
+def test_pretraining_loss_is_the_sum_and_either_label_may_be_given_alone():
+    model = make_model()
+    batch = make_batch("AutoModelForPreTraining")
+    both = model(**batch)
+    assert both.loss == both.mlm_loss + both.nsp_loss
+    nsp_label = batch.pop("next_sentence_label")
+    mlm = model(**batch)
+    assert mlm.loss == mlm.mlm_loss == both.mlm_loss and mlm.nsp_loss is None
+    batch.pop("labels")
+    nsp = model(**batch, next_sentence_label=nsp_label)
+    assert nsp.loss == nsp.nsp_loss == both.nsp_loss and nsp.mlm_loss is None
+    assert model(**batch).loss is None
+
+
+@pytest.mark.parametrize("count", [None, 0, torch.tensor(0)])
+def test_a_batch_without_a_masked_token_gives_zero_not_nan(count):
+    model = make_model(ScratchBertForMaskedLM)
+    batch = make_batch("AutoModelForPreTraining")
+    batch["labels"].fill_(-100)
+    next_sentence_label = batch.pop("next_sentence_label")
+    loss = model(**batch, num_items_in_batch=count).loss
+    loss.backward()
+    assert loss.item() == 0
+    outputs = make_model()(**batch, next_sentence_label=next_sentence_label, num_items_in_batch=count)
+    assert outputs.mlm_loss.item() == 0 and outputs.nsp_loss.item() > 0.5
+    outputs.loss.backward()
+
+
+def test_overfitting_one_batch():
+    model = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
+    batch = make_batch("AutoModelForPreTraining", rows=8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(150):
+        loss = model(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < 0.1
+
+
+# ---------------------------------------------------------------------------------------------- padding and dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_a_row_of_padding_gives_finite_numbers_and_gradients(attention, dtype, norm_first):
+    model = make_model(attn_implementation=attention, norm_first=norm_first).to(dtype)
+    batch = make_batch("AutoModelForPreTraining")
+    batch["attention_mask"][1] = 0
+    for training in (False, True):
+        model.train(training)
+        outputs = model(**batch, output_hidden_states=True)
+        for tensor in (*outputs.hidden_states, outputs.prediction_logits, outputs.seq_relationship_logits):
+            assert tensor.isfinite().all()
+        model.zero_grad()
+        outputs.loss.backward()
+        assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_padding_changes_nothing(attention):
+    model = make_model(ScratchBertModel, attn_implementation=attention)
+    inputs = make_inputs(rows=1, length=12)
+    alone = model(**inputs)[0]
+    padded = {name: nn.functional.pad(tensor, (0, 9)) for name, tensor in inputs.items()}
+    torch.testing.assert_close(model(**padded)[0][:, :12], alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("additive", [False, True])
+def test_four_dimensional_mask_separates_packed_segments(attention, additive):
+    model = make_model(ScratchBertModel, attn_implementation=attention)
+    ids = make_inputs(rows=1, length=10)["input_ids"]
+    segment = torch.tensor([0] * 4 + [1] * 6)
+    mask = (segment[:, None] == segment[None, :])[None, None]  # (1, 1, S, S)
+    if additive:
+        mask = torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4, 5]])
+    packed = model(ids, attention_mask=mask, position_ids=positions)[0]
+    torch.testing.assert_close(packed[:, :4], model(ids[:, :4])[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(packed[:, 4:], model(ids[:, 4:])[0], atol=1e-5, rtol=0)
+
+
+# ------------------------------------------------------------------------------------------------------ bad inputs
+
+
+def change(name, value):
+    def apply(batch):
+        batch[name] = value(batch) if callable(value) else value
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    ("apply", "error", "message"),
+    [
+        (change("input_ids", lambda b: b["input_ids"] + 120), IndexError, "input_ids .*0 and 119.*vocab_size is 120"),
+        (change("input_ids", lambda b: b["input_ids"] - 1), IndexError, "input_ids .*run from -1"),
+        (change("token_type_ids", lambda b: b["token_type_ids"] + 2), IndexError, "type_vocab_size is 2"),
+        (change("position_ids", torch.full((1, 20), 40)), IndexError, "max_position_embeddings is 40"),
+        (change("labels", torch.full((4, 20), 120)), IndexError, "labels other than -100.*119"),
+        (change("next_sentence_label", torch.tensor([0, 1, 2, 0])), IndexError, "next_sentence_label.*0 and 1"),
+        (change("attention_mask", torch.ones(4, 19)), ValueError, r"attention_mask .*\(4, 19\).*\(4, 20\)"),
+        (change("token_type_ids", torch.zeros(20, dtype=torch.long)), ValueError, r"token_type_ids .*\(4, 20\)"),
+        (change("position_ids", torch.zeros(3, 20, dtype=torch.long)), ValueError, r"\(4, 20\) or \(1, 20\)"),
+        (change("labels", torch.zeros(4, 21, dtype=torch.long)), ValueError, r"labels .*\(4, 21\).*\(4, 20\)"),
+        (change("next_sentence_label", torch.zeros(3, dtype=torch.long)), ValueError, "next_sentence_label"),
+        (change("input_ids", torch.zeros(20, dtype=torch.long)), ValueError, r"input_ids of shape \(B, S\).*\(20,\)"),
+        (change("input_ids", None), ValueError, "either input_ids or inputs_embeds"),
+        (change("inputs_embeds", torch.zeros(4, 20, 32)), ValueError, "not both"),
+    ],
+)
+def test_bad_inputs_raise_and_name_the_limit(apply, error, message):
+    batch = make_batch("AutoModelForPreTraining")
+    apply(batch)
+    with pytest.raises(error, match=message):
+        make_model()(**batch)
+
+
+def test_rows_that_are_too_long():
+    with pytest.raises(ValueError, match="41 tokens.*max_position_embeddings=40"):
+        make_model(ScratchBertModel)(torch.zeros(1, 41, dtype=torch.long))
+
+
+def test_embeddings_of_the_wrong_width():
+    with pytest.raises(ValueError, match=r"inputs_embeds .*\(2, 5, 31\).*\(2, 5, 32\)"):
+        make_model(ScratchBertModel)(inputs_embeds=torch.zeros(2, 5, 31))
+
+
+@pytest.mark.parametrize(
+    ("auto_class", "change", "message"),
+    [
+        (
+            "AutoModelForSequenceClassification",
+            {"labels": torch.zeros(3, dtype=torch.long)},
+            r"labels .*\(3,\).*\(4,\)",
+        ),
+        ("AutoModelForSequenceClassification", {"labels": torch.zeros(4, 2)}, r"labels .*\(4, 2\).*\(4, 3\)"),
+        ("AutoModelForMultipleChoice", {"input_ids": None}, r"input_ids of shape \(B, C, S\)"),
+        ("AutoModelForMultipleChoice", {"input_ids": torch.zeros(4, 20).long()}, r"input_ids of shape \(B, C, S\)"),
+        ("AutoModelForQuestionAnswering", {"start_positions": torch.zeros(3).long()}, r"start_positions .*\(4,\)"),
+    ],
+)
+def test_bad_inputs_of_task_models(auto_class, change, message):
+    model = make_model(HEADS[auto_class], num_labels=num_labels(auto_class))
+    with pytest.raises(ValueError, match=message):
+        model(**{**make_batch(auto_class), **change})
+
+
+def test_answers_that_were_cut_off_do_not_count():
+    model = make_model(HEADS["AutoModelForQuestionAnswering"])
+    batch = make_batch("AutoModelForQuestionAnswering")
+    expected = model(**{name: tensor[:2] for name, tensor in batch.items()}).loss
+    for name in ("start_positions", "end_positions"):
+        batch[name][2:] = torch.tensor([20, 500])
+    torch.testing.assert_close(model(**batch).loss, expected)
+    for name in ("start_positions", "end_positions"):
+        batch[name][:] = 20
+    assert model(**batch).loss.item() == 0
+
+
+def test_a_contradiction_that_comes_after_the_config_is_made(tmp_path):
+    make_model(ScratchBertModel).save_pretrained(tmp_path)
+    with pytest.raises(StrictDataclassError, match="num_attention_heads"):
+        ScratchBertModel.from_pretrained(tmp_path, num_attention_heads=5)

@@ -1,0 +1,151 @@
+"""transformers' BERT is the reference: same weights in, same numbers out, and each loads the other's checkpoints."""
+
+import pytest
+import torch
+import transformers
+from transformers import BertConfig
+
+from helpers import HEADS, SMALL, make_batch, num_labels
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+
+
+SIZES = {
+    "small": SMALL,
+    "tiny": {
+        "vocab_size": 1000,
+        "hidden_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 512,
+        "max_position_embeddings": 128,
+        "type_vocab_size": 3,
+    },
+}
+BERTS = {name: getattr(transformers, cls.__name__.replace("Scratch", "")) for name, cls in HEADS.items()}
+TOLERANCE = {"rtol": 0, "atol": 1e-5}
+
+
+def make_both(auto_class, size="small", attention="sdpa", **options):
+    """transformers' model with random weights everywhere (biases and norms, too), and ours with the same weights."""
+    options = {**SIZES[size], **options, "num_labels": num_labels(auto_class), "attn_implementation": attention}
+    bert = BERTS[auto_class](BertConfig(**options))
+    with torch.no_grad():
+        for parameter in bert.parameters():
+            parameter.normal_(0, 0.1)
+    ours = HEADS[auto_class](ScratchBertConfig(**options))
+    result = ours.load_state_dict(bert.state_dict(), strict=False)
+    assert result.missing_keys == [] and result.unexpected_keys == []
+    result = bert.load_state_dict(ours.state_dict(), strict=False)
+    assert result.missing_keys == [] and result.unexpected_keys == []
+    return bert.eval(), ours.eval()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("unpad_inputs", [True, False])
+@pytest.mark.parametrize("auto_class", HEADS)
+def test_outputs_losses_and_gradients(auto_class, unpad_inputs, attention, size):
+    bert, ours = make_both(auto_class, size, attention)
+    ours.config.unpad_inputs = unpad_inputs
+    batch = make_batch(auto_class, rows=5, length=37)
+    options = {"output_hidden_states": True, "output_attentions": attention == "eager"}
+    theirs, mine = bert(**batch, **options), ours(**batch, **options)
+
+    mask = batch["attention_mask"].flatten(0, -2).bool()  # (rows, S): padding may differ
+    for name in set(theirs) - {"cross_attentions"}:
+        expected, actual = theirs[name], mine[name]
+        if name in ("hidden_states", "attentions"):
+            assert len(expected) == len(actual)
+        for x, y in zip(*((t,) if torch.is_tensor(t) else t for t in (expected, actual)), strict=True):
+            assert x.shape == y.shape
+            if x.shape[:2] == mask.shape:
+                x, y = x[mask], y[mask]
+            elif name == "attentions":  # (B, A, S, S)
+                x, y = x.transpose(1, 2)[mask], y.transpose(1, 2)[mask]
+            torch.testing.assert_close(y, x, **TOLERANCE, msg=lambda m, name=name: f"{name}: {m}")
+
+    if auto_class != "AutoModel":
+        theirs.loss.backward()
+        mine.loss.backward()
+        gradients = dict(ours.named_parameters())
+        for name, parameter in bert.named_parameters():
+            torch.testing.assert_close(gradients[name].grad, parameter.grad, **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("problem_type", "num_labels"),
+    [("regression", 1), ("regression", 3), ("single_label_classification", 3), ("multi_label_classification", 3)],
+)
+def test_sequence_classification_losses(problem_type, num_labels):
+    bert, ours = make_both("AutoModelForSequenceClassification")
+    for model in (bert, ours):
+        model.config.problem_type = problem_type
+        model.num_labels = num_labels
+        model.config.num_labels = num_labels
+        model.classifier = torch.nn.Linear(SMALL["hidden_size"], num_labels)
+    ours.classifier.load_state_dict(bert.classifier.state_dict())
+    batch = make_batch("AutoModelForSequenceClassification")
+    if problem_type != "single_label_classification":
+        batch["labels"] = torch.rand(4, num_labels).round()
+        if num_labels == 1:
+            batch["labels"] = batch["labels"].view(-1)
+    torch.testing.assert_close(ours(**batch).loss, bert(**batch).loss, **TOLERANCE)
+
+
+@pytest.mark.parametrize("auto_class", HEADS)
+@pytest.mark.parametrize("direction", ["bert to ours", "ours to bert"])
+def test_checkpoints_load_both_ways(auto_class, direction, tmp_path):
+    bert, ours = make_both(auto_class)
+    source, target = (bert, type(ours)) if direction == "bert to ours" else (ours, type(bert))
+    source.save_pretrained(tmp_path)
+    loaded, info = target.from_pretrained(tmp_path, output_loading_info=True)
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        assert len(info[kind]) == 0, (kind, info[kind])
+    for name, tensor in source.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+def test_a_pretraining_checkpoint_loads_into_the_base_models_of_both(tmp_path):
+    bert, ours = make_both("AutoModelForPreTraining")
+    batch = make_batch("AutoModel")
+    ours.save_pretrained(tmp_path / "ours")
+    bert.save_pretrained(tmp_path / "bert")
+    theirs = transformers.BertModel.from_pretrained(tmp_path / "ours").eval()
+    mine, info = HEADS["AutoModel"].from_pretrained(tmp_path / "bert", output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    torch.testing.assert_close(mine.eval()(**batch).pooler_output, theirs(**batch).pooler_output, **TOLERANCE)
+
+
+def test_checkpoints_with_old_key_names_load(tmp_path):
+    bert, ours = make_both("AutoModelForPreTraining")
+    bert.save_pretrained(tmp_path)
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(tmp_path / "model.safetensors")
+    state = {
+        key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for key, tensor in state.items()
+    }
+    state["bert.embeddings.position_ids"] = torch.arange(40)[None]
+    save_file(state, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    loaded, info = ScratchBertForPreTraining.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor), name
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])
+def test_other_activations(activation):
+    bert, ours = make_both("AutoModelForMaskedLM", hidden_act=activation)
+    batch = make_batch("AutoModelForMaskedLM")
+    torch.testing.assert_close(ours(**batch).loss, bert(**batch).loss, **TOLERANCE)
+
+
+def test_embeddings_and_positions_as_inputs():
+    bert, ours = make_both("AutoModel")
+    inputs = {
+        "inputs_embeds": torch.randn(2, 9, SMALL["hidden_size"]),
+        "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5]]),
+        "token_type_ids": torch.tensor([[0, 0, 0, 1, 1, 1, 0, 0, 1]] * 2),
+    }
+    torch.testing.assert_close(ours(**inputs)[0], bert(**inputs)[0], **TOLERANCE)

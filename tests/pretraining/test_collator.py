@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+import torch
+from transformers import DataCollatorForLanguageModeling
+
+from scratch_bert.pretraining.collator import PreTrainingCollator
+
+
+def test_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
+    """Paper, section 3.1: 15% of the tokens are predicted; 80% of these are [MASK], 10% random, 10% unchanged."""
+    collator = PreTrainingCollator(tokenizer)
+    special = torch.tensor(tokenizer.all_special_ids)
+    maskable = masked = replaced = kept = 0
+    for epoch in range(3):
+        pairs.set_epoch(epoch)
+        for start in range(0, len(pairs), 32):
+            rows = [pairs[i] for i in range(start, min(start + 32, len(pairs)))]
+            batch = collator(rows)
+            original = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+            assert original[0, : len(rows[0]["input_ids"])].tolist() == rows[0]["input_ids"].tolist()
+            chosen = batch["labels"] != -100
+            assert not torch.isin(batch["labels"][chosen], special).any()
+            inputs = batch["input_ids"][chosen]
+            # A random replacement is never a special token.
+            assert not (torch.isin(inputs, special) & (inputs != tokenizer.mask_token_id)).any()
+            maskable += (~torch.isin(original, special)).sum().item()
+            masked += chosen.sum().item()
+            replaced += (inputs == tokenizer.mask_token_id).sum().item()
+            kept += (inputs == batch["labels"][chosen]).sum().item()
+            assert (batch["attention_mask"] == (original != tokenizer.pad_token_id)).all()
+    print(f"\nmasked {masked / maskable:.4f}, [MASK] {replaced / masked:.4f}, kept {kept / masked:.4f}")
+    assert masked / maskable == pytest.approx(0.15, abs=0.01)
+    assert replaced / masked == pytest.approx(0.8, abs=0.02)
+    assert kept / masked == pytest.approx(0.1, abs=0.02)
+    assert (masked - replaced - kept) / masked == pytest.approx(0.1, abs=0.02)
+
+
+def test_random_replacements_reach_all_ordinary_tokens_and_no_special_one(tokenizer):
+    collator = PreTrainingCollator(tokenizer, mlm_probability=1.0, mask_replace_prob=0.0, random_replace_prob=1.0)
+    word = tokenizer.convert_tokens_to_ids("the")
+    ids = torch.full((400, 128), word)
+    inputs, labels = collator.torch_mask_tokens(ids.clone(), torch.zeros_like(ids))
+    assert (labels == word).all()
+    assert set(inputs.unique().tolist()) == set(range(len(tokenizer))) - set(tokenizer.all_special_ids)
+
+
+def test_masks_follow_from_the_rows(pairs, tokenizer):
+    rows = [pairs[i] for i in range(8)]
+    first = PreTrainingCollator(tokenizer)(rows)
+    torch.rand(3)  # the global generator has no part in it
+    second = PreTrainingCollator(tokenizer)(rows)
+    for name, tensor in first.items():
+        assert torch.equal(tensor, second[name]), name
+    pairs.set_epoch(1)
+    pairs.set_epoch(0)
+    assert torch.equal(PreTrainingCollator(tokenizer)([pairs[i] for i in range(8)])["labels"], first["labels"])
+    other = PreTrainingCollator(tokenizer)([pairs[i] for i in range(1, 8)])
+    assert not torch.equal(other["labels"][:, :90], first["labels"][1:, :90])
+    # The same text in another epoch is masked in another way.
+    for row in rows:
+        row["mask_seed"] += 1
+    assert not torch.equal(PreTrainingCollator(tokenizer)(rows)["labels"], first["labels"])
+
+
+def masked_batches(collator, pairs, batch_size=32):
+    for start in range(0, len(pairs), batch_size):
+        batch = collator([pairs[i] for i in range(start, min(start + batch_size, len(pairs)))])
+        chosen = batch["labels"] != -100
+        yield torch.where(chosen, batch["labels"], batch["input_ids"]), chosen, batch["input_ids"]
+
+
+def test_whole_words_are_masked_together(pairs, tokenizer):
+    """Each word, read token by token: all of it is chosen or nothing, and all of it is replaced in the same way."""
+    collator = PreTrainingCollator(tokenizer, whole_word_mask=True)
+    tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    counts = dict.fromkeys(("maskable", "chosen", "mask", "kept", "random"), 0)
+    words = 0
+    for original, chosen, inputs in masked_batches(collator, pairs):
+        for ids, flags, seen in zip(original.tolist(), chosen.tolist(), inputs.tolist(), strict=True):
+            word = []
+            for position, token in enumerate(ids):
+                if token in tokenizer.all_special_ids:
+                    assert not flags[position]
+                    word = []
+                    continue
+                counts["maskable"] += 1
+                word = [*word, position] if tokens[token].startswith("##") and word else [position]
+                if not flags[position]:
+                    assert not flags[word[0]]
+                    continue
+                assert flags[word[0]]
+                words += len(word) == 2
+                kinds = {
+                    "mask" if seen[i] == tokenizer.mask_token_id else "kept" if seen[i] == ids[i] else "random"
+                    for i in word
+                }
+                # A random token can be the word's own by chance.
+                assert len(kinds) == 1 or "mask" not in kinds
+                counts["chosen"] += 1
+                counts[kinds.pop() if len(kinds) == 1 else "random"] += 1
+    assert words > 100
+    assert counts["chosen"] / counts["maskable"] == pytest.approx(0.15, abs=0.01)
+    for kind, share in (("mask", 0.8), ("kept", 0.1), ("random", 0.1)):
+        assert counts[kind] / counts["chosen"] == pytest.approx(share, abs=0.02), kind
+
+
+@pytest.mark.parametrize("whole_word_mask", [False, True])
+def test_a_row_has_no_more_predictions_than_allowed(pairs, tokenizer, whole_word_mask):
+    collator = PreTrainingCollator(tokenizer, whole_word_mask=whole_word_mask, max_predictions_per_seq=12)
+    free = PreTrainingCollator(tokenizer, whole_word_mask=whole_word_mask)
+    for (_, capped, _), (_, chosen, _) in zip(
+        masked_batches(collator, pairs), masked_batches(free, pairs), strict=True
+    ):
+        assert capped.sum(1).max() <= 12
+        assert (capped & ~chosen).sum() == 0
+        within = chosen.sum(1) <= 12
+        assert torch.equal(capped[within], chosen[within])
+        assert capped.sum(1)[~within].min() >= 6  # it takes off no more than it must: a word at most
+    few = [{name: np.asarray(value)[:5] for name, value in pairs[0].items() if name.endswith(("ids", "mask"))}]
+    assert collator(few)["labels"].shape == (1, 5)  # a row shorter than the limit
+    with pytest.raises(ValueError, match="max_predictions_per_seq must be 1 or more"):
+        PreTrainingCollator(tokenizer, max_predictions_per_seq=0)
+
+
+def test_batches_are_those_of_the_stock_collator_but_for_the_masks(pairs, tokenizer):
+    rows = [pairs[i] for i in range(16)]
+    ours = PreTrainingCollator(tokenizer, pad_to_multiple_of=8)(rows)
+    lists = [{name: np.asarray(value).tolist() for name, value in row.items() if name != "mask_seed"} for row in rows]
+    stock = DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=8)(lists)
+    assert set(ours) == set(stock)
+    for name in ("token_type_ids", "attention_mask", "next_sentence_label"):
+        assert torch.equal(ours[name], stock[name]), name
+
+    def original(batch):
+        return torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+
+    assert torch.equal(original(ours), original(stock))
+    assert ours["input_ids"].shape[1] % 8 == 0

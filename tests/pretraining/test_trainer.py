@@ -1,0 +1,249 @@
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+from transformers import Trainer, TrainerCallback
+
+from helpers import SMALL
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.pretraining.arguments import PretrainingArguments
+from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.corpus import TokenizedCorpus
+from scratch_bert.pretraining.dataset import SentencePairDataset, stream_rows
+from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.trainer import PreTrainingTrainer
+from scratch_bert.training.resume import check_same_architecture, find_checkpoint
+
+
+@pytest.fixture(scope="module")
+def small_corpus(documents, tokenizer):
+    return TokenizedCorpus.from_documents([document for document in documents if len(document) < 20][:12], tokenizer)
+
+
+def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_to=None, **options):
+    torch.manual_seed(0)
+    config = ScratchBertConfig(
+        **{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 64},
+        hidden_dropout_prob=dropout,
+        attention_probs_dropout_prob=dropout,
+    )
+    options = {"max_steps": 12, "save_steps": 5, "per_device_train_batch_size": 8, "logging_steps": 1, **options}
+    return PreTrainingTrainer(
+        model=ScratchBertForPreTraining(config),
+        args=PretrainingArguments(
+            output_dir=str(output_dir),
+            eval_strategy="no",
+            save_total_limit=None,
+            use_cpu=True,
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            **options,
+        ),
+        data_collator=PreTrainingCollator(tokenizer),
+        train_collator=PreTrainingCollator(tokenizer, pack_to=pack_to),
+        train_dataset=SentencePairDataset(corpus, tokenizer, max_seq_length=64),
+        processing_class=tokenizer,
+        callbacks=list(callbacks),
+    )
+
+
+class SeenEpochs(TrainerCallback):
+    def __init__(self):
+        self.epochs = []
+
+    def on_step_end(self, args, state, control, train_dataloader=None, **kwargs):
+        self.epochs.append(train_dataloader.dataset.epoch)
+
+
+@pytest.mark.parametrize(("kind", "workers"), [("corpus", 0), ("corpus", 2), ("grouped", 0), ("stream", 2)])
+def test_a_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, documents, tokenizer, tmp_path):
+    options = {"dataloader_num_workers": workers}
+    if kind == "grouped":
+        options["train_sampling_strategy"] = "group_by_length"
+
+    def make(name):
+        trainer = make_trainer(tmp_path / name, small_corpus, tokenizer, **options)
+        if kind == "stream":  # twelve short documents, which twelve steps go through more than once
+            texts = [[" ".join(document)] for document in documents if len(document) < 20][:12]
+            trainer.train_dataset = stream_rows(TextSource(texts), 4, tokenizer, 64, 0.1, seed=0, objective="nsp")
+        else:
+            assert 12 > len(trainer.get_train_dataloader()) > 1  # the run crosses epochs, and stops within one
+        return trainer
+
+    straight = make("run")
+    straight.train()
+    resumed = make("again")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-5"))
+    assert resumed.state.global_step == 12
+    for name, expected in straight.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], expected), name
+    names = ("step", "loss", "mlm_loss", "nsp_loss")
+    logs = [[[log[n] for n in names] for log in t.state.log_history if "loss" in log] for t in (straight, resumed)]
+    assert len(logs[0]) == 12 and logs[0] == logs[1]
+
+
+def test_each_epoch_has_its_own_rows(small_corpus, tokenizer, tmp_path):
+    seen = SeenEpochs()
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, [seen], max_steps=-1, num_train_epochs=3)
+    trainer.train()
+    steps = len(trainer.get_train_dataloader())
+    assert seen.epochs == [0] * steps + [1] * steps + [2] * steps
+
+
+@pytest.mark.parametrize(("rows", "accumulation_steps"), [(16, 1), (4, 4)])
+def test_both_losses_are_logged_and_add_up(rows, accumulation_steps, small_corpus, tokenizer, tmp_path):
+    trainer = make_trainer(
+        tmp_path,
+        small_corpus,
+        tokenizer,
+        dropout=0.0,
+        max_steps=4,
+        logging_steps=2,
+        save_strategy="no",
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=accumulation_steps,
+    )
+    trainer.train()
+    logs = [log for log in trainer.state.log_history if "loss" in log]
+    assert len(logs) == 2
+    for log in logs:
+        assert log["loss"] == pytest.approx(log["mlm_loss"] + log["nsp_loss"], abs=1e-4)
+        assert log["mlm_loss"] == pytest.approx(7.6, abs=0.2)  # an untrained model: near log(2000)
+        assert log["nsp_loss"] == pytest.approx(0.69, abs=0.1)
+
+
+def test_ctrl_c_saves_a_checkpoint_to_resume_from(small_corpus, tokenizer, tmp_path):
+    class PressCtrlC(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, [PressCtrlC()], save_steps=100)
+    trainer.train()
+    assert trainer.interrupted and trainer.state.global_step == 4
+    assert signal.getsignal(signal.SIGINT) is before
+    assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
+    resumed = make_trainer(tmp_path, small_corpus, tokenizer, resume_from_checkpoint="last")
+    resumed.train(resume_from_checkpoint=find_checkpoint(resumed.args))
+    assert resumed.state.global_step == 12 and not resumed.interrupted
+
+
+def test_find_checkpoint(small_corpus, tokenizer, tmp_path):
+    def find(resume=None, output_dir=tmp_path / "run"):
+        return find_checkpoint(PretrainingArguments(output_dir=str(output_dir), resume_from_checkpoint=resume))
+
+    assert find() is None
+    with pytest.raises(ValueError, match="no checkpoint to resume from in .*run"):
+        find("last")
+    make_trainer(tmp_path / "run", small_corpus, tokenizer, max_steps=2, save_steps=1).train()
+    newest = str(tmp_path / "run" / "checkpoint-2")
+    assert find("last") == find(True) == find(newest, tmp_path / "other") == newest
+    with pytest.raises(ValueError, match="run is not empty.*--resume_from_checkpoint"):
+        find()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes").touch()
+    with pytest.raises(ValueError, match="full is not empty"):
+        find(newest, tmp_path / "full")
+    (tmp_path / "full/checkpoint-2").symlink_to(newest)
+    assert find("last", tmp_path / "full") == str(tmp_path / "full/checkpoint-2")
+    with pytest.raises(ValueError, match="checkpoint-7"):
+        find(str(tmp_path / "run" / "checkpoint-7"))
+
+    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
+        damaged = tmp_path / "damaged"
+        shutil.copytree(newest, damaged)
+        content = (damaged / name).read_bytes()
+        (damaged / name).write_bytes(content[: len(content) // 2])
+        with pytest.raises(ValueError, match=f"damaged cannot be resumed from: {name} is missing or cut short"):
+            find(str(damaged), tmp_path / "other")
+        shutil.rmtree(damaged)
+
+
+def test_losses_of_several_gpus_in_one_process_are_logged(small_corpus, tokenizer, tmp_path, monkeypatch):
+    """DataParallel hands back one number per GPU; here each GPU has had half of the masked tokens."""
+    compute_loss = Trainer.compute_loss
+
+    def on_two_gpus(self, *args, **kwargs):
+        loss, outputs = compute_loss(self, *args, **kwargs)
+        for name in ("mlm_loss", "nsp_loss"):
+            outputs[name] = torch.stack([outputs[name] / 2, outputs[name] / 2])
+        return loss, outputs
+
+    monkeypatch.setattr(Trainer, "compute_loss", on_two_gpus)
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, max_steps=1, save_strategy="no")
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert log["loss"] == pytest.approx(log["mlm_loss"] + log["nsp_loss"], abs=1e-4)
+
+
+def test_ctrl_c_means_what_it_did_after_a_failed_training(small_corpus, tokenizer, tmp_path):
+    class Fail(TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            raise RuntimeError("disk full")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(RuntimeError, match="disk full"):
+        make_trainer(tmp_path, small_corpus, tokenizer, [Fail()]).train()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_resuming_another_architecture(small_corpus, tokenizer, tmp_path):
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, max_steps=1, save_steps=1)
+    trainer.train()
+    checkpoint = str(tmp_path / "checkpoint-1")
+    check_same_architecture(trainer.model.config, checkpoint)
+    with pytest.raises(ValueError, match="checkpoint-1 has norm_first=False, but the options ask for True"):
+        check_same_architecture(
+            ScratchBertConfig(**{**trainer.model.config.to_dict(), "norm_first": True}), checkpoint
+        )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_of_similar_length_in_every_epoch(workers, small_corpus, tokenizer, tmp_path):
+    """The lengths in a batch are close together, in the second epoch, too, which has other rows."""
+
+    class Spread(TrainerCallback):
+        epochs = []
+
+        def on_epoch_end(self, args, state, control, train_dataloader=None, **kwargs):
+            dataset = train_dataloader.dataset
+            lengths = dataset.lengths()
+            order = list(train_dataloader.batch_sampler.sampler)
+            assert sorted(order) == list(range(len(dataset)))
+            batches = [lengths[order[i : i + 4]] for i in range(0, len(order), 4)]
+            self.epochs.append(np.mean([np.ptp(batch) for batch in batches]) / np.ptp(lengths))
+
+    spread = Spread()
+    trainer = make_trainer(
+        tmp_path,
+        small_corpus,
+        tokenizer,
+        [spread],
+        max_steps=-1,
+        num_train_epochs=2,
+        save_strategy="no",
+        per_device_train_batch_size=4,
+        train_sampling_strategy="group_by_length",
+        dataloader_num_workers=workers,
+    )
+    trainer.train()
+    assert len(spread.epochs) == 2 and max(spread.epochs) < 0.3
+
+
+def test_packed_training_logs_the_losses_of_unpacked_training_and_evaluates_unpacked(
+    small_corpus, tokenizer, tmp_path
+):
+    logs = []
+    for name, pack_to in (("unpacked", None), ("packed", 128)):
+        trainer = make_trainer(tmp_path / name, small_corpus, tokenizer, dropout=0.0, pack_to=pack_to, bf16=False)
+        batches = [len(batch["input_ids"]) for batch in trainer.get_train_dataloader()]
+        assert ("seq_idx" in next(iter(trainer.get_train_dataloader()))) == (pack_to is not None)
+        assert "seq_idx" not in next(iter(trainer.get_eval_dataloader(trainer.train_dataset)))
+        trainer.train()
+        logs.append([(log["mlm_loss"], log["nsp_loss"]) for log in trainer.state.log_history if "mlm_loss" in log])
+    assert min(batches) < 8
+    np.testing.assert_allclose(logs[0], logs[1], rtol=0, atol=1e-4)

@@ -1,0 +1,366 @@
+"""scripts/pretrain.py as a user runs it: in a process of its own, on real text."""
+
+import gzip
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import datasets
+import pytest
+from transformers import AutoModelForPreTraining, AutoTokenizer, pipeline
+
+from helpers import ROOT, run_script
+
+
+QUICK = [
+    "--max_steps",
+    "4",
+    "--eval_steps",
+    "2",
+    "--save_steps",
+    "2",
+    "--logging_steps",
+    "2",
+    "--per_device_train_batch_size",
+    "8",
+]
+QUICK += ["--vocab_size", "1000", "--max_seq_length", "32", "--use_cpu"]
+
+
+def pretrain(*arguments, check=True, **options):
+    """(exit code, standard output, standard error) of the script."""
+    result = subprocess.run(
+        [sys.executable, ROOT / "scripts" / "pretrain.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        **options,
+    )
+    assert not check or result.returncode == 0, result.stderr
+    return result.returncode, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def text_file(documents, tmp_path_factory):
+    """Sixty documents of the built-in corpus' sentences, parted by blank lines."""
+    sentences = [sentence for document in documents for sentence in document]
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("\n\n".join("\n".join(sentences[i : i + 10]) for i in range(0, 600, 10)), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def run(text_file, tmp_path_factory):
+    output_dir = tmp_path_factory.mktemp("runs") / "my-bert"
+    _, stdout, stderr = pretrain("--train_file", text_file, "--output_dir", output_dir, *QUICK)
+    return output_dir, stdout, stderr
+
+
+def test_what_a_run_leaves_behind(run):
+    output_dir, _, _ = run
+    assert {file.name for file in output_dir.iterdir()} >= {
+        "README.md",
+        "config.json",
+        "configuration_scratch_bert.py",
+        "metrics.json",
+        "model.safetensors",
+        "modeling_scratch_bert.py",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "checkpoint-4",
+    }
+    metrics = json.loads((output_dir / "metrics.json").read_text())
+    for name in ("mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy", "nsp_loss", "nsp_accuracy"):
+        assert f"eval_{name}" in metrics
+    model = AutoModelForPreTraining.from_pretrained(output_dir)
+    tokenizer = AutoTokenizer.from_pretrained(output_dir)
+    assert model.config.vocab_size == len(tokenizer) == 1000
+    assert model.config.max_position_embeddings == tokenizer.model_max_length == 32
+    guesses = pipeline("fill-mask", model=str(output_dir), device="cpu")("the [MASK] is an object.")
+    assert len(guesses) == 5
+
+
+def test_what_a_run_shows(run):
+    _, stdout, stderr = run
+    assert re.search(
+        r"Training text: 54 documents, [\d,]+ sentences, [\d,]+ tokens → [\d,]+ rows .* 5\d% true continuations",
+        stderr,
+    )
+    assert re.search(r"Held-out text: 6 documents", stderr)
+    for name in ("mlm_loss", "nsp_loss", "eval_mlm_unigram_loss", "eval_nsp_majority_accuracy"):
+        assert f"'{name}'" in stdout, name
+    assert "Masked words of held-out text" in stdout
+    assert stdout.count("[MASK]") == 6
+    assert stdout.count("  B: ") == 2
+    assert re.search(r"masked words: loss +\d+\.\d+ +\d+\.\d+", stdout)
+    assert not re.search("warning|missing", stderr, re.IGNORECASE)
+
+
+def test_the_card_holds_the_figures_and_no_path(run):
+    output_dir, _, _ = run
+    card = (output_dir / "README.md").read_text()
+    metrics = json.loads((output_dir / "metrics.json").read_text())
+    assert card.startswith("---\n") and "# my-bert" in card
+    assert f"{metrics['eval_mlm_loss']:.3f}" in card
+    assert f"{100 * metrics['eval_nsp_accuracy']:.1f}%" in card
+    assert "54 documents" in card
+    assert "{{" not in card and str(output_dir.parent) not in card and str(Path.home()) not in card
+
+
+def test_an_existing_run_is_not_overwritten_but_continued(run, text_file, monkeypatch):
+    output_dir, _, _ = run
+    arguments = ["--train_file", text_file, "--output_dir", output_dir, *QUICK]
+    before = (output_dir / "model.safetensors").stat().st_mtime_ns
+    with pytest.raises(SystemExit, match="error: .* is not empty. Pass --resume_from_checkpoint"):
+        run_script(monkeypatch, "pretrain.py", *arguments)
+    assert (output_dir / "model.safetensors").stat().st_mtime_ns == before
+    _, _, stderr = pretrain(*arguments, "--resume_from_checkpoint", "--max_steps", 6, "--save_total_limit", 5)
+    assert not re.search("warning|missing", stderr, re.IGNORECASE)
+    assert json.loads((output_dir / "checkpoint-6" / "trainer_state.json").read_text())["global_step"] == 6
+    assert (output_dir / "checkpoint-4").is_dir()
+
+
+def test_options_from_a_file_with_flags_on_top(text_file, tmp_path, monkeypatch, caplog):
+    validation = tmp_path / "validation.txt"
+    validation.write_text("A class is an object. So is a function.\n\nA module is one, too. It has a name.")
+    options = {
+        "train_file": str(text_file),
+        "validation_file": [str(validation)],
+        "config_overrides": {"norm_first": True, "position_embedding_type": "sinusoidal", "num_hidden_layers": 1},
+        "lowercase": False,
+        "max_steps": 1,
+        "learning_rate": "1e-4",
+    }
+    for suffix in (".yaml", ".json"):
+        file = tmp_path / f"options{suffix}"
+        file.write_text(
+            "\n".join(f"{k}: {json.dumps(v)}" for k, v in options.items())
+            if suffix == ".yaml"
+            else json.dumps(options)
+        )
+        output_dir = tmp_path / f"run{suffix}"
+        quick = [*QUICK[2:], "--report_to", "tensorboard"]
+        caplog.clear()
+        run_script(monkeypatch, "pretrain.py", file, "--output_dir", output_dir, *quick)
+        assert "Held-out text: 2 documents, 4 sentences" in caplog.text
+        config = json.loads((output_dir / "config.json").read_text())
+        assert (config["norm_first"], config["num_hidden_layers"]) == (True, 1)
+        assert config["position_embedding_type"] == "sinusoidal"
+        assert AutoTokenizer.from_pretrained(output_dir).do_lower_case is False
+        assert list(output_dir.rglob("events.out.tfevents*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--learnin_rate", "1"], "no option --learnin_rate. Did you mean learning_rate?"),
+        (["--preset", "huge"], "invalid choice: 'huge'"),
+        (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
+        (["--train_file", "empty.txt"], "The text is empty, or no word of it occurs 2 times"),
+        (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
+        (["--train_file", "one.txt"], "1 document(s)"),
+        (["--vocab_size", "30"], "vocab_size is 30"),
+        (["--max_seq_length", "4"], "max_seq_length must be 5 or more"),
+        (["--config_overrides", "norm_frist=true"], "norm_frist is no field of the config. Did you mean norm_first?"),
+        (["--config_overrides", "num_attention_heads=3"], "hidden_size (128) must be a multiple"),
+        (["--max_position_embeddings", "16"], "max_seq_length (128) is longer than max_position_embeddings (16)"),
+        (["--learning_rat", "1"], "no option --learning_rat"),
+        (["--config_overrides", "vocab_size=5"], "The tokenizer has 2048 entries, but the model's vocab_size is 5"),
+        (["--max_seq_length", "auto:101"], "max_seq_length must be a number or auto:1 to auto:100"),
+        (["--train_file", "table.csv", "--text_column", "body"], "has no column 'body', but id, text"),
+        (["--train_file", "one.txt", "--dataset_name", "x"], "Give one of train_file and dataset_name, not both"),
+        (["--dataset_name", "nowhere/nothing"], "nowhere/nothing"),
+        (["--train_file", "two.txt", "--streaming", "--static_pairs"], "static_pairs has no effect with streaming"),
+        (["--prepared_data", ".", "--language", "de"], "language has no effect with prepared_data"),
+        (["--cache_dir", "one.txt"], "Nothing can be written to one.txt"),
+        (["--train_file", "one.txt", "--streaming", "--max_steps", "2"], "need two documents"),
+        (["--streaming", "true"], "streaming needs a train_file or a dataset_name"),
+        (["--train_file", "two.txt", "--streaming"], "say with --max_steps when to stop"),
+        (["--prepared_data", "."], "holds no train.parquet"),
+        (
+            ["--train_file", "two.txt", "--tokenizer_type", "wordlevel", "--min_frequency", "9"],
+            "word of it occurs 9 times",
+        ),
+        (["--config_overrides", "hidden_act=["], "'[' is no value for hidden_act"),
+        (["--config_overrides", "type_vocab_size=1"], "type_vocab_size must be 2 or more"),
+        (["--mlm_probability", "0"], "mlm_probability must be greater than 0"),
+        (["--prediction_loss_only", "true"], "prediction_loss_only must stay False"),
+        (["--dataloader_persistent_workers", "true"], "dataloader_persistent_workers must stay False"),
+        (["types.yaml"], "argument --max_steps"),
+        (["--resume_from_checkpoint"], "no checkpoint to resume from"),
+        (["typo.yaml"], "typo.yaml: there is no option train_fil. Did you mean train_file?"),
+        (["missing.yaml"], "missing.yaml cannot be read"),
+    ],
+)
+def test_bad_options_end_with_one_clear_line(arguments, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "one.txt").write_text("One sentence.")
+    (tmp_path / "two.txt").write_text("One sentence.\n\nAnother one.")
+    (tmp_path / "table.csv").write_text("id,text\n1,One sentence.")
+    (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
+    (tmp_path / "typo.yaml").write_text("train_fil: a.txt")
+    (tmp_path / "types.yaml").write_text("max_steps: 2.5")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as exit:
+        run_script(monkeypatch, "pretrain.py", *arguments, "--output_dir", "run")
+    assert exit.value.code not in (0, None)
+    assert message in f"{exit.value.code}{capsys.readouterr().err}"
+
+
+@pytest.fixture(scope="module")
+def sources(documents, tmp_path_factory):
+    """The built-in corpus in other forms: a gzipped table, a directory of texts, and two kinds of data sets."""
+    directory = tmp_path_factory.mktemp("sources")
+    texts = [" ".join(document) for document in documents]
+    rows = datasets.Dataset.from_dict({"id": range(len(texts)), "body": texts})
+    rows.to_csv(directory / "table.csv")
+    (directory / "table.csv.gz").write_bytes(gzip.compress((directory / "table.csv").read_bytes()))
+    (directory / "texts").mkdir()
+    for number, text in enumerate(texts):
+        (directory / "texts" / f"{number}.txt").write_text(text.replace(". ", ".\n\n"), encoding="utf-8")
+    (directory / "files").mkdir()
+    rows.select(range(50)).to_parquet(directory / "files" / "train.parquet")
+    rows.select(range(50, 57)).to_parquet(directory / "files" / "validation.parquet")
+    rows.save_to_disk(directory / "saved")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        (["--train_file", "table.csv.gz", "--text_column", "body"], "Training text: 51 documents"),
+        (["--train_file", "texts", "--text_format", "file"], "Training text: 51 documents"),
+        (["--dataset_name", "files", "--text_column", "body"], "Held-out text: 7 documents"),
+        (["--dataset_name", "saved", "--text_column", "body", "--whole_word_mask"], "Held-out text: 6 documents"),
+        (
+            ["--dataset_name", "files", "--text_column", "body", "--streaming", "--stream_buffer", "20"],
+            "Training text: a stream",
+        ),
+        (["--train_file", "texts/*.txt", "--streaming", "--sentence_objective", "sop"], "No held-out text"),
+        (["--sentence_objective", "none", "--max_seq_length", "auto:70"], "rows of up to 73 tokens"),
+        (
+            ["--tokenizer_type", "wordlevel", "--static_pairs", "--train_sampling_strategy", "group_by_length"],
+            "Held-out text: 6 documents",
+        ),
+    ],
+)
+def test_any_source_trains(options, shown, sources, tmp_path, monkeypatch, caplog, capsys):
+    monkeypatch.chdir(sources)
+    quick = [*QUICK, *options, "--output_dir", tmp_path / "run", "--config_overrides", "num_hidden_layers=1"]
+    run_script(monkeypatch, "pretrain.py", *quick)
+    assert shown in caplog.text
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["train_loss"] > 0
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert "{{" not in card and "None" not in card and str(sources) not in card
+    none = "none" in options
+    assert ("nsp" in json.dumps(metrics)) == (not none and "No held-out" not in shown)
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["architectures"] == ["ScratchBertForMaskedLM" if none else "ScratchBertForPreTraining"]
+    assert ("AutoModelForPreTraining.from" in card) != none
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_file_in_the_midst_of_a_stream(workers, run, text_file, tmp_path, monkeypatch):
+    (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
+    options = ["--train_file", text_file, tmp_path / "latin.txt", "--streaming", "--stream_buffer", 5]
+    options += ["--tokenizer_name_or_path", run[0], *QUICK[2:6], "--max_seq_length", 32, "--use_cpu"]
+    options += ["--max_steps", 1000, "--dataloader_num_workers", workers, "--output_dir", tmp_path / "run"]
+    with pytest.raises(
+        SystemExit, match=r"^error: .*latin.txt is not UTF-8 text: line 1(.|\n)*resume_from_checkpoint"
+    ) as exit:
+        run_script(monkeypatch, "pretrain.py", *options)
+    assert "Traceback" not in exit.value.code
+
+
+def test_a_second_run_reads_no_text_again(sources, tmp_path, monkeypatch, caplog):
+    options = ["--train_file", sources / "texts", *QUICK, "--cache_dir", tmp_path / "cache"]
+    run_script(monkeypatch, "pretrain.py", *options, "--output_dir", tmp_path / "first")
+    assert "Training a tokenizer" in caplog.text
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").iterdir()}
+    caplog.clear()
+    run_script(monkeypatch, "pretrain.py", *options, "--output_dir", tmp_path / "second")
+    assert "Training a tokenizer" not in caplog.text
+    assert files == {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").iterdir()}
+    first, second = (json.loads((tmp_path / name / "metrics.json").read_text()) for name in ("first", "second"))
+    assert first["eval_mlm_loss"] == second["eval_mlm_loss"]
+
+
+def test_a_resumed_model_must_fit_its_tokenizer(run, text_file, tmp_path, monkeypatch):
+    copy = tmp_path / "copy"
+    shutil.copytree(run[0], copy)
+    checkpoint = copy / "checkpoint-4"
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    tokenizer.add_tokens(["newword"])
+    tokenizer.save_pretrained(checkpoint)
+    arguments = ["--train_file", text_file, "--output_dir", copy, *QUICK, "--resume_from_checkpoint", checkpoint]
+    with pytest.raises(SystemExit, match="The tokenizer has 1001 entries, but the model's vocab_size is 1000"):
+        run_script(monkeypatch, "pretrain.py", *arguments)
+
+
+def test_help(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_script(monkeypatch, "pretrain.py", "--help")
+    stdout = capsys.readouterr().out
+    for option in ("--train_file", "--preset", "--resume_from_checkpoint", "--mlm_probability"):
+        assert option in stdout
+    for line in ("Rows per step and device", "Tokens in a row"):
+        assert line in stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+@pytest.mark.slow
+def test_ctrl_c_then_resume(text_file, tmp_path):
+    arguments = ["--train_file", text_file, "--output_dir", tmp_path / "run", *QUICK, "--save_steps", "100000"]
+    command = [sys.executable, ROOT / "scripts" / "pretrain.py", *map(str, arguments), "--max_steps", "100000"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in iter(process.stdout.readline, ""):
+        if "'mlm_loss'" in line:  # training has begun
+            break
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "--resume_from_checkpoint" in stderr and "Traceback" not in stderr
+    (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
+    step = int(checkpoint.name.split("-")[1])
+    pretrain(*arguments, "--resume_from_checkpoint", "--max_steps", step + 2)
+    assert (tmp_path / "run" / "metrics.json").is_file()
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_rows_of_a_step(text_file, tmp_path):
+    """torchrun with 2 × 8 rows logs the losses of one process with 16 rows, over epochs with new rows."""
+    quick = [*QUICK[2:], "--max_steps", "40", "--logging_steps", "1", "--eval_strategy", "no"]
+    quick += ["--config_overrides", "hidden_dropout_prob=0,attention_probs_dropout_prob=0", "--disable_tqdm", "true"]
+    quick += ["--train_file", str(text_file), "--save_strategy", "no"]
+    histories = []
+    for name, launcher, rows in (
+        ("one", [sys.executable], 16),
+        ("two", [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"], 8),
+    ):
+        output_dir = tmp_path / name
+        command = [*launcher, str(ROOT / "scripts" / "pretrain.py"), *quick, "--output_dir", str(output_dir)]
+        command += ["--per_device_train_batch_size", str(rows)]
+        result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        assert result.returncode == 0, result.stderr
+        histories.append([float(loss) for loss in re.findall(r"'nsp_loss': '([\d.e-]+)'", result.stdout)])
+        assert (output_dir / "metrics.json").is_file()
+    one, two = histories
+    assert len(one) == len(two) == 40
+    # The masks differ (they are drawn per batch), so the losses agree closely but not to the last digit.
+    assert one == pytest.approx(two, rel=0.05)
+
+
+@pytest.mark.slow
+def test_the_default_run_learns(tmp_path):
+    start = time.monotonic()
+    pretrain(cwd=tmp_path)
+    print(f"\n{time.monotonic() - start:.0f} seconds in all")
+    metrics = json.loads((tmp_path / "runs" / "pretrain" / "metrics.json").read_text())
+    print({name: round(value, 4) for name, value in metrics.items()})
+    assert metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] - 0.3
