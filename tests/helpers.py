@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import transformers
 
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
 from scratch_bert.pretraining.corpus import TokenizedCorpus
@@ -82,6 +83,24 @@ def make_inputs(rows: int = 4, length: int = 20, seed: int = 0, vocab_size: int 
 
 def num_labels(auto_class: str) -> int:
     return 3 if "Classification" in auto_class else 2
+
+
+def make_bert(head: str, directory: Path | None = None, tokenizer=None, **options) -> transformers.PreTrainedModel:
+    """transformers' `Bert{head}` with random weights, biases and LayerNorms among them. Saved in `directory`, if given.
+
+    `head` is the end of the class's name, as in `ForMaskedLM`; `options` are config fields beside those of `SMALL`. A
+    `tokenizer` sets the vocabulary size, and is saved as well.
+    """
+    sizes = SMALL if tokenizer is None else {**SMALL, "vocab_size": len(tokenizer)}
+    config = transformers.BertConfig(**{**sizes, "num_labels": num_labels(head), **options})
+    model = getattr(transformers, f"Bert{head}")(config).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)
+    if directory is not None:
+        for part in (model, tokenizer):
+            if part is not None:
+                part.save_pretrained(directory)
+    return model
 
 
 def make_labels(auto_class: str, inputs: dict, seed: int = 0) -> dict:
