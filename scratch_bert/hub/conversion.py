@@ -1,10 +1,9 @@
-"""Checkpoints from transformers' BERT to scratch_bert and back: the same tensors by the same names, another config."""
+"""Convert checkpoints from transformers' BERT to scratch_bert and back: the same tensors, the same names, another config."""
 
 import os
 import pickle
 import re
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +15,13 @@ from transformers.utils import logging
 
 from ..model import modeling_scratch_bert
 from ..model.configuration_scratch_bert import AUTO_MAP, BERT_VALUES, COMPUTE_FIELDS, ScratchBertConfig
+from .model_card import write_conversion_card
 
 
-# The models by what follows the prefix in their names: Model, ForPreTraining, ForMaskedLM, …
+# The ends of the models' class names: Model, ForPreTraining, ForMaskedLM, …
 HEADS = [entry.split(".ScratchBert")[1] for auto_class, entry in AUTO_MAP.items() if auto_class != "AutoConfig"]
 CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
-# What a model's class says itself, or how it is computed: not carried over.
+# Not converted: what the target's class sets itself, and options of the computation.
 _NOT_CONVERTED = (
     {*COMPUTE_FIELDS, "use_cache"}
     | {"model_type", "architectures", "auto_map", "transformers_version", "dtype", "_name_or_path"}
@@ -32,37 +32,32 @@ _NOT_CONVERTED = (
 @dataclass
 class Conversion:
     model_class: str
-    """Of the result."""
+    """The name of the result's class."""
     difference: float
-    """The largest between outputs of the source and of the result, opened from its files, in fp32."""
+    """The largest difference between the outputs of the source and of the result, reloaded from its files, in fp32."""
     has_tokenizer: bool
     dropped: list[str]
-    """Weights of a pooler that the head does not use, as old versions of transformers have saved them."""
+    """Weights of a pooler that the head does not use: old versions of transformers saved them with every head."""
 
 
 def convert_checkpoint(
-    source: str,
-    destination: Path,
-    to: str,
-    revision: str | None = None,
-    write_card: Callable[[Path, Conversion], None] | None = None,
+    source: str | Path, destination: str | Path, to: str = "scratch_bert", revision: str | None = None
 ) -> Conversion:
     """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
 
-    `to` is `bert` or `scratch_bert`. Any head; weights keep their bytes and type (if they are of several types, all
-    get that of the first). `write_card` is called with the directory before it is moved to its place. Raises
-    `ValueError` or `OSError` if the source is of another type, incomplete or damaged, if its config says what the
-    target cannot do, if the result does not give the source's outputs, and if `destination` exists. Then nothing is
-    written.
+    `to` is `bert` or `scratch_bert`, whose directory gets a model card, too. Any head is converted; the weights keep
+    their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError` if the source
+    is of another type, incomplete or damaged, if its config has an option that the target does not support, if the
+    outputs of the two models differ, and if `destination` is not empty. Then nothing is written.
     """
-    destination = destination.resolve()
+    source, destination = str(source), Path(destination).resolve()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise FileExistsError(f"{destination} exists and is not empty. Choose another directory.")
     config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     if config.model_type not in CONFIGS or config.model_type == to:
         wanted = ", ".join(name for name in CONFIGS if name != to)
         raise ValueError(
-            f"{source} holds a model of the type {config.model_type}. To convert to {to}, give a {wanted}."
+            f"{source} is a model of the type {config.model_type}. A conversion to {to} needs one of the type {wanted}."
         )
     target_config = convert_config(config, to)
     model, dropped = _load_whole(source, config, revision)
@@ -80,25 +75,24 @@ def convert_checkpoint(
         difference, scale = compare_outputs(model, target_class.from_pretrained(result, **options))
         if not difference <= 1e-4 * max(1.0, scale):
             raise ValueError(f"The outputs of the result differ from those of {source} by {difference:.2g}.")
-        conversion = Conversion(target_class.__name__, difference, has_tokenizer, dropped)
-        if write_card:
-            write_card(result, conversion)
+        if to == "scratch_bert":
+            write_conversion_card(result, target, difference, source, revision)
         os.replace(result, destination)
-    return conversion
+    return Conversion(target_class.__name__, difference, has_tokenizer, dropped)
 
 
 def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[PreTrainedModel, list[str]]:
-    """The model in fp32, and its weights that the checkpoint lacks, which are random; without transformers' table of them.
+    """The model in fp32, and the names of its newly initialised weights, which the checkpoint lacks.
 
-    `model_class` is a model's or an Auto class, `options` are those of its `from_pretrained`. Raises `ValueError` if the
-    weights cannot be read.
+    `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`. Raises `ValueError`
+    if the weights cannot be read.
     """
     model, report = _load(model_class, name_or_path, dtype=torch.float32, **options)
     return model, sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
 
 
 def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
-    """`config` as one of the type `to`. Raises `ValueError` that names the field for an option that `BertConfig` does not support."""
+    """`config` as one of the type `to`. Raises `ValueError` for an option that `BertConfig` does not support."""
     values = {name: value for name, value in config.to_dict().items() if name not in _NOT_CONVERTED}
     if to == "bert":
         if values["head_dim"] == config.hidden_size / config.num_attention_heads:
@@ -106,7 +100,7 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
         for name, plain in BERT_VALUES.items():
             value = values.pop(name)
             if value != plain:
-                raise ValueError(f"{name} is {value!r}, which BERT cannot do: its models have {plain!r}.")
+                raise ValueError(f"{name} is {value!r}, which BertConfig does not support: it must be {plain!r}.")
     return CONFIGS[to](**values)
 
 
@@ -120,16 +114,13 @@ def _model_class(model_type: str, head: str) -> type[PreTrainedModel]:
 
 
 def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
-    """The model of the class that has a place for each weight in the files, and finds each of its own there.
-
-    And the weights of a pooler that it has no place for.
-    """
+    """The model of the class whose weights are exactly those of the files, and the names of unused pooler weights."""
     named = (config.architectures or [""])[0].removeprefix(_prefix(config.model_type))
     if named and named not in HEADS:
-        raise ValueError(f"{source} holds a {config.architectures[0]}, which has no counterpart.")
-    config.dtype = None  # else the weights are cast to what the config says of them
-    complaint = None
-    # Published BERTs are said to be for masked words, and hold the next-sentence head as well.
+        raise ValueError(f"{source} is a {config.architectures[0]}, which has no counterpart.")
+    config.dtype = None  # else the weights are cast to the dtype that the config names
+    message = None
+    # The configs of published BERTs name BertForMaskedLM, but the weights include the NSP head.
     candidates = [
         (head, {}) for head in (named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model")
     ]
@@ -141,24 +132,24 @@ def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> 
         dropped = sorted(key for key in info["unexpected_keys"] if re.match(r"(bert\.)?pooler\.", key))
         problems = {
             "missing": info["missing_keys"],
-            "left over": set(info["unexpected_keys"]) - set(dropped),
+            "unexpected": set(info["unexpected_keys"]) - set(dropped),
             "of another shape": info["mismatched_keys"],
         }
         if not any(problems.values()):
             return model, dropped
-        complaint = complaint or f"The weights of {source} are not those of {type(model).__name__}. " + "; ".join(
+        message = message or f"The weights of {source} are not those of {type(model).__name__}. " + "; ".join(
             f"{problem}: {', '.join(sorted(map(_key_and_shapes, keys)))}" for problem, keys in problems.items() if keys
         )
-    raise ValueError(complaint)
+    raise ValueError(message)
 
 
 def _load(model_class: type, source: str, **options) -> tuple[PreTrainedModel, dict]:
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # what does not fit is told by the callers
+    logging.set_verbosity_error()  # the callers report the keys that do not match
     try:
         return model_class.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **options)
     except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"The weights of {source} cannot be read; a file may be cut short: {error}") from None
+        raise ValueError(f"The weights of {source} cannot be read, a file may be truncated: {error}") from None
     finally:
         logging.set_verbosity(verbosity)
 
@@ -174,30 +165,31 @@ def _copy_tokenizer(source: str, destination: Path, revision: str | None) -> boo
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     except (OSError, ValueError):
-        return False  # a checkpoint may come without one
+        return False  # a checkpoint may have no tokenizer
     if len(tokenizer) == len(tokenizer.all_special_tokens):
-        return False  # what transformers makes of nothing
+        return False  # transformers made it up without a vocabulary
     tokenizer.save_pretrained(destination)
     return True
 
 
 @torch.no_grad()
 def compare_outputs(model: PreTrainedModel, other: PreTrainedModel) -> tuple[float, float]:
-    """The largest difference of two models' outputs in fp32 at real tokens, and the largest output, on a few rows."""
+    """The largest difference between two models' outputs, and the largest output, in fp32 at the non-padding tokens of a
+    small random batch."""
     config = model.config
     generator = torch.Generator().manual_seed(0)
-    rows, length = 4, min(64, config.max_position_embeddings)
+    batch_size, length = 4, min(64, config.max_position_embeddings)
     mask = (torch.arange(length) < torch.tensor([length, length // 2, 3, 1])[:, None]).long()
-    ids = torch.randint(config.vocab_size, (rows, length), generator=generator) * mask
-    types = torch.randint(config.type_vocab_size, (rows, length), generator=generator) * mask
+    ids = torch.randint(config.vocab_size, (batch_size, length), generator=generator) * mask
+    types = torch.randint(config.type_vocab_size, (batch_size, length), generator=generator) * mask
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     if type(model).__name__.endswith("MultipleChoice"):
         inputs = {name: values[:, None].repeat(1, 2, 1) for name, values in inputs.items()}
     inputs |= {"return_dict": True, "output_hidden_states": False, "output_attentions": False}
-    differences, sizes = [], []
+    differences, magnitudes = [], []
     for one, two in zip(*(m.float().eval()(**inputs).to_tuple() for m in (model, other)), strict=True):
-        if one.shape[:2] == mask.shape:  # what stands at padding is undefined
+        if one.shape[:2] == mask.shape:  # outputs at padded positions are undefined
             one, two = one[mask.bool()], two[mask.bool()]
-        differences.append((one - two).abs().masked_fill(one == two, 0).max())  # infinite ones may be equal
-        sizes.append(one.abs().max())
-    return torch.stack(differences).max().item(), torch.stack(sizes).max().item()  # NaN if there is one
+        differences.append((one - two).abs().masked_fill(one == two, 0).max())  # inf - inf is NaN
+        magnitudes.append(one.abs().max())
+    return torch.stack(differences).max().item(), torch.stack(magnitudes).max().item()  # NaN if there is one

@@ -1,25 +1,25 @@
-"""Model cards: the template, what each card has, and the card of a conversion. No card names a path, a user or a host."""
+"""Model cards: what all of them share, and the card of a converted model. No card names a path, a user or a host."""
 
 import hashlib
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import cached_file
 from yaml import YAMLError
 
 from .. import __version__
 from ..model import configuration_scratch_bert, modeling_scratch_bert, operations_scratch_bert
-from ..model.configuration_scratch_bert import BERT_VALUES, ScratchBertConfig
-from .conversion import Conversion
+from ..model.configuration_scratch_bert import BERT_VALUES
+from ..model.modeling_scratch_bert import AUTO_MODELS
 
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
-_WRITTEN_BY_US = "<!-- Written by a training"
-MARK = f"{_WRITTEN_BY_US} run. Without this line, the next run leaves the card as you have changed it. -->"
+_MARK_START = "<!-- Written by a training"  # in the marks of all versions
+MARK = f"{_MARK_START} run. Delete this line to keep your changes: the next run then leaves the card alone. -->"
 TAGS = ["bert", "scratch_bert"]
-PIPELINES = {
+PIPELINES = {  # multiple choice and NSP have none
     "AutoModel": "feature-extraction",
     "AutoModelForPreTraining": "fill-mask",
     "AutoModelForMaskedLM": "fill-mask",
@@ -30,9 +30,9 @@ PIPELINES = {
 
 
 def is_customized(directory: Path) -> bool:
-    """Whether the directory has a README.md that no training run has written, or that a user has taken over."""
+    """Whether the directory has a README.md without the mark of a training run: a user's own."""
     card = directory / "README.md"
-    return card.exists() and _WRITTEN_BY_US not in card.read_text(encoding="utf-8")
+    return card.exists() and _MARK_START not in card.read_text(encoding="utf-8")
 
 
 def write_card(
@@ -43,9 +43,9 @@ def write_card(
     metadata: dict[str, Any],
     **context: Any,
 ) -> None:
-    """Fill the template as `directory`/README.md.
+    """Write `directory`/README.md from the template model_card.md.
 
-    `metadata` goes to the card's YAML block, beside library, pipeline and tags; `context` to the template.
+    `metadata` goes to the YAML header, beside library, pipeline and tags; `context` to the template.
     """
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(auto_class), "tags": TAGS} | metadata
     ModelCard.from_template(
@@ -65,9 +65,10 @@ def write_card(
     ).save(directory / "README.md")
 
 
-def write_conversion_card(directory: Path, conversion: Conversion, source: str, revision: str | None = None) -> None:
-    """Write the README.md of a checkpoint that was converted from `source`, a directory or a Hub repository."""
-    model_class = conversion.model_class
+def write_conversion_card(
+    directory: Path, model: PreTrainedModel, difference: float, source: str, revision: str | None = None
+) -> None:
+    """Write the README.md of a model converted from `source`, a directory or a Hub repository."""
     base_model = None if Path(source).exists() else source
     inherited = {
         name: value
@@ -77,16 +78,16 @@ def write_conversion_card(directory: Path, conversion: Conversion, source: str, 
     write_card(
         directory,
         model_name=directory.name,
-        auto_class=model_class.replace("ScratchBert", "Auto" if model_class == "ScratchBertModel" else "AutoModel"),
-        config=ScratchBertConfig.from_pretrained(directory),
+        auto_class=next(name for name, model_class in AUTO_MODELS.items() if type(model) is model_class),
+        config=model.config,
         metadata={"base_model": base_model, **inherited},
         base_model=base_model,
-        difference=conversion.difference,
+        difference=difference,
     )
 
 
 def _metadata_of(source: str, revision: str | None) -> dict:
-    """The metadata of the source's own card, if there is one that can be read."""
+    """The metadata of the source's own card, if it has a readable one."""
     optional = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     card = cached_file(source, "README.md", revision=revision, **optional)
     try:
@@ -96,6 +97,6 @@ def _metadata_of(source: str, revision: str | None) -> dict:
 
 
 def code_hash() -> str:
-    """SHA-256 of the three files that travel with a checkpoint, its first 16 digits: `cat` them in this order."""
+    """The first 16 digits of the SHA-256 of a checkpoint's three code files, concatenated in the order of their names."""
     modules = (configuration_scratch_bert, modeling_scratch_bert, operations_scratch_bert)
     return hashlib.sha256(b"".join(Path(module.__file__).read_bytes() for module in modules)).hexdigest()[:16]

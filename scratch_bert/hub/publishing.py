@@ -1,12 +1,12 @@
-"""What of a model's directory goes to the Hub: checked, without anything private, and in one commit, so that each
-revision of the repository opens."""
+"""Publish a model on the Hub: its public files, checked, in one commit, so that every revision of the repository opens."""
 
 import json
-import logging
 import re
 from pathlib import Path, PurePosixPath
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+from huggingface_hub.errors import LocalTokenNotFoundError
+from huggingface_hub.utils import validate_repo_id
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
@@ -14,9 +14,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from ..model.configuration_scratch_bert import AUTO_MAP
 
 
-logger = logging.getLogger("scratch_bert")
-
-# Beside the weights and the code. What is not named is not sent: optimizer state, training_args.bin, logs, …
+# Published beside the weights and the code. All else stays: optimizer state, training_args.bin, logs, …
 PUBLIC_FILES = (
     "README.md",
     "curves.png",
@@ -28,9 +26,8 @@ PUBLIC_FILES = (
     "added_tokens.json",
     "vocab.txt",
 )
-STAGED = ".push-"  # begins the names of the directories that a training's pushes are sent from
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-# What a push deletes if the new model does without: it would be opened in place of the new files, or beside them.
+# A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
     r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json"
     r"|vocab\.txt|curves\.png"
@@ -38,19 +35,19 @@ _REPLACED = re.compile(
 
 
 def public_files(directory: str | Path) -> list[Path]:
-    """The files of a model's directory that belong in its repository.
+    """The files of a model's directory that are published.
 
-    Raises `ValueError` that names the file and the remedy if the directory would not open from the Hub, for want of
-    code, weights or tokenizer, if it has no model card, or if a file holds an access token or a path of this machine.
+    Raises `ValueError` that names the file and the remedy if code, weights, tokenizer or model card are missing or
+    damaged, or if a file contains an access token or a local path.
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise ValueError(f"There is no directory {directory}.")
+        raise ValueError(f"The directory {directory} does not exist.")
     for names, remedy in (
-        (["config.json"], "it is no model's directory, as save_pretrained or Trainer writes it"),
-        (["tokenizer_config.json"], "save the tokenizer there, too: tokenizer.save_pretrained(directory)"),
-        (["tokenizer.json", "vocab.txt"], "save the tokenizer there, too: tokenizer.save_pretrained(directory)"),
-        (["README.md"], "write a model card, with what the model is, its data, its results and its limits"),
+        (["config.json"], "this is not a model's directory, as written by save_pretrained or Trainer"),
+        (["tokenizer_config.json"], "save the tokenizer there as well: tokenizer.save_pretrained(directory)"),
+        (["tokenizer.json", "vocab.txt"], "save the tokenizer there as well: tokenizer.save_pretrained(directory)"),
+        (["README.md"], "write a model card that describes the model, its data, its results and its limits"),
     ):
         if not any((directory / name).is_file() for name in names):
             raise ValueError(f"{directory} has no {' or '.join(names)}: {remedy}.")
@@ -65,20 +62,20 @@ def public_files(directory: str | Path) -> list[Path]:
 def _read_json(file: Path) -> dict:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:  # no UTF-8, no JSON
-        raise ValueError(f"{file} cannot be read, save the model again: {error}") from None
+    except ValueError as error:  # not UTF-8, not JSON
+        raise ValueError(f"{file} cannot be read: {error}. Save the model again.") from None
 
 
 def _code(directory: Path) -> list[Path]:
     config = _read_json(directory / "config.json")
     auto_map = config.get("auto_map") or {}
     if config.get("model_type") in CONFIG_MAPPING_NAMES and not auto_map:
-        return []  # its code comes with transformers
+        return []  # its code is in transformers
     missing = set(AUTO_MAP) - set(auto_map)
     if missing:
         raise ValueError(
-            f"{directory}/config.json names no code for {', '.join(sorted(missing))}: open the model with scratch_bert "
-            "and save it again, or convert it with scripts/convert_checkpoint.py."
+            f"{directory}/config.json has no auto_map entry for {', '.join(sorted(missing))}: open the model with "
+            "scratch_bert and save it again, or convert it with scratch-bert-convert."
         )
     modules = {directory / f"{auto_map[name].split('.')[0]}.py" for name in AUTO_MAP}
     try:
@@ -86,7 +83,7 @@ def _code(directory: Path) -> list[Path]:
             modules |= {Path(file) for file in get_relative_import_files(module)}
     except FileNotFoundError as error:
         name = Path(error.filename).name
-        raise ValueError(f"{directory} has no {name}: save the model again, which puts its code there.") from None
+        raise ValueError(f"{directory} has no {name}: save the model again, which copies its code.") from None
     return list(modules)
 
 
@@ -94,17 +91,17 @@ def _weights(directory: Path) -> list[Path]:
     files, index = [directory / WEIGHTS], []
     if (directory / INDEX).is_file():
         if files[0].is_file():
-            raise ValueError(f"{directory} holds {WEIGHTS} and shards of weights: delete the older of the two.")
+            raise ValueError(f"{directory} holds both {WEIGHTS} and sharded weights: delete the older ones.")
         index = [directory / INDEX]
         files = [directory / shard for shard in sorted(set(_read_json(index[0])["weight_map"].values()))]
     for file in files:
         if not is_complete(file):
-            raise ValueError(f"{file} is missing or cut short: save the model again.")
+            raise ValueError(f"{file} is missing or truncated: save the model again.")
     return files + index
 
 
 def is_complete(file: Path) -> bool:
-    """Whether a file of weights is there, and as long as its header says."""
+    """Whether a safetensors file exists and has the length that its header states."""
     try:
         with safe_open(file, framework="pt"):
             return True
@@ -113,24 +110,69 @@ def is_complete(file: Path) -> bool:
 
 
 def _check_text(file: Path) -> None:
-    """Raise `ValueError` if the file is damaged, or holds what is nobody else's business."""
+    """Raise `ValueError` if the file is damaged, or contains an access token or a local path."""
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is no UTF-8: {error}") from None
+        raise ValueError(f"{file} is not UTF-8: {error}") from None
     if file.suffix == ".json":
         _read_json(file)
-    if file.name == "tokenizer.json":  # what looks private in a vocabulary is data
+    if file.name == "tokenizer.json":  # its vocabulary may contain anything
         return
     paths = r"/home/[\w.-]+|/Users/[\w.-]+|[A-Z]:\\+Users\\+[\w.-]+|" + re.escape(f"{Path.home()}/")
     if file.suffix == ".json":
         paths += r'|(?<=")/[\w.-]+/[^"\s]*'  # a value
     tokens = r"hf_[A-Za-z0-9]{30,}" + (f"|{re.escape(get_token())}" if get_token() else "")
-    for what, pattern in (("a path of this machine", paths), ("an access token", tokens)):
-        found = re.search(rf"(?<![\w.\-/])({pattern})", text)  # not within a word or an address
+    for what, pattern in (("a local path", paths), ("an access token", tokens)):
+        found = re.search(rf"(?<![\w.\-/])({pattern})", text)  # not inside a word or a URL
         if found:
             line = text.count("\n", 0, found.start()) + 1
-            raise ValueError(f"{file} holds {what} in line {line}: remove it before you publish.")
+            raise ValueError(f"{file} contains {what} in line {line}: remove it before you publish.")
+
+
+def push_to_hub(
+    directory: str | Path,
+    repo_id: str,
+    *,
+    private: bool = False,
+    revision: str | None = None,
+    tag: str | None = None,
+    create_pr: bool = False,
+    commit_message: str = "Upload model",
+    token: str | None = None,
+    dry_run: bool = False,
+) -> CommitInfo | None:
+    """Publish a model's directory: code, weights, tokenizer and model card in one commit.
+
+    `repo_id` is `user/name`, or a name in your own account; a repository that does not exist is created. The commit goes
+    to the branch `revision`, which is created too, and gets the `tag`; or it opens a pull request. With `dry_run`, the
+    directory is checked and nothing is sent. Raises the errors of `publish`, and `ValueError` for a public repository
+    that should be `private`, a `tag` that exists, and a pull request with a `revision` or a `tag`.
+    """
+    if create_pr and (revision or tag):
+        raise ValueError("A pull request goes to the main branch and has no tag: leave out revision and tag.")
+    validate_repo_id(repo_id)
+    public_files(directory)
+    if dry_run:
+        return None
+    api = HfApi(token=token)
+    try:
+        user = api.whoami()["name"]
+    except LocalTokenNotFoundError:
+        raise LocalTokenNotFoundError("You are not logged in. Run `hf auth login`, or set HF_TOKEN.") from None
+    if "/" not in repo_id:
+        repo_id = f"{user}/{repo_id}"
+    if not create_pr:
+        api.create_repo(repo_id, private=private or None, exist_ok=True)
+    if private and not api.repo_info(repo_id).private:
+        raise ValueError(f"{repo_id} is already public: make it private in its settings, or choose another name.")
+    if tag and tag in {existing.name for existing in api.list_repo_refs(repo_id).tags}:
+        raise ValueError(f"{repo_id} already has a tag {tag}: choose another.")
+    ensure_branch(api, repo_id, revision)
+    commit = publish(directory, repo_id, api, revision=revision, commit_message=commit_message, create_pr=create_pr)
+    if tag:
+        api.create_tag(repo_id, tag=tag, revision=commit.oid)
+    return commit
 
 
 def publish(
@@ -142,16 +184,16 @@ def publish(
     create_pr: bool = False,
     subfolder: str | None = None,
 ) -> CommitInfo:
-    """Send a model's directory to an existing repository, in one commit; with `subfolder`, there as well.
+    """Send a model's directory to an existing repository in one commit, to its root and to `subfolder`, if given.
 
-    In the card, the name to open the model by becomes `repo_id`. Weights and tokenizer files of an earlier push that
-    the directory does without are deleted. Raises as `public_files`, and `huggingface_hub.errors.HfHubHTTPError` if the
-    Hub refuses: then the repository is as before.
+    The card's snippets get `repo_id` as the model's name. Weights and tokenizer files of an earlier push that the
+    directory does not have are deleted. Raises the `ValueError`s of `public_files`, and
+    `huggingface_hub.errors.HfHubHTTPError` if the Hub refuses: the repository is then unchanged.
     """
     additions = {}
     for file in public_files(directory):
         additions[file.name] = _card_for(repo_id, file) if file.name == "README.md" else file
-        # The code is found at the root, whichever folder the weights are in.
+        # The code is loaded from the root, whichever folder the weights are in.
         if subfolder and file.suffix in (".json", ".safetensors", ".txt"):
             additions[f"{subfolder}/{file.name}"] = file
     present = set(api.list_repo_files(repo_id, revision=revision)) - additions.keys()
@@ -164,8 +206,8 @@ def publish(
     )
 
 
-def make_branch(api: HfApi, repo_id: str, revision: str | None) -> None:
-    """Make sure that there is a branch to push to; pull requests (refs/pr/1) make their own."""
+def ensure_branch(api: HfApi, repo_id: str, revision: str | None) -> None:
+    """Create the branch to push to, if there is none. The refs of pull requests (refs/pr/1) exist."""
     if revision and not revision.startswith("refs/"):
         api.create_branch(repo_id, branch=revision, exist_ok=True)
 

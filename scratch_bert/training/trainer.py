@@ -1,4 +1,4 @@
-"""The stock Trainer, but what it saves has a card, its pushes open, and Ctrl-C saves a checkpoint."""
+"""Trainer with model cards, complete pushes to the Hub, and a checkpoint on Ctrl-C."""
 
 import logging
 import shlex
@@ -13,23 +13,24 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from ..hub.publishing import STAGED, make_branch, publish
+from ..hub.publishing import ensure_branch, publish
 from .callbacks import InterruptCallback
 
 
 logger = logging.getLogger("scratch_bert")
-TIMINGS = ("_runtime", "_per_second", "_time")  # how the names end of what Trainer adds to an evaluation's figures
+TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
+STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
 
 
 class ScratchBertTrainer(Trainer):
     """The stock Trainer, with three differences:
 
-    - All that it saves has a model card: `write_card(trainer, directory)` writes a README.md.
-    - Each push holds code, weights, tokenizer and card together, in one commit. The state of the training (optimizer,
-      arguments, random numbers) stays on this machine, with every `hub_strategy`.
-    - Ctrl-C ends the step, saves a checkpoint and stops; `interrupted` then says so.
+    - `write_card(trainer, directory)` writes a model card, README.md, into every directory that it saves.
+    - Each push contains code, weights, tokenizer and card, in one commit. The training state (optimizer, arguments,
+      random generators) stays on this machine, with every `hub_strategy`.
+    - Ctrl-C ends the step, saves a checkpoint and stops the training; `interrupted` is then True.
 
-    `results` are metrics that the card shows beside those of the log.
+    `results` are metrics for the card, in addition to those of the log.
     """
 
     def __init__(self, *args, write_card: Callable[[Trainer, Path], None] | None = None, **kwargs):
@@ -56,16 +57,16 @@ class ScratchBertTrainer(Trainer):
         try:
             super().init_hf_repo(token=token, **options)
             if self.is_world_process_zero():
-                make_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
-        except Exception as error:  # whatever a network does
+                ensure_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
+        except Exception as error:  # a network fails in many ways
             raise OSError(
-                f"The Hub cannot be pushed to: {error}. Log in with `hf auth login` or set HF_TOKEN, look to the network, "
-                "or leave out --push_to_hub and publish later with scripts/push_to_hub.py."
+                f"Cannot push to the Hub: {error}. Log in with `hf auth login` or set HF_TOKEN, check the network, or "
+                "leave out --push_to_hub and publish later with scratch-bert-push."
             ) from error
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
-            logger.info("Pushed checkpoints hold the model alone: what a resume needs stays on this machine")
+            logger.info("Pushed checkpoints contain the model only: what a resume needs stays on this machine")
         if self.is_world_process_zero():
-            for left_over in Path(self.args.output_dir).glob(f"{STAGED}*"):  # by a run that was killed
+            for left_over in Path(self.args.output_dir).glob(f"{STAGED}*"):  # of a run that was killed
                 shutil.rmtree(left_over)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
@@ -84,7 +85,7 @@ class ScratchBertTrainer(Trainer):
         private: bool | None = None,
         **kwargs,
     ) -> CommitInfo | Future[CommitInfo] | None:
-        """Save the model to `output_dir` and push it; `kwargs` are for Trainer's own card, which ours replaces."""
+        """Save the model in `output_dir` and push it; `kwargs` are for Trainer's own card, which is not written."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, **({} if private is None else {"private": private}))
@@ -101,12 +102,12 @@ class ScratchBertTrainer(Trainer):
             return job
         try:
             return publish(directory, self.hub_model_id, **options)
-        except Exception as error:  # whatever a network does
-            command = ["python", "scripts/push_to_hub.py", str(directory), self.hub_model_id]
+        except Exception as error:  # a network fails in many ways
+            command = ["scratch-bert-push", str(directory), self.hub_model_id]
             command += ["--revision", revision] if revision else []
             raise OSError(
-                f"The model is saved in {directory}, but the push to {self.hub_model_id} failed. To push it, set HF_TOKEN "
-                f"or log in, then: {shlex.join(command)}\nThe reason was: {error}"
+                f"The model is saved in {directory}, but the push to {self.hub_model_id} failed: {error}\n"
+                f"To push it, log in or set HF_TOKEN, then run: {shlex.join(command)}"
             ) from error
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
@@ -114,18 +115,18 @@ class ScratchBertTrainer(Trainer):
             return
         if self.push_in_progress is not None and not self.push_in_progress.is_done():
             if not self.args.hub_always_push:
-                logger.info(f"Step {self.state.global_step} is not pushed: the last push is still under way")
+                logger.info(f"Step {self.state.global_step} is not pushed: the previous push is still running")
                 return
             self._finish_current_push()
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        # A copy, as the checkpoint may be deleted before all of it is sent (save_total_limit).
+        # A copy, as save_total_limit may delete the checkpoint before the push ends.
         staged = tempfile.TemporaryDirectory(dir=self.args.output_dir, prefix=STAGED)
         state = shutil.ignore_patterns("*.pt", "*.pth", "*.bin")
         try:
             shutil.copytree(checkpoint_folder, staged.name, ignore=state, dirs_exist_ok=True)
-        except OSError as error:  # as when the disk is full
+        except OSError as error:  # such as a full disk
             staged.cleanup()
-            logger.warning(f"Step {self.state.global_step} is not pushed, training goes on. {error}")
+            logger.warning(f"Step {self.state.global_step} is not pushed, training continues: {error}")
             return
         subfolders = {"checkpoint": "last-checkpoint", "all_checkpoints": Path(checkpoint_folder).name}
         job = self._hub().run_as_future(
@@ -139,8 +140,8 @@ class ScratchBertTrainer(Trainer):
         try:
             with staged as directory:
                 publish(directory, self.hub_model_id, self._hub(), commit_message=message, **options)
-        except Exception as error:  # a network that is down must not end a training of days
-            logger.warning(f"The push of step {step} failed, training goes on. {type(error).__name__}: {error}")
+        except Exception as error:  # a network failure must not end the training
+            logger.warning(f"The push of step {step} failed, training continues. {type(error).__name__}: {error}")
 
     def _hub(self, token: str | None = None) -> HfApi:
         return HfApi(token=token or self.args.hub_token)
