@@ -26,12 +26,33 @@ SMALL = {
     "intermediate_size": 64,
     "max_position_embeddings": 40,
 }
+# What is published of a model.
+CODE_FILES = {"configuration_scratch_bert.py", "modeling_scratch_bert.py", "operations_scratch_bert.py"}
+MODEL_FILES = CODE_FILES | {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 
 def run_script(monkeypatch, name: str, *arguments) -> None:
     """A script in this process: quicker than in its own, but one run shares the libraries' state with the next."""
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
     runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+
+
+def run_process(*command, check: bool = True, cwd: Path | None = None, **environment) -> subprocess.CompletedProcess:
+    """Run Python with these arguments and environment variables in its own process, and capture the output as text."""
+    result = subprocess.run(
+        [sys.executable, *map(str, command)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **environment},
+    )
+    assert not check or result.returncode == 0, result.stderr
+    return result
+
+
+def launch(launcher: str, script: str, *arguments) -> subprocess.CompletedProcess:
+    """Run a script in several processes. `launcher` is a module with its options, such as torch.distributed.run."""
+    return run_process("-m", *launcher.split(), SCRIPTS / script, *arguments, OMP_NUM_THREADS="1")
 
 
 def run_without_package(code: str, *arguments, home: Path, environment: dict[str, str] | None = None) -> str:
@@ -44,15 +65,8 @@ def run_without_package(code: str, *arguments, home: Path, environment: dict[str
         transformers.utils.logging.disable_progress_bar()
     """
     code = textwrap.dedent(preamble) + textwrap.dedent(code)
-    result = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=home,
-        env={**os.environ, "HF_HOME": str(home / "hf"), **(environment or {})},
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+    environment = {"HF_HOME": str(home / "hf"), **(environment or {})}
+    return run_process("-c", code, *arguments, cwd=home, **environment).stdout
 
 
 def make_corpus(*documents):
