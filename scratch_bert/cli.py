@@ -1,11 +1,14 @@
-"""How every script reads its options: flags, after a YAML or JSON file if the first argument is one; one-line errors."""
+"""What every script does with its options: flags after a YAML or JSON file; one-line errors; logging."""
 
 import difflib
 import json
+import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from transformers import HfArgumentParser
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
+    """A dataclass field that becomes an option with this help text."""
     return field(default=default, metadata={"help": help, **metadata})
 
 
@@ -26,6 +30,7 @@ def refuse(arguments: Any, names: Iterable[str], where: str) -> None:
 
 
 def similar(name: str, known: Iterable[str]) -> str:
+    """ " Did you mean …?", if one of `known` is much like `name`; otherwise an empty string."""
     matches = difflib.get_close_matches(name, known, n=1)
     return f" Did you mean {matches[0]}?" if matches else ""
 
@@ -33,8 +38,12 @@ def similar(name: str, known: Iterable[str]) -> str:
 def parse_arguments(
     *dataclasses: type, description: str, argv: list[str] | None = None, tasks: Iterable[str] = ()
 ) -> tuple:
-    """One object per dataclass, and a namespace with the `task`, the first argument, if there are `tasks`. Flags win over
-    the file. An unknown option ends the program with a suggestion."""
+    """Options as one object per dataclass, from `argv` or the command line.
+
+    If there are `tasks`, the first argument must be one, and the last object returned is a namespace with the `task`. If
+    the next argument is a YAML or JSON file, it gives options as flags would; flags take precedence. An unknown option
+    or a bad value ends the program with a message, and a suggestion for a typo.
+    """
     parser = HfArgumentParser(
         dataclasses,
         description=description,
@@ -52,7 +61,7 @@ def parse_arguments(
 
     if argv and argv[0].endswith((".yaml", ".yml", ".json")):
         try:
-            values = yaml.safe_load(Path(argv[0]).read_text(encoding="utf-8")) or {}  # JSON is YAML, too
+            values = yaml.safe_load(_options_file(argv[0]).read_text(encoding="utf-8")) or {}  # JSON is YAML, too
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             parser.error(f"{argv[0]} cannot be read: {error}")
         if not isinstance(values, dict):
@@ -73,13 +82,26 @@ def parse_arguments(
 def one_line_errors(
     kinds: tuple = (OSError, ValueError, ImportError, StrictDataclassError), stopped: str = "Stopped."
 ) -> Iterator[None]:
-    """End the program with the message of what the user can mend, or after a Ctrl-C with `stopped`; no traceback."""
+    """End the program with the message of an error that the user can fix, or with `stopped` after Ctrl-C; no traceback."""
     try:
         yield
     except kinds as error:
         sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit(stopped)
+    except KeyboardInterrupt as interrupt:
+        sys.exit(str(interrupt) or stopped)
+
+
+def configure_logging(level: int = logging.INFO) -> None:
+    """Print our log messages, of this level and above, as plain lines on stderr."""
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("scratch_bert").setLevel(level)
+
+
+def _options_file(name: str) -> Path | Traversable:
+    """A file by its path; otherwise the recipe of that name, as in recipes/cpu-hour.yaml, which the package brings along."""
+    path = Path(name)
+    recipe = files("scratch_bert.recipes") / path.name
+    return recipe if not path.exists() and recipe.is_file() else path
 
 
 def _as_flags(name: str, value: Any) -> list[str]:
@@ -88,6 +110,4 @@ def _as_flags(name: str, value: Any) -> list[str]:
         return []
     if isinstance(value, list):
         return [f"--{name}", *map(str, value)]
-    if isinstance(value, dict) and name == "config_overrides":
-        value = ",".join(f"{field}={json.dumps(item)}" for field, item in value.items())
     return [f"--{name}", json.dumps(value) if isinstance(value, dict) else str(value)]

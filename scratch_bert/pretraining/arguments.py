@@ -1,4 +1,4 @@
-"""The options of the scripts, and how they are read: flags, after a YAML or JSON file if the first argument is one."""
+"""The options of pretraining, of evaluating a pretrained model, and of inspecting its data."""
 
 import dataclasses
 import re
@@ -24,99 +24,137 @@ class ModelArguments:
         None, "Config fields that differ from the preset, as in norm_first=true,hidden_dropout_prob=0."
     )
     max_position_embeddings: int | None = option(
-        None, "Longest sequence that the model will ever take, in tokens; max_seq_length if not given."
+        None, "Maximum sequence length that the model can ever take, in tokens; default: max_seq_length."
     )
 
     def __post_init__(self):
-        self.config_overrides = parse_overrides(self.config_overrides or "")  # from here on a dict
+        parse_overrides(self.config_overrides)  # an error is reported before any work
 
 
-_OF_TEXT = ("text_column", "text_format", "sentence_splitter", "language", "dataset_config", "validation_file")
-_OF_ROWS = ("validation_share", "max_seq_length", "short_seq_prob", "sentence_objective", "static_pairs")
-_OF_TRAINED_TOKENIZERS = ("tokenizer_type", "vocab_size", "min_frequency", "lowercase")
-WITHOUT_EFFECT = {
-    "prepared_data": _OF_TEXT + _OF_ROWS + _OF_TRAINED_TOKENIZERS,
+def parse_overrides(text: str | None) -> dict[str, Any]:
+    """`"head_dim=32,norm_first=true"`, or the same as JSON → `{"head_dim": 32, "norm_first": True}`.
+
+    Raises `ValueError` for what is no pair, what is no value, and a field that the config doesn't have or that follows
+    from the tokenizer.
+    """
+    fields = {field.name for field in dataclasses.fields(ScratchBertConfig)}
+    overrides = {}
+    try:
+        if (text or "").startswith("{"):
+            overrides = yaml.safe_load(text)  # JSON is YAML, too
+        else:
+            for pair in filter(None, (text or "").split(",")):
+                name, equals, value = (part.strip() for part in pair.partition("="))
+                if not equals:
+                    raise ValueError(f"config_overrides takes comma-separated field=value pairs; {pair!r} has no '='.")
+                overrides[name] = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ValueError(
+            f"config_overrides: {text!r} cannot be parsed; write it as field=value,field=value."
+        ) from None
+    for name, value in overrides.items():
+        if name not in fields:
+            raise ValueError(f"config_overrides: the config has no field {name}.{similar(name, fields)}")
+        if name in ("pad_token_id", "max_position_embeddings"):
+            raise ValueError(f"config_overrides: {name} follows from the tokenizer and --max_position_embeddings.")
+        if isinstance(value, str) and value[:1].isdigit():
+            overrides[name] = float(value)  # to YAML, 1e-5 is a string
+    return overrides
+
+
+_TEXT = ("text_column", "text_format", "sentence_splitter", "language", "dataset_config", "validation_file")
+_EXAMPLES = ("validation_share", "max_seq_length", "short_seq_prob", "sentence_objective", "static_pairs")
+_TOKENIZER_TRAINING = ("tokenizer_type", "vocab_size", "min_frequency", "lowercase")
+WITHOUT_EFFECT = {  # an option → the options that have no effect with it
+    "prepared_data": _TEXT + _EXAMPLES + _TOKENIZER_TRAINING,
     "streaming": ("static_pairs", "validation_share"),
     "train_file": ("dataset_config",),
-    "tokenizer_name_or_path": _OF_TRAINED_TOKENIZERS,
+    "tokenizer_name_or_path": _TOKENIZER_TRAINING,
 }
 
 
 @dataclass
 class DataArguments:
+    # Source: files, a data set, a stream, prepared examples; without any, the built-in corpus.
     train_file: list[str] | None = option(
         None,
-        "Text: files, globs, or directories; UTF-8 text, .csv, .tsv, .json and .jsonl, gzipped or not, or .parquet; tables "
-        "with a text_column. Without any text: the built-in corpus, Python's own help texts.",
+        "Text: files, globs, or directories; UTF-8 text, .csv, .tsv, .json and .jsonl, gzipped or not, or .parquet; "
+        "tables with a text_column. Without any text: the built-in corpus, Python's own help texts.",
     )
     validation_file: list[str] | None = option(
-        None, "Text to evaluate on, as train_file. Without it: documents held out from the training text."
+        None, "Text to evaluate on, as train_file. Default: documents held out from the training text."
     )
+    validation_share: float = option(0.1, "Share of the documents held out for evaluation; 0 for none.")
     dataset_name: str | None = option(
         None,
         "Instead of train_file: a data set of the Hub, or a local directory that datasets.load_dataset opens. Its "
-        "split train; its split validation, if it has one, is evaluated on.",
+        "split train is trained on; its split validation, if there is one, is evaluated on.",
     )
     dataset_config: str | None = option(None, "Which configuration of dataset_name.")
     streaming: bool = option(
         False,
-        "Read the training text as it is needed, without a copy of it, again and again until max_steps. Rows then "
+        "Read the training text during training, without a copy of it, repeating it until max_steps. Examples then "
         "depend on the number of workers and machines.",
     )
     stream_buffer: int = option(1000, "Documents of a stream to hold at a time: pairs are drawn among them.")
-    prepared_data: str | None = option(
-        None, "Instead of text: a directory that scripts/inspect_data.py --output_dir has written."
+    prepared_data: str | None = option(None, "Instead of text: a directory written by inspect_data.py --output_dir.")
+    cache_dir: str = option(
+        str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert"),
+        "Directory for token ids and trained tokenizers, so that the next run on the same text starts at once.",
     )
+
+    # Text: how it is split into documents and sentences.
     text_column: str = option("text", "The column of a table or data set that holds the text.")
     text_format: str | None = option(
         None,
-        "How text parts into documents. "
+        "How text is split into documents. "
         + "; ".join(f"{name}: {text_format.description}" for name, text_format in FORMATS.items())
-        + ". Without it: blank_line for text files, file for tables.",
+        + ". Default: blank_line for text files, file for tables.",
         choices=list(FORMATS),
     )
     sentence_splitter: str = option(
         "sentencex",
-        "Where a sentence ends. sentencex: by the rules of the language; line: with its line, as in logs and in the "
-        "input of Google's BERT scripts; anything else: a separator that stands between sentences.",
+        "How documents are split into sentences. sentencex: by the rules of the language; line: each line is a "
+        "sentence, as in logs and in the input of Google's BERT scripts; anything else: a delimiter between sentences.",
     )
     language: str | None = option(
-        None, "ISO 639 code of the text's language: for sentencex, which takes English if not told, and for the card."
+        None, "ISO 639 code of the text's language: for sentencex (default: en) and for the model card."
     )
-    validation_share: float = option(0.1, "Share of the documents held out for evaluation; 0 for none.")
-    cache_dir: str = option(
-        str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert"),
-        "Where token ids and trained tokenizers are kept, so that the next run on the same text starts at once.",
-    )
+
+    # Tokenizer: an existing one, or one that is trained on the text.
     tokenizer_name_or_path: str | None = option(
         None, "A tokenizer to use instead of training one: a local directory or a Hub repository."
     )
     tokenizer_type: str = option(
-        "wordpiece", "Kind of tokenizer to train: BERT's word pieces, or whole words.", choices=list(TOKENIZER_TYPES)
+        "wordpiece", "Kind of tokenizer to train: BERT's WordPiece, or whole words.", choices=list(TOKENIZER_TYPES)
     )
     vocab_size: int | None = option(
-        None, "Entries of the vocabulary to train, at most; BERT's 30522, or 2048 for the small built-in corpus."
+        None, "Maximum vocabulary size of a trained tokenizer. Default: BERT's 30522, or 2048 for the built-in corpus."
     )
     min_frequency: int = option(2, "How often a word or word piece must occur to enter the vocabulary.")
     lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT does.")
-    max_seq_length: str = option(
-        "128",
-        "Tokens in a row: [CLS], two segments, two [SEP]. Or auto:70, which has room for two sentences as long as the "
-        "corpus' 70th percentile.",
-    )
-    short_seq_prob: float = option(0.1, "Share of the rows that are filled to a random shorter length only.")
+
+    # Examples: what a sequence is made of.
     sentence_objective: str = option(
         "nsp",
-        "What the second head learns. nsp: whether segment B follows A or is from another document; sop: whether A and "
-        "B are in order; none: nothing, rows are unbroken text for masked words alone.",
+        "Objective of the second head. nsp: next-sentence prediction, B follows A or is from another document; sop: "
+        "sentence-order prediction, A and B are in order or swapped; none: MLM alone, on contiguous text.",
         choices=list(SPECIAL_TOKENS),
     )
+    max_seq_length: str = option(
+        "128",
+        "Tokens in a sequence: [CLS], two segments, two [SEP]. Or auto:70, which has room for two sentences as long as "
+        "the corpus' 70th percentile.",
+    )
+    short_seq_prob: float = option(0.1, "Share of the examples that are only filled to a random shorter length.")
     static_pairs: bool = option(False, "Keep the first epoch's pairs instead of drawing new ones each epoch.")
+
+    # Masking.
     mlm_probability: float = option(0.15, "Share of the tokens to predict.")
     mask_replace_prob: float = option(0.8, "Share of these that [MASK] replaces.")
     random_replace_prob: float = option(0.1, "Share of these that a random token replaces; the others stay.")
-    whole_word_mask: bool = option(False, "Choose and replace all pieces of a word together.")
-    max_predictions_per_seq: int | None = option(None, "Tokens to predict in a row, at most.")
+    whole_word_mask: bool = option(False, "Whole-word masking: select and replace all pieces of a word together.")
+    max_predictions_per_seq: int | None = option(None, "Maximum number of tokens to predict in a sequence.")
 
     def __post_init__(self):
         sources = [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
@@ -127,8 +165,7 @@ class DataArguments:
         for source, without_effect in WITHOUT_EFFECT.items():
             if getattr(self, source):
                 refuse(self, without_effect, f"with {source}")
-        if not re.fullmatch(r"\d+|auto:0*([1-9]\d?|100)", self.max_seq_length):
-            raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {self.max_seq_length}.")
+        parse_max_seq_length(self.max_seq_length)  # an error is reported before any work
         if not 0 < self.mlm_probability <= 1:
             raise ValueError(f"mlm_probability must be greater than 0 and at most 1, got {self.mlm_probability}.")
         if self.stream_buffer < 2:
@@ -138,41 +175,45 @@ class DataArguments:
         if self.vocab_size is None:
             self.vocab_size = 30522 if sources else 2048
 
-    @property
-    def percentile(self) -> int | None:
-        """The percentile that max_seq_length follows from, if it does."""
-        return int(self.max_seq_length[5:]) if self.max_seq_length.startswith("auto:") else None
+
+def parse_max_seq_length(text: str) -> tuple[int | None, int | None]:
+    """`"128"` → (128, None), a number of tokens; `"auto:70"` → (None, 70), a percentile of the sentence lengths."""
+    match = re.fullmatch(r"(\d+)|auto:0*([1-9]\d?|100)", text)
+    if not match:
+        raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {text}.")
+    tokens, percentile = (int(group) if group else None for group in match.groups())
+    return tokens, percentile
 
 
 @dataclass
 class PretrainingArguments(CommonArguments):
     """Trainer's own arguments with the defaults of a short run on the built-in corpus."""
 
-    output_dir: str | None = option("runs/pretrain", "Where checkpoints, the model, its card and its metrics go.")
-    per_device_train_batch_size: int = option(16, "Rows per step and device.")
+    output_dir: str | None = option("runs/pretrain", "Directory for checkpoints, the model, its card and its metrics.")
+    per_device_train_batch_size: int = option(16, "Examples per step and device.")
     learning_rate: float = option(1e-3, "Peak learning rate. 1e-4 is BERT's for the base size.")
     num_train_epochs: float = option(24, "Passes over the corpus, each with newly drawn pairs.")
     eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
     eval_steps: float | None = option(250, "Steps between evaluations.")
     save_steps: float = option(500, "Steps between checkpoints.")
-    save_total_limit: int | None = option(2, "Checkpoints to keep.")
+    save_total_limit: int | None = option(2, "Number of checkpoints to keep.")
     logging_steps: float = option(100, "Steps between log lines.")
     pack_sequences: bool = option(
         False,
-        "Put the rows of a training batch together into fewer rows of max_seq_length. Where padding costs, which is on "
-        "GPUs and under torch_compile: elsewhere it is left out in any case.",
+        "Pack the sequences of a training batch into fewer of max_seq_length. For GPUs and torch_compile, where "
+        "padding is computed; elsewhere it is left out in any case.",
     )
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
-    batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed by batch, as no logits are kept.")
+    batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed batch by batch, no logits are kept.")
 
     def __post_init__(self):
         super().__post_init__()
         self.must_stay(
             remove_unused_columns=(False, "the collator reads more columns than the model"),
             batch_eval_metrics=(True, "metrics are summed batch by batch"),
-            prediction_loss_only=(False, "the metrics are made from predictions"),
+            prediction_loss_only=(False, "metrics are computed from predictions"),
             label_smoothing_factor=(0, "both losses come from the model itself"),
-            dataloader_persistent_workers=(False, "workers that stay would go on with the first epoch's rows"),
+            dataloader_persistent_workers=(False, "persistent workers would keep the first epoch's examples"),
         )
 
 
@@ -181,9 +222,9 @@ class EvaluationDataArguments(DataArguments):
     """The text to evaluate on: `validation_file` alone is all of it."""
 
     def __post_init__(self):
-        of_tokenizers = ("tokenizer_name_or_path", *_OF_TRAINED_TOKENIZERS)
-        refuse(self, of_tokenizers, "in an evaluation, which takes the models' tokenizer")
-        refuse(self, ["streaming"], "in an evaluation, which is of the same rows each time")
+        tokenizer_options = ("tokenizer_name_or_path", *_TOKENIZER_TRAINING)
+        refuse(self, tokenizer_options, "in an evaluation, which uses the models' tokenizer")
+        refuse(self, ["streaming"], "in an evaluation, which needs the same examples each time")
         super().__post_init__()
         if self.validation_file and not (self.train_file or self.dataset_name):
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
@@ -192,45 +233,28 @@ class EvaluationDataArguments(DataArguments):
 @dataclass
 class EvaluationArguments:
     model_name_or_path: list[str] | None = option(
-        None, "The models to evaluate, with the same tokenizer: directories or Hub repositories, ours or BERTs."
+        None, "The models to evaluate, of one tokenizer: directories or Hub repositories, scratch_bert or BERT."
     )
-    trust_remote_code: bool = option(False, "Run the code that a checkpoint of a foreign architecture brings.")
-    per_device_eval_batch_size: int = option(32, "Rows per step and device. The masks depend on it.")
+    trust_remote_code: bool = option(False, "Run the code of a custom-code model.")
+    per_device_eval_batch_size: int = option(32, "Examples per step and device. The masks depend on it.")
     bf16: bool = option(False, "bf16 autocast instead of fp32.")
-    seed: int = option(42, "Of the held-out documents, the rows and the masks; by default that of pretraining.")
-    output_file: str | None = option(None, "A JSON file to write the figures to; it must not exist yet.")
+    seed: int = option(42, "Of the held-out documents, the pairs and the masks; default: that of pretraining.")
+    output_file: str | None = option(None, "A JSON file to write the metrics to; it must not exist yet.")
 
     def __post_init__(self):
         if not self.model_name_or_path:
-            raise ValueError("Say with --model_name_or_path what to evaluate.")
+            raise ValueError("Say with --model_name_or_path which models to evaluate.")
         if self.output_file and Path(self.output_file).exists():
             raise ValueError(f"output_file {self.output_file} exists: choose another name.")
         if self.output_file and not Path(self.output_file).resolve().parent.is_dir():
-            raise ValueError(
-                f"output_file {self.output_file} is to be in a directory that does not exist: make it first."
-            )
+            raise ValueError(f"The directory of output_file {self.output_file} does not exist: create it first.")
 
 
-def parse_overrides(text: str) -> dict[str, Any]:
-    """`"head_dim=32,norm_first=true"` → `{"head_dim": 32, "norm_first": True}`.
+@dataclass
+class InspectionArguments(PretrainingArguments):
+    """The options of pretrain.py are accepted; of Trainer's, only the seed has an effect."""
 
-    Raises `ValueError` for a part without `=`, a value that is none, and a name that is no field of the config or is
-    not free, because it follows from the tokenizer.
-    """
-    fields = {field.name for field in dataclasses.fields(ScratchBertConfig)}
-    overrides = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            raise ValueError(f"config_overrides takes field=value pairs parted by commas, but {part!r} has no '='.")
-        if name not in fields:
-            raise ValueError(f"config_overrides: {name} is no field of the config.{similar(name, fields)}")
-        if name in ("pad_token_id", "max_position_embeddings"):
-            raise ValueError(f"config_overrides: {name} follows from the tokenizer and --max_position_embeddings.")
-        try:
-            overrides[name] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise ValueError(f"config_overrides: {value!r} is no value for {name}.") from None
-        if isinstance(overrides[name], str) and overrides[name][:1].isdigit():
-            overrides[name] = float(overrides[name])  # to YAML, 1e-5 is a text
-    return overrides
+    output_dir: str | None = option("", "Write the examples and the tokenizer to this new directory.")
+    show: int = option(3, "Examples to show as text.")
+    sample: int = option(20_000, "Maximum number of examples to compute the statistics from.")
+    json: bool = option(False, "Print the statistics as JSON, and nothing else.")

@@ -1,4 +1,4 @@
-"""Rows in, a masked batch out, padded or packed."""
+"""Examples in, a masked batch out, padded or packed."""
 
 from dataclasses import dataclass
 
@@ -12,18 +12,18 @@ from ..tokenizer import continues_word, vocabulary_size
 
 @dataclass
 class PreTrainingCollator(DataCollatorForLanguageModeling):
-    """The stock collator with a masking of its own (paper, section 3.1: 15% of the tokens are to be predicted; of these
-    80% become [MASK], 10% a random token, 10% stay), in which
+    """The stock collator with its own masking (paper, section 3.1: 15% of the tokens are to be predicted; of these 80%
+    become [MASK], 10% a random token, 10% stay), in which
 
-    - the masks of a batch follow from the `mask_seed` of its first row, if rows have one: they do not depend on the
-      number of workers, and the same rows are masked in the same way again, as an evaluation wants;
+    - the masks of a batch follow from the `mask_seed` of its first example, if examples have one: they do not depend on
+      the number of workers, and the same batch is masked in the same way again, as an evaluation needs;
     - a random token is never a special one;
-    - `whole_word_mask` chooses and replaces the tokens of a word together, for the same shares;
-    - a row has at most `max_predictions_per_seq` tokens to predict: 20 of 128 in BERT's published code;
-    - with `pack_to`, the batch's rows go together into fewer rows of this many tokens (`pack_rows`).
+    - `whole_word_mask` selects and replaces the tokens of a word together, with the same shares;
+    - a sequence has at most `max_predictions_per_seq` tokens to predict: 20 of 128 in BERT's published code;
+    - with `pack_to`, the batch is packed into fewer sequences of this many tokens (`pack_sequences`).
 
-    Rows may hold arrays or lists; columns that the model does not know are left out. It pads four times as fast as
-    `tokenizer.pad`, which otherwise takes most of the time that a batch takes.
+    Examples hold arrays or lists; columns that the model does not take are left out. It pads four times as fast as
+    `tokenizer.pad`, which would otherwise take most of the time.
     """
 
     max_predictions_per_seq: int | None = None
@@ -45,20 +45,20 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
         if "mask_seed" in examples[0]:
             self.generator = torch.Generator().manual_seed(examples[0]["mask_seed"])
         padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0, "special_tokens_mask": 1}
-        lengths = np.array([len(row["input_ids"]) for row in examples])
+        lengths = np.array([len(example["input_ids"]) for example in examples])
         length, multiple = int(lengths.max()), self.pad_to_multiple_of or 1
         length = -(-length // multiple) * multiple
         batch = {name: np.full((len(examples), length), value) for name, value in padding.items()}  # (B, S)
         for name, padded in batch.items():
-            for row, values in zip(padded, examples, strict=True):
-                row[: len(values[name])] = values[name]
+            for sequence, example in zip(padded, examples, strict=True):
+                sequence[: len(example[name])] = example[name]
         batch["attention_mask"] = (np.arange(length) < lengths[:, None]).astype(np.int64)
         if "next_sentence_label" in examples[0]:
-            batch["next_sentence_label"] = np.array([row["next_sentence_label"] for row in examples])  # (B,)
+            batch["next_sentence_label"] = np.array([example["next_sentence_label"] for example in examples])  # (B,)
         batch = {name: torch.from_numpy(values) for name, values in batch.items()}
         special_tokens_mask = batch.pop("special_tokens_mask")
         batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special_tokens_mask)
-        return batch if self.pack_to is None else pack_rows(batch, self.pack_to, self.tokenizer.pad_token_id)
+        return batch if self.pack_to is None else pack_sequences(batch, self.pack_to, self.tokenizer.pad_token_id)
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
         """Token ids (B, S) → ids with masks, and labels: the ids to predict, -100 elsewhere. Changes `inputs`."""
@@ -68,32 +68,34 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
             continues = self.continues_word[inputs]
             first = torch.arange(inputs.shape[1]).expand_as(inputs).masked_fill(continues, 0).cummax(-1).values
             draws = draws.gather(-1, first.expand_as(draws))
-        chosen, fate = draws
-        chosen = chosen.masked_fill(special_tokens_mask.bool(), 1.0)
-        masked = chosen < self.mlm_probability
+        mask_draw, replace_draw = draws
+        mask_draw = mask_draw.masked_fill(special_tokens_mask.bool(), 1.0)
+        masked = mask_draw < self.mlm_probability
         cap = self.max_predictions_per_seq
         if cap is not None and cap < inputs.shape[1]:  # the lowest draws stay, but no word in part
-            masked &= chosen < chosen.sort(-1).values[:, cap : cap + 1]
+            masked &= mask_draw < mask_draw.sort(-1).values[:, cap : cap + 1]
         labels = inputs.masked_fill(~masked, -100)
-        inputs[masked & (fate < self.mask_replace_prob)] = self.tokenizer.mask_token_id
-        random = masked & (fate >= self.mask_replace_prob) & (fate < self.mask_replace_prob + self.random_replace_prob)
-        words = torch.randint(len(self.ordinary_ids), (int(random.sum()),), generator=self.generator)
-        inputs[random] = self.ordinary_ids[words]
+        replace = masked & (replace_draw < self.mask_replace_prob)
+        inputs[replace] = self.tokenizer.mask_token_id
+        randomize = masked & ~replace & (replace_draw < self.mask_replace_prob + self.random_replace_prob)
+        indices = torch.randint(len(self.ordinary_ids), (int(randomize.sum()),), generator=self.generator)
+        inputs[randomize] = self.ordinary_ids[indices]
         return inputs, labels
 
 
-def pack_rows(batch: dict[str, torch.Tensor], length: int, pad_token_id: int) -> dict[str, torch.Tensor]:
-    """A padded batch as fewer rows of `length` tokens, each of which holds one or more of its rows.
+def pack_sequences(batch: dict[str, torch.Tensor], length: int, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """A padded batch, packed into fewer rows of `length` tokens, each of which holds one or more of its sequences.
 
-    Columns (B, S) become (R, `length`); `position_ids`, which restart with each sequence, and `seq_idx`, its number in
-    the row, are new. `next_sentence_label` (B,) becomes (R, K), with K sequences in a row at most and -100 where there
-    are fewer. The longest rows are placed first, each where there is room, so the order changes. Raises `ValueError`
-    for a row that is longer than `length`.
+    For example, sequences of 5, 3 and 2 tokens give for a length of 8 the rows [5, 3] and [2]. Columns (B, S) become
+    (R, `length`); `position_ids`, which restart with each sequence, and `seq_idx`, its number in the row, are new.
+    `next_sentence_label` (B,) becomes (R, K), with K sequences in a row at most and -100 where there are fewer. The
+    longest sequences are placed first, each in the first row with room, so the order changes. Raises `ValueError` for
+    a sequence that is longer than `length`.
     """
     lengths = batch["attention_mask"].sum(1).tolist()
     if max(lengths) > length:
-        raise ValueError(f"A row has {max(lengths)} tokens, more than the {length} that rows are packed to.")
-    rows: list[list[int]] = []
+        raise ValueError(f"A sequence has {max(lengths)} tokens, more than the {length} of a packed one.")
+    rows: list[list[int]] = []  # the numbers of the sequences in each
     room: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         row = next((row for row, free in enumerate(room) if free >= lengths[index]), len(rows))
@@ -110,10 +112,10 @@ def pack_rows(batch: dict[str, torch.Tensor], length: int, pad_token_id: int) ->
     for row, indices in enumerate(rows):
         start = 0
         for number, index in enumerate(indices):
-            place = (row, slice(start, start + lengths[index]))
+            span = (row, slice(start, start + lengths[index]))
             for name, values in columns.items():
-                packed[name][place] = values[index, : lengths[index]]
-            packed["seq_idx"][place] = number
+                packed[name][span] = values[index, : lengths[index]]
+            packed["seq_idx"][span] = number
             start += lengths[index]
     if "next_sentence_label" in batch:
         labels = [batch["next_sentence_label"][indices] for indices in rows]

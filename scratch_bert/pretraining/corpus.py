@@ -1,12 +1,8 @@
-"""Text in, token ids out: encoded once, into a file of a cache that is mapped into memory."""
+"""Text in, token ids out: encoded once, into files of a cache that are mapped into memory."""
 
-import errno
-import hashlib
 import json
-import os
-import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -14,38 +10,41 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-from tokenizers import Encoding
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..tokenizer import text_encoder
-from .text import UNKNOWN, TextSource, sentence_splitter
+from ..tokenizer import UNKNOWN, text_encoder
+from .cache import cached
+from .text import TextSource
 
 
 SENTENCES_PER_BATCH = 2048
+ABOUT = "corpus.json"  # the counts of a corpus on disk; the file of an array is called as its field
 
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """Token ids of a corpus, held once. Sentence s is tokens[sentence_offsets[s] : sentence_offsets[s + 1]], and document d is
-    the sentences documents[d, 0] up to documents[d, 1]."""
+    """Token ids of a corpus, stored once.
+
+    Sentence s is `tokens[sentence_offsets[s] : sentence_offsets[s + 1]]`; document d is the sentences
+    `documents[d, 0]` up to, without, `documents[d, 1]`.
+    """
 
     tokens: np.ndarray  # (tokens,) int32
     sentence_offsets: np.ndarray  # (sentences + 1,) int64
     documents: np.ndarray  # (documents, 2) int64
     unknown: int = 0  # tokens of the whole corpus that are the unknown token
-    skipped: dict[str, int] | None = None  # what was left out of the whole corpus, by reason
-    file: Path | None = None  # that the tokens and offsets are mapped from
+    skipped: dict[str, int] | None = None  # what was left out of the whole corpus: reason → count
+    directory: Path | None = None  # that the arrays are mapped from
 
     def __getstate__(self) -> dict:
-        """To another process goes the name of the file, not its content."""
-        return self.__dict__ | ({"tokens": None, "sentence_offsets": None} if self.file else {})
+        """Another process gets the name of the directory instead of its content."""
+        return self.__dict__ | ({"tokens": None, "sentence_offsets": None} if self.directory else {})
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
-        if self.file:
-            whole = TokenizedCorpus.open(self.file)
+        if self.directory:
+            whole = TokenizedCorpus.open(self.directory)
             self.__dict__.update(tokens=whole.tokens, sentence_offsets=whole.sentence_offsets)
 
     @property
@@ -58,7 +57,7 @@ class TokenizedCorpus:
 
     @property
     def document_tokens(self) -> np.ndarray:
-        """Where each document's tokens begin and end: (documents, 2) int64."""
+        """The span of each document's tokens: (documents, 2) int64."""
         return self.sentence_offsets[self.documents]
 
     @property
@@ -78,14 +77,14 @@ class TokenizedCorpus:
 
     def quality(self) -> str:
         """Of the whole corpus: the share of unknown tokens, and what was skipped."""
-        return f"{self.unknown / len(self.tokens):.2%} unknown tokens, skipped: {_counts(self.skipped or {})}"
+        return f"{self.unknown / len(self.tokens):.2%} unknown tokens, skipped: {_describe(self.skipped or {})}"
 
     def select(self, documents: np.ndarray) -> "TokenizedCorpus":
         """The corpus with some of its documents, given by their numbers."""
         return replace(self, documents=self.documents[documents])
 
     def hold_out(self, share: float, seed: int) -> tuple["TokenizedCorpus", "TokenizedCorpus | None"]:
-        """(training documents, validation documents): a seeded draw of `share` of them, but two or more.
+        """(training documents, validation documents): a seeded draw of `share` of them, but at least two.
 
         Two, because a random second segment comes from another document. A share of 0 holds none out. Raises
         `ValueError` if fewer than two are left for training.
@@ -98,19 +97,19 @@ class TokenizedCorpus:
         if self.num_documents - held_out < 2:
             raise ValueError(
                 f"The text has {self.num_documents} document(s), but training and validation need two or more each. "
-                "Look at --text_format, or give --validation_file, or train without evaluation: --validation_share 0."
+                "Check --text_format, or give --validation_file, or train without evaluation: --validation_share 0."
             )
         order = np.random.default_rng(seed).permutation(self.num_documents)
         return self.select(np.sort(order[held_out:])), self.select(np.sort(order[:held_out]))
 
     def blocks(self, sentences: int = 1 << 16, documents: int = 2) -> Iterator["TokenizedCorpus"]:
-        """The corpus in parts of about `sentences` sentences and at least `documents` documents."""
+        """The corpus in blocks of about `sentences` sentences and at least `documents` documents."""
         ends = np.cumsum(self.documents[:, 1] - self.documents[:, 0])
         first = 0
         while first < self.num_documents:
             done = ends[first - 1] if first else 0
             last = max(int(np.searchsorted(ends, done + sentences)), first + documents)
-            if self.num_documents - last < documents:  # too few to be a block of their own
+            if self.num_documents - last < documents:  # too few for a block of their own
                 last = self.num_documents
             yield replace(self, documents=self.documents[first:last])
             first = last
@@ -123,8 +122,8 @@ class TokenizedCorpus:
             counts += np.bincount(tokens, minlength=vocab_size)
         return counts
 
-    def row_length(self, percentile: int) -> int:
-        """Tokens of a row with room for two sentences of that percentile's length, judged by the first million."""
+    def max_seq_length(self, percentile: int) -> int:
+        """Tokens that two sentences of that percentile's length need, with special tokens; from the first million."""
         first, last = self.documents[0, 0], min(self.documents[-1, 1], self.documents[0, 0] + 1_000_000)
         lengths = np.diff(self.sentence_offsets[first : last + 1])
         return 3 + 2 * int(np.ceil(np.percentile(lengths, percentile)))
@@ -133,142 +132,121 @@ class TokenizedCorpus:
     def from_source(
         cls, source: TextSource, tokenizer: PreTrainedTokenizerBase, cache_dir: str | Path
     ) -> "TokenizedCorpus":
-        """Encode a source without special tokens into a file of `cache_dir`, or open the file if it is there.
+        """Encode a source without special tokens into a directory of the cache, or open it if it is there.
 
-        The file's name is a hash of the text, the tokenizer and the settings; `datasets.Dataset.from_file` opens it,
-        with a row per sentence. Sentences without a token, and documents without a sentence, are left out and counted.
+        Sentences and documents without a token are left out and counted. Raises `ValueError` if nothing is left.
         """
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(source.fingerprint.encode() + text_encoder(tokenizer).to_str().encode())
-        digest.update(Path(__file__).read_bytes() + metadata.version("tokenizers").encode())
-        file = make_cache(cache_dir) / f"corpus-{digest.hexdigest()}.arrow"
-        if not file.exists():
-            with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-                os.replace(_write_corpus(source, tokenizer, Path(scratch)), file)
-        return cls.open(file)
+        settings = (source.fingerprint, text_encoder(tokenizer).to_str(), metadata.version("tokenizers"))
+        return cls.open(cached(cache_dir, "corpus", settings, lambda new: _write(source, tokenizer, new)))
 
     @classmethod
-    def open(cls, file: Path) -> "TokenizedCorpus":
-        reader = pa.ipc.open_stream(pa.memory_map(str(file)))
-        about = json.loads(reader.schema.metadata[b"scratch_bert"])
-        numbers, sentences = reader.read_next_batch().columns
-        bounds = _document_bounds(numbers.to_numpy())
-        tokens, offsets = sentences.values.to_numpy(), sentences.offsets.to_numpy()  # not copied: still in the file
-        return cls(tokens, offsets, np.stack([bounds[:-1], bounds[1:]], axis=1), **about, file=file)
+    def open(cls, directory: Path) -> "TokenizedCorpus":
+        about = json.loads((directory / ABOUT).read_text())
+        arrays = {
+            name: np.asarray(np.memmap(directory / name, dtype=dtype, mode="r", shape=tuple(about.pop(name))))
+            for name, dtype in (("tokens", np.int32), ("sentence_offsets", np.int64), ("documents", np.int64))
+        }
+        return cls(**arrays, **about, directory=directory)
 
     @classmethod
     def from_documents(cls, documents: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase) -> "TokenizedCorpus":
         """Encode documents of sentences in memory, leaving out what gives no token."""
         numbered = [(number, sentence) for number, document in enumerate(documents) for sentence in document]
-        tokens, lengths = _as_arrays(text_encoder(tokenizer).encode_batch_fast([text for _, text in numbered]))
+        tokens, lengths = _encoder(tokenizer)([sentence for _, sentence in numbered])
         numbers = np.array([number for number, _ in numbered], dtype=np.int64)[lengths > 0]
-        bounds = np.flatnonzero(np.diff(numbers, prepend=-1, append=-1))
         offsets = np.cumsum(np.append(0, lengths[lengths > 0]))
-        return cls(tokens, offsets, np.stack([bounds[:-1], bounds[1:]], axis=1))
+        return cls(tokens, offsets, _spans(np.flatnonzero(np.diff(numbers, prepend=-1)), len(numbers)))
 
 
-def make_cache(directory: str | Path) -> Path:
-    """The directory, made if need be. Raises `OSError` if it cannot be."""
-    try:
-        Path(directory).mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=directory).close()
-    except OSError as error:
-        raise OSError(
-            f"Nothing can be written to {directory} ({error.strerror}). Choose another --cache_dir."
-        ) from None
-    return Path(directory)
+def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
+    """A function of sentences that gives all their token ids (tokens,) int32, and each one's length (sentences,) int64."""
+    encoder, unknown = text_encoder(tokenizer), tokenizer.unk_token or UNKNOWN
+
+    def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        if unknown != UNKNOWN:
+            sentences = [sentence.replace(UNKNOWN, unknown) for sentence in sentences]
+        ids = [encoding.ids for encoding in encoder.encode_batch_fast(sentences)]
+        lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+        return np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())), lengths
+
+    return encode
 
 
-def _as_arrays(encodings: list[Encoding]) -> tuple[np.ndarray, np.ndarray]:
-    """All token ids (tokens,) int32, and how many each sentence has (sentences,) int64."""
-    ids = [encoding.ids for encoding in encodings]
-    lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    return np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())), lengths
-
-
-def _encode(
-    source: TextSource, tokenizer: PreTrainedTokenizerBase, skipped: Counter
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The source's sentences in order and in batches: token ids, the sentences' lengths, and their documents' numbers."""
-    split = sentence_splitter(source.splitter, source.language)
-
-    def batches() -> Iterator[tuple[list[str], np.ndarray]]:
-        sentences, numbers, number, has_text = [], [], 0, False
-        for paragraph in source.paragraphs(skipped):
+def _sentence_batches(source: TextSource, skipped: Counter) -> Iterator[tuple[list[str], np.ndarray]]:
+    """The source's sentences in order and in batches, with the numbers of their documents."""
+    sentences: list[str] = []
+    numbers: list[int] = []
+    number = 0
+    with tqdm(desc="Tokenizing", unit=" documents", leave=False, disable=None) as progress:
+        for paragraph in source.sentences(skipped):
             if paragraph is None:
-                number += has_text
-                progress.update(has_text)
-                has_text = False
-            else:
-                has_text = True
-                found = split(paragraph.replace(UNKNOWN, tokenizer.unk_token or UNKNOWN))
-                sentences += found
-                numbers += [number] * len(found)
-                if len(sentences) >= SENTENCES_PER_BATCH:
-                    yield sentences, np.array(numbers)
-                    sentences, numbers = [], []
-        skipped["documents without a sentence"] += number  # what remains when those with one are taken off
+                number += 1
+                progress.update()
+                continue
+            sentences += paragraph
+            numbers += [number] * len(paragraph)
+            if len(sentences) >= SENTENCES_PER_BATCH:
+                yield sentences, np.array(numbers)
+                sentences, numbers = [], []
         yield sentences, np.array(numbers, dtype=np.int64)
 
-    encode = text_encoder(tokenizer).encode_batch_fast
-    # It encodes on all cores and without Python's lock, so that this thread can read the next batch meanwhile.
-    with (
-        tqdm(desc="Tokenizing", unit=" documents", leave=False, disable=None) as progress,
-        ThreadPoolExecutor(1) as pool,
-    ):
+
+def _prefetch(
+    function: Callable[[list[str]], tuple[np.ndarray, np.ndarray]], batches: Iterable[tuple[list[str], np.ndarray]]
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """What `function` makes of each batch's sentences, and their numbers; while it runs, the next batch is read.
+
+    The tokenizers library encodes on all cores and without Python's lock.
+    """
+    with ThreadPoolExecutor(1) as pool:
         pending = None
-        for sentences, numbers in batches():
-            encodings = pool.submit(encode, sentences)
+        for sentences, numbers in batches:
+            result = pool.submit(function, sentences), numbers
             if pending:
-                yield *_as_arrays(pending[0].result()), pending[1]
-            pending = encodings, numbers
-        yield *_as_arrays(pending[0].result()), pending[1]
+                yield *pending[0].result(), pending[1]
+            pending = result
+        if pending:
+            yield *pending[0].result(), pending[1]
 
 
-def _write_corpus(source: TextSource, tokenizer: PreTrainedTokenizerBase, directory: Path) -> Path:
-    """Arrow needs each column whole, so batches go to plain files first, and from there, mapped, into the file that is
-    returned. Raises `OSError` if there is no room for them."""
+def _write(source: TextSource, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """The files that `TokenizedCorpus.open` maps: arrays as they are in memory, and their shapes and counts as JSON."""
     skipped: Counter[str] = Counter()
-    total = unknown = 0
-    paths = [directory / name for name in ("tokens", "offsets", "documents", "corpus.arrow")]
-    try:
-        with paths[0].open("wb") as tokens_file, paths[1].open("wb") as offsets_file, paths[2].open("wb") as documents:
-            offsets_file.write(np.zeros(1, dtype=np.int64))
-            for tokens, lengths, numbers in _encode(source, tokenizer, skipped):
-                tokens_file.write(tokens)
-                offsets_file.write(total + np.cumsum(lengths[lengths > 0]))
-                documents.write(numbers[lengths > 0])
-                total += len(tokens)
-                unknown += int((tokens == tokenizer.unk_token_id).sum())
-                skipped["sentences without a token"] += int((lengths == 0).sum())
-        if total == 0:
-            raise ValueError(f"The text is empty: no document gave a token. Skipped: {_counts(skipped)}.")
-        tokens = np.memmap(paths[0], dtype=np.int32, mode="r")
-        offsets, numbers = (np.memmap(path, dtype=np.int64, mode="r") for path in paths[1:3])
-        skipped["documents without a sentence"] -= len(_document_bounds(numbers)) - 1
-        about = {"unknown": unknown, "skipped": {reason: count for reason, count in skipped.items() if count}}
-        schema = pa.schema(
-            {"document": pa.int64(), "input_ids": pa.large_list(pa.int32())},
-            metadata={"scratch_bert": json.dumps(about)},
-        )
-        columns = [pa.array(numbers), pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(tokens))]
-        with pa.OSFile(str(paths[3]), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise
-        raise OSError(
-            f"There is no room for the token ids in {directory.parent} ({error.strerror}). Make some, or choose another "
-            "place with --cache_dir."
-        ) from None
-    return paths[3]
+    num_tokens = num_sentences = num_documents = unknown = 0
+    first_sentences, last_number = [], -1  # of each document, batch by batch; and of the batch before
+    with (directory / "tokens").open("wb") as tokens_file, (directory / "sentence_offsets").open("wb") as offsets_file:
+        offsets_file.write(np.zeros(1, dtype=np.int64))
+        for tokens, lengths, numbers in _prefetch(_encoder(tokenizer), _sentence_batches(source, skipped)):
+            kept = lengths > 0
+            skipped["sentences without a token"] += int((~kept).sum())
+            num_documents = int(numbers[-1]) + 1 if len(numbers) else num_documents
+            numbers = numbers[kept]
+            first_sentences.append(num_sentences + np.flatnonzero(np.diff(numbers, prepend=last_number)))
+            last_number = numbers[-1] if len(numbers) else last_number
+            tokens_file.write(tokens)
+            offsets_file.write(num_tokens + np.cumsum(lengths[kept]))
+            num_tokens += len(tokens)
+            num_sentences += len(numbers)
+            unknown += int((tokens == tokenizer.unk_token_id).sum())
+    documents = _spans(np.concatenate(first_sentences), num_sentences)
+    skipped["documents without a token"] = num_documents - len(documents)
+    if num_tokens == 0:
+        raise ValueError(f"The text is empty: no document gave a token. Skipped: {_describe(skipped)}.")
+    documents.tofile(directory / "documents")
+    about = {
+        "tokens": [num_tokens],
+        "sentence_offsets": [num_sentences + 1],
+        "documents": documents.shape,
+        "unknown": unknown,
+        "skipped": {reason: count for reason, count in skipped.items() if count},
+    }
+    (directory / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
 
 
-def _document_bounds(numbers: np.ndarray) -> np.ndarray:
-    """Where the documents begin among sentences with document numbers (sentences,), which rise but may have gaps; and
-    where the last ends."""
-    return np.unique(np.searchsorted(numbers, np.arange(numbers[-1] + 2)))
+def _spans(starts: np.ndarray, end: int) -> np.ndarray:
+    """(n,) starts of consecutive spans, of which the last ends at `end` → (n, 2) int64."""
+    return np.stack([starts, np.append(starts[1:], end)[: len(starts)]], axis=1)
 
 
-def _counts(skipped: dict[str, int]) -> str:
+def _describe(skipped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count) or "nothing"

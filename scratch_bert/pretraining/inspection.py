@@ -1,4 +1,4 @@
-"""What the training rows look like: figures over many of them, and a few as text."""
+"""What the training examples look like: statistics over many of them, and a few as text."""
 
 import time
 from collections.abc import Iterator
@@ -11,38 +11,40 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from .collator import PreTrainingCollator
-from .dataset import PreparedRows, SentencePairDataset
+from .dataset import PreparedDataset, SentencePairDataset
 from .load import PretrainingData
 
 
 PERCENTILES = (5, 25, 50, 75, 95, 100)
 BATCH_SIZE = 64
-EPOCHS = 100  # to look at, at most
+EPOCHS = 100  # to sample from, at most
 
 
-def row_statistics(data: PretrainingData, collator: PreTrainingCollator, sample: int = 20_000, seed: int = 0) -> dict:
-    """Figures over a `sample` of training rows, of the first epoch or of several if it is small, as
-    `describe_statistics` names them.
+def example_statistics(
+    data: PretrainingData, collator: PreTrainingCollator, sample: int = 20_000, seed: int = 0
+) -> dict:
+    """Statistics of a `sample` of training examples, of the first epoch or of several if it is small; see
+    `describe_statistics` for their names.
 
-    Lengths count special tokens, the shares of masked tokens do not. A figure that the data cannot tell is left out.
+    Lengths count special tokens, the shares of masked tokens don't. What the data can't tell is left out. Raises
+    `ValueError` if there is no example.
     """
     dataset = data.train_dataset
     if isinstance(dataset, datasets.IterableDataset):
-        rows, count = iter(dataset), sample
+        examples, count = iter(dataset), sample
     else:
-        rows = _rows_of_epochs(dataset, seed)
-        count = min(sample, EPOCHS * len(dataset))
+        examples, count = _epochs(dataset, seed), min(sample, EPOCHS * len(dataset))
     special = torch.tensor(data.tokenizer.all_special_ids)
     lengths, labels = [], []
     empty = maskable = masked = replaced = kept = 0
     seconds = 0.0
-    with tqdm(total=count, desc="Rows", unit=" rows", leave=False, disable=None) as progress:
+    with tqdm(total=count, desc="Examples", unit=" examples", leave=False, disable=None) as progress:
         while len(lengths) < count:
             start = time.perf_counter()
-            examples = list(islice(rows, min(BATCH_SIZE, count - len(lengths))))
-            if not examples:
+            some = list(islice(examples, min(BATCH_SIZE, count - len(lengths))))
+            if not some:
                 break
-            batch = collator(examples)
+            batch = collator(some)
             seconds += time.perf_counter() - start
             length = batch["attention_mask"].sum(-1)  # (B,)
             lengths += length.tolist()
@@ -50,19 +52,19 @@ def row_statistics(data: PretrainingData, collator: PreTrainingCollator, sample:
                 labels += batch["next_sentence_label"].tolist()
                 length_b = batch["token_type_ids"].sum(-1) - 1
                 empty += int(((length_b < 1) | (length - length_b < 4)).sum())
-            chosen = batch["labels"].ne(-100)  # (B, S)
-            original = torch.where(chosen, batch["labels"], batch["input_ids"])
+            is_masked = batch["labels"].ne(-100)  # (B, S)
+            original = torch.where(is_masked, batch["labels"], batch["input_ids"])
             maskable += int((~torch.isin(original, special)).sum())
-            masked += int(chosen.sum())
-            replaced += int((chosen & batch["input_ids"].eq(data.tokenizer.mask_token_id)).sum())
-            kept += int((chosen & batch["input_ids"].eq(original)).sum())
-            progress.update(len(examples))
+            masked += int(is_masked.sum())
+            replaced += int((is_masked & batch["input_ids"].eq(data.tokenizer.mask_token_id)).sum())
+            kept += int((is_masked & batch["input_ids"].eq(original)).sum())
+            progress.update(len(some))
     if not lengths:
-        raise ValueError("The text gives no row.")
+        raise ValueError("The text gives no example.")
     statistics = {
-        "rows": len(lengths),
+        "examples": len(lengths),
         "length_percentiles": dict(zip(PERCENTILES, np.percentile(lengths, PERCENTILES).tolist(), strict=True)),
-        "rows_over_length": int((np.array(lengths) > data.max_seq_length).sum()),
+        "too_long": int((np.array(lengths) > data.max_seq_length).sum()),
         "padding_share": 1 - float(np.mean(lengths)) / data.max_seq_length,
         "masked_share": masked / maskable,
         "mask_token_share": replaced / max(masked, 1),
@@ -71,10 +73,10 @@ def row_statistics(data: PretrainingData, collator: PreTrainingCollator, sample:
         "tokens_per_second": sum(lengths) / seconds,
     }
     if data.sentence_objective != "none":
-        statistics |= {"label_0_share": labels.count(0) / len(labels), "rows_with_an_empty_segment": empty}
+        statistics |= {"label_0_share": labels.count(0) / len(labels), "empty_segments": empty}
     if isinstance(dataset, SentencePairDataset):
         dataset.set_epoch(0)
-        statistics |= {"rows_in_an_epoch": len(dataset), "tokens_used_share": dataset.tokens_used()}
+        statistics |= {"examples_per_epoch": len(dataset), "coverage": dataset.coverage()}
         if dataset.objective == "nsp":
             random = dataset.labels() == 1
             same = np.equal(*dataset.documents()[random].T)
@@ -82,7 +84,7 @@ def row_statistics(data: PretrainingData, collator: PreTrainingCollator, sample:
     return statistics
 
 
-def _rows_of_epochs(dataset: SentencePairDataset | PreparedRows, seed: int) -> Iterator[dict]:
+def _epochs(dataset: SentencePairDataset | PreparedDataset, seed: int) -> Iterator[dict]:
     for epoch in range(EPOCHS):
         dataset.set_epoch(epoch)
         order = np.random.default_rng((seed, epoch)).permutation(len(dataset))
@@ -90,38 +92,55 @@ def _rows_of_epochs(dataset: SentencePairDataset | PreparedRows, seed: int) -> I
 
 
 def describe_statistics(statistics: dict) -> str:
-    """`row_statistics` as a table for the terminal."""
+    """`example_statistics` as a table for the terminal."""
     names = {
-        "rows_in_an_epoch": ("rows in an epoch", "{:,}"),
-        "rows": ("rows looked at", "{:,}"),
+        "examples_per_epoch": ("examples per epoch", "{:,}"),
+        "examples": ("examples in the sample", "{:,}"),
         "label_0_share": ("label 0: B follows A", "{:.4f}"),
         "same_document_negatives": ("negatives from A's document", "{:,}"),
-        "rows_with_an_empty_segment": ("rows with an empty segment", "{:,}"),
-        "rows_over_length": ("rows over the length", "{:,}"),
-        "tokens_used_share": ("share of the text in an epoch", "{:.4f}"),
+        "empty_segments": ("examples with an empty segment", "{:,}"),
+        "too_long": ("examples that are too long", "{:,}"),
+        "coverage": ("share of the text in an epoch", "{:.4f}"),
         "masked_share": ("tokens to predict", "{:.4f}"),
         "mask_token_share": ("  replaced by [MASK]", "{:.4f}"),
         "random_token_share": ("  replaced by a random token", "{:.4f}"),
         "kept_token_share": ("  kept", "{:.4f}"),
         "padding_share": ("padding at this length", "{:.4f}"),
-        "tokens_per_second": ("tokens per second, this process", "{:,.0f}"),
+        "tokens_per_second": ("tokens per second, one process", "{:,.0f}"),
     }
     lines = [
         f"{name:<32}{text.format(statistics[key]):>12}" for key, (name, text) in names.items() if key in statistics
     ]
     percentiles = ", ".join(f"{share}%: {length:.0f}" for share, length in statistics["length_percentiles"].items())
-    return "\n".join([*lines, f"{'tokens in a row, percentiles':<32}{percentiles}"])
+    return "\n".join([*lines, f"{'length in tokens, percentiles':<32}{percentiles}"])
 
 
-def describe_row(row: dict, collator: PreTrainingCollator, tokenizer: PreTrainedTokenizerBase, documents=None) -> str:
-    """One row as text: its label, the documents of its segments, and each segment before and after masking."""
-    batch = collator([row])
-    label = row.get("next_sentence_label")
-    where = f", documents {documents[0]} and {documents[1]}" if documents is not None else ""
-    lines = [f"{len(row['input_ids'])} tokens{where}" + ("" if label is None else f", label {label}")]
+def describe_examples(data: PretrainingData, collator: PreTrainingCollator, count: int) -> str:
+    """Training examples as text, spread over an epoch or from the begin of a stream."""
+    dataset = data.train_dataset
+    if isinstance(dataset, datasets.IterableDataset):
+        shown = [(example, None) for example in dataset.take(count)]
+    else:
+        documents = dataset.documents() if isinstance(dataset, SentencePairDataset) else [None] * len(dataset)
+        every = max(len(dataset) // max(count, 1), 1)
+        shown = [(dataset[i], documents[i]) for i in range(every // 2, len(dataset), every)][:count]
+    return "\n\n".join(_describe_example(example, collator, data.tokenizer, documents) for example, documents in shown)
+
+
+def _describe_example(
+    example: dict,
+    collator: PreTrainingCollator,
+    tokenizer: PreTrainedTokenizerBase,
+    documents: np.ndarray | None,  # (2,)
+) -> str:
+    """Its label, the documents of its segments, and each segment before and after masking."""
+    batch = collator([example])
+    label = example.get("next_sentence_label")
+    origin = f", documents {documents[0]} and {documents[1]}" if documents is not None else ""
+    lines = [f"{len(example['input_ids'])} tokens{origin}" + ("" if label is None else f", label {label}")]
     for name, segment in (("A", 0), ("B", 1)):
-        inside = np.asarray(row["token_type_ids"]) == segment
+        inside = np.asarray(example["token_type_ids"]) == segment
         if inside.any():
-            for kind, ids in (("text", np.asarray(row["input_ids"])), ("masked", batch["input_ids"][0].numpy())):
+            for kind, ids in (("text", np.asarray(example["input_ids"])), ("masked", batch["input_ids"][0].numpy())):
                 lines.append(f"  {name} {kind:<7}{tokenizer.decode(ids[inside].tolist())}")
     return "\n".join(lines)

@@ -1,13 +1,7 @@
-"""From the data options to the rows to train and evaluate on: corpus.py up to rows.py, one after another."""
+"""From the data options to the examples to train and evaluate on: text → tokenizer → corpus → dataset, and the collator."""
 
-import hashlib
-import inspect
-import json
 import logging
-import os
-import tempfile
 from dataclasses import dataclass
-from glob import escape
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -17,13 +11,13 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
-from .. import tokenizer as tokenizer_module
 from ..files import find_files, open_dataset
 from ..tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
-from .arguments import DataArguments
+from .arguments import DataArguments, parse_max_seq_length
+from .cache import cached
 from .collator import PreTrainingCollator
-from .corpus import TokenizedCorpus, make_cache
-from .dataset import PreparedRows, SentencePairDataset, stream_rows
+from .corpus import TokenizedCorpus
+from .dataset import SentencePairDataset, open_prepared, stream_examples
 from .text import TextSource, builtin_documents
 
 
@@ -32,89 +26,65 @@ logger = logging.getLogger("scratch_bert")
 PARAGRAPHS_FOR_A_STREAMS_TOKENIZER = 200_000
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PretrainingData:
     tokenizer: PreTrainedTokenizerBase
     train_dataset: torch.utils.data.Dataset
     eval_dataset: torch.utils.data.Dataset | None
     max_seq_length: int
     sentence_objective: str
-    token_counts: np.ndarray  # (vocabulary size,): how often each token is in the training text, a stream's first part
+    token_counts: (
+        np.ndarray
+    )  # (vocabulary size,): of each token in the training text, or in a stream's first documents
     description: str  # of the training text, without a path
     quality: str = ""  # of the training and the held-out text: unknown tokens, and what was skipped
 
 
 def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None = None) -> PretrainingData:
-    """The rows that the options ask for, made with `tokenizer` if there is one.
+    """The examples that the options ask for, made with `tokenizer` if there is one.
 
-    Raises `ValueError` or `OSError` for text or options that give no rows.
+    Raises `ValueError` or `OSError` for text or options that give no examples.
     """
-    if args.tokenizer_name_or_path and not tokenizer:
-        tokenizer = load_tokenizer(args.tokenizer_name_or_path)
     if args.prepared_data:
         return _load_prepared(args, seed, tokenizer)
     source, eval_source = text_sources(args)
-    tokenizer = tokenizer or trained_tokenizer(args, source)
-    corpus, held_out = _corpora(args, source, eval_source, tokenizer, seed)
-
-    max_seq_length = corpus.row_length(args.percentile) if args.percentile else int(args.max_seq_length)
-    settings = (tokenizer, max_seq_length, args.short_seq_prob, seed, args.sentence_objective)
-    train_dataset = SentencePairDataset(corpus, *settings, static_pairs=args.static_pairs)
-    if args.streaming:  # whose beginning gives rows: that is checked now
-        logger.info(f"Training text: a stream, in rows of up to {max_seq_length} tokens")
-        train_dataset = stream_rows(source, args.stream_buffer, *settings)
+    tokenizer = tokenizer or build_tokenizer(args, source)
+    corpus, eval_corpus = _tokenize(args, source, eval_source, tokenizer, seed)
+    tokens, percentile = parse_max_seq_length(args.max_seq_length)
+    settings = {
+        "tokenizer": tokenizer,
+        "max_seq_length": tokens or corpus.max_seq_length(percentile),
+        "short_seq_prob": args.short_seq_prob,
+        "seed": seed,
+        "objective": args.sentence_objective,
+    }
+    train_dataset = SentencePairDataset(corpus, **settings, static_pairs=args.static_pairs)
+    if args.streaming:  # the dataset above has shown that the stream's beginning gives examples
+        logger.info(f"Training text: a stream, in examples of up to {settings['max_seq_length']} tokens")
+        train_dataset = stream_examples(source, args.stream_buffer, **settings)
     else:
         logger.info(f"Training text: {corpus.summary()} → {train_dataset.summary()}")
     eval_dataset = None
-    if held_out:
+    if eval_corpus:
         try:
-            eval_dataset = SentencePairDataset(held_out, *settings)
+            eval_dataset = SentencePairDataset(eval_corpus, **settings)
         except ValueError as error:
-            raise ValueError(f"The held-out text, {held_out.summary()}, gives no rows. {error}") from None
-        logger.info(f"Held-out text: {held_out.summary()} → {eval_dataset.summary()}")
+            raise ValueError(f"The held-out text, {eval_corpus.summary()}, gives no examples. {error}") from None
+        logger.info(f"Held-out text: {eval_corpus.summary()} → {eval_dataset.summary()}")
     return PretrainingData(
-        tokenizer,
-        train_dataset,
-        eval_dataset,
-        max_seq_length,
-        args.sentence_objective,
-        corpus.token_counts(vocabulary_size(tokenizer)),
-        "a stream" if args.streaming else corpus.summary(),
-        "" if args.streaming else corpus.quality(),
+        tokenizer=tokenizer,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        max_seq_length=settings["max_seq_length"],
+        sentence_objective=args.sentence_objective,
+        token_counts=corpus.token_counts(vocabulary_size(tokenizer)),
+        description="a stream" if args.streaming else corpus.summary(),
+        quality="" if args.streaming else corpus.quality(),
     )
 
 
-def _corpora(
-    args: DataArguments,
-    source: TextSource,
-    eval_source: TextSource | None,
-    tokenizer: PreTrainedTokenizerBase,
-    seed: int,
-) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
-    """Token ids of the training text, of a stream its beginning, and of the text to evaluate on."""
-
-    def beginning(stream: TextSource) -> TokenizedCorpus:
-        corpus = TokenizedCorpus.from_documents(islice(stream.documents(), args.stream_buffer), tokenizer)
-        if corpus.num_documents == 0:
-            raise ValueError("The stream holds no text.")
-        return corpus
-
-    def whole(source: TextSource) -> TokenizedCorpus:
-        corpus = TokenizedCorpus.from_source(source, tokenizer, args.cache_dir)
-        logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
-        return corpus
-
-    corpus = beginning(source) if args.streaming else whole(source)
-    if eval_source is None:
-        return (corpus, None) if args.streaming else corpus.hold_out(args.validation_share, seed)
-    if any(isinstance(shard, datasets.IterableDataset) for shard in eval_source.shards):
-        logger.info(f"Held-out text: the first {args.stream_buffer:,} documents of the split, at most")
-        return corpus, beginning(eval_source)
-    return corpus, whole(eval_source)
-
-
 def text_sources(args: DataArguments) -> tuple[TextSource, TextSource | None]:
-    """The training text, and the text to evaluate on if it is not to be held out from it."""
+    """The training text, and the text to evaluate on unless that is held out from it."""
 
     def source(shards: list) -> TextSource:
         return TextSource(shards, args.text_format, args.text_column, args.sentence_splitter, args.language or "en")
@@ -138,57 +108,73 @@ def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
     return [dataset.shard(dataset.num_shards, index) for index in range(dataset.num_shards)]
 
 
-def trained_tokenizer(args: DataArguments, source: TextSource) -> PreTrainedTokenizerBase:
-    options = (args.vocab_size, args.tokenizer_type, args.lowercase, args.min_frequency)
+def build_tokenizer(args: DataArguments, source: TextSource) -> PreTrainedTokenizerBase:
+    """The tokenizer that the options name, or one trained on the source; from the cache if it was trained before."""
+    if args.tokenizer_name_or_path:
+        return load_tokenizer(args.tokenizer_name_or_path)
+    options = {
+        "vocab_size": args.vocab_size,
+        "tokenizer_type": args.tokenizer_type,
+        "lowercase": args.lowercase,
+        "min_frequency": args.min_frequency,
+    }
     if args.streaming:
         logger.info("Training a tokenizer on the beginning of the stream")
-        return train_tokenizer(list(islice(source, PARAGRAPHS_FOR_A_STREAMS_TOKENIZER)), *options)
-    versions = [metadata.version(name) for name in ("tokenizers", "transformers")]
-    settings = f"{source.fingerprint}{options}{versions}".encode() + inspect.getsource(tokenizer_module).encode()
-    cached = make_cache(args.cache_dir) / f"tokenizer-{hashlib.blake2b(settings, digest_size=16).hexdigest()}"
-    if not cached.exists():
+        return train_tokenizer(list(islice(source, PARAGRAPHS_FOR_A_STREAMS_TOKENIZER)), **options)
+
+    def train(directory: Path) -> None:
         logger.info("Training a tokenizer")
-        tokenizer = train_tokenizer(source, *options)
-        with tempfile.TemporaryDirectory(dir=cached.parent) as scratch:
-            tokenizer.save_pretrained(Path(scratch, "tokenizer"))
-            try:
-                os.replace(Path(scratch, "tokenizer"), cached)
-            except OSError:
-                if not cached.exists():  # else another run has made it meanwhile
-                    raise
-    return load_tokenizer(str(cached))
+        train_tokenizer(source, **options).save_pretrained(directory)
+
+    versions = [metadata.version(name) for name in ("tokenizers", "transformers")]
+    return load_tokenizer(str(cached(args.cache_dir, "tokenizer", (source.fingerprint, options, versions), train)))
+
+
+def _tokenize(
+    args: DataArguments,
+    source: TextSource,
+    eval_source: TextSource | None,
+    tokenizer: PreTrainedTokenizerBase,
+    seed: int,
+) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
+    """The training text, or the first documents of a stream, and the text to evaluate on, as token ids."""
+    corpus = _first_documents(args, source, tokenizer) if args.streaming else _whole(args, source, tokenizer)
+    if eval_source is None:
+        return (corpus, None) if args.streaming else corpus.hold_out(args.validation_share, seed)
+    if any(isinstance(shard, datasets.IterableDataset) for shard in eval_source.shards):
+        logger.info(f"Held-out text: at most the first {args.stream_buffer:,} documents of the split")
+        return corpus, _first_documents(args, eval_source, tokenizer)
+    return corpus, _whole(args, eval_source, tokenizer)
+
+
+def _whole(args: DataArguments, source: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
+    corpus = TokenizedCorpus.from_source(source, tokenizer, args.cache_dir)
+    logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
+    return corpus
+
+
+def _first_documents(args: DataArguments, stream: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
+    corpus = TokenizedCorpus.from_documents(islice(stream.documents(), args.stream_buffer), tokenizer)
+    if corpus.num_documents == 0:
+        raise ValueError("The stream holds no text.")
+    return corpus
 
 
 def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
-    directory = Path(args.prepared_data)
-    files = {split: directory / f"{split}.parquet" for split in ("train", "validation")}
-    if not files["train"].is_file():
-        raise FileNotFoundError(f"{directory} holds no train.parquet, as inspect_data.py --output_dir writes it.")
-    own = load_tokenizer(str(directory))
-    if tokenizer and tokenizer.get_vocab() != own.get_vocab():
-        raise ValueError(
-            f"The rows in {directory} were made with another vocabulary: make them anew with inspect_data.py "
-            "--tokenizer_name_or_path and the model's tokenizer."
-        )
-    tokenizer = tokenizer or own
-    rows = {
-        split: PreparedRows(
-            datasets.Dataset.from_parquet(escape(str(file)), cache_dir=args.cache_dir), tokenizer, seed
-        )
-        for split, file in files.items()
-        if file.is_file()
-    }
-    for split, dataset in rows.items():
-        logger.info(f"Prepared rows, {split}: {dataset.summary()}")
-    train = rows["train"]
+    if args.tokenizer_name_or_path and not tokenizer:
+        tokenizer = load_tokenizer(args.tokenizer_name_or_path)
+    splits, tokenizer, objective = open_prepared(Path(args.prepared_data), seed, args.cache_dir, tokenizer)
+    for split, dataset in splits.items():
+        logger.info(f"Prepared examples, {split}: {dataset.summary()}")
+    train_dataset = splits["train"]
     return PretrainingData(
-        tokenizer,
-        train,
-        rows.get("validation"),
-        int(max(dataset.lengths().max() for dataset in rows.values())),
-        json.loads((directory / "rows.json").read_text())["sentence_objective"],
-        train.token_counts(vocabulary_size(tokenizer)),
-        train.summary(),
+        tokenizer=tokenizer,
+        train_dataset=train_dataset,
+        eval_dataset=splits.get("validation"),
+        max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
+        sentence_objective=objective,
+        token_counts=train_dataset.token_counts(vocabulary_size(tokenizer)),
+        description=train_dataset.summary(),
     )
 
 

@@ -1,9 +1,8 @@
-"""Text in any form in, documents of paragraphs and sentences out."""
+"""Text in any form in; documents, paragraphs and sentences out."""
 
 import hashlib
 import html
 import logging
-import marshal
 import pydoc_data.topics
 import re
 import zlib
@@ -24,18 +23,24 @@ from ..tokenizer import UNKNOWN
 
 logger = logging.getLogger("scratch_bert")
 
-MAX_LINES = 10_000  # a paragraph of more lines comes in parts, so that memory holds them
+MAX_LINES = 10_000  # a longer paragraph comes in several pieces, to bound the memory it takes
 
 # ------------------------------------------------------------------------------------------------- formats of text
 
 
 class TextFormat(NamedTuple):
-    """How text parts into documents. `read` takes the lines of one file, or of one row of a table, and yields their
-    paragraphs, and `None` where a document ends. A file or row ends its last document in any case."""
+    """How text is split into documents and paragraphs."""
 
     description: str
     read: Callable[[Iterable[str]], Iterator[str | None]]
-    rows_are_lines: bool = False  # the rows of a table are the lines of one text that holds many documents
+    """From the lines of a file, or of a table's record, to paragraphs, with `None` where a document ends.
+
+    The end of a file or record ends its last document in any case.
+    """
+    records_are_lines: bool = False
+    """Whether the records of a table are the lines of one text, which holds many documents."""
+    version: int = 1
+    """Raise it when `read` changes: cached token ids are then made again."""
 
 
 def _end_at_blank_lines(lines: Iterable[str]) -> Iterator[str | None]:
@@ -94,12 +99,14 @@ def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
     return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
 
 
-# To add a format, add a line: `FORMATS["mine"] = TextFormat("…", read_mine)`.
+# To add a format, add an entry, here or from outside: `FORMATS["mine"] = TextFormat("…", read_mine)`.
 FORMATS = {
     "blank_line": TextFormat("a blank line ends a document", _end_at_blank_lines),
-    "file": TextFormat("a file, or a row of a table, is a document; blank lines part its paragraphs", _one_document),
-    "wikitext": TextFormat("WikiText: ' = Title = ' begins a document", _wikitext, rows_are_lines=True),
-    "gutenberg": TextFormat("Project Gutenberg: a file is a book, its licence is left out", _gutenberg),
+    "file": TextFormat(
+        "a file, or a record of a table, is a document; blank lines separate its paragraphs", _one_document
+    ),
+    "wikitext": TextFormat("WikiText: ' = Title = ' begins a document", _wikitext, records_are_lines=True),
+    "gutenberg": TextFormat("Project Gutenberg: a file is a book; its licence is left out", _gutenberg),
     "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
 }
 
@@ -107,8 +114,11 @@ FORMATS = {
 
 
 def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable[[str], list[str]]:
-    """A function that parts a paragraph into sentences: `sentencex` by the rules and abbreviations of `language` (an
-    ISO 639 code), where line breaks count as spaces; `line` makes each line one; any other `name` is a separator."""
+    """A function that splits a paragraph into sentences.
+
+    `sentencex`: by the rules and abbreviations of `language` (an ISO 639 code), where line breaks count as spaces; `line`:
+    each line is a sentence; any other `name` is a delimiter.
+    """
 
     def split(paragraph: str) -> list[str]:
         if name == "line":
@@ -125,11 +135,11 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
 
 
 class TextSource:
-    """Text to pretrain on: files, the rows of a data set, or texts in memory. Each iteration reads it anew.
+    """Text to pretrain on: files, the records of a data set, or texts in memory. Each iteration reads it again.
 
-    `shards` are paths, `datasets` (streamed ones, too), or lists of texts. `text_format` names an entry of `FORMATS`;
-    by default a blank line ends a document in plain text, and a row of a table is a document. Reading raises
-    `TextError` for a file that is not UTF-8, cannot be unpacked or parsed, or lacks `text_column`.
+    `shards` are paths, `datasets` (also streamed), or lists of texts. `text_format` names an entry of `FORMATS`; by
+    default a blank line ends a document in plain text, and a record of a table is a document. Reading raises
+    `TextError` for a file that is not UTF-8, cannot be decompressed or parsed, or lacks `text_column`.
     """
 
     def __init__(
@@ -146,11 +156,11 @@ class TextSource:
         self.splitter, self.language = splitter, language
 
     def with_shards(self, shards: Sequence) -> "TextSource":
-        """Other text, read in the same way."""
+        """Other text, read with the same settings."""
         return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
 
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | None]:
-        """Every paragraph, and `None` where a document ends. Counts in `skipped` what holds no text."""
+        """Every paragraph, and `None` where a document ends. Counts in `skipped` the files and records without text."""
         skipped = Counter() if skipped is None else skipped
         for shard in self.shards:
             for kind, text_format, lines in self._texts(shard):
@@ -164,26 +174,43 @@ class TextSource:
     def __iter__(self) -> Iterator[str]:
         return (paragraph for paragraph in self.paragraphs() if paragraph is not None)
 
-    def documents(self, skipped: Counter | None = None) -> Iterator[list[str]]:
-        """Every document whole, as its sentences. For text whose longest document fits into memory."""
+    def sentences(self, skipped: Counter | None = None) -> Iterator[list[str] | None]:
+        """The sentences of every paragraph, and `None` where a document with a sentence ends.
+
+        Counts in `skipped` what `paragraphs` counts, and the documents without a sentence.
+        """
+        skipped = Counter() if skipped is None else skipped
         split = sentence_splitter(self.splitter, self.language)
-        document: list[str] = []
+        has_text = has_sentence = False
         for paragraph in self.paragraphs(skipped):
             if paragraph is not None:
-                document += split(paragraph)
-            elif document:
+                has_text = True
+                if sentences := split(paragraph):
+                    has_sentence = True
+                    yield sentences
+                continue
+            if has_sentence:
+                yield None
+            skipped["documents without a sentence"] += has_text and not has_sentence
+            has_text = has_sentence = False
+
+    def documents(self) -> Iterator[list[str]]:
+        """Every document as its sentences. For text whose longest document fits into memory."""
+        document: list[str] = []
+        for sentences in self.sentences():
+            if sentences is not None:
+                document += sentences
+            else:
                 yield document
                 document = []
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the text itself and of all that decides how it is read."""
-        digest = hashlib.blake2b(digest_size=16)
+        """A hash of the text and of the settings that it is read with."""
         settings = [self.text_format, self.text_column, self.splitter, self.language]
         settings += [metadata.version("sentencex"), metadata.version("datasets")]
-        digest.update(repr(settings).encode() + Path(__file__).read_bytes())
-        if self.text_format:
-            digest.update(marshal.dumps(FORMATS[self.text_format].read.__code__))  # it may be the user's own
+        settings += [FORMATS[self.text_format].version] if self.text_format else []
+        digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
         for shard in self.shards:
             if isinstance(shard, Path):
                 with shard.open("rb") as file:
@@ -195,18 +222,18 @@ class TextSource:
         return digest.hexdigest()
 
     def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable[str]]]:
-        """What the shard holds, text by text: (what it is, its format, its lines)."""
+        """The texts of a shard: (what each one is, its format, its lines)."""
         if isinstance(shard, Path) and suffix(shard) not in TABLES:
             yield "files", FORMATS[self.text_format or "blank_line"], read_lines(shard)
             return
-        rows = shard if isinstance(shard, list) else self._rows(shard)
+        records = shard if isinstance(shard, list) else self._records(shard)
         text_format = FORMATS[self.text_format or "file"]
-        if text_format.rows_are_lines:
-            yield "tables", text_format, rows
+        if text_format.records_are_lines:
+            yield "tables", text_format, records
         else:
-            yield from (("rows", text_format, row.splitlines()) for row in rows)
+            yield from (("records", text_format, record.splitlines()) for record in records)
 
-    def _rows(self, shard: Path | datasets.Dataset | datasets.IterableDataset) -> Iterator[str]:
+    def _records(self, shard: Path | datasets.Dataset | datasets.IterableDataset) -> Iterator[str]:
         name, number = "The data set", 0
         try:
             if isinstance(shard, Path):
@@ -223,14 +250,18 @@ class TextSource:
                     number += 1
                     if not isinstance(text, str | None):
                         kind = type(text).__name__
-                        raise TextError(f"{name}: row {number} holds no text in {self.text_column!r}, but a {kind}.")
+                        raise TextError(
+                            f"{name}: record {number} has a {kind} in {self.text_column!r} instead of text."
+                        )
                     yield text or ""
         except UnicodeDecodeError as error:
-            raise TextError(f"{name} is not UTF-8 text after row {number}: {error}. Convert it with iconv.") from None
+            raise TextError(
+                f"{name} is not UTF-8 text after record {number}: {error}. Convert it with iconv."
+            ) from None
         except TextError:
             raise
         except (ValueError, TypeError, EOFError, OSError, RuntimeError, zlib.error) as error:
-            raise TextError(f"{name} cannot be read as a table after row {number}: {error}") from None
+            raise TextError(f"{name} cannot be read as a table after record {number}: {error}") from None
 
 
 # In Python's help: the line below or above a heading, and how prose opens, which code and signatures do not.
@@ -239,7 +270,7 @@ _PROSE = re.compile(r"(\* |\d+\. |\[\d+\] )?[“‘\"'*(]*[A-Z][^\W_]*[\s,.:’\
 
 
 def builtin_documents() -> list[str]:
-    """The language reference that every Python carries for `help()`: a text per topic, paragraphs parted by blank lines.
+    """The language reference that every Python carries for `help()`: a text per topic, paragraphs separated by blank lines.
 
     Without headings' underlines, tables, grammar and code. Many topics hold another topic whole: a paragraph that
     stands in several is kept in the longest of them only, so that held-out documents share no text with the others.

@@ -12,46 +12,46 @@ from ..cli import option
 
 @dataclass
 class CommonArguments(TrainingArguments):
-    """What pretraining and fine-tuning share of Trainer's arguments, where we differ."""
+    """`TrainingArguments` with other defaults, and the model's licence."""
 
-    output_dir: str | None = option(None, "Where checkpoints, the model, its card and its metrics go.")
+    output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
     resume_from_checkpoint: str | None = option(
         None,
-        "Continue the run in output_dir from its last checkpoint, or from the checkpoint directory given.",
+        "Continue the run in output_dir from its last checkpoint, or from the given checkpoint directory.",
         nargs="?",
         const="last",
     )
-    per_device_eval_batch_size: int = option(32, "Rows per evaluation step and device.")
+    per_device_eval_batch_size: int = option(32, "Examples per evaluation step and device.")
     weight_decay: float = option(0.01, "Decoupled weight decay, not applied to biases and LayerNorms.")
     warmup_steps: float = option(0.1, "Steps of linear warm-up, or their share of all steps if below 1.")
     bf16: bool | None = option(
         None,
-        "bf16 autocast instead of fp32. Without it: on CPUs that multiply in bf16; on GPUs it must be asked for.",
+        "bf16 autocast instead of fp32. Default: on for CPUs with native bf16 multiplication, off for GPUs.",
         nargs="?",
         const=True,
     )
     license: str | None = option(
-        None, "The model's licence for its card, as the Hub names it: apache-2.0, mit, cc-by-4.0, …"
+        None, "The model's licence for its card, by the Hub's identifier: apache-2.0, mit, cc-by-4.0, …"
     )
     dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
     ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
 
     def __post_init__(self):
-        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # else Trainer refuses bf16 there
+        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer refuses bf16 there
         self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
         self.bf16 = self.bf16 or self.bf16_by_default
         super().__post_init__()
         if self.license and not re.fullmatch(r"[a-z0-9.+-]+", self.license):
-            raise ValueError(f"license must be an identifier as the Hub has them, such as mit, got {self.license!r}.")
+            raise ValueError(f"license must be one of the Hub's identifiers, such as mit; got {self.license!r}.")
 
     def must_stay(self, **fixed: tuple[Any, str]) -> None:
-        """Raise `ValueError` for an argument that has another value than the one that goes, for the reason given."""
+        """Raise `ValueError` for an argument that has another value than the supported one, with the reason given."""
         for name, (value, reason) in fixed.items():
             if getattr(self, name) != value:
                 raise ValueError(f"{name} must stay {value}: {reason}.")
 
 
 def cpu_multiplies_bf16() -> bool:
-    """Whether bf16 products are native: where they are not, they are slower than those of fp32."""
+    """Whether this CPU multiplies bf16 natively; otherwise bf16 is slower than fp32."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's name

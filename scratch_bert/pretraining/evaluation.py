@@ -1,0 +1,109 @@
+"""Evaluation of pretrained models on text: MLM and NSP beside baselines, on the same masked tokens for all of them."""
+
+import inspect
+import logging
+import tempfile
+from contextlib import suppress
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
+
+from ..hub.conversion import open_checkpoint
+from ..tokenizer import load_tokenizer
+from .arguments import EvaluationArguments, EvaluationDataArguments
+from .load import PretrainingData, build_collator, load_data
+from .metrics import PreTrainingMetrics, unigram_log_probs
+
+
+logger = logging.getLogger("scratch_bert")
+
+
+def evaluate(
+    data_args: EvaluationDataArguments, args: EvaluationArguments
+) -> tuple[dict[str, dict[str, float]], PretrainingData]:
+    """The metrics of each model, and the data that they are evaluated on.
+
+    Raises `ValueError` or `OSError` for models that can't be evaluated, or not on the same examples, and for text and
+    options that give no examples.
+    """
+    for name in args.model_name_or_path:  # a missing head is reported before any work
+        load_model(name, args.trust_remote_code)
+    data = load_examples(data_args, args)
+    return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
+
+
+def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments) -> PretrainingData:
+    """The examples to evaluate on, made with the tokenizer of all the models."""
+    first, *others = args.model_name_or_path
+    tokenizer = load_tokenizer(first, trust_remote_code=args.trust_remote_code)
+    for name in others:
+        if load_tokenizer(name, trust_remote_code=args.trust_remote_code).get_vocab() != tokenizer.get_vocab():
+            raise ValueError(
+                f"{first} and {name} have different vocabularies, so that metrics per token can't be compared: evaluate "
+                "each in a run of its own."
+            )
+    data = load_data(data_args, args.seed, tokenizer)
+    if data.eval_dataset is None:
+        data.eval_dataset = data.train_dataset
+    for name in args.model_name_or_path:
+        limit = AutoConfig.from_pretrained(name, trust_remote_code=args.trust_remote_code).max_position_embeddings
+        if data.max_seq_length > limit:
+            raise ValueError(f"{name} takes {limit} tokens at most: pass --max_seq_length {limit} or less.")
+    return data
+
+
+def load_model(name: str, trust_remote_code: bool, with_pairs: bool = False) -> tuple[PreTrainedModel, bool]:
+    """The checkpoint's model in fp32, and whether it has an NSP head, which is looked for `with_pairs`.
+
+    Raises `ValueError` if it has no MLM head.
+    """
+    if with_pairs:
+        with suppress(ValueError):  # an architecture without such a class
+            model, missing = open_checkpoint(AutoModelForPreTraining, name, trust_remote_code=trust_remote_code)
+            if not missing and "next_sentence_label" in inspect.signature(model.forward).parameters:
+                return model, True
+    model, missing = open_checkpoint(AutoModelForMaskedLM, name, trust_remote_code=trust_remote_code)
+    if missing:
+        raise ValueError(f"{name} has no MLM head: {', '.join(missing)} are missing.")
+    return model, False
+
+
+def evaluate_model(
+    name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
+) -> dict[str, float]:
+    """The metrics of one model, under the stock Trainer."""
+    model, has_nsp_head = load_model(name, args.trust_remote_code, with_pairs=data.sentence_objective != "none")
+    metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), has_nsp_head)
+    collator = build_collator(data_args, data.tokenizer)
+
+    def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
+        batch = collator(examples)
+        return {key: tensor for key, tensor in batch.items() if has_nsp_head or key != "next_sentence_label"}
+
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = Trainer(
+            model=model,
+            args=TrainingArguments(
+                output_dir=scratch,
+                per_device_eval_batch_size=args.per_device_eval_batch_size,
+                use_cpu=not torch.accelerator.is_available(),
+                bf16=args.bf16,
+                seed=args.seed,
+                label_names=["labels", "next_sentence_label"] if has_nsp_head else ["labels"],
+                remove_unused_columns=False,
+                batch_eval_metrics=True,
+                dataloader_pin_memory=torch.accelerator.is_available(),
+            ),
+            data_collator=collate,
+            eval_dataset=data.eval_dataset,
+            compute_metrics=metrics,
+            preprocess_logits_for_metrics=metrics.reduce,
+        )
+        return trainer.evaluate()

@@ -1,0 +1,115 @@
+"""A pretraining run from its options: what scripts/pretrain.py does, for Python."""
+
+import json
+import logging
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from transformers import set_seed
+
+from ..model.configuration_scratch_bert import ScratchBertConfig
+from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from ..tokenizer import load_tokenizer, vocabulary_size
+from ..training.resume import check_same_architecture, find_checkpoint
+from .arguments import DataArguments, ModelArguments, PretrainingArguments, parse_overrides
+from .load import PretrainingData, build_collator, load_data
+from .metrics import PreTrainingMetrics, unigram_log_probs
+from .model_card import write_pretraining_card
+from .trainer import PreTrainingTrainer
+
+
+logger = logging.getLogger("scratch_bert")
+
+
+@dataclass
+class Run:
+    """A run that is ready to train."""
+
+    trainer: PreTrainingTrainer
+    data: PretrainingData
+    checkpoint: str | None = None
+    """The one to resume from."""
+
+    def train(self) -> dict[str, float]:
+        """Train, evaluate, and save the model with its card, tokenizer and metrics.json. Returns the metrics.
+
+        After a Ctrl-C, `trainer.interrupted` is true: a checkpoint is saved, and nothing else. Raises `OSError` if the
+        model can't be saved or pushed, and `TextError` for a bad file of a stream.
+        """
+        trainer = self.trainer
+        metrics = trainer.train(resume_from_checkpoint=self.checkpoint).metrics
+        if trainer.interrupted:
+            return metrics
+        if trainer.eval_dataset:
+            metrics |= trainer.evaluate()
+        if trainer.is_world_process_zero():
+            (Path(trainer.args.output_dir) / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+        trainer.save_model()
+        return metrics
+
+
+def prepare(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> Run:
+    """Text → tokenizer → token ids → examples → model → Trainer.
+
+    Raises `ValueError` or `OSError` for options, text or a checkpoint that can't be used.
+    """
+    checkpoint = find_checkpoint(args)
+    if data_args.streaming:
+        if args.max_steps <= 0:
+            raise ValueError("A stream has no known end: say with --max_steps when to stop.")
+        args.accelerator_config.dispatch_batches = False  # each process reads its own share
+    overrides = parse_overrides(model_args.config_overrides)
+    config = ScratchBertConfig.from_preset(model_args.preset, **overrides)
+    if config.type_vocab_size < 2 and data_args.sentence_objective != "none":
+        raise ValueError("type_vocab_size must be 2 or more: an example has two segments.")
+    with args.main_process_first():  # the others find its files
+        data = load_data(data_args, args.seed, load_tokenizer(checkpoint) if checkpoint else None)
+    config.max_position_embeddings = model_args.max_position_embeddings or data.max_seq_length
+    _fit(config, data, overrides.get("vocab_size"), checkpoint)
+    if checkpoint:
+        check_same_architecture(config, checkpoint)
+    if data.eval_dataset is None:
+        logger.info("No held-out text: no evaluation")
+        args.eval_strategy = "no"
+
+    set_seed(args.seed)
+    with_pairs = data.sentence_objective != "none"
+    model = (ScratchBertForPreTraining if with_pairs else ScratchBertForMaskedLM)(config)
+    if args.bf16_by_default:
+        logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; --bf16 false for fp32")
+    logger.info(
+        f"Model: {model_args.preset}, vocabulary of {config.vocab_size:,}, {model.num_parameters():,} parameters"
+    )
+    metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), with_pairs)
+    pack_to = data.max_seq_length if args.pack_sequences else None
+    trainer = PreTrainingTrainer(
+        model=model,
+        args=args,
+        data_collator=build_collator(data_args, data.tokenizer),
+        train_collator=build_collator(data_args, data.tokenizer, pack_to),
+        train_dataset=data.train_dataset,
+        eval_dataset=data.eval_dataset,
+        processing_class=data.tokenizer,
+        compute_metrics=metrics,
+        preprocess_logits_for_metrics=metrics.reduce,
+        write_card=partial(write_pretraining_card, data_args=data_args, data=data),
+    )
+    return Run(trainer, data, checkpoint)
+
+
+def _fit(config: ScratchBertConfig, data: PretrainingData, vocab_size: int | None, checkpoint: str | None) -> None:
+    """Fit vocabulary and lengths of model and tokenizer to each other. Raises `ValueError` if they can't be."""
+    if data.max_seq_length > config.max_position_embeddings:
+        raise ValueError(
+            f"max_seq_length ({data.max_seq_length}) is longer than max_position_embeddings "
+            f"({config.max_position_embeddings})."
+        )
+    data.tokenizer.model_max_length = config.max_position_embeddings
+    config.pad_token_id = data.tokenizer.pad_token_id
+    entries = vocabulary_size(data.tokenizer)
+    config.vocab_size = vocab_size or (
+        ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else entries
+    )
+    if entries > config.vocab_size:
+        raise ValueError(f"The tokenizer has {entries} entries, but the model's vocab_size is {config.vocab_size}.")
