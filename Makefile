@@ -22,10 +22,11 @@ pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the mode
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries
 	.venv/bin/python -m pytest -m "not slow and not integrations" $(ARGS)
 
-check: $(INSTALLED) ## Check format and style
+check: $(INSTALLED) ## Check format, style and the direction of imports
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
+	.venv/bin/lint-imports --no-logo --no-cache
 
-format: $(INSTALLED) ## Format, and mend what style errors can be mended
+format: $(INSTALLED) ## Format, and fix the style errors that can be fixed
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .

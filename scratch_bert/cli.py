@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def parse_arguments(
 
     if argv and argv[0].endswith((".yaml", ".yml", ".json")):
         try:
-            values = yaml.safe_load(_options_file(argv[0]).read_text(encoding="utf-8")) or {}  # JSON is YAML, too
+            values = yaml.safe_load(_read_options(argv[0])) or {}  # JSON is YAML, too
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
             parser.error(f"{argv[0]} cannot be read: {error}")
         if not isinstance(values, dict):
@@ -97,11 +96,11 @@ def configure_logging(level: int = logging.INFO) -> None:
     logging.getLogger("scratch_bert").setLevel(level)
 
 
-def _options_file(name: str) -> Path | Traversable:
-    """A file by its path; otherwise the recipe of that name, as in recipes/cpu-hour.yaml, which the package brings along."""
+def _read_options(name: str) -> str:
+    """A file by its path; otherwise the recipe of that name that the package brings along, as recipes/cpu-hour.yaml."""
     path = Path(name)
     recipe = files("scratch_bert.recipes") / path.name
-    return recipe if not path.exists() and recipe.is_file() else path
+    return (recipe if not path.exists() and recipe.is_file() else path).read_text(encoding="utf-8")
 
 
 def _as_flags(name: str, value: Any) -> list[str]:
