@@ -1,4 +1,4 @@
-"""The tasks of GLUE (Wang et al., 2019, https://arxiv.org/abs/1804.07461): columns, labels and figures of each."""
+"""The tasks of GLUE (Wang et al., 2019, https://arxiv.org/abs/1804.07461): columns, labels and metrics of each."""
 
 from dataclasses import dataclass, field
 
@@ -8,12 +8,12 @@ class GlueTask:
     texts: tuple[str, ...]
     """The columns of the one or two texts in `nyu-mll/glue` on the Hub; the label's is `label`."""
     labels: tuple[str, ...] | None
-    """By their ids; None for a number to predict."""
+    """By their ids; None for regression."""
     metrics: tuple[str, ...] = ("accuracy",)
     file_columns: dict[str, str] = field(default_factory=dict)
-    """What these columns are called in GLUE's own files, where they differ."""
+    """The columns' names in GLUE's own files, where they differ."""
     header: tuple[str, ...] | None = None
-    """The columns of files that have no line for them."""
+    """The columns of files without a header line."""
 
 
 _ENTAILMENT = ("entailment", "not_entailment")

@@ -1,7 +1,6 @@
-"""From the options of fine-tuning to a task with its rows, and a model to train on them."""
+"""From the options of fine-tuning to a task with its data, and a model for it."""
 
 import logging
-from typing import Any
 
 import torch
 from transformers import AutoConfig, PreTrainedModel
@@ -10,11 +9,11 @@ from ..cli import refuse
 from ..hub.conversion import convert_config, open_checkpoint
 from ..tokenizer import load_tokenizer
 from .arguments import TaskArguments
+from .dataset import Columns, load_splits
 from .glue import GLUE
 from .metrics import METRICS
 from .multiple_choice import MultipleChoice
 from .question_answering import QuestionAnswering
-from .readers import Columns, load_splits
 from .sequence_classification import SequenceClassification
 from .task import Task
 from .token_classification import TokenClassification
@@ -29,97 +28,97 @@ TASKS: dict[str, type[Task]] = {
     "multiple-choice": MultipleChoice,
     **dict.fromkeys(GLUE, SequenceClassification),
 }
-# Of one kind of tasks alone.
-OPTIONS: dict[str, type[Task]] = {
-    "problem_type": SequenceClassification,
-    "doc_stride": QuestionAnswering,
-    "max_answer_length": QuestionAnswering,
-}
 
 
 def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None = None) -> Task:
-    """The rows that the options name, read and tokenized.
+    """The task of this name, a key of `TASKS`, with its data read and tokenized.
 
-    Raises `ValueError` or `OSError` for rows, columns and labels that do not fit the task.
+    Raises `ValueError` or `OSError` for options, data or labels that do not fit the task.
     """
     task_class, glue = TASKS[name], GLUE.get(name)
-    config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
-    tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
-    options: dict[str, Any] = {}
-    for option, of in OPTIONS.items():
-        if of is task_class and not glue:
-            options[option] = getattr(args, option)
-        else:
-            refuse(args, [option], f"with {name}")
+    own_options = () if glue else task_class.options
+    refuse(args, [o for kind in TASKS.values() for o in kind.options if o not in own_options], f"with {name}")
+    options = {option: getattr(args, option) for option in own_options}
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"
         options = {"problem_type": problem_type, "label_names": glue.labels}
-    foreign = [metric for metric in args.metrics or () if metric not in METRICS]
-    if foreign and not args.trust_remote_code:
+    hub_metrics = [metric for metric in args.metrics or () if metric not in METRICS]
+    if hub_metrics and not args.trust_remote_code:
         raise ValueError(
-            f"The metric {foreign[0]} is none of {', '.join(METRICS)}; evaluate would run the code that comes with it: "
+            f"The metric {hub_metrics[0]} is none of {', '.join(METRICS)}; evaluate would run the code of a Hub metric: "
             "pass --trust_remote_code if you trust it."
         )
+
+    config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
+    tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
+    limit = min(config.max_position_embeddings, tokenizer.model_max_length)
+    max_seq_length = args.max_seq_length or min(limit, task_class.default_max_seq_length or limit)
+    if max_seq_length > limit:
+        raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
+
     files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     dataset = (args.dataset_name, args.dataset_config)
     if glue and not args.train_file and not args.dataset_name:
         dataset = ("nyu-mll/glue", name)
     splits = load_splits(find_columns(name, args), files, dataset)
-    limit = min(config.max_position_embeddings, tokenizer.model_max_length)
-    max_seq_length = args.max_seq_length or (min(384, limit) if task_class is QuestionAnswering else limit)
-    if max_seq_length > limit:
-        raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
     metrics = args.metrics or (glue and glue.metrics)
     task = task_class(splits, tokenizer, max_seq_length, metrics, best_metric, args.validation_share, seed, **options)
-    counts = ", ".join(f"{len(rows):,} {split}" for split, rows in task.splits.items())
+
+    counts = ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items())
+    problem_type = task.model_options.get("problem_type", "").replace("_", " ")
     labels = ", ".join(task.model_options.get("id2label", {}).values())
-    kind = task.model_options.get("problem_type", "").replace("_", " ")
-    logger.info(f"Rows: {counts}" + (f"; {kind}" if kind else "") + (f"; labels: {labels}" if labels else ""))
+    logger.info(
+        "; ".join(part for part in (f"Examples: {counts}", problem_type, labels and f"labels: {labels}") if part)
+    )
     return task
 
 
 def find_columns(name: str, args: TaskArguments) -> Columns:
-    """What the columns are called: as the options say, else as usual for the task."""
+    """Where to find the task's columns: as the options say, else as is usual for the task.
+
+    Raises `ValueError` for an option without effect, or a column named twice.
+    """
     task_class, glue = TASKS[name], GLUE.get(name)
     names = dict(task_class.columns)
     if glue:
         names |= dict(zip(("text", "text_pair"), glue.texts, strict=False))
-    for ours in ("text", "text_pair", "label", "choices"):
-        told = getattr(args, f"{ours}_column")
-        if told and ours not in names:
-            raise ValueError(f"{ours}_column has no effect with {name}: leave it out.")
-        names[ours] = told or names.get(ours)
-    twice = [ours for ours, column in names.items() if column and list(names.values()).count(column) > 1]
-    if twice:
-        raise ValueError(f"One column, {names[twice[0]]!r}, is named for {' and '.join(twice)}: name another for one.")
+    for column in ("text", "text_pair", "label", "choices"):
+        requested = getattr(args, f"{column}_column")
+        if requested and column not in names:
+            raise ValueError(f"{column}_column has no effect with {name}: leave it out.")
+        names[column] = requested or names.get(column)
+    repeated = [column for column, source in names.items() if source and list(names.values()).count(source) > 1]
+    if repeated:
+        raise ValueError(
+            f"The column {names[repeated[0]]!r} is named for {' and '.join(repeated)}: name another for one of them."
+        )
     return Columns(
-        {ours: column if isinstance(column, list) else [column] for ours, column in names.items() if column},
+        {column: source if isinstance(source, list) else [source] for column, source in names.items() if source},
         glue,
-        from_conll=task_class is TokenClassification,
-        from_squad=task_class is QuestionAnswering,
+        task_class.file_format,
     )
 
 
 def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
-    """The checkpoint's model with the task's head, in fp32. A BERT is opened as scratch_bert: the same weights, and what
-    is saved carries its code."""
+    """The checkpoint's model with the task's head, in fp32. A BERT is loaded as scratch_bert: the weights are the same,
+    and what is saved contains the model's code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
     config = AutoConfig.from_pretrained(name, trust_remote_code=remote)
     if config.model_type == "bert":
         logger.info(
-            f"{name} is a BERT: it is opened as scratch_bert. convert_checkpoint.py --to bert turns the result back."
+            f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert-convert --to bert converts the result back."
         )
         config = convert_config(config, "scratch_bert")
     if args.dropout is not None:
         for option in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not hasattr(config, option):
-                raise ValueError(f"dropout cannot be set: a {config.model_type} has no {option}.")
+                raise ValueError(f"dropout has no effect: a {config.model_type} has no {option}.")
             setattr(config, option, args.dropout)
     for option, value in {"problem_type": None, **task.model_options}.items():
         setattr(config, option, value)
-    if args.random_weights:
-        logger.info("All weights are random: nothing of the checkpoint but its config and tokenizer is used")
+    if args.random_init:
+        logger.info("Random initialisation: only the checkpoint's config and tokenizer are used")
         return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote)
     model, new = open_checkpoint(task.auto_class, name, config=config, trust_remote_code=remote)
-    logger.info(f"New, with random weights: {', '.join(new) if new else 'nothing'}")
+    logger.info(f"Newly initialised: {', '.join(new) if new else 'nothing'}")
     return model

@@ -22,7 +22,7 @@ def write_finetuning_card(
     if is_customized(directory):
         return
     name, start = model_name(trainer), task_args.model_name_or_path
-    base_model = None if Path(start).exists() or task_args.random_weights else start
+    base_model = None if Path(start).exists() or task_args.random_init else start
     dataset = task_args.dataset_name or ("nyu-mll/glue" if task_name in GLUE and not task_args.train_file else None)
     on_the_hub = dataset and not Path(dataset).exists()
     source = dataset if on_the_hub else f"files for {task_name}"
@@ -56,7 +56,7 @@ def write_finetuning_card(
             "eval_results": eval_results or None,
         },
         task=task_name,
-        base_model=base_model or ("" if task_args.random_weights else "a local pretrained model"),
+        base_model=base_model or ("" if task_args.random_init else "a local pretrained model"),
         source=source,
         counts={split: len(rows) for split, rows in task.splits.items()},
         labels=list(task.model_options.get("id2label", {}).values()),

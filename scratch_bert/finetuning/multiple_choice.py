@@ -1,4 +1,4 @@
-"""Multiple choice: one of several endings of a text."""
+"""Multiple choice: the right one of several continuations or answers."""
 
 from typing import ClassVar
 
@@ -6,60 +6,61 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
 
-from .task import Task, all_texts, label_name
+from .task import Task, as_label_name, is_text_list
 
 
 class MultipleChoice(Task):
-    """The right one of several endings of a text. `text_pair`, if there is one, stands before each ending."""
+    """The right one of several `choices` for a `text`. `text_pair`, if there is one, is the beginning of each choice."""
 
     columns: ClassVar = {"text": "text", "text_pair": None, "choices": "choices", "label": "label"}
     auto_class = AutoModelForMultipleChoice
     collator_class = DataCollatorForMultipleChoice
 
-    def check_rows(self, split: str) -> None:
-        super().check_rows(split)
-        rows = self.splits[split]
-        first = rows[0]["choices"]
-        for row, choices in zip(rows["row"], rows["choices"], strict=True):
-            if not choices or not all_texts(choices):
-                raise ValueError(f"{row}, must hold a list of texts to choose from, not {choices!r}.")
+    def check_inputs(self, split: str) -> None:
+        super().check_inputs(split)
+        examples = self.splits[split]
+        first = examples[0]["choices"]
+        for origin, choices in zip(examples["origin"], examples["choices"], strict=True):
+            if not choices or not is_text_list(choices):
+                raise ValueError(f"{origin}, must have a list of texts to choose from, not {choices!r}.")
             if len(choices) != len(first):
-                raise ValueError(f"{row}, must hold as many texts to choose from as the first row, not {choices!r}.")
-
-    def labels_of(self, split: str) -> list[int]:
-        rows, result = self.splits[split], []
-        for row, choices, label in zip(rows["row"], rows["choices"], rows["label"], strict=True):
-            letters = [chr(ord("A") + place) for place in range(len(choices))]
-            known = {str(place): place for place in range(len(choices))} | {
-                letter: i for i, letter in enumerate(letters)
-            }
-            if label_name(label) not in known:
                 raise ValueError(
-                    f"{row}, has the label {label!r}, but it must be the number of a choice, from 0, or its letter, from A "
-                    f"to {letters[-1]}."
+                    f"{origin}, must have as many texts to choose from as the first example, not {choices!r}."
                 )
-            result.append(known[label_name(label)])
-        return result
+
+    def references_of(self, split: str) -> list[int]:
+        examples, references = self.splits[split], []
+        count = len(examples[0]["choices"])
+        letters = [chr(ord("A") + position) for position in range(count)]
+        positions = {name: position for position in range(count) for name in (str(position), letters[position])}
+        for origin, label in zip(examples["origin"], examples["label"], strict=True):
+            if as_label_name(label) not in positions:
+                raise ValueError(
+                    f"{origin}, has the label {label!r}, but it must be the number of a choice, from 0, or its letter, "
+                    f"from A to {letters[-1]}."
+                )
+            references.append(positions[as_label_name(label)])
+        return references
 
     def encode(self, split: str) -> Dataset:
-        rows, names = self.splits[split], self.text_columns(split)
-        count = len(rows[0]["choices"])
+        count = len(self.splits[split][0]["choices"])
 
         def tokenize(batch: dict) -> dict:
-            first = [text for text in batch["text"] for _ in range(count)]
-            begins = batch["text_pair"] if "text_pair" in names else [""] * len(batch["text"])
-            second = [
-                f"{begin} {choice}".strip()
-                for begin, row in zip(begins, batch["choices"], strict=True)
-                for choice in row
+            texts = [text for text in batch["text"] for _ in range(count)]
+            beginnings = batch.get("text_pair", [""] * len(batch["text"]))
+            choices = [
+                f"{beginning} {choice}".strip()
+                for beginning, choices in zip(beginnings, batch["choices"], strict=True)
+                for choice in choices
             ]
-            encoded = self.tokenizer(first, second, **self.cut)
+            encoded = self.tokenizer(texts, choices, **self.truncation)
             return {
-                name: [flat[at : at + count] for at in range(0, len(flat), count)] for name, flat in encoded.items()
+                name: [flat[start : start + count] for start in range(0, len(flat), count)]
+                for name, flat in encoded.items()
             }
 
         features = self.tokenize(split, tokenize)
-        labels = self.references.get(split, [0] * len(features))  # the collator wants some
+        labels = self.references.get(split, [0] * len(features))  # the collator needs some
         return features.add_column("labels", labels)
 
     def decode(self, split: str, logits: np.ndarray) -> list[int]:

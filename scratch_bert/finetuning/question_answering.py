@@ -1,5 +1,5 @@
-"""Answers as spans of a text: long contexts in overlapping windows, and the best span of all of them (paper, sections
-4.2 and 4.3)."""
+"""Extractive question answering (paper, sections 4.2 and 4.3): overlapping windows over long contexts, and the best span
+of all of them."""
 
 import json
 from pathlib import Path
@@ -10,76 +10,77 @@ from datasets import Dataset
 from tokenizers import Encoding
 from transformers import AutoModelForQuestionAnswering
 
-from .task import Task, all_texts
+from .task import Task, is_text_list
 
 
-MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; half of a window in short ones
+MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short windows, half of them
 
 
 class QuestionAnswering(Task):
-    """Start and end of an answer in a text. `label` holds the right answers, each with its `text` and its
-    `answer_start`, a character; a question without any has no answer in its text (SQuAD 2.0)."""
+    """The span of a context that answers a question. `label` contains the right answers, each with its `text` and its
+    `answer_start`, a character; a question without any is unanswerable (SQuAD 2.0)."""
 
     columns: ClassVar = {"text": "context", "text_pair": "question", "label": "answers", "id": "id"}
+    file_format = "squad"
+    options: ClassVar = ("doc_stride", "max_answer_length")
+    default_max_seq_length = 384
     auto_class = AutoModelForQuestionAnswering
-    metrics = ("squad",)
-    best_metric = "f1"
+    default_metrics = ("squad",)
 
     def read_labels(self, doc_stride: int | None = None, max_answer_length: int = 30) -> None:
         self.question_length = min(MAX_QUESTION_LENGTH, self.max_seq_length // 2)
         self.doc_stride = self.max_seq_length // 3 if doc_stride is None else doc_stride
         self.max_answer_length = max_answer_length
-        least = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and a token to go on by
-        if self.max_seq_length < least:
+        minimum = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and at least one new token
+        if self.max_seq_length < minimum:
             raise ValueError(
                 f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and an "
                 f"overlap of {self.doc_stride}: choose a smaller doc_stride."
             )
-        # By split: each window's row, and where in the context its tokens begin and end, -1 for all that is no context.
+        # By split: the example of each window, and the characters of the context that each of its tokens covers, (W, S, 2);
+        # -1 for all other tokens.
         self.windows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self.some_unanswered = any(not lists["text"] for lists in self.answers("train"))
+        self.has_unanswerable = any(not answers["text"] for answers in self.answers("train"))
 
-    def names_of(self, split: str) -> list[str]:
-        """What the questions are called: by their column `id`, else by their numbers."""
-        rows = self.splits[split]
-        if "id" not in rows.column_names:
-            return [str(number) for number in range(1, len(rows) + 1)]
-        names = rows["id"][:]
-        if len(set(names)) < len(names):
-            repeated = next(name for name in names if names.count(name) > 1)
-            raise ValueError(
-                f"{split}: several questions have the id {repeated!r}, so that predictions would be lost."
-            )
-        return names
+    def question_ids(self, split: str) -> list[str]:
+        """The column `id`, or else numbers from 1. Raises `ValueError` for a repeated id."""
+        examples = self.splits[split]
+        if "id" not in examples.column_names:
+            return [str(number) for number in range(1, len(examples) + 1)]
+        ids = examples["id"][:]
+        if len(set(ids)) < len(ids):
+            repeated = next(one for one in ids if ids.count(one) > 1)
+            raise ValueError(f"{split}: several questions have the id {repeated!r}, so predictions would be lost.")
+        return ids
 
     def answers(self, split: str) -> list[dict[str, list]]:
-        rows = self.splits[split]
-        return [_lists(label, row) for row, label in zip(rows["row"], rows["label"], strict=True)]
+        examples = self.splits[split]
+        return [_as_lists(label, origin) for origin, label in zip(examples["origin"], examples["label"], strict=True)]
 
     def is_blank(self, label: dict | list[dict] | None) -> bool:
-        return not label or label == {"text": [], "answer_start": []} and not self.some_unanswered
+        return not label or label == {"text": [], "answer_start": []} and not self.has_unanswerable
 
-    def labels_of(self, split: str) -> list[list[str]]:
-        rows = self.splits[split]
-        answers = self.answers(split)
-        for row, name, context, lists in zip(rows["row"], self.names_of(split), rows["text"], answers, strict=True):
-            for text, start in zip(*lists.values(), strict=True):
+    def references_of(self, split: str) -> list[list[str]]:
+        examples, answers = self.splits[split], self.answers(split)
+        for origin, question_id, context, right in zip(
+            examples["origin"], self.question_ids(split), examples["text"], answers, strict=True
+        ):
+            for text, start in zip(*right.values(), strict=True):
                 found = context[max(start, 0) : start + len(text)]
                 if found != text or start < 0:
                     raise ValueError(
-                        f"{row}: the answer {text!r} to question {name} is not at character {start} of its context, where "
-                        f"{found!r} stands. Correct answer_start, or leave the question out."
+                        f"{origin}: the answer {text!r} to question {question_id} is not at character {start} of its "
+                        f"context, which has {found!r} there. Correct answer_start, or leave the question out."
                     )
-        return [lists["text"] for lists in answers]
+        return [right["text"] for right in answers]
 
-    def right_predictions(self, split: str) -> list[str]:
-        return [rights[0] if rights else "" for rights in self.references[split]]
+    def gold_predictions(self, split: str) -> list[str]:
+        return [texts[0] if texts else "" for texts in self.references[split]]
 
     def encode(self, split: str) -> Dataset:
-        def windows(batch: dict, indices: list[int]) -> dict:
-            questions = [self._shorten(question) for question in batch["text_pair"]]
+        def split_into_windows(batch: dict, indices: list[int]) -> dict:
             encoded = self.tokenizer(
-                questions,
+                [self._shorten(question) for question in batch["text_pair"]],
                 batch["text"],
                 truncation="only_second",
                 max_length=self.max_seq_length,
@@ -87,70 +88,74 @@ class QuestionAnswering(Task):
                 return_overflowing_tokens=True,
                 return_offsets_mapping=True,
             )
-            offsets, source = encoded.pop("offset_mapping"), encoded.pop("overflow_to_sample_mapping")
-            columns = {"source": [indices[row] for row in source], "spans": []}
-            for window, tokens in enumerate(offsets):
-                parts = encoded.sequence_ids(window)
-                columns["spans"].append(
-                    [span if part == 1 else (-1, -1) for span, part in zip(tokens, parts, strict=True)]
+            offsets, example_of = encoded.pop("offset_mapping"), encoded.pop("overflow_to_sample_mapping")
+            columns = {"example": [indices[example] for example in example_of], "offsets": []}
+            for window, characters in enumerate(offsets):
+                in_context = [segment == 1 for segment in encoded.sequence_ids(window)]
+                columns["offsets"].append(
+                    [one if inside else (-1, -1) for one, inside in zip(characters, in_context, strict=True)]
                 )
             if split in self.references:
-                lists = [_lists(label, row) for row, label in zip(batch["row"], batch["label"], strict=True)]
-                answers = [_answer(encoded[window], **lists[row]) for window, row in enumerate(source)]
-                columns["start_positions"] = [start for start, _ in answers]
-                columns["end_positions"] = [end for _, end in answers]
+                answers = [_as_lists(*one) for one in zip(batch["label"], batch["origin"], strict=True)]
+                spans = [answer_span(encoded[window], **answers[example]) for window, example in enumerate(example_of)]
+                columns["start_positions"] = [start for start, _ in spans]
+                columns["end_positions"] = [end for _, end in spans]
             return {**encoded, **columns}
 
-        features = self.tokenize(split, windows, with_indices=True)
+        features = self.tokenize(split, split_into_windows, with_indices=True)
         padded = np.full((len(features), self.max_seq_length, 2), -1, dtype=np.int32)
-        for window, spans in zip(padded, features["spans"], strict=True):
-            window[: len(spans)] = spans
-        self.windows[split] = np.array(features["source"]), padded
-        return features.remove_columns(["source", "spans"])
+        for window, offsets in zip(padded, features["offsets"], strict=True):
+            window[: len(offsets)] = offsets
+        self.windows[split] = np.array(features["example"]), padded
+        return features.remove_columns(["example", "offsets"])
 
     def _shorten(self, question: str) -> str:
         offsets = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         return question[: offsets[: self.question_length][-1][1]] if offsets else ""
 
     def decode(self, split: str, logits: tuple[np.ndarray, np.ndarray]) -> list[str]:
-        row_of, spans = self.windows[split]
+        example_of, offsets = self.windows[split]
         contexts = self.splits[split]["text"][:]
-        scores, first, last = best_spans(*logits, spans[:, : logits[0].shape[1], 0] >= 0, self.max_answer_length)
+        in_context = offsets[:, : logits[0].shape[1], 0] >= 0
+        scores, first, last = best_spans(*logits, in_context, self.max_answer_length)
         answers, best = [""] * len(contexts), np.full(len(contexts), -np.inf)
-        for window in np.argsort(scores, kind="stable"):  # the best window of a row comes last
-            row, tokens = row_of[window], spans[window]
-            answers[row] = contexts[row][tokens[first[window], 0] : tokens[last[window], 1]]
-            best[row] = scores[window]
-        if self.some_unanswered:  # [CLS] stands for no answer; the least such score counts, as any window may hold one
-            unanswered = np.full(len(contexts), np.inf)
-            np.minimum.at(unanswered, row_of, logits[0][:, 0] + logits[1][:, 0])
+        for window in np.argsort(scores, kind="stable"):  # the best window of an example comes last
+            example, characters = example_of[window], offsets[window]
+            answers[example] = contexts[example][characters[first[window], 0] : characters[last[window], 1]]
+            best[example] = scores[window]
+        if (
+            self.has_unanswerable
+        ):  # [CLS] means no answer: its least score counts, as one window with an answer is enough
+            no_answer = np.full(len(contexts), np.inf)
+            np.minimum.at(no_answer, example_of, logits[0][:, 0] + logits[1][:, 0])
             answers = [
-                answer if score > none else "" for answer, score, none in zip(answers, best, unanswered, strict=True)
+                answer if score > null else "" for answer, score, null in zip(answers, best, no_answer, strict=True)
             ]
         return answers
 
     def write_predictions(self, split: str, predictions: list[str], directory: Path) -> Path:
-        """As SQuAD's own evaluation takes them: the answer by the question's id."""
+        """The answers by their questions' ids, as SQuAD's own evaluation script takes them."""
         file = directory / ("predictions.json" if split == "validation" else f"{split}_predictions.json")
-        by_name = dict(zip(self.names_of(split), predictions, strict=True))
-        file.write_text(json.dumps(by_name, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        by_id = dict(zip(self.question_ids(split), predictions, strict=True))
+        file.write_text(json.dumps(by_id, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
         return file
 
 
 def best_spans(
-    start: np.ndarray, end: np.ndarray, allowed: np.ndarray, max_length: int
+    start: np.ndarray, end: np.ndarray, in_context: np.ndarray, max_length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each window the score, first and last token of its best span: the highest sum of the two logits.
+    """The score, the first and the last token of the best span of each window: the highest sum of start and end logit.
 
-    `start`, `end` and `allowed`, the tokens of the context, are (W, S). A span has at most `max_length` tokens.
+    `start`, `end` and `in_context`, which marks the tokens of the context, are (W, S). A span has at most `max_length`
+    tokens. The results are (W,).
     """
     windows = np.arange(len(start))
     scores, first, last = np.full(len(start), -np.inf), np.zeros(len(start), int), np.zeros(len(start), int)
     for distance in range(min(max_length, start.shape[1])):
-        until = start.shape[1] - distance
-        sums = np.where(
-            allowed[:, :until] & allowed[:, distance:],
-            start[:, :until].astype(np.float64) + end[:, distance:],
+        stop = start.shape[1] - distance
+        sums = np.where(  # (W, S - distance)
+            in_context[:, :stop] & in_context[:, distance:],
+            start[:, :stop].astype(np.float64) + end[:, distance:],
             -np.inf,
         )
         at = sums.argmax(1)
@@ -160,24 +165,24 @@ def best_spans(
     return scores, first, last
 
 
-def _lists(answers: dict | list[dict], row: str) -> dict[str, list]:
-    """Data sets hold answers as a list of dicts, or as a dict of lists. Raises `ValueError` for what is neither."""
-    names = ("text", "answer_start")
-    try:
-        if isinstance(answers, list):
-            answers = {name: [answer[name] for answer in answers] for name in names}
-        texts, starts = (answers[name] for name in names)
-        if all_texts(texts) and all(isinstance(start, int) for start in starts) and len(texts) == len(starts):
-            return {"text": texts, "answer_start": starts}
-    except (KeyError, TypeError):
-        pass
-    raise ValueError(f"{row}, must hold lists of answers: their text and answer_start, a number; not {answers!r}.")
-
-
-def _answer(window: Encoding, text: list[str], answer_start: list[int]) -> tuple[int, int]:
-    """The first and the last token of the first right answer; [CLS] twice if the window does not hold it whole."""
+def answer_span(window: Encoding, text: list[str], answer_start: list[int]) -> tuple[int, int]:
+    """The first and the last token of the first right answer; [CLS] twice if the window does not contain all of it."""
     if not text or not text[0].strip():
         return 0, 0
     start = answer_start[0] + len(text[0]) - len(text[0].lstrip())  # spaces have no token
     tokens = [window.char_to_token(character, 1) for character in (start, start + len(text[0].strip()) - 1)]
     return (0, 0) if None in tokens else tuple(tokens)
+
+
+def _as_lists(answers: dict | list[dict], origin: str) -> dict[str, list]:
+    """Answers as a dict of lists; some data sets have a list of dicts. Raises `ValueError` for anything else."""
+    names = ("text", "answer_start")
+    try:
+        if isinstance(answers, list):
+            answers = {name: [answer[name] for answer in answers] for name in names}
+        texts, starts = (answers[name] for name in names)
+        if is_text_list(texts) and all(isinstance(start, int) for start in starts) and len(texts) == len(starts):
+            return {"text": texts, "answer_start": starts}
+    except (KeyError, TypeError):
+        pass
+    raise ValueError(f"{origin}, must have lists of answers: their text and answer_start, a number; not {answers!r}.")

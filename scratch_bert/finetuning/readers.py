@@ -1,234 +1,161 @@
-"""Labelled rows from files or a data set: the columns that a task reads, as `text`, `text_pair`, `label`, `choices`; and
-`row`, which says where each comes from."""
+"""One file → its records: tables, sentences of words and tags (CoNLL), and SQuAD's JSON."""
 
 import csv
 import gzip
 import json
 import logging
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 
 import datasets
 from datasets import Dataset
 
-from ..files import TABLES, TextError, find_files, open_dataset, open_table, read_lines, suffix
-from .glue import GlueTask
+from ..files import TABLES, TextError, open_table, read_lines, suffix
 
 
 logger = logging.getLogger("scratch_bert")
 
-SPLITS = ("train", "validation", "test")
 
+def read_table(file: Path, columns: set[str], header: Sequence[str] | None = None) -> Dataset:
+    """The records of a .csv, .tsv, .json, .jsonl or .parquet file, gzipped or not. All values of CSV and TSV are strings.
 
-@dataclass
-class Columns:
-    """Where a task's rows come from: our name → the column's, or those of several that make a list; and how the files are
-    to be read."""
+    `header` names the columns of a CSV or TSV file whose first line contains none of the names in `columns`.
 
-    names: dict[str, list[str]]
-    glue: GlueTask | None = None
-    from_conll: bool = False  # files that are no tables hold words and tags
-    from_squad: bool = False  # JSON files may be SQuAD's
-
-    @property
-    def all_names(self) -> set[str]:
-        return {*chain(*self.names.values()), *(self.glue.file_columns.values() if self.glue else ())}
-
-
-def load_splits(
-    columns: Columns,
-    files: dict[str, list[str] | None],
-    dataset: tuple[str | None, str | None] = (None, None),
-) -> dict[str, Dataset]:
-    """The rows of `train` and, if there are any, of `validation` and `test`, from `files` of each split or else from a
-    data set (its name and configuration). The column `row` names a row by its file or split and its number there, from 1.
-
-    Raises `ValueError` or `OSError`, which name the file and the remedy, for what cannot be read, lacks a column, or
-    holds no rows.
+    Raises `ValueError` if the file is empty or damaged.
     """
-    name, config = dataset
-    if files["train"]:
-        splits = {split: _read_files(paths, columns, split) for split, paths in files.items() if paths}
-    elif name:
-        found = open_dataset(name, config)
-        own_names = {split: split if split in found else f"{split}_matched" for split in SPLITS}  # MNLI's
-        splits = {
-            split: _choose(found[own], columns, split, f"{name}, {own}")
-            for split, own in own_names.items()
-            if own in found
-        }
-        if "train" not in splits:
-            raise ValueError(f"The data set {name} has no split 'train', but {', '.join(found)}.")
-        if unused := sorted(set(found) - set(own_names.values())):
-            logger.info(f"{name}: left out {', '.join(unused)}")
-    else:
-        raise ValueError("There are no rows to train on: pass --train_file or --dataset_name.")
-    for split, rows in splits.items():
-        if len(rows) == 0:
-            where = ", ".join(files[split] or []) or name
-            raise ValueError(f"{where} holds no rows for {split}: give another file or split.")
-    return splits
-
-
-def hold_out(rows: Dataset, share: float, seed: int) -> dict[str, Dataset]:
-    """`train` and `validation`: a share of the rows, drawn by `seed`. Raises `ValueError` if that is none."""
-    if len(rows) * share < 1:
-        raise ValueError("No row is left to evaluate on: pass --validation_file, or a larger --validation_share.")
-    parts = rows.train_test_split(share, seed=seed)
-    return {"train": parts["train"], "validation": parts["test"]}
-
-
-def _read_files(paths: list[str], columns: Columns, split: str) -> Dataset:
-    files = find_files(paths, (*TABLES, ".conll", ".conllu", ".txt") if columns.from_conll else TABLES)
-    rows = [_choose(_read_file(file, columns, split), columns, split, str(file)) for file in files]
-    try:
-        return datasets.concatenate_datasets(rows)
-    except ValueError as error:
-        raise ValueError(f"{', '.join(map(str, files))} differ in the types of their columns: {error}") from None
-
-
-def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
-    if columns.from_conll and suffix(file) not in TABLES:
-        return _from_rows(_conll_sentences(file, columns.names, tagged=split != "test"), file)
-    if suffix(file) not in TABLES:
-        raise ValueError(f"{file} is no table: give a file of type {', '.join(TABLES)}, gzipped or not.")
     if file.stat().st_size == 0:
         raise ValueError(f"{file} is empty.")
-    if columns.from_squad and suffix(file) == ".json":
-        articles = _squad_articles(file)
-        if articles is not None:
-            return _from_rows(_squad_questions(articles, columns.names, file), file)
     options: dict = {}
-    header: Iterable[str] = ()
+    names: Iterable[str] = ()
     if TABLES[suffix(file)] == "csv":
         separator = "\t" if suffix(file) == ".tsv" else ","
-        header = next(csv.reader([next(read_lines(file), "")], delimiter=separator))
+        names = next(csv.reader([next(read_lines(file), "")], delimiter=separator))
         options = {"index_col": False}
-        if columns.glue and columns.glue.header and columns.all_names.isdisjoint(header):
-            header = columns.glue.header
+        if header and columns.isdisjoint(names):
+            names = header
             options |= {"header": None, "names": list(header)}
     try:
-        return open_table(file, {*columns.all_names, *header}, streaming=False, **options)
+        return open_table(file, {*columns, *names}, streaming=False, **options)
     except UnicodeDecodeError as error:
         raise TextError(f"{file} is not UTF-8 text: {error}. Convert it with iconv.") from None
     except datasets.exceptions.DatasetGenerationError as error:
         raise TextError(f"{file} cannot be read as a table: {error.__cause__}") from None
     except ValueError as error:
-        no_rows = "holds no rows" if "corresponds to no data" in str(error) else "cannot be read as a table"
-        raise TextError(f"{file} {no_rows}: {error}") from None
+        reason = "contains no records" if "corresponds to no data" in str(error) else "cannot be read as a table"
+        raise TextError(f"{file} {reason}: {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TextError(f"{file} cannot be unpacked: {error}. Copy or download it anew.") from None
+        raise TextError(f"{file} cannot be decompressed: {error}. Copy or download it again.") from None
 
 
-def _from_rows(rows: Iterator[dict], file: Path) -> Dataset:
-    rows = list(rows)
-    if not rows:
-        raise ValueError(f"{file} holds no rows.")
-    return Dataset.from_list(rows)
+def read_conll(
+    file: Path, word_column: int | None = None, tag_column: int | None = None, tagged: bool = True
+) -> Dataset:
+    """The sentences of a CoNLL file (a word per line, a blank line after each sentence): `text`, a list of words, and
+    `label`, a list of their tags.
 
+    Columns are counted from 1. By default, the word is in the first and the tag in the last; in CoNLL-U, they are FORM
+    and UPOS. If the file is not `tagged`, sentences may have a single column, without tags.
 
-def _conll_sentences(file: Path, names: dict[str, list[str]], tagged: bool) -> Iterator[dict[str, list[str]]]:
-    """Words and their tags: the first and the last field of a line, in CoNLL-U the form and its part of speech; or those
-    whose numbers, from 1, stand for names. A blank line ends a sentence; files that are not `tagged` may hold words alone.
+    Raises `ValueError` for a line that lacks a column, or has more or fewer than the first line of its sentence.
     """
-    (text,), (label,) = names["text"], names["label"]
-    if "0" in (text, label):
+    if 0 in (word_column, tag_column):
         raise ValueError(f"{file}: columns are counted from 1.")
-    in_conllu = suffix(file) == ".conllu"
-    usual = (1, 3) if in_conllu else (0, -1)
-    word_field, tag_field = (
-        int(name) - 1 if name.isdecimal() else field for name, field in zip((text, label), usual, strict=True)
-    )
-    words: list[str] = []
-    tags: list[str] = []
-    width = None
-    comments = []
-    for number, line in enumerate(chain(read_lines(file), [""]), 1):
-        fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
-        if not any(fields) or fields[0] == "-DOCSTART-":
-            if words:
-                yield {text: words, **({label: tags} if width > 1 else {})}
-            words, tags, width = [], [], None
-        elif not words and "\t" not in line and line.startswith(("# ", "#begin ", "#end ")):
-            comments.append(line)  # as CoNLL-U and CoNLL-2012 have them
-        elif in_conllu and not fields[0].isdecimal():
-            pass  # 1-2 stands for both of the words 1 and 2, and 1.1 for one that is left out
-        else:
-            width = width or len(fields)
-            if len(fields) != width:
-                raise ValueError(f"{file}: line {number} has {len(fields)} fields, those before it have {width}.")
-            if width == 1 and tagged:
-                raise ValueError(f"{file}: line {number} holds no tag, but only {fields[0]!r}.")
-            if word_field >= width or (width > 1 and tag_field >= width):
-                raise ValueError(
-                    f"{file}: line {number} has {width} fields: there is none to take for {text}, {label}."
-                )
-            words.append(fields[word_field])
-            if width > 1:
-                tags.append(fields[tag_field])
+    is_conllu = suffix(file) == ".conllu"
+    word, tag = (1, 3) if is_conllu else (0, -1)
+    word = word if word_column is None else word_column - 1
+    tag = tag if tag_column is None else tag_column - 1
+
+    sentences, comments = [], []
+    for block in _blocks(file):
+        comments += [line for _, line in takewhile(_is_comment, block)]
+        lines = [(number, _split(line)) for number, line in dropwhile(_is_comment, block)]
+        if is_conllu:  # 1-2 is a contraction of the words 1 and 2, and 1.1 a word that the text leaves out
+            lines = [(number, fields) for number, fields in lines if fields[0].isdecimal()]
+        if lines:
+            sentences.append(_parse_sentence(lines, word, tag, tagged, file))
     if comments:
-        logger.info(f"{file}: left out {len(comments):,} comments, such as {comments[0]!r}")
+        logger.info(f"{file}: skipped {len(comments):,} comments, such as {comments[0]!r}")
+    return _to_dataset(sentences, file)
 
 
-def _squad_articles(file: Path) -> list[dict] | None:
-    """What a file in SQuAD's own form holds; None for any other JSON."""
+def _blocks(file: Path) -> Iterator[list[tuple[int, str]]]:
+    """The lines between blank or -DOCSTART- lines, with their numbers in the file."""
+    numbered = enumerate(read_lines(file), 1)
+    for is_separator, lines in groupby(
+        numbered, lambda line: not line[1].strip() or _split(line[1])[0] == "-DOCSTART-"
+    ):
+        if not is_separator:
+            yield list(lines)
+
+
+def _split(line: str) -> list[str]:
+    return [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
+
+
+def _is_comment(line: tuple[int, str]) -> bool:
+    """As in CoNLL-U and CoNLL-2012; a # with a tab after it is a word."""
+    return "\t" not in line[1] and line[1].startswith(("# ", "#begin ", "#end "))
+
+
+def _parse_sentence(
+    lines: list[tuple[int, list[str]]], word: int, tag: int, tagged: bool, file: Path
+) -> dict[str, list[str]]:
+    """Words and tags of a sentence, given by the numbers and the fields of its lines."""
+    first, width = lines[0][0], len(lines[0][1])
+    if width == 1 and tagged:
+        raise ValueError(f"{file}: line {first} has no tag, but only {lines[0][1][0]!r}.")
+    last_column = max(word, tag) if width > 1 else word
+    if last_column >= width:
+        raise ValueError(f"{file}: line {first} has {width} fields: there is no column {last_column + 1}.")
+    for number, fields in lines:
+        if len(fields) != width:
+            raise ValueError(f"{file}: line {number} has {len(fields)} fields, those before it have {width}.")
+    words = {"text": [fields[word] for _, fields in lines]}
+    return words if width == 1 else {**words, "label": [fields[tag] for _, fields in lines]}
+
+
+def read_squad(file: Path) -> Dataset | None:
+    """The questions of a file in SQuAD's own format: `id`, `text` (the context), `text_pair` (the question) and `label`
+    (the answers, or None where there are none to know). None for any other JSON.
+
+    Raises `ValueError` for an article that lacks a field.
+    """
     try:
         content = json.loads("\n".join(read_lines(file)))
-    except ValueError:  # several objects, a line each
+    except ValueError:  # JSON Lines, or damaged: the table reader says which
         return None
     articles = content.get("data") if isinstance(content, dict) else None
-    nested = isinstance(articles, list) and all(
-        isinstance(article, dict) and "paragraphs" in article for article in articles
-    )
-    return articles if nested else None
+    if not isinstance(articles, list):
+        return None
+    if not all(isinstance(article, dict) and "paragraphs" in article for article in articles):
+        return None
+    questions: list[dict] = []
+    for article in articles:
+        try:
+            questions += _squad_questions(article)
+        except (AttributeError, KeyError, TypeError) as error:
+            title = article.get("title")
+            raise ValueError(f"{file} is not in SQuAD's format: {error!r} in the article {title!r}.") from None
+    return _to_dataset(questions, file)
 
 
-def _squad_questions(articles: list[dict], names: dict[str, list[str]], file: Path) -> Iterator[dict]:
-    try:
-        for article in articles:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    answers = question.get("answers")  # none at all in files to predict
-                    yield {
-                        names["id"][0]: str(question["id"]),
-                        names["text"][0]: paragraph["context"],
-                        names["text_pair"][0]: question["question"],
-                        names["label"][0]: None
-                        if answers is None
-                        else {name: [answer[name] for answer in answers] for name in ("text", "answer_start")},
-                    }
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{file} is not as SQuAD's files are: {error!r} in the article {article.get('title')!r}."
-        ) from None
-
-
-def _choose(rows: Dataset, columns: Columns, split: str, where: str) -> Dataset:
-    """The task's columns alone, under our names, and `row`. Of several columns for one name, a list is made."""
-    if columns.glue:
-        rows = rows.rename_columns(
-            {
-                own: name
-                for name, own in columns.glue.file_columns.items()
-                if own in rows.column_names and name not in rows.column_names and [name] in columns.names.values()
+def _squad_questions(article: dict) -> Iterator[dict]:
+    for paragraph in article["paragraphs"]:
+        for question in paragraph["qas"]:
+            answers = question.get("answers")
+            if answers is not None:
+                answers = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+            yield {
+                "id": str(question["id"]),
+                "text": paragraph["context"],
+                "text_pair": question["question"],
+                "label": answers,
             }
-        )
-    chosen = dict(columns.names)
-    for ours, names in columns.names.items():
-        missing = [name for name in names if name not in rows.column_names]
-        if missing and ours != "id" and (ours, split) != ("label", "test"):
-            raise ValueError(
-                f"{where} has no column {missing[0]!r}, but {', '.join(rows.column_names)}. Say with --{ours}_column which "
-                "it is."
-            )
-        if missing:
-            del chosen[ours]
-    for names in chosen.values():
-        if len(names) > 1:
-            rows = rows.map(lambda row, names=names: {names[0]: [row[name] for name in names]}, desc="Joining columns")
-    rows = rows.select_columns([names[0] for names in chosen.values()])
-    rows = rows.rename_columns({names[0]: ours for ours, names in chosen.items() if names[0] != ours})
-    return rows.add_column("row", [f"{where}, row {number}" for number in range(1, len(rows) + 1)])
+
+
+def _to_dataset(examples: list[dict], file: Path) -> Dataset:
+    if not examples:
+        raise ValueError(f"{file} contains no examples.")
+    return Dataset.from_list(examples)

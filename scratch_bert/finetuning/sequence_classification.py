@@ -1,4 +1,4 @@
-"""Text classification, multi-label classification and regression, for a text or a pair of texts."""
+"""Text classification, multi-label classification and regression, of a text or a pair of texts."""
 
 import math
 from collections.abc import Sequence
@@ -8,64 +8,60 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification
 
-from .task import Labelled
+from .task import ClassLabelTask
 
 
-class SequenceClassification(Labelled):
-    """One or several labels, or a number, for a text or a pair of texts."""
+# Problem type → its metrics; the first selects the best checkpoint.
+DEFAULT_METRICS = {
+    "single_label_classification": ("accuracy", "f1_macro"),  # with two labels, f1
+    "multi_label_classification": ("f1_micro", "f1_macro", "accuracy"),
+    "regression": ("pearsonr", "spearmanr", "mse"),
+}
+
+
+class SequenceClassification(ClassLabelTask):
+    """A label, several labels, or a number for a text or a pair of texts."""
 
     columns: ClassVar = {"text": "text", "text_pair": None, "label": "label"}
+    options: ClassVar = ("problem_type",)
     auto_class = AutoModelForSequenceClassification
 
     def read_labels(self, problem_type: str | None = None, label_names: Sequence[str] | None = None) -> None:
         labels, feature = self.splits["train"]["label"][:], self.splits["train"].features["label"]
-        first = next((label for label in labels if label is not None), None)
-        several, number = isinstance(first, list), isinstance(first, float)
-        if number and not problem_type and all(label is None or label == label // 1 for label in labels):
-            raise ValueError(
-                f"The labels are whole numbers written as fractions, such as {first}: say with --problem_type whether "
-                "they are numbers to predict or names of classes."
-            )
-        by_type = "multi_label" if several else "regression" if number else "single_label"
-        self.problem_type = problem_type or by_type.removesuffix("_label") + (
-            "" if number else "_label_classification"
-        )
-        if self.problem_type == "regression":
-            self.metrics, self.best_metric = ("pearsonr", "spearmanr", "mse"), "pearsonr"
-        elif self.problem_type == "multi_label_classification":
-            feature = getattr(feature, "feature", None)
-            lists = [_several(label) for label in labels]
-            values = {value for one in lists for value in one}
-            if len({len(one) for one in lists}) == 1 < len(lists[0]) and values <= {0, 1, "0", "1"}:
+        self.problem_type = problem_type or infer_problem_type(labels)
+        self.default_metrics = DEFAULT_METRICS[self.problem_type]
+        if self.problem_type == "multi_label_classification":
+            values = _values_of_lists([_as_list(one) for one in labels])
+            self.read_label_names(values, getattr(feature, "feature", None), label_names)
+        elif self.problem_type == "single_label_classification":
+            self.read_label_names([label for label in labels if label not in (None, "")], feature, label_names)
+            if len(self.label_names) < 2:
                 raise ValueError(
-                    f"The labels are lists of 0 and 1, such as {lists[0]}: give each row the list of its labels' names."
+                    f"The training examples have only one label, {self.label_names[0]!r}: there is nothing to learn."
                 )
-            self.learn_names(list(values), feature, label_names)
-            self.metrics, self.best_metric = ("f1_micro", "f1_macro", "accuracy"), "f1_micro"
-        else:
-            self.learn_names([label for label in labels if label not in (None, "")], feature, label_names)
-            if len(self.names) < 2:
-                raise ValueError(f"The training rows have no two labels, but {self.names}: there is nothing to learn.")
-            self.metrics = ("accuracy", "f1" if len(self.names) == 2 else "f1_macro")
+            if len(self.label_names) == 2:
+                self.default_metrics = ("accuracy", "f1")
 
-    def labels_of(self, split: str) -> list:
-        rows = list(zip(self.splits[split]["row"], self.splits[split]["label"], strict=True))
+    def references_of(self, split: str) -> list:
+        examples = list(zip(self.splits[split]["origin"], self.splits[split]["label"], strict=True))
         if self.problem_type == "regression":
-            return [_as_number(label, row) for row, label in rows]
+            return [_as_number(label, origin) for origin, label in examples]
         if self.problem_type == "single_label_classification":
-            return [self.ids_of([label], row)[0] for row, label in rows]
-        chosen = [set(self.ids_of(_several(labels), row)) for row, labels in rows]
-        return [[int(label in ids) for label in range(len(self.names))] for ids in chosen]
+            return [self.ids_of([label], origin)[0] for origin, label in examples]
+        id_sets = [set(self.ids_of(_as_list(labels), origin)) for origin, labels in examples]
+        return [[int(label in ids) for label in range(len(self.label_names))] for ids in id_sets]
 
     def encode(self, split: str) -> Dataset:
         columns = self.text_columns(split)
-        features = self.tokenize(split, lambda batch: self.tokenizer(*(batch[name] for name in columns), **self.cut))
-        self.warn_of_cut_rows(split, features)
+        features = self.tokenize(
+            split, lambda batch: self.tokenizer(*(batch[column] for column in columns), **self.truncation)
+        )
+        self.log_truncated(split, features)
         if split not in self.references:
             return features
         labels = self.references[split]
         if self.problem_type == "multi_label_classification":
-            labels = [[float(one) for one in row] for row in labels]
+            labels = [[float(chosen) for chosen in one] for one in labels]
         return features.add_column("labels", labels)
 
     def decode(self, split: str, logits: np.ndarray) -> list:
@@ -75,32 +71,60 @@ class SequenceClassification(Labelled):
             return (logits > 0).astype(int).tolist()
         return logits.argmax(-1).tolist()
 
-    def describe(self, prediction: Any) -> Any:
+    def format_prediction(self, prediction: Any) -> Any:
         if self.problem_type == "regression":
             return prediction
-        if isinstance(prediction, list):
-            return [name for name, chosen in zip(self.names, prediction, strict=True) if chosen]
-        return self.names[prediction]
+        if self.problem_type == "multi_label_classification":
+            return [name for name, chosen in zip(self.label_names, prediction, strict=True) if chosen]
+        return self.label_names[prediction]
 
     @property
     def model_options(self) -> dict[str, Any]:
-        names = {"num_labels": 1} if self.problem_type == "regression" else super().model_options
-        return {**names, "problem_type": self.problem_type}
+        labels = {"num_labels": 1} if self.problem_type == "regression" else super().model_options
+        return {**labels, "problem_type": self.problem_type}
 
 
-def _several(labels: list | str | None) -> list:
+def infer_problem_type(labels: Sequence) -> str:
+    """Lists mean multi-label classification, floats regression, and all else single-label classification.
+
+    Raises `ValueError` for floats that are all integers: they may be ids of classes as well.
+    """
+    first = next((label for label in labels if label is not None), None)
+    if isinstance(first, list):
+        return "multi_label_classification"
+    if not isinstance(first, float):
+        return "single_label_classification"
+    if all(label is None or label.is_integer() for label in labels):
+        raise ValueError(
+            f"The labels are integers written as floats, such as {first}: pass --problem_type regression if they are "
+            "numbers to predict, or single_label_classification if they are names of classes."
+        )
+    return "regression"
+
+
+def _values_of_lists(lists: list[list]) -> list:
+    """The values in the lists of labels. Raises `ValueError` for vectors of 0 and 1 (multi-hot)."""
+    values = {value for one in lists for value in one}
+    if len({len(one) for one in lists}) == 1 < len(lists[0]) and values <= {0, 1, "0", "1"}:
+        raise ValueError(
+            f"The labels are vectors of 0 and 1, such as {lists[0]}: give each example the list of its labels' names."
+        )
+    return list(values)
+
+
+def _as_list(labels: list | str | None) -> list:
     if isinstance(labels, str):
-        return [part.strip() for part in labels.split(",") if part.strip()]
+        return [name.strip() for name in labels.split(",") if name.strip()]
     if not isinstance(labels, list | None):
-        raise ValueError(f"Several labels of a row are a list, or a text with commas between them, not {labels!r}.")
+        raise ValueError(f"Several labels of an example are a list, or comma-separated text, not {labels!r}.")
     return labels or []
 
 
-def _as_number(label: Any, row: str) -> float:
+def _as_number(label: Any, origin: str) -> float:
     try:
         value = float(label)
     except (TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{row}, has the label {label!r}, which is no number.")
+        raise ValueError(f"{origin}, has the label {label!r}, which is not a number.")
     return value

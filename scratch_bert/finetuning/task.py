@@ -1,8 +1,4 @@
-"""What each task makes of labelled rows: inputs of the model, and predictions and figures from its outputs.
-
-A task is built from the rows of all splits. `features` are the model's inputs by split, `model_options` what the
-model's config must know; `decode` turns logits into predictions, `figures` compares these with the labels.
-"""
+"""What the kinds of tasks have in common: labelled examples → the model's inputs; its logits → predictions and scores."""
 
 import json
 import logging
@@ -15,22 +11,35 @@ import numpy as np
 from datasets import ClassLabel, Dataset
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
 
-from .metrics import METRICS, load_metric
-from .readers import hold_out
+from .dataset import hold_out
+from .metrics import MAIN_SCORES, METRICS, load_metric
 
 
 logger = logging.getLogger("scratch_bert")
-IGNORED = -100  # the label of what the loss leaves out
+IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 
 
 class Task:
+    """A task, given by the examples of its `splits`.
+
+    `features` are the model's inputs by split, `references` the labels that predictions are compared with, and
+    `model_options` the fields that the model's config needs. `decode` turns logits into predictions, `compute_scores`
+    evaluates them.
+
+    Raises `ValueError` for examples, labels or metrics that do not fit together; the message names the example.
+    """
+
     columns: ClassVar[dict[str, str | None]]
-    """Our name of each column → its usual name."""
+    """The task's columns → what they are usually called in tables and data sets."""
+    file_format: ClassVar[str | None] = None
+    """That of files other than tables: `conll` or `squad`."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """The fields of `TaskArguments` that only this kind of task has; `read_labels` takes them."""
+    default_max_seq_length: ClassVar[int | None] = None
+    """If it is less than the limit of the model."""
     auto_class: ClassVar[type]
     collator_class: ClassVar[type] = DataCollatorWithPadding
-    metrics: tuple[str, ...] = ("accuracy",)
-    best_metric: str = "accuracy"
-    """The figure that the best checkpoint is chosen by; `loss` is at hand, too."""
+    default_metrics: tuple[str, ...] = ("accuracy",)
 
     def __init__(
         self,
@@ -45,193 +54,207 @@ class Task:
     ):
         self.splits, self.tokenizer, self.max_seq_length = splits, tokenizer, max_seq_length
         for split in splits:
-            self.check_rows(split)
+            self.check_inputs(split)
         self.read_labels(**options)
-        if "validation" not in splits:  # behind the labels: a rare one may be held out
+        if "validation" not in splits:  # after the labels are known: a rare one may be held out
             self.splits = splits | hold_out(splits["train"], validation_share, seed)
-        self._metrics = {name: load_metric(name) for name in metrics or self.metrics}
-        self.best_metric = best_metric or self.main_figure(metrics[0] if metrics else None)
-        self.references = {split: self.labels_of(split) for split in self.splits if self.is_labelled(split)}
-        for split in ("train", "validation"):
-            if split not in self.references:
-                raise ValueError(f"The rows for {split} have no labels: pass --label_column.")
-        # What the metrics compute, and whether they can, is known before hours of training.
-        known, right = ["loss"], self.right_predictions("validation")
-        for name in self._metrics:
-            try:
-                known += self._figures_of(name, "validation", right)
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ValueError(
-                    f"The metric {name} does not suit these labels: {error} Choose others with --metrics, of "
-                    f"{', '.join(METRICS)}."
-                ) from None
-        if self.best_metric not in known:
-            raise ValueError(
-                f"There is no figure {self.best_metric!r} to choose the best checkpoint by: name one with "
-                f"--metric_for_best_model, of {', '.join(known)}."
-            )
+        self.references = self.find_references()
+        self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
+        self.best_metric = self.choose_best_metric(best_metric)
         self.features = {split: self.encode(split) for split in self.splits}
 
-    def is_labelled(self, split: str) -> bool:
-        rows = self.splits[split]
-        if "label" not in rows.column_names:
-            return False
-        return split != "test" or not all(self.is_blank(label) for label in rows["label"])
+    # ----------------------------------------------------------------------------------- what a kind of task defines
 
-    def is_blank(self, label: Any) -> bool:
-        """Whether it stands for no label, as in test sets of the Hub."""
-        return label in (None, "", -1)
+    def check_inputs(self, split: str) -> None:
+        """Raise `ValueError` for an example without valid inputs, whatever its label."""
+        examples = self.splits[split]
+        for column in self.text_columns(split):
+            for origin, text in zip(examples["origin"], examples[column], strict=True):
+                if not isinstance(text, str):
+                    raise ValueError(f"{origin}, has no text in {column}, but {text!r}. Correct it, or leave it out.")
 
     def read_labels(self) -> None:
-        """Find out from the training rows which labels there are."""
+        """Find the set of labels, in the training examples."""
 
-    def labels_of(self, split: str) -> list:
-        """The right prediction for each row. Raises `ValueError` for a row whose label is none."""
+    def is_blank(self, label: Any) -> bool:
+        """Whether this is a placeholder for an unknown label, as in the Hub's test sets."""
+        return label in (None, "", -1)
+
+    def references_of(self, split: str) -> list:
+        """The reference of each example. Raises `ValueError` for a label that is not valid."""
         raise NotImplementedError
 
-    def right_predictions(self, split: str) -> list:
-        """A prediction for each row that could not be better."""
+    def gold_predictions(self, split: str) -> list:
+        """A correct prediction for each example."""
         return self.references[split]
 
     def encode(self, split: str) -> Dataset:
+        """Tokenize the examples of a split, and add their labels."""
         raise NotImplementedError
 
     def decode(self, split: str, logits: np.ndarray) -> list:
-        """A prediction for each row of the split from the logits of all of its features."""
+        """A prediction for each example of a split, from the logits of all its features."""
         raise NotImplementedError
+
+    def format_prediction(self, prediction: Any) -> Any:
+        """A prediction as users read it, by the names of its labels."""
+        return prediction
 
     @property
     def model_options(self) -> dict[str, Any]:
         return {}
 
-    def collator(self):
-        return self.collator_class(self.tokenizer)
-
-    def figures(self, split: str, predictions: list) -> dict[str, float]:
-        result: dict[str, float] = {}
-        for name in self._metrics:
-            result |= self._figures_of(name, split, predictions)
-        return result
-
-    def _figures_of(self, metric: str, split: str, predictions: list) -> dict[str, float]:
-        return self._metrics[metric](*self.for_metric(metric, predictions, self.references[split]))
-
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
-        """Predictions and references as the metric of this name takes them."""
+        """Predictions and references in the form that this metric takes."""
         return predictions, references
 
-    def main_figure(self, metric: str | None) -> str:
-        """The figure that the best checkpoint is chosen by: that of the first metric asked for, else the task's own."""
-        return {"squad": "f1", "seqeval": "f1", None: self.best_metric}.get(metric, metric)
+    # ------------------------------------------------------------------------------------------ what they all do alike
 
-    def compute_metrics(self, outcome: EvalPrediction) -> dict[str, float]:
-        """For Trainer: the figures of the validation rows."""
-        return self.figures("validation", self.decode("validation", outcome.predictions))
+    def find_references(self) -> dict[str, list]:
+        """The references of every split with labels. Raises `ValueError` if they are missing for training or validation."""
+        labelled = [split for split in self.splits if self._is_labelled(split)]
+        for split in ("train", "validation"):
+            if split not in labelled:
+                raise ValueError(f"The examples for {split} have no labels: pass --label_column.")
+        return {split: self.references_of(split) for split in labelled}
 
-    def describe(self, prediction: Any) -> Any:
-        """A prediction by the names of its labels."""
-        return prediction
+    def _is_labelled(self, split: str) -> bool:
+        examples = self.splits[split]
+        if "label" not in examples.column_names:
+            return False
+        return split != "test" or not all(self.is_blank(label) for label in examples["label"])
+
+    def choose_best_metric(self, requested: str | None) -> str:
+        """The score that selects the best checkpoint: `requested`, or else the main one of the first metric.
+
+        Computes all metrics once, so that one that does not fit the labels fails here and not after hours of training.
+        """
+        known, gold = ["loss"], self.gold_predictions("validation")
+        for name in self.metrics:
+            try:
+                known += self._compute(name, "validation", gold)
+            except (ValueError, TypeError, AttributeError) as error:
+                raise ValueError(
+                    f"The metric {name} does not fit these labels: {error} Choose others with --metrics, of "
+                    f"{', '.join(METRICS)}."
+                ) from None
+        first = next(iter(self.metrics))
+        best = requested or MAIN_SCORES.get(first, first)
+        if best not in known:
+            raise ValueError(
+                f"There is no metric {best!r} to select the best checkpoint by: name one with --metric_for_best_model, "
+                f"of {', '.join(known)}."
+            )
+        return best
+
+    def compute_scores(self, split: str, predictions: list) -> dict[str, float]:
+        scores: dict[str, float] = {}
+        for name in self.metrics:
+            scores |= self._compute(name, split, predictions)
+        return scores
+
+    def _compute(self, metric: str, split: str, predictions: list) -> dict[str, float]:
+        return self.metrics[metric](*self.for_metric(metric, predictions, self.references[split]))
+
+    def compute_metrics(self, outputs: EvalPrediction) -> dict[str, float]:
+        """For Trainer: the scores on the validation split."""
+        return self.compute_scores("validation", self.decode("validation", outputs.predictions))
 
     def write_predictions(self, split: str, predictions: list, directory: Path) -> Path:
-        """One JSON object per row, in their order: which row it is, the prediction, and the label if there is one."""
+        """One JSON object per example, in their order: its origin, the prediction, and the label if it is known."""
         file = directory / f"{split}_predictions.jsonl"
-        labels, rows = self.references.get(split), self.splits[split]["row"]
+        labels, origins = self.references.get(split), self.splits[split]["origin"]
         with file.open("w", encoding="utf-8") as lines:
-            for number, (row, prediction) in enumerate(zip(rows, predictions, strict=True)):
-                content = {"row": row, "prediction": self.describe(prediction)}
+            for number, (origin, prediction) in enumerate(zip(origins, predictions, strict=True)):
+                content = {"origin": origin, "prediction": self.format_prediction(prediction)}
                 if labels:
-                    content["label"] = self.describe(labels[number])
+                    content["label"] = self.format_prediction(labels[number])
                 lines.write(json.dumps(content, ensure_ascii=False) + "\n")
         return file
 
-    def text_columns(self, split: str) -> list[str]:
-        return [name for name in ("text", "text_pair") if name in self.splits[split].column_names]
+    def collator(self):
+        return self.collator_class(self.tokenizer)
 
-    def check_rows(self, split: str) -> None:
-        """Raise `ValueError` for a row whose inputs are none, whatever its label."""
-        rows = self.splits[split]
-        for name in self.text_columns(split):
-            for row, text in zip(rows["row"], rows[name], strict=True):
-                if not isinstance(text, str):
-                    raise ValueError(
-                        f"{row}, holds no text in {name}, but {text!r}. Correct the row, or leave it out."
-                    )
+    def text_columns(self, split: str) -> list[str]:
+        return [column for column in ("text", "text_pair") if column in self.splits[split].column_names]
 
     @property
-    def cut(self) -> dict[str, Any]:
+    def truncation(self) -> dict[str, Any]:
         return {"truncation": True, "max_length": self.max_seq_length}
 
     def tokenize(self, split: str, function: Callable, **options: Any) -> Dataset:
-        """What `function` makes of batches of rows."""
-        rows = self.splits[split]
-        return rows.map(
+        """The features that `function` makes of batches of examples."""
+        examples = self.splits[split]
+        return examples.map(
             function,
             batched=True,
             **options,
-            remove_columns=rows.column_names,
+            remove_columns=examples.column_names,
             keep_in_memory=True,  # a cache would grow with each run
             load_from_cache_file=False,
-            new_fingerprint=f"tokenized-{split}",  # else all of this object is hashed for one: minutes
+            new_fingerprint=f"tokenized-{split}",  # by default, all of this object would be hashed: minutes
             desc=f"Tokenizing {split}",
         )
 
-    def warn_of_cut_rows(self, split: str, features: Dataset) -> None:
+    def log_truncated(self, split: str, features: Dataset) -> None:
         full = sum(len(ids) == self.max_seq_length for ids in features["input_ids"])
         if full:
             logger.info(
-                f"{split}: {full:,} of {len(features):,} rows are cut to {self.max_seq_length} tokens, or just fit"
+                f"{split}: {full:,} of {len(features):,} examples are truncated to {self.max_seq_length} tokens, or have "
+                "exactly as many"
             )
 
 
-class Labelled(Task):
-    """A task whose labels are of a set that the training rows give, or the option `label_names`."""
+class ClassLabelTask(Task):
+    """A task with a closed set of labels: those of the training examples, or `label_names`. An id is a position in it."""
 
-    names: list[str]
+    label_names: list[str]
 
-    def learn_names(self, values: Sequence, feature: Any, label_names: Sequence[str] | None = None) -> None:
+    def read_label_names(self, values: Sequence, feature: Any, label_names: Sequence[str] | None = None) -> None:
+        """Set the names from `label_names`, else from a `ClassLabel` feature, else from the labels' `values`, sorted."""
         self.class_feature = feature if isinstance(feature, ClassLabel) else None
         if label_names:
-            self.names = list(label_names)
+            self.label_names = list(label_names)
         elif self.class_feature:
-            self.names = feature.names
+            self.label_names = feature.names
         else:
-            self.names = sorted({label_name(value) for value in values}, key=_numbers_by_size)
-        if not self.names:
-            raise ValueError("The training rows have no labels: pass --label_column.")
-        self.ids = {name: number for number, name in enumerate(self.names)}
+            self.label_names = sorted({as_label_name(value) for value in values}, key=_numeric_order)
+        if not self.label_names:
+            raise ValueError("The training examples have no labels: pass --label_column.")
+        self.label_ids = {name: number for number, name in enumerate(self.label_names)}
         if label_names:  # GLUE's files have ids where its data set on the Hub has names
-            self.ids = {str(number): number for number in range(len(self.names))} | self.ids
+            self.label_ids = {str(number): number for number in range(len(self.label_names))} | self.label_ids
 
-    def ids_of(self, labels: Sequence, row: str) -> list[int]:
-        """Of the labels in a row, which is called `row`."""
+    def ids_of(self, labels: Sequence, origin: str) -> list[int]:
+        """The ids of the labels of an example. Raises `ValueError` for an unknown one."""
         if self.class_feature:
             names = dict(enumerate(self.class_feature.names))  # -1 is none of them
             labels = [names.get(label, label) for label in labels]
         for label in labels:
-            if label is None or label_name(label) not in self.ids:
-                known = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
+            if label is None or as_label_name(label) not in self.label_ids:
+                known = ", ".join(self.label_names[:20]) + (", …" if len(self.label_names) > 20 else "")
                 raise ValueError(
-                    f"{row}, has the label {label!r}, but the labels of the training rows are: {known}. "
-                    "Correct the row, or train on rows with this label."
+                    f"{origin}, has the label {label!r}, but the labels of the training examples are: {known}. "
+                    "Correct it, or train on examples with this label."
                 )
-        return [self.ids[label_name(label)] for label in labels]
+        return [self.label_ids[as_label_name(label)] for label in labels]
 
     @property
     def model_options(self) -> dict[str, Any]:
         return {
-            "id2label": dict(enumerate(self.names)),
-            "label2id": {name: number for number, name in enumerate(self.names)},
+            "id2label": dict(enumerate(self.label_names)),
+            "label2id": {name: number for number, name in enumerate(self.label_names)},
         }
 
 
-def label_name(label: Any) -> str:
-    """Whole numbers become fractions in a column with gaps."""
+def as_label_name(label: Any) -> str:
+    """A label as text. Integers became floats in a column with gaps: 1.0 is 1."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
-def _numbers_by_size(name: str) -> tuple:
+def _numeric_order(name: str) -> tuple:
     return (0, int(name), "") if re.fullmatch(r"-?\d+", name) else (1, 0, name)
 
 
-def all_texts(values: Any) -> bool:
+def is_text_list(values: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, str) for value in values)

@@ -1,75 +1,80 @@
 """Token classification: a label for each word."""
 
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from .task import IGNORED, Labelled, all_texts
+from .task import IGNORE_INDEX, ClassLabelTask, is_text_list
 
 
-class TokenClassification(Labelled):
-    """A label for each word: it is learnt, and predicted, at the word's first piece (paper, section 5.3). Long rows
-    come in parts, so that no word is lost."""
+class TokenClassification(ClassLabelTask):
+    """A label for each word, trained and predicted at its first token (paper, section 5.3). A sentence longer than
+    `max_seq_length` is split into several windows, so that no word is lost."""
 
     columns: ClassVar = {"text": "tokens", "label": "ner_tags"}
+    file_format = "conll"
     auto_class = AutoModelForTokenClassification
     collator_class = DataCollatorForTokenClassification
 
     def read_labels(self) -> None:
         feature = getattr(self.splits["train"].features["label"], "feature", None)
         lists = [labels for labels in self.splits["train"]["label"] if isinstance(labels, list)]
-        self.learn_names([label for labels in lists for label in labels if label is not None], feature)
-        if any(name.startswith(("B-", "I-")) for name in self.names):
-            self.metrics, self.best_metric = ("seqeval",), "f1"
-        self.default = "O" if "O" in self.names else self.names[0]  # of a word that gives no tokens
-        self.parts: dict[str, tuple[list[int], list[list[int]]]] = {}  # by split: each part's row, its tokens' words
+        self.read_label_names([label for labels in lists for label in labels if label is not None], feature)
+        if any(name.startswith(("B-", "I-")) for name in self.label_names):
+            self.default_metrics = ("seqeval",)
+        self.default_label = "O" if "O" in self.label_names else self.label_names[0]  # of words without tokens
+        # By split: the example of each window, and the word that each of its tokens begins; -1 for all other tokens.
+        self.windows: dict[str, tuple[list[int], list[list[int]]]] = {}
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         if name == "seqeval":
             return predictions, references
-        return [label for row in predictions for label in row], [label for row in references for label in row]
+        return [*chain(*predictions)], [*chain(*references)]
 
-    def check_rows(self, split: str) -> None:
-        rows = self.splits[split]
-        for row, words in zip(rows["row"], rows["text"], strict=True):
-            if not all_texts(words):
-                raise ValueError(f"{row}, must hold a list of words, not {words!r}.")
+    def check_inputs(self, split: str) -> None:
+        examples = self.splits[split]
+        for origin, words in zip(examples["origin"], examples["text"], strict=True):
+            if not is_text_list(words):
+                raise ValueError(f"{origin}, must have a list of words, not {words!r}.")
 
-    def labels_of(self, split: str) -> list[list[str]]:
-        rows, result = self.splits[split], []
-        for row, words, labels in zip(rows["row"], rows["text"], rows["label"], strict=True):
+    def references_of(self, split: str) -> list[list[str]]:
+        examples, references = self.splits[split], []
+        for origin, words, labels in zip(examples["origin"], examples["text"], examples["label"], strict=True):
             if not isinstance(labels, list) or len(words) != len(labels):
-                raise ValueError(f"{row}, must hold a list of words and as many labels, not {words!r}, {labels!r}.")
-            result.append([self.names[one] for one in self.ids_of(labels, row)])
-        return result
+                raise ValueError(f"{origin}, must have a list of words and as many labels, not {words!r}, {labels!r}.")
+            references.append([self.label_names[label_id] for label_id in self.ids_of(labels, origin)])
+        return references
 
     def encode(self, split: str) -> Dataset:
-        rows, references = self.splits[split], self.references.get(split)
-        encoded = self.tokenizer(rows["text"][:], is_split_into_words=True, return_overflowing_tokens=True, **self.cut)
-        row_of = encoded.pop("overflow_to_sample_mapping")
-        begins: list[list[int]] = []  # the word that each token begins; -1 for special tokens and further pieces
+        encoded = self.tokenizer(
+            self.splits[split]["text"][:], is_split_into_words=True, return_overflowing_tokens=True, **self.truncation
+        )
+        example_of = encoded.pop("overflow_to_sample_mapping")
+        first_of: list[list[int]] = []
         seen = set()
-        for part, row in enumerate(row_of):
-            begins.append([])
-            for word in encoded.word_ids(part):
-                first = word is not None and (row, word) not in seen
-                begins[-1].append(word if first else -1)
-                seen.add((row, word))
-        self.parts[split] = row_of, begins
+        for window, example in enumerate(example_of):
+            first_of.append([])
+            for word in encoded.word_ids(window):
+                is_first = word is not None and (example, word) not in seen
+                first_of[-1].append(word if is_first else -1)
+                seen.add((example, word))
+        self.windows[split] = example_of, first_of
         columns = dict(encoded)
-        if references:
+        if split in self.references:
+            references = self.references[split]
             columns["labels"] = [
-                [IGNORED if word < 0 else self.ids[references[row][word]] for word in words]
-                for row, words in zip(row_of, begins, strict=True)
+                [IGNORE_INDEX if word < 0 else self.label_ids[references[example][word]] for word in words]
+                for example, words in zip(example_of, first_of, strict=True)
             ]
         return Dataset.from_dict(columns)
 
     def decode(self, split: str, logits: np.ndarray) -> list[list[str]]:
-        predictions = [[self.default] * len(words) for words in self.splits[split]["text"]]
-        for row, begins, best in zip(*self.parts[split], logits.argmax(-1), strict=True):
-            for token, word in enumerate(begins):
+        predictions = [[self.default_label] * len(words) for words in self.splits[split]["text"]]
+        for example, words, label_ids in zip(*self.windows[split], logits.argmax(-1), strict=True):
+            for token, word in enumerate(words):
                 if word >= 0:
-                    predictions[row][word] = self.names[best[token]]
+                    predictions[example][word] = self.label_names[label_ids[token]]
         return predictions

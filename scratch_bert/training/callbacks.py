@@ -1,22 +1,13 @@
-"""Callbacks of both trainings."""
+"""The callback that saves a checkpoint on Ctrl-C."""
 
 import signal
 import threading
 
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import TrainerCallback
 from transformers.utils import logging
 
 
 logger = logging.get_logger(__name__)
-
-
-class PatienceCallback(EarlyStoppingCallback):
-    """Early stopping that goes on counting in a resumed run."""
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        super().on_train_begin(args, state, control, **kwargs)
-        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
-        self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]
 
 
 class InterruptCallback(TrainerCallback):

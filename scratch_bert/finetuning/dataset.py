@@ -1,0 +1,150 @@
+"""Records of files or of a data set → the splits of a task: its columns `text`, `text_pair`, `label`, `choices` and `id`,
+and `origin`, which tells where an example comes from."""
+
+import logging
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import datasets
+from datasets import Dataset
+
+from ..files import TABLES, find_files, open_dataset, suffix
+from .glue import GlueTask
+from .readers import read_conll, read_squad, read_table
+
+
+logger = logging.getLogger("scratch_bert")
+
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass
+class Columns:
+    """Where to find a task's columns in tables and data sets, and which other format its files may have.
+
+    For example, `Columns({"text": ["ctx"], "choices": ["a", "b"], "label": ["answer"]})` takes the text from the column
+    `ctx`, and two choices from `a` and `b`.
+    """
+
+    names: dict[str, list[str]]
+    """The task's column → the column of a table, or several that become a list."""
+    glue: GlueTask | None = None
+    file_format: str | None = None
+    """`conll` or `squad`."""
+
+    @property
+    def known_names(self) -> set[str]:
+        return {*chain(*self.names.values()), *(self.glue.file_columns.values() if self.glue else ())}
+
+
+def load_splits(
+    columns: Columns,
+    files: dict[str, list[str] | None],
+    dataset: tuple[str | None, str | None] = (None, None),
+) -> dict[str, Dataset]:
+    """The splits `train` and, if there are any, `validation` and `test`: from `files` by split, or else from a data set,
+    given by its name and configuration. An example's `origin` is its file or split and its number there, from 1.
+
+    Raises `ValueError` or `OSError` for what cannot be read, lacks a column or contains no examples; the message names
+    the file and the remedy.
+    """
+    name, config = dataset
+    if files["train"]:
+        splits = {split: _read_files(paths, columns, split) for split, paths in files.items() if paths}
+    elif name:
+        splits = _from_dataset(name, config, columns)
+    else:
+        raise ValueError("There are no training examples: pass --train_file or --dataset_name.")
+    for split, examples in splits.items():
+        if len(examples) == 0:
+            where = ", ".join(files[split] or []) or name
+            raise ValueError(f"{where} contains no examples for {split}: give another file or split.")
+    return splits
+
+
+def hold_out(examples: Dataset, share: float, seed: int) -> dict[str, Dataset]:
+    """Split off a random share as `validation`; the rest is `train`. Raises `ValueError` if the share is empty."""
+    if len(examples) * share < 1:
+        raise ValueError("No example is left for validation: pass --validation_file, or a larger --validation_share.")
+    parts = examples.train_test_split(share, seed=seed)
+    return {"train": parts["train"], "validation": parts["test"]}
+
+
+def _from_dataset(name: str, config: str | None, columns: Columns) -> dict[str, Dataset]:
+    found = open_dataset(name, config)
+    sources = {split: split if split in found else f"{split}_matched" for split in SPLITS}  # MNLI has two of each
+    if sources["train"] not in found:
+        raise ValueError(f"The data set {name} has no split 'train', but {', '.join(found)}.")
+    if unused := sorted(set(found) - set(sources.values())):
+        logger.info(f"{name}: unused splits: {', '.join(unused)}")
+    return {
+        split: _add_origin(_choose_columns(found[source], columns, split, where := f"{name}, {source}"), where)
+        for split, source in sources.items()
+        if source in found
+    }
+
+
+def _read_files(paths: list[str], columns: Columns, split: str) -> Dataset:
+    types = (*TABLES, ".conll", ".conllu", ".txt") if columns.file_format == "conll" else TABLES
+    files = find_files(paths, types)
+    examples = [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
+    try:
+        return datasets.concatenate_datasets(examples)
+    except ValueError as error:
+        raise ValueError(f"{', '.join(map(str, files))} differ in the types of their columns: {error}") from None
+
+
+def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
+    if suffix(file) not in TABLES:
+        if columns.file_format != "conll":
+            raise ValueError(f"{file} is not a table: give a file of type {', '.join(TABLES)}, gzipped or not.")
+        (word,), (tag,) = columns.names["text"], columns.names["label"]
+        numbers = [int(column) if column.isdecimal() else None for column in (word, tag)]
+        return read_conll(file, *numbers, tagged=split != "test")
+    if columns.file_format == "squad" and suffix(file) == ".json":
+        questions = read_squad(file)
+        if questions is not None:
+            return questions
+    records = read_table(file, columns.known_names, columns.glue and columns.glue.header)
+    return _choose_columns(records, columns, split, str(file))
+
+
+def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) -> Dataset:
+    """The task's columns alone, under the task's names. Test sets need no label."""
+    if columns.glue:
+        records = _rename_glue_columns(records, columns)
+    chosen = dict(columns.names)
+    for column, names in columns.names.items():
+        missing = [name for name in names if name not in records.column_names]
+        if missing and column != "id" and (column, split) != ("label", "test"):
+            raise ValueError(
+                f"{where} has no column {missing[0]!r}, but {', '.join(records.column_names)}. Name the right one with "
+                f"--{column}_column."
+            )
+        if missing:
+            del chosen[column]
+    for names in chosen.values():
+        if len(names) > 1:
+            records = records.map(
+                lambda record, names=names: {names[0]: [record[name] for name in names]}, desc="Joining columns"
+            )
+    records = records.select_columns([names[0] for names in chosen.values()])
+    return records.rename_columns({names[0]: column for column, names in chosen.items() if names[0] != column})
+
+
+def _rename_glue_columns(records: Dataset, columns: Columns) -> Dataset:
+    """The names of GLUE's own files → those of its data set on the Hub, for the columns that the task uses."""
+    return records.rename_columns(
+        {
+            in_file: name
+            for name, in_file in columns.glue.file_columns.items()
+            if in_file in records.column_names
+            and name not in records.column_names
+            and [name] in columns.names.values()
+        }
+    )
+
+
+def _add_origin(examples: Dataset, where: str) -> Dataset:
+    return examples.add_column("origin", [f"{where}, example {number}" for number in range(1, len(examples) + 1)])

@@ -1,0 +1,173 @@
+"""A fine-tuning run, with one seed or several: train, go back to the best checkpoint, predict, save."""
+
+import copy
+import json
+import logging
+import statistics
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import EarlyStoppingCallback, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+from ..training.resume import find_checkpoint
+from ..training.trainer import ScratchBertTrainer
+from .arguments import FinetuningArguments, TaskArguments
+from .load import load_model, load_task
+from .metrics import GREATER_IS_BETTER
+from .model_card import write_finetuning_card
+from .task import Task
+
+
+logger = logging.getLogger("scratch_bert")
+METRICS_FILE = "metrics.json"
+
+
+class Results(NamedTuple):
+    seeds: dict[int, dict[str, float]]
+    """The metrics by seed: `eval_…` on the validation split, `test_…` on the test split, `train_…` of the training."""
+    mean: dict[str, float]
+    std: dict[str, float]
+    """Sample standard deviation over the seeds; 0 if there is only one."""
+
+
+class _Run(NamedTuple):
+    args: FinetuningArguments
+    checkpoint: str | None = None
+    metrics: dict[str, float] | None = None
+    """If it is finished."""
+
+
+def finetune(task_name: str, task_args: TaskArguments, args: FinetuningArguments) -> Results:
+    """Fine-tune on the task of this name, a key of `TASKS`: once, in `args.output_dir`, or once with each of
+    `task_args.seeds`, in its subdirectories `seed-N`. Each run leaves its model, predictions and metrics.json there.
+
+        task_args = TaskArguments(model_name_or_path="runs/mine", train_file=["train.csv"])
+        results = finetune("sequence-classification", task_args, FinetuningArguments(output_dir="runs/task"))
+        results.mean["eval_accuracy"]
+
+    Raises `ValueError` or `OSError` for options and data that do not fit, a metric without direction, or a failed push;
+    `KeyboardInterrupt`, after a checkpoint is saved, if Ctrl-C ended the training.
+    """
+    if task_args.seeds and args.push_to_hub:
+        raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert-push.")
+    if task_args.early_stopping_patience and args.eval_strategy == "no":
+        raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
+    runs = _plan_runs(task_args.seeds, args)
+    best_metric = args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_")
+    with args.main_process_first():
+        task = load_task(task_name, task_args, args.seed, best_metric)
+    metrics = {}
+    for run in runs:
+        seed = run.args.seed
+        if run.metrics:
+            logger.info(f"Seed {seed}: finished before")
+            metrics[seed] = run.metrics
+            continue
+        logger.info(f"Seed {seed}")
+        trainer = build_trainer(task_name, task, task_args, run.args)
+        metrics[seed] = train_and_predict(trainer, task, run.checkpoint)
+    results = summarize(metrics)
+    if task_args.seeds and args.should_save:
+        _write_json(Path(args.output_dir) / METRICS_FILE, results._asdict())
+    return results
+
+
+def build_trainer(
+    task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments
+) -> ScratchBertTrainer:
+    """A Trainer for the task, with a new model. Sets the seed, and in `args` how to select the best checkpoint.
+
+    Raises `ValueError` if it is unknown whether a greater metric is better.
+    """
+    set_seed(args.seed)
+    args.metric_for_best_model = task.best_metric
+    if args.greater_is_better is None:
+        args.greater_is_better = GREATER_IS_BETTER.get(task.best_metric)
+    patience = task_args.early_stopping_patience
+    if args.greater_is_better is None and (args.load_best_model_at_end or patience):
+        raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")
+    return ScratchBertTrainer(
+        model=load_model(task, task_args),
+        args=args,
+        data_collator=task.collator(),
+        train_dataset=task.features["train"],
+        eval_dataset=task.features["validation"],
+        processing_class=task.tokenizer,
+        compute_metrics=task.compute_metrics,
+        callbacks=[EarlyStoppingCallback(patience)] if patience else None,
+        write_card=partial(write_finetuning_card, task_name=task_name, task=task, task_args=task_args),
+    )
+
+
+def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str | None = None) -> dict[str, float]:
+    """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
+    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    if trainer.interrupted:
+        raise KeyboardInterrupt(
+            f"Stopped at step {trainer.state.global_step}. To continue: the same command and --resume_from_checkpoint"
+        )
+    output_dir = Path(trainer.args.output_dir)
+    trainer.compute_metrics = None  # computed below, from the predictions that are written
+    for split, prefix in (("validation", "eval"), ("test", "test")):
+        if split not in task.features:
+            continue
+        output = trainer.predict(task.features[split], metric_key_prefix=prefix)
+        predictions = task.decode(split, output.predictions)
+        if split in task.references:
+            scores = task.compute_scores(split, predictions)
+            metrics |= output.metrics | {f"{prefix}_{name}": value for name, value in scores.items()}
+        if trainer.is_world_process_zero():
+            task.write_predictions(split, predictions, output_dir)
+    trainer.results = metrics  # for the model card
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        _write_json(output_dir / METRICS_FILE, metrics)
+    return metrics
+
+
+def summarize(metrics: dict[int, dict[str, float]]) -> Results:
+    first, *others = metrics.values()
+    shared = [name for name in first if all(name in other for other in others)]  # a resumed run may have no test split
+    values = {name: [one[name] for one in metrics.values()] for name in shared}
+    return Results(
+        metrics,
+        mean={name: statistics.mean(values[name]) for name in shared},
+        std={name: statistics.stdev(values[name]) if others else 0.0 for name in shared},
+    )
+
+
+def _plan_runs(seeds: list[int] | None, args: FinetuningArguments) -> list[_Run]:
+    """The runs, each with arguments of its own. On resume, each goes on from its last checkpoint, if it has one.
+
+    Raises `ValueError` if there is nothing to resume, or if a new run would write into a directory that is not empty.
+    """
+    if not seeds:
+        return [_Run(copy.copy(args), find_checkpoint(args))]
+    resume = args.resume_from_checkpoint
+    if resume is None:
+        find_checkpoint(args)  # for its checks
+    elif str(resume).lower() not in ("last", "true"):
+        raise ValueError(
+            "With --seeds, pass --resume_from_checkpoint without a value: each seed continues from its own last checkpoint."
+        )
+    elif not any(Path(args.output_dir).glob("seed-*")):
+        raise ValueError(f"There are no runs of --seeds to resume in {args.output_dir}.")
+    return [_plan_seed(seed, args) for seed in seeds]
+
+
+def _plan_seed(seed: int, args: FinetuningArguments) -> _Run:
+    directory = Path(args.output_dir) / f"seed-{seed}"
+    run_args = copy.copy(args)
+    run_args.seed, run_args.output_dir, run_args.resume_from_checkpoint = seed, str(directory), None
+    if args.resume_from_checkpoint and (directory / METRICS_FILE).is_file():
+        return _Run(run_args, metrics=json.loads((directory / METRICS_FILE).read_text()))
+    if args.resume_from_checkpoint and directory.is_dir() and get_last_checkpoint(directory):
+        run_args.resume_from_checkpoint = "last"
+        return _Run(run_args, find_checkpoint(run_args))
+    return _Run(run_args)
+
+
+def _write_json(file: Path, content: dict) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n")
