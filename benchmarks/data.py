@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Measure how fast text becomes training rows, and in how much memory, on text given as to scripts/pretrain.py.
+"""Measure how fast text becomes training batches, and in how much memory; the text is given as to scripts/pretrain.py.
 
-Speeds are medians. Encoding is compared with the tokenizers library alone, in turns; memory is what a process takes
-beyond its start, without the pages of files that it maps, which the system can drop at any time."""
+Speeds are medians. Encoding is compared with the tokenizers library alone, in turns. Memory is what a process uses
+beyond its start, without the pages of mapped files, which the system can drop at any time."""
 
 import json
 import multiprocessing
@@ -21,12 +21,12 @@ import torch
 from transformers import AutoTokenizer
 
 from scratch_bert.cli import one_line_errors, option, parse_arguments
-from scratch_bert.pretraining.arguments import DataArguments
+from scratch_bert.pretraining.arguments import DataArguments, parse_max_seq_length
 from scratch_bert.pretraining.collator import PreTrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.pretraining.dataset import SentencePairDataset
-from scratch_bert.pretraining.load import text_sources, trained_tokenizer
-from scratch_bert.pretraining.pairs import build_rows
+from scratch_bert.pretraining.load import build_tokenizer, text_sources
+from scratch_bert.pretraining.pairs import build_pairs
 from scratch_bert.pretraining.text import TextSource
 
 
@@ -37,9 +37,9 @@ BATCH_SIZE = 32
 class BenchmarkArguments:
     repeats: int = option(5, "How often to measure each speed.")
     memory_megabytes: list[int] | None = option(
-        None, "Sizes of text to measure the memory for, as in 20 500; the text is repeated to make them up."
+        None, "Sizes of text to measure the memory for, as in 20 500; the text is repeated to reach them."
     )
-    json: bool = option(False, "Print the figures as JSON, and nothing else.")
+    json: bool = option(False, "Print the results as JSON, and nothing else.")
 
 
 def timed(function, *arguments) -> tuple[float, Any]:
@@ -55,7 +55,7 @@ def encode(tokenizer, sentences: list[str]) -> None:
 
 def build_epoch(corpus: TokenizedCorpus, max_seq_length: int) -> None:
     for block in corpus.blocks():
-        build_rows(block, max_seq_length, 0.1, np.random.default_rng(0), "nsp")
+        build_pairs(block, max_seq_length, 0.1, np.random.default_rng(0), "nsp")
 
 
 def fetch_epoch(dataset: SentencePairDataset, collator: PreTrainingCollator) -> None:
@@ -65,16 +65,16 @@ def fetch_epoch(dataset: SentencePairDataset, collator: PreTrainingCollator) -> 
 
 
 def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: int) -> dict[str, float]:
-    """Tokens per second of each stage of the way from text to batches."""
+    """Tokens per second of each step from text to batches."""
     sentences = [sentence for document in source.documents() for sentence in document]
     collator, threads = PreTrainingCollator(tokenizer), torch.get_num_threads()
-    encoding, corpus_building, row_building, batches = [], [], [], []
+    encoding, corpus_building, pair_building, batches = [], [], [], []
     for _ in range(repeats):
         encoding.append(timed(encode, tokenizer, sentences)[0])
         with tempfile.TemporaryDirectory() as directory:
             seconds, corpus = timed(TokenizedCorpus.from_source, source, tokenizer, directory)
             corpus_building.append(seconds)
-            row_building.append(timed(build_epoch, corpus, max_seq_length)[0])
+            pair_building.append(timed(build_epoch, corpus, max_seq_length)[0])
             dataset = SentencePairDataset(corpus, tokenizer, max_seq_length)
             torch.set_num_threads(1)  # as in a worker
             batches.append(dataset.lengths().sum() / timed(fetch_epoch, dataset, collator)[0])
@@ -85,13 +85,13 @@ def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: 
         "encode_batch": tokens / statistics.median(encoding),
         "text_to_token_ids": tokens / statistics.median(corpus_building),
         "ratio_to_encode_batch": statistics.median(np.divide(encoding, corpus_building).tolist()),
-        "rows_of_an_epoch": tokens / statistics.median(row_building),
+        "pairs_of_an_epoch": tokens / statistics.median(pair_building),
         "fetch_and_collate": statistics.median(batches),
     }
 
 
 def peak_memory(source: TextSource, tokenizer_directory: str, max_seq_length: int) -> float:
-    """MiB above the start of this process, at the highest, on the way from text to an epoch's rows and 1,000 batches."""
+    """MiB above the start of this process, at the highest, from text to an epoch's pairs and 1,000 batches."""
     peak = start = anonymous_memory()
     done = threading.Event()
 
@@ -116,13 +116,13 @@ def peak_memory(source: TextSource, tokenizer_directory: str, max_seq_length: in
 
 
 def anonymous_memory() -> int:
-    """KiB of this process' memory that is no file's."""
+    """KiB of this process' memory that is not a mapped file's."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
 
 
 def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes: int) -> float:
-    """`peak_memory` in a fresh process, for the source's shards taken again and again until they make up the size."""
+    """`peak_memory` in a fresh process, for the source's shards, repeated until they reach the size."""
     shards, size = [], 0
     sizes = [sum(len(text.encode()) for text in source.with_shards([shard])) for shard in source.shards]
     for shard, bytes_in_shard in cycle(zip(source.shards, sizes, strict=True)):
@@ -140,23 +140,25 @@ def main() -> None:
     data_args, args = parse_arguments(DataArguments, BenchmarkArguments, description=__doc__)
     with one_line_errors():
         source, _ = text_sources(data_args)
-        tokenizer = trained_tokenizer(data_args, source)
-        max_seq_length = int(data_args.max_seq_length)
-        figures = measure_speeds(source, tokenizer, max_seq_length, args.repeats)
+        tokenizer = build_tokenizer(data_args, source)
+        tokens, percentile = parse_max_seq_length(data_args.max_seq_length)
+        if percentile:
+            tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)
+        results = measure_speeds(source, tokenizer, tokens, args.repeats)
         for megabytes in args.memory_megabytes or []:
-            figures[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, max_seq_length, megabytes)
+            results[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, tokens, megabytes)
     if args.json:
-        print(json.dumps(figures, indent=2))
+        print(json.dumps(results, indent=2))
         return
     names = {
         "tokens": "tokens of the text",
         "encode_batch": "tokenizers' encode_batch, tokens/s",
         "text_to_token_ids": "text to token ids on disk, tokens/s",
         "ratio_to_encode_batch": "  ratio of the two",
-        "rows_of_an_epoch": "rows of an epoch, tokens/s",
-        "fetch_and_collate": "row fetch and collate, tokens/s",
+        "pairs_of_an_epoch": "pairs of an epoch, tokens/s",
+        "fetch_and_collate": "fetch and collate, tokens/s",
     }
-    for key, value in figures.items():
+    for key, value in results.items():
         name = names.get(key) or f"peak memory for {key.split('_')[2]} MB of text, MiB"
         print(f"{name:<44}{value:>14,.2f}" if value < 100 else f"{name:<44}{value:>14,.0f}")
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Measure the speed and the memory of scratch_bert beside transformers' BERT: same weights, same batches, in turns.
+"""Measure the speed and memory of scratch_bert beside transformers' BERT: same weights, same batches, in turns.
 
-A training step is forward, backward and fused AdamW for both pretraining objectives, with the dropout of the presets
-and 15% of the tokens to predict. Speeds are medians of --repeats steps and count real tokens, no padding. The share
-of the matrix peak (MFU) counts the products that the objectives need, three times in training (one forward, two
-backward), over the best speed at which this machine multiplies matrices in that precision. Memory is the peak of a
-process of its own, less what it had before the model was built; on a GPU, that of its allocator."""
+A training step is forward, backward and fused AdamW for both pretraining objectives, with the presets' dropout and 15%
+of the tokens to predict. Speeds are medians of --repeats steps and count non-padding tokens. The share of the matrix
+peak (MFU) counts the matrix products that the objectives need, three times in training (one forward, two backward),
+over the fastest product that this machine reaches in that precision. Memory is the peak of a separate process, less
+what it used before the model was built; on a GPU, that of its allocator."""
 
 import json
 import multiprocessing
@@ -38,11 +38,11 @@ from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBe
 from scratch_bert.cli import option, parse_arguments
 from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.pretraining.collator import PreTrainingCollator
-from scratch_bert.pretraining.dataset import PreparedRows
+from scratch_bert.pretraining.dataset import PreparedDataset
 from scratch_bert.tokenizer import load_tokenizer
 
 
-MASK_ID, FIRST_WORD = 103, 1000  # as in BERT's own vocabulary, of which the random rows take their ids
+MASK_ID, FIRST_WORD_ID = 103, 1000  # in BERT's own vocabulary, from which random sequences take their ids
 SIDES = ("transformers", "scratch_bert")
 WARM_UP = 2
 
@@ -53,19 +53,19 @@ class BenchmarkArguments:
     mode: str = option(
         "train",
         "train: training steps. trainer: the same under transformers' Trainer. inference: the encoder alone, without "
-        "gradients, where rows are texts.",
+        "gradients.",
         choices=["train", "trainer", "inference"],
     )
-    length: int = option(128, "Longest row in tokens.")
+    length: int = option(128, "Longest sequence in tokens.")
     fill: float = option(
         1.0,
-        "Mean length of the rows as a share of the longest. Below 1, lengths are spread evenly about this mean, as "
+        "Mean length of the sequences as a share of the longest. Below 1, lengths are spread evenly about this mean, as "
         "widely as they can; 0 draws them from a log-normal of median 48, cut at 8 and at --length.",
     )
     prepared_data: str | None = option(
-        None, "Take rows from a directory that inspect_data.py --output_dir has written, instead of random ones."
+        None, "Take examples from a directory written by inspect_data.py --output_dir, instead of random sequences."
     )
-    batch_size: int = option(32, "Rows in a batch.")
+    batch_size: int = option(32, "Sequences in a batch.")
     precision: str = option("bf16", "bf16: autocast. fp32: no autocast.", choices=["bf16", "fp32"])
     attention: str = option("sdpa", "Attention implementation of both sides.")
     compile: bool = option(False, "Compile both models with torch.compile.")
@@ -75,7 +75,7 @@ class BenchmarkArguments:
         False, "Run the cases of the table in docs/performance.md: those of --mode trainer, or all others."
     )
     profile: bool = option(False, "Show instead what a step's time goes to, on the CPU.")
-    json: bool = option(False, "Print the figures as JSON, and nothing else.")
+    json: bool = option(False, "Print the results as JSON, and nothing else.")
 
     def __post_init__(self):
         if not 0 <= self.fill <= 1:
@@ -105,11 +105,11 @@ def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
     return cases
 
 
-# ------------------------------------------------------------------------------------------------------- the rows
+# ------------------------------------------------------------------------------------------------------ the batches
 
 
-def row_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarray:
-    """Tokens of each row of a batch: (B,) int64."""
+def sequence_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarray:
+    """Tokens of each sequence of a batch: (B,) int64."""
     if args.fill == 0:
         lengths = rng.lognormal(np.log(48), 1.0, args.batch_size)
         return np.clip(lengths, 8, args.length).astype(np.int64)
@@ -120,10 +120,10 @@ def row_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarra
 
 def random_batch(args: BenchmarkArguments, seed: int) -> dict[str, torch.Tensor]:
     rng = np.random.default_rng(seed)
-    lengths = row_lengths(args, rng)
+    lengths = sequence_lengths(args, rng)
     shape = (args.batch_size, int(lengths.max()))  # (B, S)
     attention_mask = np.arange(shape[1]) < lengths[:, None]
-    ids = rng.integers(FIRST_WORD, ScratchBertConfig.vocab_size, shape) * attention_mask
+    ids = rng.integers(FIRST_WORD_ID, ScratchBertConfig.vocab_size, shape) * attention_mask
     batch = {
         "input_ids": ids,
         "attention_mask": attention_mask.astype(np.int64),
@@ -144,11 +144,13 @@ def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
         return [random_batch(args, seed) for seed in range(count)]
     tokenizer = load_tokenizer(args.prepared_data)
     with tempfile.TemporaryDirectory() as cache:
-        rows = PreparedRows(
+        dataset = PreparedDataset(
             datasets.Dataset.from_parquet(f"{args.prepared_data}/train.parquet", cache_dir=cache), tokenizer
         )
-        order = np.random.default_rng(0).permutation(len(rows)).tolist() * (count * args.batch_size // len(rows) + 1)
-        examples = [rows[index] for index in order[: count * args.batch_size]]
+        order = np.random.default_rng(0).permutation(len(dataset)).tolist() * (
+            count * args.batch_size // len(dataset) + 1
+        )
+        examples = [dataset[index] for index in order[: count * args.batch_size]]
     collator = PreTrainingCollator(tokenizer)
     batches = [
         collator(examples[start : start + args.batch_size]) for start in range(0, len(examples), args.batch_size)
@@ -157,7 +159,7 @@ def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
         return [{name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")} for batch in batches]
     if "next_sentence_label" not in batches[0]:
         raise ValueError(
-            "The prepared rows have no next_sentence_label, without which transformers' BERT has no loss."
+            "The prepared examples have no next_sentence_label, without which transformers' BERT has no loss."
         )
     return batches
 
@@ -246,7 +248,7 @@ def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]
                 disable_tqdm=True,
             )
             model = build_model(name, args)
-            trainer = Trainer(model, arguments, lambda rows: rows[0], train_dataset=batches, callbacks=[times])
+            trainer = Trainer(model, arguments, lambda batches: batches[0], train_dataset=batches, callbacks=[times])
             trainer.remove_callback(PrinterCallback)
             trainer.train()
         seconds[name] = np.diff(times.ends[WARM_UP - 1 :]).tolist()
@@ -296,7 +298,7 @@ def profile_table(args: BenchmarkArguments) -> str:
 
 
 def useful_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> float:
-    """Floating-point operations of the matrix products that a batch needs: real tokens, labelled positions."""
+    """Floating-point operations of the matrix products that a batch needs: non-padding tokens, labelled positions."""
     config = ScratchBertConfig.from_preset(args.preset)
     hidden, forward = config.hidden_size, config.intermediate_size
     lengths = batch["attention_mask"].sum(1).double()
@@ -342,7 +344,7 @@ def peak_memory(name: str, args: BenchmarkArguments) -> int:
     return resident_peak() - before if args.device == "cpu" else torch.cuda.max_memory_allocated()
 
 
-# ---------------------------------------------------------------------------------------------------- the figures
+# ---------------------------------------------------------------------------------------------------- the results
 
 
 def measure(args: BenchmarkArguments, peak: float) -> dict:
@@ -352,13 +354,13 @@ def measure(args: BenchmarkArguments, peak: float) -> dict:
     tokens = [int(batch["attention_mask"].sum()) for batch in timed]
     flops = [useful_flops(args, batch) for batch in timed]
     result = asdict(args) | {
-        "mean_row_tokens": statistics.mean(tokens) / args.batch_size,
+        "mean_tokens": statistics.mean(tokens) / args.batch_size,
         "matrix_peak_gflops": peak / 1e9,
     }
     for name in SIDES:
         result[name] = {
             "step_ms": 1000 * statistics.median(seconds[name]),
-            "rows_per_second": args.batch_size / statistics.median(seconds[name]),
+            "sequences_per_second": args.batch_size / statistics.median(seconds[name]),
             "tokens_per_second": statistics.median(np.divide(tokens, seconds[name])),
             "mfu": statistics.median(np.divide(flops, seconds[name])) / peak,
         }
@@ -373,13 +375,13 @@ HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s |
 
 
 def table_row(result: dict) -> str:
-    rows = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
-    rows = (
-        f"prepared rows of {result['mean_row_tokens']:.0f}"
+    fill = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
+    sequences = (
+        f"prepared examples of {result['mean_tokens']:.0f}"
         if result["prepared_data"]
-        else f"{rows} rows of {result['length']}"
+        else f"{fill} sequences of {result['length']}"
     )
-    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {rows}"
+    case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {sequences}"
     cells = [case + ", compiled" * result["compile"]]
     for name in SIDES:
         side = result[name]
