@@ -17,10 +17,10 @@ TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".par
 
 
 def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TABLES)) -> list[Path]:
-    """The files that `paths` name: each a file, a glob, or a directory, which stands for the files of `types` below it,
-    gzipped or not. Sorted within each path, and each file once.
+    """The files that `paths` name: each a file, a glob, or a directory, which means all files of `types` below it, gzipped
+    or not. Sorted within each path; each file once.
 
-    Raises `FileNotFoundError` for a path or glob that names nothing.
+    Raises `FileNotFoundError` for a path or glob without a file.
     """
     files: dict[Path, None] = {}
     for path in map(Path, paths):
@@ -48,28 +48,31 @@ def _is_gzipped(file: Path) -> bool:
 
 
 def suffix(file: Path) -> str:
+    """`.csv` for both `text.csv` and `text.CSV.gz`."""
     return (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
 
 
 class TextError(ValueError):
-    """Text that cannot be read as it should be."""
+    """Text that can't be read: not UTF-8, damaged, or without the column asked for."""
 
 
 def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, **options):
-    """A table as a data set, in which the values of `text_columns` are texts as they stand in a CSV or TSV file: "007"
-    and "NA", too. `options` are those of datasets' loader."""
+    """A table as a data set. Values of `text_columns` in a CSV or TSV file stay strings, such as "007" and "NA".
+
+    `options` are those of the data set's loader.
+    """
     if TABLES[suffix(file)] == "csv":
         options |= {"converters": dict.fromkeys(text_columns, str), "keep_default_na": False}
     if suffix(file) == ".tsv":
         options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
-    name = escape(str(file))  # datasets takes names for patterns
+    name = escape(str(file))  # datasets takes file names for patterns
     return datasets.load_dataset(TABLES[suffix(file)], data_files=name, split="train", streaming=streaming, **options)
 
 
 def open_dataset(
     name: str, config: str | None, streaming: bool = False
 ) -> datasets.DatasetDict | datasets.IterableDatasetDict:
-    """The splits of a data set of the Hub or of a local directory, one that `save_to_disk` has written among them."""
+    """The splits of a data set of the Hub or of a local directory, including those that `save_to_disk` writes."""
     directory = Path(name)
     if not any((directory / file).is_file() for file in ("state.json", "dataset_dict.json")):
         try:
@@ -81,11 +84,12 @@ def open_dataset(
 
 
 def read_lines(file: Path) -> Iterator[str]:
+    """The lines of a UTF-8 file, gzipped or not, without their ends. Raises `TextError` that names the line."""
     number = 0
     try:
         with gzip.open(file) if _is_gzipped(file) else file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
-                # -sig drops a byte-order mark.
+                # -sig drops a byte-order mark
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise TextError(
@@ -93,4 +97,6 @@ def read_lines(file: Path) -> Iterator[str]:
             f"for example with: iconv -f latin1 -t utf-8 {file} > new{suffix(file)}"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TextError(f"{file} cannot be unpacked after line {number}: {error}. Copy or download it anew.") from None
+        raise TextError(
+            f"{file} cannot be decompressed after line {number}: {error}. Copy or download it again."
+        ) from None

@@ -12,7 +12,7 @@ from tokenizers.trainers import WordPieceTrainer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
-UNKNOWN = "[UNK]"  # in a text: a word that the corpus itself does not tell
+UNKNOWN = "[UNK]"  # in a text: a word that the corpus itself replaced, as WikiText-2 does with <unk>
 TOKENIZER_TYPES = ("wordpiece", "wordlevel")
 
 
@@ -24,11 +24,11 @@ def train_tokenizer(
     min_frequency: int = 2,
     model_max_length: int = 512,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of BERT's rows with a vocabulary of at most `vocab_size` entries, learnt from `texts`.
+    """A tokenizer for BERT's input, with a vocabulary of at most `vocab_size` entries learned from `texts`.
 
-    `wordpiece` is BERT's; `wordlevel` has whole words only. Words, and word pieces, of fewer than `min_frequency`
-    occurrences are left out. `texts` is gone through twice, and may be larger than memory. The same texts give the
-    same vocabulary. Raises `ValueError` if there is no text, or if `vocab_size` cannot even hold the characters.
+    `wordpiece` is BERT's; `wordlevel` has whole words only. Words and word pieces with fewer than `min_frequency`
+    occurrences are left out. `texts` is read twice, and may be larger than memory. The same texts give the same
+    vocabulary. Raises `ValueError` if there is no text, or if `vocab_size` is too small for the characters alone.
     """
     blank = BertTokenizer(do_lower_case=lowercase)
     special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
@@ -40,7 +40,7 @@ def train_tokenizer(
     vocab = train(words, vocab_size, min_frequency, blank.backend_tokenizer, special_tokens)
     if len(vocab) == len(special_tokens):
         raise ValueError(
-            f"The text is empty, or no word of it occurs {min_frequency} times: there is no vocabulary to learn."
+            f"The text is empty, or no word occurs {min_frequency} times: there is no vocabulary to learn."
         )
     if tokenizer_type == "wordpiece":
         return BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=model_max_length)
@@ -84,7 +84,7 @@ def _wordpiece_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special
 
 
 def _wordlevel_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special_tokens: list[str]) -> dict[str, int]:
-    # The library's own trainer orders words of the same count by chance.
+    # The library's own trainer orders words of the same count randomly.
     counts: Counter[str] = Counter()
     for text in words():
         counts.update(word for word, _ in blank.pre_tokenizer.pre_tokenize_str(blank.normalizer.normalize_str(text)))
@@ -98,7 +98,7 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a local directory or a Hub repository; `model_max_length` replaces its own.
 
-    Raises `ValueError` if it lacks a special token that BERT's rows need, or is not one of the `tokenizers` library.
+    Raises `ValueError` if it lacks a special token that BERT's input needs, or is not one of the `tokenizers` library.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
@@ -106,21 +106,21 @@ def load_tokenizer(
         if "trust_remote_code" not in str(error):
             raise
         raise ValueError(
-            f"The tokenizer {name_or_path} needs code that comes with it, which is not run here."
+            f"The tokenizer {name_or_path} needs custom code, which is not run without trust_remote_code."
         ) from None
     missing = [name for name in ("cls", "sep", "mask", "pad") if getattr(tokenizer, f"{name}_token_id") is None]
     if missing:
         tokens = ", ".join(f"[{name.upper()}]" for name in missing)
-        raise ValueError(f"The tokenizer {name_or_path} has no {tokens} token, which BERT's rows are made with.")
+        raise ValueError(f"The tokenizer {name_or_path} has no {tokens} token, which BERT's input needs.")
     if not tokenizer.is_fast:
-        raise ValueError(f"The tokenizer {name_or_path} has no tokenizer.json, the form that can be read fast.")
+        raise ValueError(f"The tokenizer {name_or_path} has no tokenizer.json, so there is no fast tokenizer.")
     if model_max_length is not None:
         tokenizer.model_max_length = model_max_length
     return tokenizer
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Rows that the word embeddings need: the highest id, plus one. `len(tokenizer)` is less if ids have gaps."""
+    """The size of the word embeddings: the highest id plus one. `len(tokenizer)` is less if ids have gaps."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
@@ -131,7 +131,7 @@ def continues_word(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """
     model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
     if model["type"] not in ("WordPiece", "WordLevel"):
-        raise ValueError(f"Whole words are known for WordPiece and word-level tokenizers, not for {model['type']}.")
+        raise ValueError(f"Whole-word masking needs a WordPiece or word-level tokenizer, not {model['type']}.")
     prefix = model.get("continuing_subword_prefix")
     continues = np.zeros(vocabulary_size(tokenizer), dtype=bool)
     if prefix:
@@ -140,8 +140,8 @@ def continues_word(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
 
 
 def text_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """The tokenizer for text alone: no truncation or padding, and a "[SEP]" in the text is text. The unknown token
-    stays, as a corpus may hold it."""
+    """The tokenizer for plain text: no truncation or padding, and a "[SEP]" in the text is text. Only the unknown token is
+    still recognized, as a corpus may contain it."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     content |= {"truncation": None, "padding": None, "post_processor": None}
     for token in content["added_tokens"]:

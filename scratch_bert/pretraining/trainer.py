@@ -9,8 +9,8 @@ from ..training.trainer import ScratchBertTrainer
 
 
 class PreTrainingTrainer(ScratchBertTrainer):
-    """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, and tells the training
-    set which epoch begins. `train_collator` takes the place of `data_collator` in training alone."""
+    """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, and calls the training
+    set's `set_epoch`. `train_collator` replaces `data_collator` in training only."""
 
     def __init__(self, *args, train_collator: DataCollator | None = None, **kwargs):
         super().__init__(*args, **kwargs)
@@ -47,7 +47,7 @@ class PreTrainingTrainer(ScratchBertTrainer):
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy == "group_by_length" and hasattr(dataset, "lengths"):
             batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps
-            return LengthGroupedRows(batch_size, dataset, self.args.seed)
+            return EpochLengthGroupedSampler(batch_size, dataset, self.args.seed)
         return super()._get_train_sampler(train_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -67,8 +67,8 @@ class SetEpochCallback(TrainerCallback):
             dataset.set_epoch(int(state.epoch))
 
 
-class LengthGroupedRows(LengthGroupedSampler):
-    """Batches of rows of similar length: the stock sampler, with the lengths of each epoch's own rows, and the same
+class EpochLengthGroupedSampler(LengthGroupedSampler):
+    """Batches of examples of similar length: the stock sampler, with the lengths of each epoch's own examples, and the same
     order in every process."""
 
     def __init__(self, batch_size: int, dataset: Dataset, seed: int):

@@ -18,7 +18,7 @@ class InterruptCallback(TrainerCallback):
 
     def __enter__(self):
         self.interrupted = False
-        if threading.current_thread() is threading.main_thread():  # no other thread gets signals
+        if threading.current_thread() is threading.main_thread():  # other threads don't get signals
             self.previous_handler = signal.signal(signal.SIGINT, self.interrupt)
 
     def interrupt(self, signum, frame):

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and whether it can."""
+"""Which checkpoint a run resumes from, and whether it can."""
 
 import zipfile
 from pathlib import Path
@@ -13,8 +13,8 @@ from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertC
 def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint that `args.resume_from_checkpoint` asks for: a directory, or `last` for the newest in output_dir.
 
-    None for a new run. Raises `ValueError` if there is no such checkpoint, if it is damaged, or if the output directory is
-    not empty and the checkpoint not of the run in it.
+    None for a new run. Raises `ValueError` if there is no such checkpoint, if it is damaged, or if the output directory
+    is not empty and the checkpoint belongs to another run.
     """
     output_dir, checkpoint = Path(args.output_dir), args.resume_from_checkpoint
     if str(checkpoint).lower() in ("last", "true"):
@@ -24,8 +24,8 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
             f"There is no checkpoint to resume from in {checkpoint or output_dir}. Start a new run without "
             "--resume_from_checkpoint."
         )
-    goes_on = checkpoint and Path(checkpoint).absolute().parent.resolve() == output_dir.resolve()
-    if not goes_on and args.should_save and output_dir.exists() and any(output_dir.iterdir()):
+    continues = checkpoint and Path(checkpoint).absolute().parent.resolve() == output_dir.resolve()
+    if not continues and args.should_save and output_dir.exists() and any(output_dir.iterdir()):
         raise ValueError(
             f"The output directory {output_dir} is not empty. Pass --resume_from_checkpoint to continue the run in it, or "
             "another --output_dir to start a new one."
@@ -35,14 +35,14 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     for name in (WEIGHTS, "optimizer.pt", "scheduler.pt", "trainer_state.json"):
         if not _can_be_read(Path(checkpoint) / name):
             raise ValueError(
-                f"The checkpoint {checkpoint} cannot be resumed from: {name} is missing or cut short. Name an earlier "
+                f"The checkpoint {checkpoint} cannot be resumed from: {name} is missing or truncated. Name an earlier "
                 "checkpoint: --resume_from_checkpoint DIRECTORY."
             )
     return str(checkpoint)
 
 
 def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
-    """Raise `ValueError` if the model that `checkpoint` holds is not the one that `config` describes."""
+    """Raise `ValueError` if the model in `checkpoint` has another architecture than `config`."""
     saved = ScratchBertConfig.from_pretrained(checkpoint)
     for name in ARCHITECTURE_FIELDS:
         if getattr(saved, name) != getattr(config, name):
@@ -54,7 +54,7 @@ def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
 
 def _can_be_read(file: Path) -> bool:
     if file.suffix == ".pt":
-        return zipfile.is_zipfile(file)  # what torch saves ends with the zip format's directory
+        return zipfile.is_zipfile(file)  # a file saved by torch ends with the zip format's directory
     if file.suffix == ".json":
         return file.is_file() and file.read_text(encoding="utf-8").rstrip().endswith("}")
     return is_complete(file)
