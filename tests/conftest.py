@@ -1,4 +1,4 @@
-"""What the tests share: small models and a small tokenized corpus, without network or GPU."""
+"""What the tests share: small models, a small tokenized corpus and a short run, without network or GPU."""
 
 import atexit
 import os
@@ -7,11 +7,16 @@ import tempfile
 
 
 # Set before torch, transformers and datasets are imported.
+in_worker = "PYTEST_XDIST_WORKER" in os.environ
+if in_worker:
+    os.environ["OMP_NUM_THREADS"] = "1"  # a worker for each core
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-os.environ["HF_DATASETS_CACHE"] = tempfile.mkdtemp()
-atexit.register(shutil.rmtree, os.environ["HF_DATASETS_CACHE"], ignore_errors=True)
+os.environ["HF_HOME"] = tempfile.mkdtemp(dir=os.environ["HF_HOME"] if in_worker else None)
+os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.environ["HF_HOME"]
+if not in_worker:  # the controller's directory holds those of its workers
+    atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 import pytest
 import torch
@@ -38,14 +43,33 @@ def documents():
 
 
 @pytest.fixture(scope="session")
-def tokenizer(documents):
-    sentences = [sentence for document in documents for sentence in document]
+def sentences(documents):
+    """The sentences of the built-in corpus."""
+    return [sentence for document in documents for sentence in document]
+
+
+@pytest.fixture(scope="session")
+def tokenizer(sentences):
     return train_tokenizer(sentences, vocab_size=2000, model_max_length=128)
 
 
 @pytest.fixture(scope="session")
 def corpus(documents, tokenizer):
     return TokenizedCorpus.from_documents(documents, tokenizer)
+
+
+@pytest.fixture(scope="session")
+def small_corpus(documents, tokenizer):
+    """Twelve short documents."""
+    return TokenizedCorpus.from_documents([document for document in documents if len(document) < 20][:12], tokenizer)
+
+
+@pytest.fixture(scope="session")
+def text_file(sentences, tmp_path_factory):
+    """Sixty documents of ten sentences, a sentence a line. To be read only."""
+    file = tmp_path_factory.mktemp("text") / "text.txt"
+    file.write_text("\n\n".join("\n".join(sentences[i : i + 10]) for i in range(0, 600, 10)), encoding="utf-8")
+    return file
 
 
 @pytest.fixture
@@ -55,7 +79,7 @@ def pairs(corpus, tokenizer):
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory, tokenizer):
-    """The directory of a small model with random weights, and its tokenizer. To be read only: tests share it."""
+    """The directory of a small model, randomly initialised, and its tokenizer. To be read only."""
     directory = tmp_path_factory.mktemp("saved")
     torch.manual_seed(0)
     model = ScratchBertForPreTraining(ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer)}))

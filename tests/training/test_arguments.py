@@ -1,0 +1,33 @@
+import pytest
+import torch
+
+from scratch_bert.cli import parse_arguments
+from scratch_bert.training.arguments import CommonArguments
+
+
+def parse(*argv):
+    return parse_arguments(CommonArguments, description="", argv=["--output_dir", "run", *argv])[0]
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native bf16", "no native bf16"])
+@pytest.mark.parametrize(
+    ("flags", "bf16"), [([], None), (["--bf16"], True), (["--bf16", "false"], False), (["--fp16_full_eval"], None)]
+)
+def test_bf16_is_the_default_where_the_cpu_has_it_and_can_be_asked_for_anywhere(flags, bf16, native, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
+    args = parse(*flags)
+    assert args.bf16 is (native if bf16 is None else bf16) and args.use_cpu
+    assert args.bf16_by_default == (native and bf16 is None)
+
+
+def test_license_must_be_an_identifier_of_the_hub():
+    assert CommonArguments(output_dir="run", license="cc-by-4.0").license == "cc-by-4.0"
+    with pytest.raises(ValueError, match="license must be one of the Hub's identifiers, such as mit; got 'My own'"):
+        CommonArguments(output_dir="run", license="My own")
+
+
+def test_arguments_that_must_stay():
+    args = CommonArguments(output_dir="run", label_smoothing_factor=0.1)
+    args.must_stay(prediction_loss_only=(False, "metrics are computed from predictions"))
+    with pytest.raises(ValueError, match="label_smoothing_factor must stay 0: a reason"):
+        args.must_stay(label_smoothing_factor=(0, "a reason"))
