@@ -5,7 +5,6 @@ Face's Trainer.
 Without options: a tiny model on the built-in corpus, in a few minutes on two CPU cores."""
 
 import logging
-import sys
 
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.files import TextError
@@ -22,15 +21,8 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors(stopped="Stopped before training."):
         run = prepare(model_args, data_args, args)
     trainer, data = run.trainer, run.data
-    try:
-        with one_line_errors((OSError,), stopped="Stopped while the model was being saved."):
-            metrics = run.train()
-    except TextError as error:  # within a stream; a worker puts its traceback before the message
-        message = str(error).splitlines()[-1]
-        sys.exit(f"error: {message}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint")
-    if trainer.interrupted:
-        step = trainer.state.global_step
-        sys.exit(f"Stopped at step {step}. To continue: the same command with --resume_from_checkpoint")
+    with one_line_errors((OSError, TextError)):
+        metrics = run.train()
     if not trainer.is_world_process_zero():
         return
     if data.eval_dataset:

@@ -104,10 +104,7 @@ def build_trainer(
 def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str | None = None) -> dict[str, float]:
     """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
-    if trainer.interrupted:
-        raise KeyboardInterrupt(
-            f"Stopped at step {trainer.state.global_step}. To continue: the same command and --resume_from_checkpoint"
-        )
+    trainer.raise_if_interrupted()
     output_dir = Path(trainer.args.output_dir)
     trainer.compute_metrics = None  # computed below, from the predictions that are written
     for split, prefix in (("validation", "eval"), ("test", "test")):

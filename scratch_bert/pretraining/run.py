@@ -8,6 +8,7 @@ from pathlib import Path
 
 from transformers import set_seed
 
+from ..files import TextError
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from ..tokenizer import load_tokenizer, vocabulary_size
@@ -34,13 +35,18 @@ class Run:
     def train(self) -> dict[str, float]:
         """Train, evaluate, and save the model with its card, tokenizer and metrics.json. Returns the metrics.
 
-        After a Ctrl-C, `trainer.interrupted` is true: a checkpoint is saved, and nothing else. Raises `OSError` if the
-        model can't be saved or pushed, and `TextError` for a bad file of a stream.
+        Raises `OSError` if the model can't be saved or pushed, `TextError` for a bad file of a stream, and
+        `KeyboardInterrupt`, after a checkpoint is saved, if Ctrl-C ended the training.
         """
         trainer = self.trainer
-        metrics = trainer.train(resume_from_checkpoint=self.checkpoint).metrics
-        if trainer.interrupted:
-            return metrics
+        try:
+            metrics = trainer.train(resume_from_checkpoint=self.checkpoint).metrics
+        except TextError as error:
+            reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
+            raise TextError(
+                f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint"
+            ) from error
+        trainer.raise_if_interrupted()
         if trainer.eval_dataset:
             metrics |= trainer.evaluate()
         if trainer.is_world_process_zero():

@@ -49,6 +49,14 @@ class ScratchBertTrainer(Trainer):
         """Whether a Ctrl-C ended the training."""
         return self._interrupt.interrupted
 
+    def raise_if_interrupted(self) -> None:
+        """Raise `KeyboardInterrupt`, with how to continue, if a Ctrl-C ended the training."""
+        if self.interrupted:
+            step = self.state.global_step
+            raise KeyboardInterrupt(
+                f"Stopped at step {step}. To continue: the same command with --resume_from_checkpoint"
+            )
+
     def latest_metrics(self) -> dict[str, float]:
         """The latest value of each entry in the log, and the `results`."""
         return {name: value for entry in self.state.log_history for name, value in entry.items()} | self.results
