@@ -1,8 +1,8 @@
 """A small Hugging Face Hub on loopback, for tests: a real HTTP server that the real client talks to.
 
-Model repositories live in memory. A commit maps paths to objects; small files are objects under their git hash, large
-ones (LFS) under their SHA-256, and the latter are uploaded to and downloaded from another host name, as on the Hub.
-Only what the client calls to publish and to open models is here.
+Model repositories are kept in memory. A commit maps paths to objects: small files under their git hash, large files
+(LFS) under their SHA-256. Large files are uploaded to and downloaded from another host name, as on the Hub. It has the
+routes that the client needs to publish and to open models.
 
     with LocalHub() as hub:
         subprocess.run(command, env={**os.environ, **hub.environment})
@@ -17,8 +17,11 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+import pytest
+import transformers
 import yaml
 from flask import Flask, Response, abort, jsonify, request
+from huggingface_hub import constants
 from huggingface_hub.repocard_data import model_index_to_eval_results
 from werkzeug.serving import make_server
 
@@ -53,14 +56,14 @@ class Repository:
         )
 
     def find(self, revision: str) -> str | None:
-        """The commit that a branch, a tag, a pull request or a hash names."""
+        """The commit of a branch, a tag, a pull request or a hash."""
         ref = self.full_ref(revision)
         return self.refs[ref] if ref else revision if revision in self.commits else None
 
 
 @dataclass
 class Fault:
-    """What happens to the next `times` requests of this method to a path that matches."""
+    """A failure of the next `times` requests of this method whose path matches."""
 
     method: str
     path: str
@@ -82,7 +85,7 @@ class LocalHub:
         self.storage = f"http://localhost:{self._server.port}"  # another host name, as that of the Hub's large files
 
     def __enter__(self) -> "LocalHub":
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self
 
     def __exit__(self, *exception) -> None:
@@ -91,7 +94,7 @@ class LocalHub:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment, from its start, to take this for the Hub."""
+        """The variables of a process that talks to this Hub: read when huggingface_hub is imported."""
         return {
             "HF_ENDPOINT": self.endpoint,
             "HF_TOKEN": TOKEN,
@@ -99,6 +102,17 @@ class LocalHub:
             "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_TELEMETRY": "1",
         }
+
+    def connect(self, patch: pytest.MonkeyPatch) -> None:
+        """Let the client in this process, which has been imported already, talk to this Hub."""
+        patch.setattr(constants, "ENDPOINT", self.endpoint)
+        patch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{self.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        )
+        patch.setattr(constants, "HF_HUB_OFFLINE", False)
+        patch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        patch.setattr(transformers.utils.hub, "_hf_api", None)  # Trainer's client, which keeps its first endpoint
+        patch.setenv("HF_TOKEN", TOKEN)
 
     def read(self, repo_id: str, path: str, revision: str = "main") -> bytes:
         repository = self.repositories[repo_id]
@@ -109,7 +123,7 @@ class LocalHub:
         return set(repository.commits[repository.find(revision)].files)
 
     def messages(self, repo_id: str, revision: str = "main") -> list[str]:
-        """Of the commits, oldest first."""
+        """The messages of the commits, oldest first."""
         repository = self.repositories[repo_id]
         commit, found = repository.find(revision), []
         while commit is not None:
@@ -154,7 +168,7 @@ class LocalHub:
         if fault is not None:
             time.sleep(fault.delay)
             if fault.status is not None:
-                return error(fault.status, "a fault of the test")
+                return error(fault.status, "a failure set by the test")
         writes = request.method in ("POST", "PUT") and not request.path.startswith(("/lfs/", "/api/validate-yaml"))
         if writes and not authorized():
             return error(401, "Invalid username or password.")
@@ -294,7 +308,7 @@ class LocalHub:
     def lfs_upload(self, oid: str):
         content = request.get_data()
         if hashlib.sha256(content).hexdigest() != oid:
-            return error(400, "the content is not what its hash says")
+            return error(400, "the content does not match its hash")
         self.objects[oid] = content
         return Response(status=200)
 
@@ -386,7 +400,7 @@ def front_matter(card: str) -> str:
 
 
 def metadata_errors(card: str) -> list[str]:
-    """What the Hub refuses in a model card's metadata: the rules of its documentation, as far as they are written."""
+    """What the Hub refuses in a model card's metadata, by the rules in its documentation."""
     try:
         metadata = yaml.safe_load(front_matter(card)) or {}
     except yaml.YAMLError as problem:

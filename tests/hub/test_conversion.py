@@ -1,4 +1,4 @@
-"""Conversion between transformers' BERT and scratch_bert: every head, old and odd files, and what cannot be converted."""
+"""Conversion between transformers' BERT and scratch_bert: every head, old and unusual files, and what is refused."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining
 
-from helpers import HEADS, SMALL, num_labels, run_script
+from helpers import HEADS, SMALL, make_bert, run_script
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
 from scratch_bert.hub.conversion import convert_checkpoint
 
@@ -19,14 +19,10 @@ from scratch_bert.hub.conversion import convert_checkpoint
 BERT_HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in HEADS.values()]
 
 
-def make_bert(head: str, directory: Path, **options):
-    """A BERT whose weights, biases and norms among them, are all random."""
-    config = BertConfig(**SMALL, num_labels=num_labels(head), **options)
-    model = getattr(transformers, f"Bert{head}")(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.05)
-    model.save_pretrained(directory)
-    return model
+def edit_config(directory: Path, **changes) -> None:
+    """Set these fields of config.json; None removes the field."""
+    config = json.loads((directory / "config.json").read_text()) | changes
+    (directory / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
 def tensors(directory: Path) -> dict[str, torch.Tensor]:
@@ -40,9 +36,9 @@ def assert_same_bytes(one: dict, two: dict) -> None:
         assert tensor.view(torch.uint8).equal(two[name].view(torch.uint8)), name
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("head", BERT_HEADS)
-def test_there_and_back(head, dtype, tmp_path):
+def test_conversion_there_and_back(head, dtype, tmp_path):
     make_bert(head, tmp_path / "bert").to(dtype).save_pretrained(tmp_path / "bert")
     there = convert_checkpoint(str(tmp_path / "bert"), tmp_path / "scratch", "scratch_bert")
     back = convert_checkpoint(str(tmp_path / "scratch"), tmp_path / "again", "bert")
@@ -55,34 +51,30 @@ def test_there_and_back(head, dtype, tmp_path):
     assert configs[0] == configs[1]
 
 
-def test_published_berts_are_said_to_be_for_masked_words_and_hold_both_heads(tmp_path):
-    make_bert("ForPreTraining", tmp_path / "bert")
-    config = json.loads((tmp_path / "bert/config.json").read_text())
-    (tmp_path / "bert/config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
-    assert convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert").model_class.endswith(
-        "PreTraining"
-    )
+@pytest.mark.parametrize(
+    ("head", "config"),
+    [
+        # Published BERTs name the MLM head alone, but hold the NSP head as well.
+        pytest.param("ForPreTraining", {"architectures": ["BertForMaskedLM"]}, id="another architecture"),
+        pytest.param("ForMaskedLM", {"architectures": None}, id="no architecture"),
+        pytest.param("ForMaskedLM", {"dtype": "float16"}, id="another dtype"),
+        pytest.param(
+            "ForMaskedLM",
+            {"output_hidden_states": True, "output_attentions": True, "return_dict": False},
+            id="other outputs",
+        ),
+    ],
+)
+def test_conversion_goes_by_the_weights_not_by_the_config(head, config, tmp_path):
+    make_bert(head, tmp_path / "bert")
+    edit_config(tmp_path / "bert", **config)
+    conversion = convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
+    assert conversion.model_class == f"ScratchBert{head}" and conversion.difference < 1e-5
     assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "to"))
-
-
-def test_the_files_say_the_type_of_the_weights(tmp_path):
-    make_bert("ForMaskedLM", tmp_path / "bert")
-    config = json.loads((tmp_path / "bert/config.json").read_text())
-    (tmp_path / "bert/config.json").write_text(json.dumps(config | {"dtype": "float16"}))
-    convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
-    assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "to"))
-
-
-def test_config_without_architectures(tmp_path):
-    make_bert("ForMaskedLM", tmp_path / "bert")
-    config = json.loads((tmp_path / "bert/config.json").read_text())
-    del config["architectures"]
-    (tmp_path / "bert/config.json").write_text(json.dumps(config))
-    assert convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert").model_class.endswith("MaskedLM")
 
 
 @pytest.mark.parametrize("head", ["ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"])
-def test_pooler_that_the_head_does_not_use(head, tmp_path):
+def test_conversion_drops_a_pooler_that_the_head_does_not_use(head, tmp_path):
     """Old versions of transformers saved one with every head."""
     make_bert(head, tmp_path / "bert")
     weights = load_file(tmp_path / "bert/model.safetensors")
@@ -93,7 +85,7 @@ def test_pooler_that_the_head_does_not_use(head, tmp_path):
     assert_same_bytes(weights, tensors(tmp_path / "to"))
 
 
-def test_encoder_without_pooler(tmp_path):
+def test_conversion_of_an_encoder_without_pooler(tmp_path):
     transformers.BertModel(BertConfig(**SMALL), add_pooling_layer=False).save_pretrained(tmp_path / "bert")
     convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
     assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "to"))
@@ -101,8 +93,8 @@ def test_encoder_without_pooler(tmp_path):
     assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "back"))
 
 
-@pytest.mark.parametrize("value", [torch.nan, -torch.inf])
-def test_the_comparison_sees_what_is_no_number(value, tmp_path):
+@pytest.mark.parametrize("value", [torch.nan, -torch.inf], ids=["nan", "infinite"])
+def test_conversion_compares_outputs_that_are_not_finite(value, tmp_path):
     model = make_bert("ForMaskedLM", tmp_path / "bert")
     with torch.no_grad():
         model.cls.predictions.bias[3] = value
@@ -115,15 +107,7 @@ def test_the_comparison_sees_what_is_no_number(value, tmp_path):
     assert not (tmp_path / "to").exists()
 
 
-def test_config_that_asks_for_other_outputs(tmp_path):
-    make_bert("ForMaskedLM", tmp_path / "bert")
-    config = json.loads((tmp_path / "bert/config.json").read_text())
-    config |= {"output_hidden_states": True, "output_attentions": True, "return_dict": False}
-    (tmp_path / "bert/config.json").write_text(json.dumps(config))
-    assert convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert").difference < 1e-5
-
-
-def test_old_names_in_a_bin_file(tmp_path):
+def test_conversion_of_a_bin_file_with_old_names(tmp_path):
     model = make_bert("ForPreTraining", tmp_path / "bert")
     (tmp_path / "bert/model.safetensors").unlink()
     old = {
@@ -136,24 +120,24 @@ def test_old_names_in_a_bin_file(tmp_path):
     convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
     converted = tensors(tmp_path / "to")
     for name, tensor in model.state_dict().items():
-        if "decoder" not in name:  # tied: stands under one name
+        if "decoder" not in name:  # tied weights are saved under one name
             assert converted[name].equal(tensor), name
 
 
-def test_bin_file_that_would_run_code(tmp_path):
-    class Evil:
+def test_conversion_runs_no_code_of_a_bin_file(tmp_path):
+    class Malicious:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "run",))
 
     make_bert("ForMaskedLM", tmp_path / "bert")
     (tmp_path / "bert/model.safetensors").unlink()
-    torch.save({"bert.embeddings.word_embeddings.weight": Evil()}, tmp_path / "bert/pytorch_model.bin")
+    torch.save({"bert.embeddings.word_embeddings.weight": Malicious()}, tmp_path / "bert/pytorch_model.bin")
     with pytest.raises(ValueError, match="cannot be read"):
         convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
     assert not (tmp_path / "run").exists()
 
 
-def test_shards_and_untied_embeddings(tmp_path):
+def test_conversion_of_sharded_weights_and_untied_embeddings(tmp_path):
     model = make_bert("ForMaskedLM", tmp_path / "whole", tie_word_embeddings=False)
     model.save_pretrained(tmp_path / "bert", max_shard_size="20KB")
     assert len(list((tmp_path / "bert").glob("model-*.safetensors"))) > 1
@@ -165,64 +149,79 @@ def test_shards_and_untied_embeddings(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "field"),
+    ("options", "message"),
     [
         ({"norm_first": True}, "norm_first is True"),
         ({"position_embedding_type": "sinusoidal"}, "position_embedding_type is 'sinusoidal'"),
         ({"head_dim": 16}, "head_dim is 16"),
     ],
+    ids=["norm_first", "position_embedding_type", "head_dim"],
 )
-def test_what_a_bert_cannot_be_told(options, field, tmp_path):
+def test_conversion_refuses_options_that_bert_does_not_support(options, message, tmp_path):
     ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **options)).save_pretrained(tmp_path / "from")
-    with pytest.raises(ValueError, match=field):
+    with pytest.raises(ValueError, match=message):
         convert_checkpoint(str(tmp_path / "from"), tmp_path / "to", "bert")
     assert not (tmp_path / "to").exists()
 
 
-def test_head_dim_that_says_what_follows_anyway(tmp_path):
+def test_conversion_takes_the_default_head_dim(tmp_path):
     ScratchBertModel(ScratchBertConfig(**SMALL, head_dim=8)).save_pretrained(tmp_path / "from")
     assert convert_checkpoint(str(tmp_path / "from"), tmp_path / "to", "bert").difference < 1e-5
 
 
-@pytest.mark.parametrize("damage", ["missing key", "wrong shape", "left over", "cut short"])
-def test_damaged_sources(damage, tmp_path):
+WEIGHT, EXTRA = (f"bert.encoder.layer.{layer}.output.dense.weight" for layer in (1, 7))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        pytest.param(lambda weights: weights.pop(WEIGHT), f"missing: {WEIGHT}", id="missing"),
+        pytest.param(
+            lambda weights: weights.update({WEIGHT: weights[WEIGHT][:-1].clone()}),
+            f"of another shape: {WEIGHT}",
+            id="another shape",
+        ),
+        pytest.param(lambda weights: weights.update({EXTRA: torch.zeros(3)}), f"unexpected: {EXTRA}", id="unexpected"),
+        pytest.param(None, "may be truncated", id="truncated"),
+    ],
+)
+def test_conversion_refuses_damaged_weights(damage, message, tmp_path):
     make_bert("ForMaskedLM", tmp_path / "bert")
     file = tmp_path / "bert/model.safetensors"
-    weights, name = load_file(file), "bert.encoder.layer.1.output.dense.weight"
-    if damage == "cut short":
+    if damage is None:
         file.write_bytes(file.read_bytes()[:-1000])
     else:
-        if damage == "missing key":
-            del weights[name]
-        elif damage == "wrong shape":
-            weights[name] = weights[name][:-1].clone()
-        else:
-            name = "bert.encoder.layer.7.output.dense.weight"
-            weights[name] = torch.zeros(3)
+        weights = load_file(file)
+        damage(weights)
         save_file(weights, file, metadata={"format": "pt"})
-    message = "cut short" if damage == "cut short" else rf"{damage.split()[-1].replace('key', 'missing')}.*{name}"
     with pytest.raises(ValueError, match=message):
         convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
     assert [path.name for path in tmp_path.iterdir()] == ["bert"]
 
 
-def test_sources_of_another_kind(tmp_path):
-    make_bert("ForMaskedLM", tmp_path / "decoder", is_decoder=True)
-    with pytest.raises(StrictDataclassError, match="is_decoder"):
-        convert_checkpoint(str(tmp_path / "decoder"), tmp_path / "to", "scratch_bert")
-    make_bert("LMHeadModel", tmp_path / "causal")
-    with pytest.raises(ValueError, match="BertLMHeadModel, which has no counterpart"):
-        convert_checkpoint(str(tmp_path / "causal"), tmp_path / "to", "scratch_bert")
-    with pytest.raises(ValueError, match="type bert. To convert to bert, give a scratch_bert"):
-        convert_checkpoint(str(tmp_path / "causal"), tmp_path / "to", "bert")
-    make_bert("ForMaskedLM", tmp_path / "to")
-    with pytest.raises(FileExistsError, match="not empty"):
-        convert_checkpoint(str(tmp_path / "causal"), tmp_path / "to", "scratch_bert")
+@pytest.mark.parametrize(
+    ("head", "options", "to", "error", "message"),
+    [
+        pytest.param(
+            "ForMaskedLM", {"is_decoder": True}, "scratch_bert", StrictDataclassError, "is_decoder", id="decoder"
+        ),
+        pytest.param(
+            "LMHeadModel", {}, "scratch_bert", ValueError, "BertLMHeadModel, which has no counterpart", id="head"
+        ),
+        pytest.param(
+            "ForMaskedLM", {}, "bert", ValueError, "type bert. A conversion to bert needs .* scratch_bert", id="type"
+        ),
+    ],
+)
+def test_conversion_refuses_other_models(head, options, to, error, message, tmp_path):
+    make_bert(head, tmp_path / "bert", **options)
+    with pytest.raises(error, match=message):
+        convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", to)
+    assert not (tmp_path / "to").exists()
 
 
-def test_script(tmp_path, tokenizer, monkeypatch, capsys):
-    make_bert("ForPreTraining", tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
+def test_conversion_script(tmp_path, tokenizer, monkeypatch, capsys):
+    make_bert("ForPreTraining", tmp_path / "bert", tokenizer)
     run_script(monkeypatch, "convert_checkpoint.py", tmp_path / "bert", tmp_path / "to")
     printed = capsys.readouterr().out
     assert "Largest difference" in printed and "ScratchBertForPreTraining is in" in printed
