@@ -11,6 +11,7 @@ import numpy as np
 import torch
 import transformers
 
+from scratch_bert.model.configuration_scratch_bert import ScratchBertConfig
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 
@@ -26,6 +27,7 @@ SMALL = {
     "intermediate_size": 64,
     "max_position_embeddings": 40,
 }
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # What is published of a model.
 CODE_FILES = {"configuration_scratch_bert.py", "modeling_scratch_bert.py", "operations_scratch_bert.py"}
 MODEL_FILES = CODE_FILES | {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -115,6 +117,27 @@ def make_bert(head: str, directory: Path | None = None, tokenizer=None, **option
             if part is not None:
                 part.save_pretrained(directory)
     return model
+
+
+def make_pair(auto_class: str, attention: str = "sdpa", one: dict | None = None, other: dict | None = None) -> list:
+    """Two models with the same random weights, in training mode without dropout, whose config fields differ."""
+    models = []
+    for options in (one or {}, other or {}):
+        torch.manual_seed(0)
+        options = {**SMALL, **NO_DROPOUT, "num_labels": num_labels(auto_class), **options}
+        model = HEADS[auto_class](ScratchBertConfig(**options, attn_implementation=attention)).train()
+        for parameter in model.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+        models.append(model)
+    return models
+
+
+def assert_same_gradients(model, other) -> None:
+    expected = {name: parameter.grad for name, parameter in other.named_parameters()}
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad, expected[name], rtol=0, atol=1e-5, msg=lambda message, name=name: f"{name}: {message}"
+        )
 
 
 def make_labels(auto_class: str, inputs: dict, seed: int = 0) -> dict:

@@ -1,20 +1,21 @@
 """BERT (Devlin et al., 2019, https://arxiv.org/abs/1810.04805) from embeddings to task heads, read top to bottom.
 
 Dimensions, in comments and docstrings:
-    B  rows in the batch        H  hidden size               V  vocabulary size
-    S  tokens in a row          A  attention heads           L  labels of a task
+    B  batch size               H  hidden size               V  vocabulary size
+    S  sequence length          A  attention heads           L  labels of a task
     P  position embeddings      D  size of one head          C  choices of a question
-    T  real tokens (no padding) F  feed-forward size         M  tokens to predict
-    N  sequences in the batch: one in a row, or more in packed rows
+    T  non-padding tokens       F  feed-forward size         M  tokens to predict
+    N  sequences in the batch: B, or more if batch entries pack several
 
-Parameter names are those of BERT's published checkpoints, so that weights go both ways without renaming. Padding is
-left out before the embeddings and put back after the last layer; in between, the batch is one row of T real tokens,
-and what is said of B and S here holds for 1 and T.
+Parameter names are those of BERT's published checkpoints, so that weights go both ways without renaming. Batches are
+unpadded before the embeddings and padded again after the last layer; in between, they have one entry of T tokens, and
+(1, T) takes the place of (B, S).
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -24,7 +25,6 @@ from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
-    BaseModelOutput,
     BaseModelOutputWithPooling,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -35,11 +35,18 @@ from transformers.modeling_outputs import (
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.utils import ModelOutput
-from transformers.utils.generic import can_return_tuple, is_flash_attention_requested
+from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
-from .operations_scratch_bert import Dropout, Sequences, apply_dropout, cross_entropy_sum, find_attention
+from .operations_scratch_bert import (
+    Dropout,
+    Sequences,
+    apply_dropout,
+    cross_entropy_sum,
+    find_attention,
+    padded_attention,
+)
 
 
 # ------------------------------------------------------------------------------------------------- input checks
@@ -88,15 +95,15 @@ class ScratchBertSinusoidalPositions(nn.Module):
 
 
 class ScratchBertEmbeddings(nn.Module):
-    """Word + position + segment embeddings, LayerNorm, dropout (paper, section 3, figure 2)."""
+    """Token + position + segment embeddings, LayerNorm, dropout (paper, section 3, figure 2)."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
         self.config = config
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        # Learned positions start as small as the words do (std 0.02). Sines do not, and would drown them: so there
-        # words and segments are scaled up by √H, as in the sinusoids' own paper (Vaswani et al., 2017, section 3.4).
+        # Learned positions start as small as the token embeddings (std 0.02). Sines do not, and would drown them: so
+        # tokens and segments are scaled up by √H, as where sinusoids come from (Vaswani et al., 2017, section 3.4).
         if config.position_embedding_type == "sinusoidal":
             self.position_embeddings = ScratchBertSinusoidalPositions(config)
             self.scale = math.sqrt(config.hidden_size)
@@ -115,36 +122,35 @@ class ScratchBertEmbeddings(nn.Module):
         position_ids: torch.Tensor | None,  # (B, S) or (1, S)
         inputs_embeds: torch.Tensor | None,  # (B, S, H)
     ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The same inputs, checked, and with defaults for segments and positions: (B, S) each."""
+        """The same inputs, checked, with defaults for segments and positions, (B, S) each."""
         config = self.config
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Pass either input_ids or inputs_embeds, and not both.")
-        given = input_ids if input_ids is not None else inputs_embeds
-        if given.dim() != (2 if inputs_embeds is None else 3):
-            wanted = "input_ids of shape (B, S)" if inputs_embeds is None else "inputs_embeds of shape (B, S, H)"
+        given, width = (input_ids, ()) if inputs_embeds is None else (inputs_embeds, (config.hidden_size,))
+        if given.dim() != 2 + len(width):
+            wanted = "input_ids of shape (B, S) or inputs_embeds of shape (B, S, H)"
             raise ValueError(f"The model takes {wanted}, got the shape {tuple(given.shape)}.")
-        rows, length = given.shape[:2]
+        shape, length = tuple(given.shape[:2]), given.shape[1]
 
         if position_ids is None:
             if length > config.max_position_embeddings:
                 raise ValueError(
-                    f"The rows are {length} tokens long, but the model has max_position_embeddings="
+                    f"The sequences are {length} tokens long, but the model has max_position_embeddings="
                     f"{config.max_position_embeddings} positions. Truncate the text to that length."
                 )
             position_ids = self.position_ids[:, :length]  # (1, S)
         else:
-            check_shape("position_ids", position_ids, (rows, length), (1, length))
+            check_shape("position_ids", position_ids, shape, (1, length))
             check_range("position_ids", position_ids, config.max_position_embeddings, "max_position_embeddings")
-        position_ids = position_ids.expand(rows, length)
+        position_ids = position_ids.expand(shape)
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(position_ids)
         else:
-            check_shape("token_type_ids", token_type_ids, (rows, length))
+            check_shape("token_type_ids", token_type_ids, shape)
             check_range("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
         if inputs_embeds is None:
             check_range("input_ids", input_ids, self.word_embeddings.num_embeddings, "vocab_size")
-        else:
-            check_shape("inputs_embeds", inputs_embeds, (rows, length, config.hidden_size))
+        check_shape("inputs_embeds", given, (*shape, *width))
         return input_ids, token_type_ids, position_ids, inputs_embeds
 
     def forward(
@@ -165,17 +171,12 @@ class ScratchBertEmbeddings(nn.Module):
 # -------------------------------------------------------------------------------------------- attention and layers
 
 
-def eager_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,  # (B, A, S, D), as key and value
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,  # (B, 1, S, S): True where a token may look, or a number to add
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled dot-product attention spelled out (Vaswani et al., 2017, section 3.2.1); the one that returns weights."""
+def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
+    """Scaled dot-product attention spelled out (Vaswani et al., 2017, section 3.2.1); the one that returns weights.
+
+    `query`, `key` and `value` (B, A, S, D); `attention_mask` (B, 1, S, S), True where a token may attend to another,
+    or a number to add to the scores, or None.
+    """
     scores = query @ key.transpose(-1, -2) * scaling  # (B, A, S, S)
     if attention_mask is not None and attention_mask.dtype == torch.bool:
         scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
@@ -207,33 +208,19 @@ class ScratchBertSelfAttention(nn.Module):
         sequences: Sequences | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        heads = (*hidden_states.shape[:-1], -1, self.head_dim)
-        query = self.query(hidden_states).view(heads)  # (B, S, A, D)
-        key = self.key(hidden_states).view(heads)  # (B, S, A, D)
-        value = self.value(hidden_states).view(heads)  # (B, S, A, D)
-        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
-        if sequences is not None and sequences.attention is not None:
-            context = sequences.attention(query[0], key[0], value[0], sequences, self.scaling, dropout)  # (T, A, D)
-            return context.flatten(1)[None], None  # (1, T, A·D)
-        if sequences is not None:
-            query, key, value = (
-                sequences.pad(states) for states in (query, key, value)
-            )  # (1, T, A, D) → (B, S, A, D)
-        attention_interface: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+        query, key, value = (
+            projection(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, A, S, D)
+            for projection in (self.query, self.key, self.value)
+        )
+        attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        context, weights = attention_interface(
-            self,
-            query.transpose(1, 2),  # (B, A, S, D)
-            key.transpose(1, 2),
-            value.transpose(1, 2),
-            attention_mask,
-            scaling=self.scaling,
-            dropout=dropout,
-            **kwargs,
-        )
         if sequences is not None:
-            context = sequences.unpad(context)  # (B, S, A, D) → (1, T, A, D)
+            attention = partial(sequences.attention, sequences=sequences, interface=attention)
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
+        context, weights = attention(
+            self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs
+        )
         return context.flatten(2), weights  # (B, S, A·D), (B, A, S, S) or None
 
 
@@ -263,7 +250,7 @@ class ScratchBertAttention(nn.Module):
 
 
 class ScratchBertIntermediate(nn.Module):
-    """The first half of the feed-forward sub-layer: wider, and bent by the activation."""
+    """The first half of the feed-forward sub-layer: expansion to F and non-linearity."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
@@ -316,8 +303,8 @@ class ScratchBertPooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.dense(hidden_states[:, 0]))  # (B, H)
+    def forward(self, first_states: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.dense(first_states))  # (N, H)
 
 
 # --------------------------------------------------------------------------------------------- pretraining heads
@@ -335,7 +322,7 @@ class ScratchBertTransform(nn.Module):
 
 
 class ScratchBertPredictions(nn.Module):
-    """The MLM head: a transform, then the word embeddings again, as an output projection with its own bias."""
+    """The MLM head: a transform, then the token embeddings again, as an output projection with its own bias."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
@@ -382,6 +369,7 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
+    _input_embed_layer = "word_embeddings"
     _no_split_modules = ["ScratchBertEmbeddings", "ScratchBertLayer"]
     _can_record_outputs = {"hidden_states": ScratchBertLayer, "attentions": ScratchBertSelfAttention}
     # A task model leaves the pretraining heads behind: no need to report them. Missing weights are still reported.
@@ -404,67 +392,65 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         std = self.config.initializer_range
         if isinstance(module, (nn.Linear, nn.Embedding)):
             init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-        if isinstance(module, nn.Linear) and module.bias is not None:
-            init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding) and module.padding_idx is not None:
-            # A slice does not carry the mark that transformers puts on loaded weights, so it is checked here.
-            if not getattr(module.weight, "_is_hf_initialized", False):
-                init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
-            init.zeros_(module.bias)
-        elif isinstance(module, ScratchBertPredictions):
-            init.zeros_(module.bias)
         elif isinstance(module, ScratchBertEmbeddings):
             init.copy_(module.position_ids, torch.arange(module.position_ids.shape[-1])[None])
         elif isinstance(module, ScratchBertSinusoidalPositions):
             init.copy_(module.weight, module.table())
+        if getattr(module, "bias", None) is not None:
+            init.zeros_(module.bias)
+        # A slice does not carry the mark that transformers puts on loaded weights, so it is checked here.
+        loaded = getattr(getattr(module, "weight", None), "_is_hf_initialized", False)
+        if getattr(module, "padding_idx", None) is not None and not loaded:
+            init.zeros_(module.weight[module.padding_idx])
 
 
 def is_padding_mask(attention_mask: object) -> bool:
-    """Whether it is (B, S), and not one that says which tokens may look at which, (B, 1, S, S) or flex attention's."""
+    """Whether it is (B, S), and not one of which tokens attend to which: (B, 1, S, S), or flex attention's."""
     return torch.is_tensor(attention_mask) and attention_mask.dim() == 2
 
 
 def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[int, int]) -> None:
-    """Raise `ValueError` or `IndexError` for numbers that do not tell the sequences of packed rows apart."""
+    """Raise `ValueError` or `IndexError` for numbers that do not tell packed sequences apart."""
     check_shape("seq_idx", seq_idx, shape)
-    check_range("seq_idx", seq_idx, shape[1], "length of a row")
+    check_range("seq_idx", seq_idx, shape[1], "length of a batch entry")
     if not is_padding_mask(attention_mask):
         raise ValueError(
-            "seq_idx needs an attention_mask of shape (B, S), or none: it says itself who may look where."
+            "seq_idx needs an attention_mask of shape (B, S), or none: any other decides itself who attends to whom."
         )
     if seq_idx.device.type == "cpu" and not torch.compiler.is_compiling():
-        numbers = seq_idx.masked_fill(attention_mask == 0, 0).cummax(1).values
-        if (numbers > seq_idx).logical_and(attention_mask != 0).any():
-            raise ValueError("seq_idx must not fall within a row: number its sequences 0, 1, 2, … from left to right.")
+        numbers = seq_idx.masked_fill(attention_mask == 0, 0)
+        if ((numbers.cummax(1).values > seq_idx) & (attention_mask != 0)).any():
+            raise ValueError("seq_idx must not decrease: number the sequences 0, 1, 2, … from left to right.")
 
 
 def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
-    """Where the sequences of packed rows begin, (B, S) bool, from their mask and numbers, (B, S) each."""
-    numbers = seq_idx.masked_fill(attention_mask == 0, -1)
-    return (numbers != F.pad(numbers[:, :-1], (1, 0), value=-1)) & (numbers >= 0)
+    """Where packed sequences begin, (N,) indices of the flattened batch, from their mask and numbers (B, S)."""
+    highest = seq_idx.masked_fill(attention_mask == 0, -1).cummax(1).values  # (B, S), so far
+    return (highest > F.pad(highest[:, :-1], (1, 0), value=-1)).flatten().nonzero()[:, 0]
 
 
 class ScratchBertModel(ScratchBertPreTrainedModel):
     """The encoder, with or without the pooler.
 
     Inputs, here and in every head: `input_ids` (B, S) or `inputs_embeds` (B, S, H); `attention_mask` (B, S), 0 at
-    padding, or (B, 1, S, S), True where a token may look, or a number to add to the scores; `token_type_ids` (B, S),
-    the segment; `position_ids` (B, S) or (1, S). For rows that each pack several sequences, `seq_idx` (B, S) numbers
-    these in each row, ascending from 0: tokens see their own sequence only. Give `position_ids` that restart with
-    them, too.
+    padding, or (B, 1, S, S), True where a token may attend to another, or a number to add to the scores;
+    `token_type_ids` (B, S), the segment; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
+    numbers the sequences of each batch entry, ascending from 0: tokens attend to their own sequence only. Give
+    `position_ids` that restart with each sequence, too.
 
-    Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed rows, in their order; with
-    `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager attention
-    only) each layer's weights (B, A, S, S). What stands at padding is undefined, but finite.
+    Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed sequences, in their order;
+    with `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager
+    attention only) each layer's weights (B, A, S, S). Outputs at padded positions are undefined, but finite.
 
-    Padding is not computed (`unpad_inputs`, or the config's field of that name), save by attention that cannot do
-    without it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens. It
-    is computed under torch.compile and torch.export, whose shapes must be static, and, for the pooler, in batches with
-    rows that begin with padding.
+    The batch is computed without padding (`unpad_inputs`, or the config's field of that name), except by attention
+    that needs it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens
+    (256 with gradients and without dropout). It is computed with padding if hidden states or attentions are to be
+    returned; under torch.compile and torch.export, whose shapes must be static; with an `attention_mask` of four
+    dimensions; and, for the pooler, if a batch entry begins with padding.
 
-    Raises `ValueError` for rows longer than `max_position_embeddings` and for shapes that do not fit, and, on the
+    Raises `ValueError` for sequences longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
     """
 
@@ -475,13 +461,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         self.pooler = ScratchBertPooler(config) if add_pooling_layer else None
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embeddings.word_embeddings
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embeddings.word_embeddings = value
-
-    @can_return_tuple
+    @capture_outputs
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -494,56 +474,60 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         **kwargs,
     ) -> BaseModelOutputWithPooling:
         inputs = self.embeddings.complete(input_ids, token_type_ids, position_ids, inputs_embeds)
-        shape = tuple(inputs[1].shape)  # (B, S)
+        shape, first = tuple(inputs[1].shape), None  # (B, S)
         if torch.is_tensor(attention_mask) and attention_mask.dim() != 4:
             check_shape("attention_mask", attention_mask, shape)
         if seq_idx is not None:
-            if attention_mask is None:
-                attention_mask = torch.ones_like(seq_idx)
+            attention_mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
             check_packing(seq_idx, attention_mask, shape)
+            if self.pooler is not None:  # before the encoder: on a GPU, counting waits for the work queued so far
+                first = first_tokens(attention_mask, seq_idx)  # (N,)
 
-        sequences = None
-        if self.config.unpad_inputs if unpad_inputs is None else unpad_inputs:
-            sequences = self.find_sequences(inputs[1], attention_mask, seq_idx)
+        sequences = self.find_sequences(inputs[1], attention_mask, seq_idx, unpad_inputs, **kwargs)
         if sequences is not None:
             inputs = [None if tensor is None else sequences.unpad(tensor) for tensor in inputs]
-        embeddings = self.embeddings(*inputs)  # (B, S, H), or (1, T, H)
-        options, mask = {"sequences": sequences, "return_dict": True, **kwargs}, None
-        if sequences is None:
-            mask = self.make_mask(embeddings, attention_mask, seq_idx)
-        elif is_flash_attention_requested(self.config):
-            options |= sequences.flash_attention_kwargs(embeddings.device) | {"sequences": None}
-        elif sequences.attention is None:
-            mask = self.make_mask(embeddings.new_empty((*shape, 0)), attention_mask, seq_idx)
-        outputs = self.encode(embeddings, mask, **options)
-
-        last, hidden_states, pooled = outputs.last_hidden_state, outputs.hidden_states, None
-        if self.pooler is not None and seq_idx is not None:
-            if sequences is None:
-                first = last[first_tokens(attention_mask, seq_idx)]
-            else:
-                first = last[0, sequences.bounds(last.device)[:-1]]
-            pooled = self.pooler(first[:, None])  # (N, H)
+        states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
+        if sequences is None or sequences.attention is padded_attention:
+            mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx)
+        states = self.encoder(states, mask, sequences=sequences, **kwargs)
         if sequences is not None:
-            last = sequences.pad(last)  # (1, T, H) → (B, S, H)
-            if hidden_states is not None:  # None stands for those that were not asked for
-                hidden_states = tuple(states if states is None else sequences.pad(states) for states in hidden_states)
-        if self.pooler is not None and seq_idx is None:
-            pooled = self.pooler(last)  # (B, H)
-        return BaseModelOutputWithPooling(
-            last_hidden_state=last, pooler_output=pooled, hidden_states=hidden_states, attentions=outputs.attentions
-        )
+            states = sequences.pad(states)  # (1, T, H) → (B, S, H)
+        pooled = None
+        if self.pooler is not None:
+            pooled = self.pooler(states[:, 0] if first is None else states.flatten(0, 1)[first])  # (N, H)
+        return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
 
-    @capture_outputs
-    def encode(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> BaseModelOutput:
-        return BaseModelOutput(last_hidden_state=self.encoder(embeddings, attention_mask, **kwargs))
+    def find_sequences(
+        self, token_type_ids: torch.Tensor, attention_mask, seq_idx, unpad_inputs: bool | None, **kwargs
+    ) -> Sequences | None:
+        """The batch without padding, or None if padding is computed as well."""
+        shape, device = tuple(token_type_ids.shape), token_type_ids.device
+        if not (self.config.unpad_inputs if unpad_inputs is None else unpad_inputs):
+            return None
+        if torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta":  # static shapes
+            return None
+        # What is captured from the layers is returned in padded shapes.
+        captured = ("output_hidden_states", "output_attentions")
+        if any(kwargs.get(option, getattr(self.config, option, False)) for option in captured):
+            return None
+        if attention_mask is None:
+            sequences = Sequences(shape, [shape[1]] * shape[0])
+        elif is_padding_mask(attention_mask):
+            sequences = Sequences.from_mask(attention_mask, seq_idx)
+        else:
+            return None
+        # The pooler reads the first token, and BERT's does even where that is padding.
+        if not sequences.lengths or (sequences.padded_left and self.pooler is not None and seq_idx is None):
+            return None
+        sequences.attention = find_attention(self.config, self.training, device, self.dtype, max(sequences.lengths))
+        return sequences
 
     def make_mask(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None):
-        """What the attention implementation takes, or None if all tokens may look everywhere."""
+        """What the attention implementation takes, or None if all tokens attend to all."""
         implementation = self.config._attn_implementation
         if seq_idx is not None and implementation not in ("eager", "sdpa", "flex_attention"):
             raise ValueError(
-                f"With {implementation}, packed rows (seq_idx) cannot be told apart where padding is computed, as with "
+                f"{implementation} cannot keep packed sequences (seq_idx) apart where padding is computed, as with "
                 "unpad_inputs=False or torch.compile. Take the attention implementation sdpa."
             )
         return create_bidirectional_mask(
@@ -553,38 +537,12 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             and_mask_function=None if seq_idx is None else packed_sequence_mask_function(seq_idx),
         )
 
-    def find_sequences(
-        self, position_ids: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None
-    ) -> Sequences | None:
-        """Where the real tokens are; None if the batch is to be computed as it is."""
-        shape, device = tuple(position_ids.shape), position_ids.device
-        static = torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
-        if static or not (attention_mask is None or is_padding_mask(attention_mask)):
-            return None
-        if attention_mask is None:
-            sequences = Sequences(shape, [shape[1]] * shape[0])
-        else:
-            sequences = Sequences.find(attention_mask, seq_idx)
-        autocast = torch.is_autocast_enabled(device.type)
-        sequences.attention = find_attention(
-            self.config._attn_implementation,
-            device,
-            dtype=torch.get_autocast_dtype(device.type) if autocast else self.embeddings.word_embeddings.weight.dtype,
-            head_dim=self.config.head_dim or self.config.hidden_size // self.config.num_attention_heads,
-            dropout=self.config.attention_probs_dropout_prob if self.training else 0.0,
-            longest=max(sequences.lengths, default=0),
-        )
-        plain = sequences.attention is None and sequences.positions is None and seq_idx is None
-        # The pooler reads the first token, and BERT's does even where that is padding.
-        pools_padding = sequences.padded_left and self.pooler is not None and seq_idx is None
-        return None if plain or pools_padding or not sequences.lengths else sequences
-
 
 @dataclass
 class ScratchBertForPreTrainingOutput(ModelOutput):
     """`prediction_logits` (B, S, V), or (M, V) in training with labels (`config.sparse_prediction`): the labelled
-    positions alone, in their order; `seq_relationship_logits` (B, 2), or (N, 2) of packed rows; `loss` = `mlm_loss` +
-    `nsp_loss`."""
+    positions alone, in their order; `seq_relationship_logits` (B, 2), or (N, 2) of packed sequences; `loss` =
+    `mlm_loss` + `nsp_loss`."""
 
     loss: torch.Tensor | None = None
     prediction_logits: torch.Tensor | None = None
@@ -607,29 +565,29 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
         if config.tie_word_embeddings:
-            # Not saved twice anyway; said here, so that Trainer does not miss them in a checkpoint it resumes from.
+            # Not saved twice anyway; listed here, so that Trainer does not miss them in a checkpoint it resumes from.
             self._keys_to_ignore_on_save = list(self._tied_weights_keys)
 
-    def find_labelled(self, labels: torch.Tensor | None) -> torch.Tensor | None:
-        """Where to predict in training: (M,) positions in the flattened batch. None: everywhere.
+    def masked_positions(self, labels: torch.Tensor | None) -> torch.Tensor | None:
+        """Where to predict in training: (M,) indices of the flattened batch. None: everywhere.
 
-        To be called before the encoder: on a GPU, counting means to wait for what was asked of it before.
+        To be called before the encoder: on a GPU, counting waits for all work queued before.
         """
         if labels is None or not self.training or not self.config.sparse_prediction:
             return None
         return labels.flatten().ne(-100).nonzero()[:, 0]
 
-    def predict_words(
+    def mlm_logits_and_loss(
         self,
         hidden_states: torch.Tensor,  # (B, S, H)
         labels: torch.Tensor | None,  # (B, S)
-        labelled: torch.Tensor | None,  # (M,)
+        positions: torch.Tensor | None,  # (M,)
         num_items_in_batch: torch.Tensor | int | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits (B, S, V) or, at the labelled positions alone, (M, V); and the loss."""
-        if labelled is not None:
+        """Logits (B, S, V) or, at the masked positions alone, (M, V); and the loss."""
+        if positions is not None:
             check_shape("labels", labels, tuple(hidden_states.shape[:2]))
-            hidden_states, labels = hidden_states.flatten(0, 1)[labelled], labels.flatten()[labelled]  # (M, H), (M,)
+            hidden_states, labels = hidden_states.flatten(0, 1)[positions], labels.flatten()[positions]  # (M, H), (M,)
         logits = self.cls.predictions(hidden_states)
         return logits, None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
 
@@ -639,16 +597,16 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         tied, bias = self.config.tie_word_embeddings, new_embeddings.bias
         self.cls.predictions.decoder = new_embeddings
-        # Untied, checkpoints still hold both, and a tensor that stands under two names is saved under one.
+        # Untied, checkpoints still hold both, and a tensor with two names is saved under one.
         self.cls.predictions.bias = bias if tied else nn.Parameter(bias.detach().clone())
 
 
 class ScratchBertForPreTraining(ScratchBertWithMLMHead):
-    """Both of BERT's objectives (paper, section 3.1): masked words and next sentence.
+    """Both of BERT's objectives (paper, section 3.1): masked language modelling and next-sentence prediction.
 
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
-    from elsewhere; for packed rows (B, K), -100 only where a row has fewer than K sequences. Either may be given alone;
-    `loss` is the sum of the losses that have labels.
+    from elsewhere; for packed sequences (B, K), -100 only where a batch entry has fewer than K. Either may be given
+    alone; `loss` is the sum of the losses that have labels.
     """
 
     def __init__(self, config: ScratchBertConfig):
@@ -673,22 +631,22 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         seq_idx: torch.Tensor | None = None,
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
-        labelled = self.find_labelled(labels)
+        positions = self.masked_positions(labels)
         if next_sentence_label is not None and next_sentence_label.dim() == 2:
             next_sentence_label = next_sentence_label[next_sentence_label != -100]  # (B, K) → (N,)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
-        prediction_logits, mlm_loss = self.predict_words(
-            outputs.last_hidden_state, labels, labelled, num_items_in_batch
+        prediction_logits, mlm_loss = self.mlm_logits_and_loss(
+            outputs.last_hidden_state, labels, positions, num_items_in_batch
         )
-        seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)  # (B, 2) or (N, 2)
+        seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)  # (N, 2)
 
         nsp_loss, loss = None, mlm_loss
         if next_sentence_label is not None:
             nsp_loss = cross_entropy(seq_relationship_logits, next_sentence_label, name="next_sentence_label")
             if labels is not None and num_items_in_batch is not None:
-                # Trainer tells how many masked tokens a step has, not how many rows: this micro-batch's share of the
-                # tokens stands in for its share of the rows.
+                # Trainer passes the count of masked tokens in a step, not that of sequences: the micro-batch's share
+                # of the tokens stands in for its share of the sequences.
                 share = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
                 nsp_loss = nsp_loss * share.nan_to_num(nan=1.0)  # 0 / 0: nothing was masked
             loss = nsp_loss if loss is None else loss + nsp_loss
@@ -703,28 +661,49 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         )
 
 
-class ScratchBertForOneTask(ScratchBertPreTrainedModel):
-    """The forward of the models with one kind of `labels`: `encode`, then `predict` from `compute_logits` and
-    `compute_loss`."""
+class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
+    """Masked language modelling alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V), or (M, V)
+    in training with labels (`config.sparse_prediction`): the labelled positions alone, in their order."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__(config)
+        self.bert = ScratchBertModel(config, add_pooling_layer=False)
+        self.cls = nn.ModuleDict({"predictions": ScratchBertPredictions(config)})
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        seq_idx: torch.Tensor | None = None,
+        **kwargs,
+    ) -> MaskedLMOutput:
+        positions = self.masked_positions(labels)
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
+        outputs = self.bert(*inputs, return_dict=True, **kwargs)
+        logits, loss = self.mlm_logits_and_loss(outputs.last_hidden_state, labels, positions, num_items_in_batch)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
+
+
+# ---------------------------------------------------------------------------------------------------- task models
+
+
+class ScratchBertTaskModel(ScratchBertPreTrainedModel):
+    """What the models with one kind of `labels` share: a forward that calls `encode`, `compute_logits` and
+    `compute_loss`, and returns their `output_type`."""
 
     output_type: type[ModelOutput]
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
         return self.bert(*inputs, return_dict=True, **kwargs)
-
-    def find_labelled(self, labels: torch.Tensor | None) -> torch.Tensor | None:
-        return None  # everywhere
-
-    def predict(
-        self,
-        outputs: BaseModelOutputWithPooling,
-        labels: torch.Tensor | None,
-        labelled: torch.Tensor | None,
-        num_items_in_batch: torch.Tensor | int | None,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits, and the loss if there are labels."""
-        logits = self.compute_logits(outputs)
-        return logits, None if labels is None else self.compute_loss(logits, labels, num_items_in_batch)
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
         raise NotImplementedError
@@ -745,33 +724,20 @@ class ScratchBertForOneTask(ScratchBertPreTrainedModel):
         seq_idx: torch.Tensor | None = None,
         **kwargs,
     ) -> ModelOutput:
-        labelled = self.find_labelled(labels)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.encode(*inputs, **kwargs)
-        logits, loss = self.predict(outputs, labels, labelled, num_items_in_batch)
+        logits = self.compute_logits(outputs)
         return self.output_type(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+            loss=None if labels is None else self.compute_loss(logits, labels, num_items_in_batch),
+            logits=logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 
-class ScratchBertForMaskedLM(ScratchBertWithMLMHead, ScratchBertForOneTask):
-    """Masked words alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V), or (M, V) in training
-    with labels (`config.sparse_prediction`): the labelled positions alone, in their order."""
-
-    output_type = MaskedLMOutput
-
-    def __init__(self, config: ScratchBertConfig):
-        super().__init__(config)
-        self.bert = ScratchBertModel(config, add_pooling_layer=False)
-        self.cls = nn.ModuleDict({"predictions": ScratchBertPredictions(config)})
-        self.post_init()
-
-    def predict(self, outputs, labels, labelled, num_items_in_batch) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self.predict_words(outputs.last_hidden_state, labels, labelled, num_items_in_batch)
-
-
-class ScratchBertForNextSentencePrediction(ScratchBertForOneTask):
-    """Next sentence alone. `labels` (B,), 0 = segment B follows A, 1 = it comes from elsewhere; `logits` (B, 2)."""
+class ScratchBertForNextSentencePrediction(ScratchBertTaskModel):
+    """Next-sentence prediction alone. `labels` (B,), 0 = segment B follows A, 1 = it comes from elsewhere; `logits`
+    (B, 2)."""
 
     output_type = NextSentencePredictorOutput
 
@@ -789,8 +755,8 @@ def classifier_dropout(config: ScratchBertConfig) -> Dropout:
     return Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
 
 
-class ScratchBertForSequenceClassification(ScratchBertForOneTask):
-    """One decision per row from the pooled [CLS] (paper, section 4.1); `logits` (B, L).
+class ScratchBertForSequenceClassification(ScratchBertTaskModel):
+    """One decision per sequence from the pooled [CLS] (paper, section 4.1); `logits` (B, L).
 
     `config.problem_type` chooses the loss: `regression` (mean squared error, float `labels` (B,) or (B, L)),
     `single_label_classification` (cross entropy, integer `labels` (B,)) or `multi_label_classification` (binary cross
@@ -810,13 +776,13 @@ class ScratchBertForSequenceClassification(ScratchBertForOneTask):
         return self.classifier(self.dropout(outputs.pooler_output))  # (B, L)
 
     def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
-        rows, classes = logits.shape
-        allowed = [(rows,)] if classes == 1 or not labels.is_floating_point() else []
-        check_shape("labels", labels, *allowed, (rows, classes))
+        batch_size, classes = logits.shape
+        allowed = [(batch_size,)] if classes == 1 or not labels.is_floating_point() else []
+        check_shape("labels", labels, *allowed, (batch_size, classes))
         return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
 
 
-class ScratchBertForTokenClassification(ScratchBertForOneTask):
+class ScratchBertForTokenClassification(ScratchBertTaskModel):
     """One decision per token (paper, section 5.3). `labels` (B, S), -100 where there is none; `logits` (B, S, L)."""
 
     output_type = TokenClassifierOutput
@@ -833,7 +799,7 @@ class ScratchBertForTokenClassification(ScratchBertForOneTask):
         return self.classifier(self.dropout(outputs.last_hidden_state))  # (B, S, L)
 
 
-class ScratchBertForMultipleChoice(ScratchBertForOneTask):
+class ScratchBertForMultipleChoice(ScratchBertTaskModel):
     """One of C choices (paper, section 4.4). All inputs have one more dimension: (B, C, S); `labels` and `logits`
     are (B,) and (B, C)."""
 
@@ -850,10 +816,10 @@ class ScratchBertForMultipleChoice(ScratchBertForOneTask):
         ids, *_, embeddings, _ = inputs
         if (ids is None or ids.dim() != 3) and (embeddings is None or embeddings.dim() != 4):
             raise ValueError("The model takes input_ids of shape (B, C, S) or inputs_embeds of shape (B, C, S, H).")
-        rows, choices = (ids if ids is not None else embeddings).shape[:2]
+        shape = (ids if ids is not None else embeddings).shape[:2]  # (B, C)
         flat = (None if tensor is None else tensor.flatten(0, 1) for tensor in inputs)
         outputs = self.bert(*flat, return_dict=True, **kwargs)
-        outputs.pooler_output = outputs.pooler_output.unflatten(0, (rows, choices))  # (B·C, H) → (B, C, H)
+        outputs.pooler_output = outputs.pooler_output.unflatten(0, shape)  # (B·C, H) → (B, C, H)
         return outputs
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
@@ -861,7 +827,7 @@ class ScratchBertForMultipleChoice(ScratchBertForOneTask):
 
 
 class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
-    """An answer as a span of the row (paper, section 4.2); `start_logits` and `end_logits` (B, S).
+    """An answer as a span of the sequence (paper, section 4.2); `start_logits` and `end_logits` (B, S).
 
     `start_positions` and `end_positions` (B,) are token indices; one at or beyond S (an answer that was cut off) does
     not count. The loss is the mean of the two cross entropies. Without it, logits at padding are the lowest number.
@@ -886,7 +852,7 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         **kwargs,
     ) -> QuestionAnsweringModelOutput:
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        # BERT's loss is over all positions of a row, padding among them: there it has to be computed.
+        # BERT's loss is over all positions, padding among them: there it has to be computed.
         with_loss = start_positions is not None and end_positions is not None
         if with_loss:
             kwargs["unpad_inputs"] = False
@@ -897,9 +863,8 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         start_logits, end_logits = (side.contiguous() for side in logits.unbind(-1))  # (B, S) each
         loss = None
         if with_loss:
-            length = logits.shape[1]
             start_positions, end_positions = (
-                positions.clamp(min=0).masked_fill(positions >= length, -100)
+                positions.clamp(min=0).masked_fill(positions >= logits.shape[1], -100)
                 for positions in (start_positions, end_positions)
             )
             loss = cross_entropy(start_logits, start_positions, name="start_positions")

@@ -1,10 +1,9 @@
-"""The operations that let the model compute only what counts: no padding, no copy that a large tensor can do without.
+"""The operations that make a step fast: unpadding, and quicker forms of dropout, attention and cross entropy.
 
 They give what plain PyTorch gives, in the precision of the step: under bf16 autocast, attention on the CPU stays in
 bf16, where PyTorch's converts to fp32. On the CPU, PyTorch spends most of a BERT step's time outside of matrix
 products: it draws dropout masks one number at a time, and writes tensors larger than the caches many times over.
-Dimensions are those of the model's file, and:
-    T  real tokens in the batch     N  sequences in the batch     n  tokens of one sequence
+Dimensions are those of the model's file, and n, the tokens of one sequence.
 """
 
 from collections.abc import Callable
@@ -22,67 +21,64 @@ except ImportError:  # checkpoints are opened with older versions of PyTorch, to
     varlen_attn = None
 
 
+# ------------------------------------------------------------------------------------------------------ unpadding
+
+
 @dataclass
 class Sequences:
-    """Where the real tokens of a batch are, and which of them make up a sequence, so that nothing else is computed.
+    """The non-padding tokens of a batch, and the N sequences that they form.
 
-    `shape` is (B, S), `lengths` are the tokens of each of the N sequences in the order of the rows, and `positions`
-    (T,) where the tokens stand in the flattened batch; None if all are real. `padded_left` says whether there is a row
-    that begins with padding. `attention` takes the sequences as they are; None if none does, so that query, key and
-    value must be padded for it.
+    `shape` is (B, S); `lengths` are those of the sequences, in order; `indices` (T,) are the places of the tokens in
+    the flattened batch, None if there is no padding; `padded_left` says whether any batch entry begins with padding;
+    `attention` is the one to use, of those below. The mask [[1, 1, 0], [0, 1, 1]] gives the shape (2, 3), the lengths
+    [2, 2] and the indices [0, 1, 4, 5], and is padded on the left.
     """
 
     shape: tuple[int, int]
     lengths: list[int]
-    positions: torch.Tensor | None = None
+    indices: torch.Tensor | None = None
     padded_left: bool = False
     attention: Callable | None = None
-    _bounds: torch.Tensor | None = None
+    _cu_seqlens: torch.Tensor | None = None
 
     @classmethod
-    def find(cls, attention_mask: torch.Tensor, seq_idx: torch.Tensor | None = None) -> "Sequences":
-        """From a mask (B, S), not 0 at real tokens, and numbers (B, S) of the sequences within each row, ascending.
+    def from_mask(cls, attention_mask: torch.Tensor, seq_idx: torch.Tensor | None = None) -> "Sequences":
+        """From a mask (B, S), 0 at padding, and the numbers (B, S) of packed sequences in each batch entry, if any.
 
-        Without numbers, a row is a sequence. The host waits for the device once, for the counts.
+        The host waits for the device once, for the counts.
         """
-        real = attention_mask.bool()
+        mask = attention_mask.bool()
         if seq_idx is None:
-            counts = real.sum(1)  # (B,)
+            counts = mask.sum(1)  # (B,)
         else:
-            counts = torch.zeros(real.shape, dtype=torch.long, device=real.device)
-            counts.scatter_add_(1, seq_idx.long(), real.long())
-        padded_left = (real.any(1) & ~real[:, 0]).any()
+            counts = torch.zeros(mask.shape, dtype=torch.long, device=mask.device)
+            counts.scatter_add_(1, seq_idx.long(), mask.long())  # (B, S)
+        padded_left = (mask.any(1) & ~mask[:, 0]).any()
         *counts, padded_left = torch.cat([counts.flatten(), padded_left[None]]).tolist()
-        lengths = [length for length in counts if length > 0]
-        tokens = sum(lengths)
-        positions = None
-        if tokens < real.numel():
-            positions = torch.nonzero_static(real.flatten(), size=tokens)[:, 0]  # (T,)
-        return cls(tuple(real.shape), lengths, positions, bool(padded_left))
+        lengths = [count for count in counts if count > 0]
+        indices = None
+        if sum(lengths) < mask.numel():
+            indices = torch.nonzero_static(mask.flatten(), size=sum(lengths))[:, 0]  # (T,)
+        return cls(tuple(mask.shape), lengths, indices, bool(padded_left))
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
-        """(B, S, …) → (1, T, …): one row, so that what takes rows takes it as well."""
+        """(B, S, …) → (1, T, …): as a batch of one entry."""
         flat = padded.flatten(0, 1)
-        return (flat if self.positions is None else flat.index_select(0, self.positions.to(flat.device)))[None]
+        return (flat if self.indices is None else flat.index_select(0, self.indices.to(flat.device)))[None]
 
     def pad(self, unpadded: torch.Tensor) -> torch.Tensor:
         """(1, T, …) → (B, S, …), 0 at padding."""
         flat = unpadded[0]
-        if self.positions is not None:
+        if self.indices is not None:
             padded = flat.new_zeros((self.shape[0] * self.shape[1], *flat.shape[1:]))
-            flat = padded.index_copy(0, self.positions.to(flat.device), flat)
+            flat = padded.index_copy(0, self.indices.to(flat.device), flat)
         return flat.unflatten(0, self.shape)
 
-    def bounds(self, device: torch.device) -> torch.Tensor:
+    def cu_seqlens(self, device: torch.device) -> torch.Tensor:
         """Where each sequence begins among the T tokens, and where the last ends: (N + 1,) int32."""
-        if self._bounds is None or self._bounds.device != device:  # kept, as each layer asks for it
-            self._bounds = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=device)
-        return self._bounds
-
-    def flash_attention_kwargs(self, device: torch.device) -> dict:
-        """What transformers' flash attention takes for a row of many sequences."""
-        bounds, longest = self.bounds(device), max(self.lengths)
-        return {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "max_length_q": longest, "max_length_k": longest}
+        if self._cu_seqlens is None or self._cu_seqlens.device != device:  # kept, as each layer asks for it
+            self._cu_seqlens = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=device)
+        return self._cu_seqlens
 
 
 # ------------------------------------------------------------------------------------------------------- dropout
@@ -114,18 +110,18 @@ class Dropout(torch.nn.Dropout):
 # ------------------------------------------------------------------------------------- attention within sequences
 
 
-class SequenceAttention(torch.autograd.Function):
-    """Attention of each sequence to itself, on the CPU, one sequence after the other: its weights stay in the cache."""
+class SequentialAttention(torch.autograd.Function):
+    """Attention within each sequence, on the CPU, one sequence after the other: its weights stay in the cache."""
 
     @staticmethod
-    def forward(ctx, query, key, value, lengths: list[int], scaling: float, dropout: float):  # (T, A, D) each
+    def forward(ctx, query, key, value, lengths: list[int], scaling: float, dropout: float):  # (A, T, D) each
         context, saved = torch.empty_like(query), []
-        parts = (states.split(lengths) for states in (query, key, value, context))
-        for *inputs, output in zip(*parts, strict=True):
-            q, k, v = (part.transpose(0, 1).contiguous() for part in inputs)  # (A, n, D)
+        splits = (states.split(lengths, 1) for states in (query, key, value, context))
+        for *parts, output in zip(*splits, strict=True):
+            q, k, v = (part.contiguous() for part in parts)  # (A, n, D)
             weights = torch.bmm(q, k.transpose(1, 2)).mul_(scaling).softmax(-1)  # (A, n, n)
             kept = random_ones(weights, dropout) if dropout > 0 else None
-            output.copy_(torch.bmm(weights if kept is None else weights * kept, v).transpose(0, 1))  # (n, A, D)
+            output.copy_(torch.bmm(weights if kept is None else weights * kept, v))  # (A, n, D)
             if any(ctx.needs_input_grad):
                 saved += [weights, kept]
         ctx.lengths, ctx.scaling, ctx.dropout = lengths, scaling, dropout
@@ -135,82 +131,88 @@ class SequenceAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_context):
-        query, key, value, *weights_and_kept = ctx.saved_tensors
-        inputs = (query, key, value)
-        grads = [torch.empty_like(states) for states in inputs]
-        parts = (states.split(ctx.lengths) for states in (*inputs, grad_context, *grads))
-        for *states, grad_q, grad_k, grad_v, weights, kept in zip(
-            *parts, weights_and_kept[::2], weights_and_kept[1::2], strict=True
-        ):
-            q, k, v, grad = (part.transpose(0, 1).contiguous() for part in states)  # (A, n, D)
+        saved = ctx.saved_tensors  # read once: gradient checkpointing does not allow more
+        grads = [torch.empty_like(states) for states in saved[:3]]
+        splits = (states.split(ctx.lengths, 1) for states in (*saved[:3], grad_context, *grads))
+        for *parts, grad_q, grad_k, grad_v, weights, kept in zip(*splits, saved[3::2], saved[4::2], strict=True):
+            q, k, v, grad = (part.contiguous() for part in parts)  # (A, n, D)
             used = weights
             if kept is not None:
                 grad, used = grad * (1 / (1 - ctx.dropout)), weights * kept
-            grad_v.copy_(torch.bmm(used.transpose(1, 2), grad).transpose(0, 1))
+            grad_v.copy_(torch.bmm(used.transpose(1, 2), grad))
             grad_weights = torch.bmm(grad, v.transpose(1, 2))  # (A, n, n)
             if kept is not None:
                 grad_weights.mul_(kept)
             grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(ctx.scaling)
-            grad_q.copy_(torch.bmm(grad_scores, k).transpose(0, 1))
-            grad_k.copy_(torch.bmm(grad_scores.transpose(1, 2), q).transpose(0, 1))
+            grad_q.copy_(torch.bmm(grad_scores, k))
+            grad_k.copy_(torch.bmm(grad_scores.transpose(1, 2), q))
         return *grads, None, None, None
 
 
-def attend_on_cpu(
-    query: torch.Tensor,  # (T, A, D), as key and value
-    key: torch.Tensor,
-    value: torch.Tensor,
-    sequences: Sequences,
-    scaling: float,
-    dropout: float,
-) -> torch.Tensor:
-    return SequenceAttention.apply(query, key, value, sequences.lengths, scaling, dropout)  # (T, A, D)
+# Attention over unpadded states, with the signature of transformers' attention functions: states (1, A, T, D) go in,
+# the context (1, T, A, D) comes out. `interface` is the function that transformers would call.
 
 
-def attend_on_gpu(
-    query: torch.Tensor,  # (T, A, D), as key and value
-    key: torch.Tensor,
-    value: torch.Tensor,
-    sequences: Sequences,
-    scaling: float,
-    dropout: float,
-) -> torch.Tensor:
-    bounds = sequences.flash_attention_kwargs(query.device).values()
-    return varlen_attn(query, key, value, *bounds, scale=scaling)  # (T, A, D)
+def sequential_attention(module, query, key, value, attention_mask, scaling, dropout, sequences, **kwargs):
+    context = SequentialAttention.apply(query[0], key[0], value[0], sequences.lengths, scaling, dropout)  # (A, T, D)
+    return context.transpose(0, 1)[None], None
 
 
-def find_attention(
-    implementation: str, device: torch.device, dtype: torch.dtype, head_dim: int, dropout: float, longest: int
-) -> Callable | None:
-    """The attention that takes sequences without padding where transformers' `implementation` would run.
+def varlen_attention(module, query, key, value, attention_mask, scaling, dropout, sequences, **kwargs):
+    states = (states[0].transpose(0, 1) for states in (query, key, value))  # (T, A, D) each
+    cu_seqlens, max_seqlen = sequences.cu_seqlens(query.device), max(sequences.lengths)
+    return varlen_attn(*states, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, scale=scaling)[None], None
 
-    None if there is none: eager attention returns weights (B, A, S, S); on a GPU, PyTorch's takes no dropout and no
-    fp32; on a CPU, the weights of long sequences take much memory, which sdpa can do without.
+
+def flash_attention(module, query, key, value, attention_mask, sequences, interface, **kwargs):
+    cu_seqlens, max_seqlen = sequences.cu_seqlens(query.device), max(sequences.lengths)
+    lengths = {"cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens}
+    lengths |= {"max_length_q": max_seqlen, "max_length_k": max_seqlen}
+    # A collator may have passed those of sequences that it has packed itself.
+    return interface(module, query, key, value, None, **lengths | kwargs)
+
+
+def padded_attention(module, query, key, value, attention_mask, sequences, interface, **kwargs):
+    """For an interface that needs padding, with the `attention_mask` of the padded batch."""
+    states = (sequences.pad(states.transpose(1, 2)).transpose(1, 2) for states in (query, key, value))  # (B, A, S, D)
+    context, _ = interface(module, *states, attention_mask, **kwargs)  # (B, S, A, D)
+    return sequences.unpad(context), None
+
+
+def find_attention(config, training: bool, device: torch.device, dtype: torch.dtype, max_seqlen: int) -> Callable:
+    """The attention over unpadded states that stands in for the implementation which the model's `config` names.
+
+    Eager attention needs padding; so does sdpa on a GPU with dropout or in fp32, which PyTorch's varlen attention does
+    not take, and on a CPU for long sequences, whose weights take much memory that sdpa can do without.
     """
-    if implementation != "sdpa":
-        return None
-    if device.type == "cpu":
-        keeps_weights_that_sdpa_does_not = torch.is_grad_enabled() and dropout == 0
-        return attend_on_cpu if longest <= (256 if keeps_weights_that_sdpa_does_not else 1024) else None
-    flash = torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
-    fits = dropout == 0 and dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
-    if device.type == "cuda" and flash and fits and varlen_attn is not None and torch.version.hip is None:
-        return attend_on_gpu if torch.cuda.get_device_capability(device) >= (8, 0) else None
-    return None
+    implementation, dropout = config._attn_implementation, config.attention_probs_dropout_prob if training else 0.0
+    if "flash" in implementation:
+        return flash_attention
+    if implementation == "sdpa" and device.type == "cpu":
+        longest = 256 if torch.is_grad_enabled() and dropout == 0 else 1024  # with dropout, sdpa keeps them, too
+        return sequential_attention if max_seqlen <= longest else padded_attention
+    if implementation == "sdpa" and device.type == "cuda" and varlen_attn is not None and torch.version.hip is None:
+        head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else dtype
+        fits = dropout == 0 and dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
+        flash = torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
+        if fits and flash and torch.cuda.get_device_capability(device) >= (8, 0):
+            return varlen_attention
+    return padded_attention
 
 
 # ------------------------------------------------------------------------------------------------- cross entropy
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Sum of the cross entropies of many classes, a few rows at a time, so that no fp32 copy of all logits is made."""
+    """Sum of the cross entropies over many classes, chunk by chunk, so that no fp32 copy of all logits is made."""
 
     @staticmethod
-    def forward(ctx, logits, labels, ignore_index: int, rows: int):  # (N, V), (N,)
-        ctx.counted, ctx.rows = labels.ne(ignore_index), rows
-        classes = labels.where(ctx.counted, 0)[:, None]  # (N, 1)
+    def forward(ctx, logits, labels, ignore_index: int, chunk_size: int):  # (M, V), (M,)
+        ctx.counted, ctx.chunk_size = labels.ne(ignore_index), chunk_size
+        classes = labels.where(ctx.counted, 0)[:, None]  # (M, 1)
         log_likelihoods, normalizers = logits.new_empty((2, len(logits), 1), dtype=torch.float32)
-        for chunk in _chunks(len(logits), rows):
+        for chunk in _chunks(len(logits), chunk_size):
             scores = logits[chunk].float()
             log_likelihoods[chunk] = scores.log_softmax(-1).gather(-1, classes[chunk])
             normalizers[chunk] = scores.gather(-1, classes[chunk]) - log_likelihoods[chunk]  # log Σ exp
@@ -221,8 +223,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_sum):
         logits, classes, normalizers = ctx.saved_tensors
-        grad, scale = torch.empty_like(logits), (grad_sum * ctx.counted)[:, None]  # (N, V), (N, 1)
-        for chunk in _chunks(len(logits), ctx.rows):
+        grad, scale = torch.empty_like(logits), (grad_sum * ctx.counted)[:, None]  # (M, V), (M, 1)
+        for chunk in _chunks(len(logits), ctx.chunk_size):
             probabilities = logits[chunk].float().sub_(normalizers[chunk]).exp_()
             probabilities.scatter_add_(-1, classes[chunk], -torch.ones_like(normalizers[chunk]))
             grad[chunk] = probabilities.mul_(scale[chunk])
@@ -234,7 +236,7 @@ def _chunks(length: int, size: int) -> list[slice]:
 
 
 def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
-    """Cross entropy in fp32 of logits (N, V) and labels (N,), summed over the labels other than `ignore_index`."""
+    """Cross entropy in fp32 of logits (M, V) and labels (M,), summed over the labels other than `ignore_index`."""
     # What fits in a CPU's cache; on a GPU, what keeps it busy.
     elements = 2**19 if logits.device.type == "cpu" else 2**26
     if torch.compiler.is_compiling() or logits.numel() <= elements:

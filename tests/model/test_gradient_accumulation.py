@@ -1,40 +1,44 @@
-"""The stock Trainer gives the same loss and gradient at batch 32 × 1 accumulation step and 8 × 4, for every head."""
+"""A step's loss and gradient do not depend on how its batch is split: into micro-batches or over processes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from helpers import HEADS, SMALL, make_batch, num_labels
-from scratch_bert import ScratchBertConfig
+from helpers import HEADS, NO_DROPOUT, SMALL, make_batch, num_labels
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 
 
-ROWS = 32
-# Trainer tells a model how many masked tokens a step has, but not how many rows: ForPreTraining weighs a micro-batch's
-# NSP loss by its share of the masked tokens. These rows are 3 to 20 tokens long, so that shares differ far more than
+BATCH_SIZE = 32
+# Trainer passes the count of masked tokens in a step, but not that of sequences: ForPreTraining weighs a micro-batch's
+# NSP loss by its share of the masked tokens. These sequences have 3 to 20 tokens, so that shares differ far more than
 # in pretraining; 1e-2 holds from BERT's initial weights (up to 2e-2 was seen with weights ten times as large).
 TOLERANCE = {"AutoModelForPreTraining": 1e-2}
 PROBLEMS = ["regression", "single_label_classification", "multi_label_classification"]
 
 
-def train_one_step(auto_class, rows, accumulation_steps, problem_type, output_dir):
-    """(loss, gradient norm) that the stock Trainer logs for one optimizer step over the same 32 rows."""
+def train_one_step(auto_class, batch_size, accumulation_steps, problem_type, output_dir):
+    """(loss, gradient norm) that the stock Trainer logs for one optimizer step over the same 32 sequences."""
     torch.manual_seed(0)
     model = HEADS[auto_class](
         ScratchBertConfig(
             **SMALL,
+            **NO_DROPOUT,
             num_labels=num_labels(auto_class),
             problem_type=problem_type,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            # Large, so that the rows' losses differ and a wrong mean shows.
+            # Large, so that the losses of sequences differ and a wrong mean shows.
             initializer_range=0.02 if auto_class in TOLERANCE else 0.2,
         )
     )
-    batch = make_batch(auto_class, rows=ROWS)
+    batch = make_batch(auto_class, rows=BATCH_SIZE)
     if problem_type == "regression":
-        batch["labels"] = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
+        batch["labels"] = torch.randn(BATCH_SIZE, 3, generator=torch.Generator().manual_seed(1))
     elif problem_type == "multi_label_classification":
-        batch["labels"] = torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(1)).round()
+        batch["labels"] = torch.rand(BATCH_SIZE, 3, generator=torch.Generator().manual_seed(1)).round()
 
     class GradientNorm(TrainerCallback):
         def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
@@ -45,7 +49,7 @@ def train_one_step(auto_class, rows, accumulation_steps, problem_type, output_di
         model=model,
         args=TrainingArguments(
             output_dir=str(output_dir),
-            per_device_train_batch_size=rows,
+            per_device_train_batch_size=batch_size,
             gradient_accumulation_steps=accumulation_steps,
             max_steps=1,
             logging_steps=1,
@@ -55,7 +59,7 @@ def train_one_step(auto_class, rows, accumulation_steps, problem_type, output_di
             disable_tqdm=True,
             use_cpu=True,
         ),
-        train_dataset=[{name: tensor[i] for name, tensor in batch.items()} for i in range(ROWS)],
+        train_dataset=[{name: tensor[i] for name, tensor in batch.items()} for i in range(BATCH_SIZE)],
         callbacks=[norm],
     )
     trainer.train()
@@ -67,11 +71,49 @@ CASES += [("AutoModelForSequenceClassification", problem_type) for problem_type 
 
 
 @pytest.mark.parametrize(("auto_class", "problem_type"), CASES)
-def test_loss_and_gradient_do_not_depend_on_accumulation(auto_class, problem_type, tmp_path):
-    whole_loss, whole_norm = train_one_step(auto_class, ROWS, 1, problem_type, tmp_path)
-    split_loss, split_norm = train_one_step(auto_class, ROWS // 4, 4, problem_type, tmp_path)
-    print(f"\n{auto_class} {problem_type or ''}: loss {whole_loss:.5f} {split_loss:.5f}, ", end="")
-    print(f"gradient norm {whole_norm:.5f} {split_norm:.5f}")
+def test_gradient_accumulation_gives_the_loss_and_gradient_of_one_batch(auto_class, problem_type, tmp_path):
+    whole_loss, whole_norm = train_one_step(auto_class, BATCH_SIZE, 1, problem_type, tmp_path)
+    split_loss, split_norm = train_one_step(auto_class, BATCH_SIZE // 4, 4, problem_type, tmp_path)
     tolerance = TOLERANCE.get(auto_class, 1e-3)
     assert split_loss == pytest.approx(whole_loss, rel=tolerance)
     assert split_norm == pytest.approx(whole_norm, rel=tolerance)
+
+
+def gradients_of_a_share(rank: int, processes: int, directory: str, port: int = 0) -> None:
+    """What one of several processes does in the test below; `port` is that of the store where they meet."""
+    torch.manual_seed(0)
+    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **NO_DROPOUT)).train()
+    batch = make_batch("AutoModelForMaskedLM", rows=8)
+    masked = (batch["labels"] != -100).sum()
+    share = {name: values.chunk(processes)[rank] for name, values in batch.items()}
+    if processes > 1:
+        store = torch.distributed.TCPStore("127.0.0.1", port)
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes)
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    # Each process has its share of the sum that is divided by all masked tokens, and DDP takes the mean.
+    (processes * model(**share, num_items_in_batch=masked).loss).backward()
+    if rank == 0:
+        gradients = {name: value.grad for name, value in getattr(model, "module", model).named_parameters()}
+        torch.save(gradients, f"{directory}/{processes}.pt")
+    if processes > 1:
+        torch.distributed.barrier()  # a process that leaves while the other is at work may keep it from ending
+        del model
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_distributed_gradients_are_those_of_one_process(tmp_path):
+    gradients_of_a_share(0, 1, str(tmp_path))
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)  # at a free port
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (here, here.parent, here.parents[1])))}
+    workers = []
+    for rank in (0, 1):
+        arguments = f"{rank}, 2, {str(tmp_path)!r}, {store.port}"
+        code = f"import {Path(__file__).stem} as test; test.gradients_of_a_share({arguments})"
+        workers.append(subprocess.Popen([sys.executable, "-c", code], env=environment))
+    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
+    one, two = (torch.load(tmp_path / f"{processes}.pt") for processes in (1, 2))
+    assert one.keys() == two.keys()
+    for name, gradient in one.items():
+        torch.testing.assert_close(two[name], gradient, rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")

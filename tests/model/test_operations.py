@@ -4,15 +4,19 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from scratch_bert import ScratchBertConfig
+from scratch_bert.model import operations_scratch_bert
 from scratch_bert.model.operations_scratch_bert import (
     ChunkedCrossEntropy,
     Sequences,
     apply_dropout,
-    attend_on_cpu,
-    attend_on_gpu,
     cross_entropy_sum,
     find_attention,
+    flash_attention,
+    padded_attention,
     random_ones,
+    sequential_attention,
+    varlen_attention,
 )
 
 
@@ -20,19 +24,24 @@ LENGTHS = [5, 1, 9, 4]
 
 
 def plain_attention(query, key, value, lengths, scaling):
-    """Sequence by sequence, head by head."""
+    """Sequence by sequence, head by head: (A, T, D) each → (T, A, D)."""
     contexts = []
-    for q, k, v in zip(*(states.split(lengths) for states in (query, key, value)), strict=True):
-        weights = (torch.einsum("qad,kad->aqk", q, k) * scaling).softmax(-1)
-        contexts.append(torch.einsum("aqk,kad->qad", weights, v))
+    for q, k, v in zip(*(states.split(lengths, 1) for states in (query, key, value)), strict=True):
+        weights = (torch.einsum("aqd,akd->aqk", q, k) * scaling).softmax(-1)
+        contexts.append(torch.einsum("aqk,akd->qad", weights, v))
     return torch.cat(contexts)
 
 
-def test_attention_within_sequences_and_its_gradients():
-    states = [torch.randn(sum(LENGTHS), 3, 8, requires_grad=True) for _ in range(3)]
-    sequences = Sequences((4, 9), LENGTHS)
+def attend(query, key, value, lengths, scaling, dropout=0.0):
+    """Sequential attention of states (A, T, D)."""
+    sequences, states = Sequences((len(lengths), max(lengths)), lengths), (query[None], key[None], value[None])
+    return sequential_attention(None, *states, None, scaling=scaling, dropout=dropout, sequences=sequences)[0][0]
+
+
+def test_sequential_attention_and_its_gradients():
+    states = [torch.randn(3, sum(LENGTHS), 8, requires_grad=True) for _ in range(3)]
     expected = plain_attention(*states, LENGTHS, 0.3)
-    actual = attend_on_cpu(*states, sequences, 0.3, 0.0)
+    actual = attend(*states, LENGTHS, 0.3)
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
     upstream = torch.randn_like(expected)
     for mine, plain in zip(
@@ -41,25 +50,39 @@ def test_attention_within_sequences_and_its_gradients():
         torch.testing.assert_close(mine, plain, rtol=0, atol=1e-6)
 
 
-def test_gradients_of_attention_with_dropout_are_those_of_its_output():
-    states = [torch.randn(sum(LENGTHS), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+def test_sequential_attention_with_dropout_has_the_gradients_of_its_output():
+    lengths = [3, 1, 2]
+    states = [torch.randn(2, sum(lengths), 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
 
-    def attend(*states):
+    def seeded(*states):
         torch.manual_seed(0)  # the same weights are dropped each time
-        return attend_on_cpu(*states, Sequences((4, 9), LENGTHS), 0.5, 0.3)
+        return attend(*states, lengths, 0.5, dropout=0.3)
 
-    assert torch.autograd.gradcheck(attend, states)
+    assert torch.autograd.gradcheck(seeded, states)
 
 
-def test_attention_drops_weights_and_keeps_their_mean():
-    value = torch.eye(16)[:, None]  # the context is then the row of weights
-    query = key = torch.randn(16, 1, 16)
-    sequences = Sequences((1, 16), [16])
-    weights = attend_on_cpu(query, key, value, sequences, 0.1, 0.0)
-    dropped = torch.stack([attend_on_cpu(query, key, value, sequences, 0.1, 0.25) for _ in range(400)])
+def test_sequential_attention_drops_weights_and_keeps_their_mean():
+    value = torch.eye(16)[None]  # the context is then the weights
+    query = key = torch.randn(1, 16, 16)
+    weights = attend(query, key, value, [16], 0.1)
+    dropped = torch.stack([attend(query, key, value, [16], 0.1, dropout=0.25) for _ in range(400)])
     assert (dropped == 0).float().mean().item() == pytest.approx(0.25, abs=0.01)
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], (weights / 0.75).expand_as(dropped)[kept])
+
+
+def test_varlen_attention_hands_over_cu_seqlens(monkeypatch):
+    """With a stand-in for PyTorch's function, which needs a GPU."""
+
+    def varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale):
+        assert torch.equal(cu_seq_q, cu_seq_k) and max_q == max_k == max(LENGTHS)
+        return plain_attention(*(t.transpose(0, 1) for t in (query, key, value)), cu_seq_q.diff().tolist(), scale)
+
+    monkeypatch.setattr(operations_scratch_bert, "varlen_attn", varlen_attn)
+    states = [torch.randn(1, 3, sum(LENGTHS), 8) for _ in range(3)]
+    sequences = Sequences((4, 9), LENGTHS)
+    context, _ = varlen_attention(None, *states, None, scaling=0.3, dropout=0.0, sequences=sequences)
+    torch.testing.assert_close(context[0], plain_attention(*(t[0] for t in states), LENGTHS, 0.3))
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
@@ -79,7 +102,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(p, dtype):
         assert (flat[distance:] * flat[:-distance]).mean().abs().item() < 0.002
 
 
-def test_random_numbers_follow_the_seed():
+def test_dropout_follows_the_seed():
     like = torch.empty(3, 7)
     draws = []
     for seed in (0, 0, 1):
@@ -88,12 +111,12 @@ def test_random_numbers_follow_the_seed():
     assert torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
 
 
-@pytest.mark.parametrize("rows", [1, 3, 100])
-def test_chunked_cross_entropy_and_its_gradient(rows):
+@pytest.mark.parametrize("chunk_size", [1, 3, 100])
+def test_cross_entropy_in_chunks_and_its_gradient(chunk_size):
     logits = torch.randn(20, 50, requires_grad=True)
     labels = torch.randint(50, (20,)).masked_fill(torch.rand(20) < 0.3, -100)
     expected = F.cross_entropy(logits, labels, reduction="sum")
-    actual = ChunkedCrossEntropy.apply(logits, labels, -100, rows)
+    actual = ChunkedCrossEntropy.apply(logits, labels, -100, chunk_size)
     torch.testing.assert_close(actual, expected)
     (mine,), (plain,) = (torch.autograd.grad(3 * loss, logits) for loss in (actual, expected))
     torch.testing.assert_close(mine, plain, rtol=0, atol=1e-6)
@@ -110,43 +133,62 @@ def test_cross_entropy_of_many_classes_is_as_precise_as_in_fp32():
     assert cross_entropy_sum(logits[:0], labels[:0]).item() == 0
 
 
-def test_sequences_leave_out_padding_wherever_it_is():
+def test_unpadding_leaves_out_padding_wherever_it_is():
     mask = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
-    sequences = Sequences.find(mask)
-    assert sequences.lengths == [2, 3, 2]
+    sequences = Sequences.from_mask(mask)
+    assert sequences.lengths == [2, 3, 2] and sequences.padded_left
+    assert sequences.indices.tolist() == [0, 1, 5, 6, 7, 8, 10]
     states = torch.randn(4, 4, 6)
     unpadded = sequences.unpad(states)
     assert torch.equal(unpadded[0], states[mask.bool()])
     assert torch.equal(sequences.pad(unpadded), states * mask[..., None])
-    full = Sequences.find(torch.ones(3, 4))
-    assert full.positions is None and full.lengths == [4, 4, 4]
+    full = Sequences.from_mask(torch.ones(3, 4))
+    assert full.indices is None and full.lengths == [4, 4, 4] and not full.padded_left
     assert torch.equal(full.pad(full.unpad(states[:3])), states[:3])
 
 
-def test_sequences_of_packed_rows():
+def test_unpadding_of_packed_sequences():
     mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
     seq_idx = torch.tensor([[0, 0, 1, 2, 0], [0, 1, 1, 1, 1]])
-    sequences = Sequences.find(mask, seq_idx)
+    sequences = Sequences.from_mask(mask, seq_idx)
     assert sequences.lengths == [2, 1, 1, 1, 4]
-    assert sequences.bounds(mask.device).tolist() == [0, 2, 3, 4, 5, 9]
+    assert sequences.cu_seqlens(mask.device).tolist() == [0, 2, 3, 4, 5, 9]
 
 
 @pytest.mark.parametrize(
-    ("found", "options"),
+    ("found", "changes"),
     [
-        (attend_on_cpu, {}),
-        (None, {"longest": 4096}),
-        (None, {"dropout": 0.0}),
-        (None, {"implementation": "eager"}),
-        (attend_on_gpu, {"device": "cuda", "dtype": torch.bfloat16, "dropout": 0.0}),
-        (None, {"device": "cuda", "dtype": torch.bfloat16}),
-        (None, {"device": "cuda", "dropout": 0.0}),
-        (None, {"device": "cuda", "dtype": torch.float16, "dropout": 0.0, "head_dim": 20}),
+        pytest.param(sequential_attention, {}, id="cpu"),
+        pytest.param(padded_attention, {"max_seqlen": 4096}, id="cpu, long"),
+        pytest.param(sequential_attention, {"max_seqlen": 256, "training": False}, id="cpu, short, no dropout"),
+        pytest.param(padded_attention, {"training": False}, id="cpu, no dropout"),
+        pytest.param(padded_attention, {"attn_implementation": "eager"}, id="eager"),
+        pytest.param(flash_attention, {"attn_implementation": "flash_attention_2"}, id="flash"),
+        pytest.param(varlen_attention, {"device": "cuda", "dtype": torch.bfloat16, "training": False}, id="gpu"),
+        pytest.param(padded_attention, {"device": "cuda", "dtype": torch.bfloat16}, id="gpu, dropout"),
+        pytest.param(padded_attention, {"device": "cuda", "training": False}, id="gpu, fp32"),
+        pytest.param(
+            padded_attention,
+            {"device": "cuda", "dtype": torch.float16, "training": False, "head_dim": 20},
+            id="gpu, head_dim",
+        ),
     ],
 )
-def test_attention_without_padding_is_found_where_there_is_one(found, options, monkeypatch):
+def test_attention_is_found_for_unpadded_states(found, changes, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    usual = {"implementation": "sdpa", "dtype": torch.float32, "head_dim": 64, "dropout": 0.1, "longest": 512}
-    options = {"device": "cpu", **usual, **options}
-    assert find_attention(**options | {"device": torch.device(options["device"])}) is found
+    usual = {"training": True, "device": "cpu", "dtype": torch.float32, "max_seqlen": 512}
+    config = {"attn_implementation": "sdpa", "head_dim": 64}
+    options = usual | {name: value for name, value in changes.items() if name in usual}
+    config |= {name: value for name, value in changes.items() if name not in usual}
+    options["device"] = torch.device(options["device"])
+    assert find_attention(ScratchBertConfig(**config), **options) is found
+
+
+def test_attention_under_autocast_has_its_precision(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda device_type: torch.bfloat16)
+    config = ScratchBertConfig(attn_implementation="sdpa")
+    assert find_attention(config, False, torch.device("cuda"), torch.float32, 512) is varlen_attention

@@ -3,55 +3,51 @@
 import pytest
 import torch
 import transformers
-from transformers import BertConfig
+from safetensors.torch import load_file, save_file
 
-from helpers import HEADS, SMALL, make_batch, num_labels
+from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_bert
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 
 
 SIZES = {
-    "small": SMALL,
-    "tiny": {
-        "vocab_size": 1000,
+    "small": {},
+    "wide heads": {  # those of BERT, and another number of segments
+        "vocab_size": 300,
         "hidden_size": 128,
-        "num_hidden_layers": 2,
         "num_attention_heads": 2,
-        "intermediate_size": 512,
+        "intermediate_size": 256,
         "max_position_embeddings": 128,
         "type_vocab_size": 3,
     },
 }
-BERTS = {name: getattr(transformers, cls.__name__.replace("Scratch", "")) for name, cls in HEADS.items()}
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
 
 def make_both(auto_class, size="small", attention="sdpa", **options):
-    """transformers' model with random weights everywhere (biases and norms, too), and ours with the same weights."""
-    options = {**SIZES[size], **options, "num_labels": num_labels(auto_class), "attn_implementation": attention}
-    bert = BERTS[auto_class](BertConfig(**options))
-    with torch.no_grad():
-        for parameter in bert.parameters():
-            parameter.normal_(0, 0.1)
-    ours = HEADS[auto_class](ScratchBertConfig(**options))
+    """transformers' model with random weights, and ours with the same weights."""
+    options = {**SIZES[size], **options, "attn_implementation": attention}
+    bert = make_bert(HEADS[auto_class].__name__.removeprefix("ScratchBert"), **options)
+    ours = HEADS[auto_class](ScratchBertConfig(**{**SMALL, **options, "num_labels": bert.config.num_labels}))
     result = ours.load_state_dict(bert.state_dict(), strict=False)
     assert result.missing_keys == [] and result.unexpected_keys == []
     result = bert.load_state_dict(ours.state_dict(), strict=False)
     assert result.missing_keys == [] and result.unexpected_keys == []
-    return bert.eval(), ours.eval()
+    return bert, ours.eval()
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-@pytest.mark.parametrize("unpad_inputs", [True, False])
+@pytest.mark.parametrize("captured", [False, True], ids=["", "hidden states"])
+@pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_outputs_losses_and_gradients(auto_class, unpad_inputs, attention, size):
+def test_parity_of_outputs_losses_and_gradients(auto_class, unpad_inputs, captured, attention, size):
     bert, ours = make_both(auto_class, size, attention)
     ours.config.unpad_inputs = unpad_inputs
     batch = make_batch(auto_class, rows=5, length=37)
-    options = {"output_hidden_states": True, "output_attentions": attention == "eager"}
+    options = {"output_hidden_states": captured, "output_attentions": captured and attention == "eager"}
     theirs, mine = bert(**batch, **options), ours(**batch, **options)
 
-    mask = batch["attention_mask"].flatten(0, -2).bool()  # (rows, S): padding may differ
+    mask = batch["attention_mask"].flatten(0, -2).bool()  # (B, S): outputs at padded positions may differ
     for name in set(theirs) - {"cross_attentions"}:
         expected, actual = theirs[name], mine[name]
         if name in ("hidden_states", "attentions"):
@@ -67,16 +63,36 @@ def test_outputs_losses_and_gradients(auto_class, unpad_inputs, attention, size)
     if auto_class != "AutoModel":
         theirs.loss.backward()
         mine.loss.backward()
-        gradients = dict(ours.named_parameters())
-        for name, parameter in bert.named_parameters():
-            torch.testing.assert_close(gradients[name].grad, parameter.grad, **TOLERANCE)
+        assert_same_gradients(ours, bert)
+
+
+@pytest.mark.parametrize("asked", ["arguments", "config"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("auto_class", ["AutoModel", "AutoModelForMaskedLM"])
+def test_parity_of_the_gradients_of_hidden_states_and_attentions(auto_class, attention, asked):
+    batch, captured = make_batch(auto_class, rows=5), []
+    for model in make_both(auto_class, attention=attention):
+        options = {"output_hidden_states": True, "output_attentions": attention == "eager"}
+        if asked == "config":
+            model.config.update(options)
+            options = {}
+        outputs = model(**batch, **options)
+        captured.append([*outputs.hidden_states, *(outputs.attentions or ())])
+        for states in captured[-1]:
+            states.retain_grad()
+        loss = outputs.pooler_output.square().sum() if auto_class == "AutoModel" else outputs.loss
+        loss.backward()
+    layers = SMALL["num_hidden_layers"]
+    assert len(captured[1]) == (2 * layers + 1 if attention == "eager" else layers + 1)
+    for index, (theirs, mine) in enumerate(zip(*captured, strict=True)):
+        torch.testing.assert_close(mine.grad, theirs.grad, **TOLERANCE, msg=lambda m, i=index: f"{i}: {m}")
 
 
 @pytest.mark.parametrize(
     ("problem_type", "num_labels"),
     [("regression", 1), ("regression", 3), ("single_label_classification", 3), ("multi_label_classification", 3)],
 )
-def test_sequence_classification_losses(problem_type, num_labels):
+def test_parity_of_sequence_classification_losses(problem_type, num_labels):
     bert, ours = make_both("AutoModelForSequenceClassification")
     for model in (bert, ours):
         model.config.problem_type = problem_type
@@ -94,7 +110,7 @@ def test_sequence_classification_losses(problem_type, num_labels):
 
 @pytest.mark.parametrize("auto_class", HEADS)
 @pytest.mark.parametrize("direction", ["bert to ours", "ours to bert"])
-def test_checkpoints_load_both_ways(auto_class, direction, tmp_path):
+def test_parity_of_checkpoints_in_both_directions(auto_class, direction, tmp_path):
     bert, ours = make_both(auto_class)
     source, target = (bert, type(ours)) if direction == "bert to ours" else (ours, type(bert))
     source.save_pretrained(tmp_path)
@@ -105,7 +121,7 @@ def test_checkpoints_load_both_ways(auto_class, direction, tmp_path):
         assert torch.equal(loaded.state_dict()[name], tensor), name
 
 
-def test_a_pretraining_checkpoint_loads_into_the_base_models_of_both(tmp_path):
+def test_parity_of_the_encoder_of_a_pretraining_checkpoint(tmp_path):
     bert, ours = make_both("AutoModelForPreTraining")
     batch = make_batch("AutoModel")
     ours.save_pretrained(tmp_path / "ours")
@@ -116,11 +132,9 @@ def test_a_pretraining_checkpoint_loads_into_the_base_models_of_both(tmp_path):
     torch.testing.assert_close(mine.eval()(**batch).pooler_output, theirs(**batch).pooler_output, **TOLERANCE)
 
 
-def test_checkpoints_with_old_key_names_load(tmp_path):
+def test_checkpoint_with_old_key_names_loads(tmp_path):
     bert, ours = make_both("AutoModelForPreTraining")
     bert.save_pretrained(tmp_path)
-    from safetensors.torch import load_file, save_file
-
     state = load_file(tmp_path / "model.safetensors")
     state = {
         key.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
@@ -135,13 +149,13 @@ def test_checkpoints_with_old_key_names_load(tmp_path):
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])
-def test_other_activations(activation):
+def test_parity_of_other_activations(activation):
     bert, ours = make_both("AutoModelForMaskedLM", hidden_act=activation)
     batch = make_batch("AutoModelForMaskedLM")
     torch.testing.assert_close(ours(**batch).loss, bert(**batch).loss, **TOLERANCE)
 
 
-def test_embeddings_and_positions_as_inputs():
+def test_parity_of_inputs_embeds_and_position_ids():
     bert, ours = make_both("AutoModel")
     inputs = {
         "inputs_embeds": torch.randn(2, 9, SMALL["hidden_size"]),

@@ -1,0 +1,180 @@
+"""Unpadding changes no output, loss or gradient."""
+
+import pytest
+import torch
+import transformers
+from packaging.version import Version
+from torch.nn import functional as F
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_inputs, make_pair
+from scratch_bert import ScratchBertConfig, ScratchBertModel
+from scratch_bert.pretraining.collator import pack_sequences
+
+
+TOLERANCE = {"rtol": 0, "atol": 1e-5}
+PADDED = {"unpad_inputs": False}
+
+
+@pytest.mark.filterwarnings("ignore:.*activation_checkpointing_enable")  # a newer name that 5.17 does not have
+@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "gradient checkpointing"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("auto_class", HEADS)
+def test_unpadding_gives_the_outputs_and_gradients_of_padding(auto_class, attention, checkpointing):
+    model, padded = make_pair(auto_class, attention, other=PADDED)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    batch = make_batch(auto_class, rows=5, length=37)
+    mine, expected = model(**batch), padded(**batch)
+    if auto_class == "AutoModel":
+        mask = batch["attention_mask"].bool()
+        torch.testing.assert_close(mine.last_hidden_state[mask], expected.last_hidden_state[mask], **TOLERANCE)
+        torch.testing.assert_close(mine.pooler_output, expected.pooler_output, **TOLERANCE)
+        mine.pooler_output.sum().backward()
+        expected.pooler_output.sum().backward()
+    else:
+        torch.testing.assert_close(mine.loss, expected.loss, **TOLERANCE)
+        mine.loss.backward()
+        expected.loss.backward()
+    assert_same_gradients(model, padded)
+
+
+def test_unpadding_computes_no_padding():
+    """With NaN as the embedding of [PAD], outputs tell whether it was computed."""
+    model, padded = make_pair("AutoModel", other=PADDED)
+    inputs = make_inputs()
+    for each in (model, padded):
+        each.embeddings.word_embeddings.weight.data[0] = float("nan")
+    assert model(**inputs).last_hidden_state.isfinite().all()
+    assert not padded(**inputs).last_hidden_state.isfinite().all()
+    assert not model(**inputs, unpad_inputs=False).last_hidden_state.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float])
+@pytest.mark.parametrize(
+    "holes",
+    [
+        pytest.param([], id="nowhere"),
+        pytest.param([(0, slice(0, 5))], id="left"),
+        pytest.param([(1, slice(4, 6))], id="middle"),
+        pytest.param([(0, slice(0, 5)), (1, slice(4, 6)), (2, slice(9, 12))], id="everywhere"),
+    ],
+)
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_unpadding_wherever_the_padding_is(attention, holes, dtype):
+    model, padded = make_pair("AutoModel", attention, other=PADDED)
+    inputs = make_inputs(rows=3, length=12)
+    mask = torch.ones(3, 12, dtype=dtype)
+    for hole in holes:
+        mask[hole] = 0
+    inputs["attention_mask"] = mask
+    mine, expected = model(**inputs), padded(**inputs)
+    torch.testing.assert_close(mine[0][mask.bool()], expected[0][mask.bool()], **TOLERANCE)
+    torch.testing.assert_close(mine.pooler_output, expected.pooler_output, **TOLERANCE)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_unpadding_leaves_out_sequences_of_padding_alone(attention):
+    model = make_pair("AutoModelForPreTraining", attention)[0]
+    batch = make_batch("AutoModelForPreTraining")
+    alone = model(**{name: values[:1] for name, values in batch.items()}).mlm_loss
+    batch["attention_mask"][1:] = 0
+    batch["labels"][1:] = -100
+    torch.testing.assert_close(model(**batch).mlm_loss, alone, **TOLERANCE)
+    batch["attention_mask"][:] = 0
+    batch["labels"][:] = -100
+    outputs = model(**batch)
+    assert outputs.mlm_loss.item() == 0 and outputs.loss.isfinite()
+    outputs.loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_unpadding_of_long_sequences():
+    """Too long for attention one sequence at a time: they take sdpa's."""
+    config = {**SMALL, "num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 1}
+    model = ScratchBertModel(ScratchBertConfig(**{**config, "max_position_embeddings": 1200})).eval()
+    inputs = make_inputs(rows=2, length=1100)
+    mask = inputs["attention_mask"].bool()
+    padded = model(**inputs, unpad_inputs=False)
+    torch.testing.assert_close(model(**inputs)[0][mask], padded[0][mask], **TOLERANCE)
+
+
+def flash_attention(module, query, key, value, mask, scaling, dropout, cu_seq_lens_q, max_length_q, **kwargs):
+    """Stands in for a package that needs a GPU: one batch entry of all tokens, and where each sequence begins."""
+    assert mask is None and query.shape[0] == 1
+    lengths = cu_seq_lens_q.diff().tolist()
+    assert max_length_q == max(lengths)
+    parts = zip(*(states.split(lengths, dim=2) for states in (query, key, value)), strict=True)
+    contexts = [F.scaled_dot_product_attention(*part, scale=scaling) for part in parts]
+    return torch.cat(contexts, dim=2).transpose(1, 2), None
+
+
+@pytest.fixture
+def flash_pair(monkeypatch):
+    model, plain = make_pair("AutoModel")
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "flash_attention_2", flash_attention)
+    model.config._attn_implementation = "flash_attention_2"
+    return model, plain
+
+
+def test_flash_attention_gets_the_cu_seqlens_of_the_sequences(flash_pair):
+    model, plain = flash_pair
+    inputs = make_inputs()
+    mask = inputs["attention_mask"].bool()
+    torch.testing.assert_close(model(**inputs)[0][mask], plain(**inputs)[0][mask], **TOLERANCE)
+    packed = pack_sequences(inputs, 40, pad_token_id=0)
+    torch.testing.assert_close(model(**packed).pooler_output, plain(**packed).pooler_output, **TOLERANCE)
+    with pytest.raises(ValueError, match="Take the attention implementation sdpa"):
+        model(**packed, unpad_inputs=False)
+
+
+def test_flash_attention_keeps_the_cu_seqlens_of_a_collator(flash_pair):
+    """As DataCollatorWithFlattening(return_flash_attn_kwargs=True) returns them."""
+    model, plain = flash_pair
+    ids, cu_seqlens = make_inputs(rows=1)["input_ids"], torch.tensor([0, 8, 20], dtype=torch.int32)
+    lengths = {"cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens, "max_length_q": 12, "max_length_k": 12}
+    packed = plain(ids, seq_idx=(torch.arange(20) >= 8).long()[None]).last_hidden_state
+    torch.testing.assert_close(model(ids, **lengths).last_hidden_state, packed, **TOLERANCE)
+
+
+@pytest.mark.parametrize("precision", [torch.float16, torch.bfloat16, torch.float64])
+def test_unpadding_in_other_precisions(precision):
+    model, padded = make_pair("AutoModel", other=PADDED)
+    inputs = make_inputs(rows=2, length=8)
+    mask = inputs["attention_mask"].bool()
+    with torch.inference_mode():
+        expected = padded(**inputs)[0][mask]
+        torch.testing.assert_close(model.to(precision)(**inputs)[0][mask].float(), expected, rtol=0.05, atol=0.05)
+
+
+def test_unpadding_under_bf16_autocast_is_near_fp32():
+    model = make_pair("AutoModelForPreTraining")[0]
+    batch = make_batch("AutoModelForPreTraining")
+    gradients = []
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            loss = model(**batch).loss
+        loss.backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    assert F.cosine_similarity(*gradients, dim=0) > 0.999
+
+
+@pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="older ones return them all")
+def test_hidden_states_can_be_chosen_by_index():
+    model = make_pair("AutoModel")[0]
+    inputs = make_inputs()
+    mask = inputs["attention_mask"].bool()
+    outputs = model(**inputs, output_hidden_states=[-1])
+    *others, last = outputs.hidden_states
+    assert others == [None] * SMALL["num_hidden_layers"] and last is outputs.last_hidden_state
+    torch.testing.assert_close(last[mask], model(**inputs).last_hidden_state[mask], **TOLERANCE)
+
+
+def test_question_answering_never_answers_with_padding():
+    model = make_pair("AutoModelForQuestionAnswering")[0].eval()
+    inputs = make_inputs()
+    outputs = model(**inputs)
+    padding = inputs["attention_mask"] == 0
+    for logits in (outputs.start_logits, outputs.end_logits):
+        assert logits[padding].max() < logits[~padding].min() and logits.isfinite().all()
