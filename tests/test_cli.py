@@ -1,72 +1,123 @@
+import json
+
 import pytest
-import torch
 
 from helpers import ROOT
 from scratch_bert import ScratchBertConfig
-from scratch_bert.cli import parse_arguments
+from scratch_bert.cli import one_line_errors, parse_arguments, refuse, similar
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments, parse_overrides
 
 
-RECIPES = sorted((ROOT / "recipes").iterdir())
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
 def parse(*argv):
     return parse_arguments(ModelArguments, DataArguments, PretrainingArguments, description="", argv=list(argv))
 
 
-@pytest.mark.parametrize("native", [True, False])
-def test_bf16_is_the_default_where_the_cpu_has_it_and_can_be_asked_for_anywhere(native, monkeypatch):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
-    args = parse()[2]
-    assert args.bf16 is args.bf16_by_default is native
-    for flags, expected in ((["--bf16"], True), (["--bf16", "false"], False), (["--fp16_full_eval"], native)):
-        args = parse(*flags)[2]
-        assert args.bf16 is expected and args.use_cpu
-        assert args.bf16_by_default == (native and "--bf16" not in flags)
+OPTIONS = {
+    "preset": "mini",
+    "train_file": "a.txt",
+    "learning_rate": "1e-4",
+    "lowercase": False,
+    "config_overrides": {"norm_first": True},
+    "resume_from_checkpoint": True,
+    "lr_scheduler_kwargs": {"num_cycles": 2},
+    "validation_file": ["b", "c"],
+    "run_name": None,
+}
 
 
-def test_overrides_have_the_types_of_yaml():
-    text = "norm_first=true, head_dim=32,layer_norm_eps=1e-5,hidden_act=relu,classifier_dropout=null"
-    assert parse_overrides(text) == {
-        "norm_first": True,
-        "head_dim": 32,
-        "layer_norm_eps": 1e-5,
-        "hidden_act": "relu",
-        "classifier_dropout": None,
-    }
-    for bad, message in (("norm_first", "has no '='"), ("norm_fist=1", "norm_first"), ("pad_token_id=9", "tokenizer")):
-        with pytest.raises(ValueError, match=message):
-            parse_overrides(bad)
-
-
-def test_a_file_gives_what_the_same_flags_give_and_flags_win(tmp_path):
-    file = tmp_path / "options.yaml"
-    file.write_text(
-        "preset: mini\ntrain_file: a.txt\nlearning_rate: 1e-4\nlowercase: false\nconfig_overrides: {norm_first: true}\n"
-        "resume_from_checkpoint: true\nlr_scheduler_kwargs: {num_cycles: 2}\nvalidation_file: [b, c]\nrun_name: null\n"
-    )
+@pytest.mark.parametrize("suffix", ["yaml", "yml", "json"])
+def test_options_file_gives_what_the_same_flags_give_and_flags_win(suffix, tmp_path):
+    file = tmp_path / f"options.{suffix}"
+    lines = (f"{name}: {json.dumps(value)}" for name, value in OPTIONS.items())
+    file.write_text(json.dumps(OPTIONS) if suffix == "json" else "\n".join(lines).replace('"1e-4"', "1e-4"))
     model_args, data_args, args = parse(str(file), "--preset", "small")
-    assert (model_args.preset, model_args.config_overrides) == ("small", {"norm_first": True})
+    assert model_args.preset == "small"
+    assert parse_overrides(model_args.config_overrides) == {"norm_first": True}
     assert (data_args.train_file, data_args.validation_file) == (["a.txt"], ["b", "c"])
     assert (data_args.lowercase, args.learning_rate) == (False, 1e-4)
     assert args.resume_from_checkpoint == "True" and args.lr_scheduler_kwargs == {"num_cycles": 2}
+    assert args.run_name != "None"
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
-def test_recipes_are_options_that_make_a_model(recipe):
+def test_recipe_gives_options_that_make_a_model(recipe):
     model_args, data_args, args = parse(str(recipe), "--train_file", "a.txt", "--validation_file", "b.txt")
-    config = ScratchBertConfig.from_preset(model_args.preset, **model_args.config_overrides)
+    config = ScratchBertConfig.from_preset(model_args.preset, **parse_overrides(model_args.config_overrides))
     assert int(data_args.max_seq_length) <= config.max_position_embeddings and args.max_steps > args.warmup_steps
 
 
-def test_the_vocabulary_is_as_large_as_the_text_asks_for():
-    assert parse()[1].vocab_size == 2048
-    assert parse("--train_file", "a.txt")[1].vocab_size == 30522
-    assert parse("--train_file", "a.txt", "--vocab_size", "500")[1].vocab_size == 500
+def test_recipe_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert RECIPES
+    for recipe in RECIPES:
+        options = ["--train_file", "a.txt", "--validation_file", "b.txt"]
+        assert parse(f"recipes/{recipe.name}", *options) == parse(str(recipe), *options)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        pytest.param("train_fil: a.txt", "there is no option train_fil. Did you mean train_file?", id="typo"),
+        pytest.param("max_steps: 2.5", "argument --max_steps", id="type"),
+        pytest.param("- preset", "must hold options as name: value pairs", id="list"),
+        pytest.param("a: [", "options.yaml cannot be read", id="not YAML"),
+        pytest.param(b"\xdf", "options.yaml cannot be read", id="not UTF-8"),
+    ],
+)
+def test_options_file_with_an_error_ends_the_program(content, message, tmp_path, capsys):
+    (tmp_path / "options.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(SystemExit):
+        parse(str(tmp_path / "options.yaml"))
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("flag", ["--learning_rat", "--learn", "--preset=huge", "--max_steps=2.5"])
-def test_typos_end_the_program(flag, capsys):
+def test_flag_with_an_error_ends_the_program(flag, capsys):
     with pytest.raises(SystemExit):
         parse(flag, "1") if "=" not in flag else parse(flag)
     assert flag.split("=")[0].lstrip("-") in capsys.readouterr().err
+
+
+def test_task_is_the_first_argument_and_an_options_file_the_second(tmp_path, capsys):
+    (tmp_path / "options.json").write_text('{"preset": "mini"}')
+    options = {"description": "", "tasks": ["one", "two"]}
+    model_args, task = parse_arguments(ModelArguments, argv=["two", str(tmp_path / "options.json")], **options)
+    assert (model_args.preset, task.task) == ("mini", "two")
+    with pytest.raises(SystemExit):
+        parse_arguments(ModelArguments, argv=["three"], **options)
+    assert "invalid choice: 'three'" in capsys.readouterr().err
+
+
+def test_similar_suggests_a_name_or_nothing():
+    assert similar("norm_fist", ["norm_first", "head_dim"]) == " Did you mean norm_first?"
+    assert similar("entirely_other", ["norm_first", "head_dim"]) == ""
+
+
+def test_refuse_names_the_option_that_has_no_effect():
+    refuse(DataArguments(language="de"), ["text_format", "lowercase"], "here")
+    with pytest.raises(ValueError, match="language has no effect here: leave it out"):
+        refuse(DataArguments(language="de"), ["text_format", "language"], "here")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no text"), "error: no text"),
+        (FileNotFoundError("no file"), "error: no file"),
+        (KeyboardInterrupt(), "Stopped early."),
+        (KeyboardInterrupt("Stopped at step 3."), "Stopped at step 3."),
+    ],
+    ids=repr,
+)
+def test_one_line_errors_end_the_program(error, message):
+    with pytest.raises(SystemExit) as exit, one_line_errors(stopped="Stopped early."):
+        raise error
+    assert exit.value.code == message
+
+
+def test_one_line_errors_leave_the_errors_of_the_program_alone():
+    with pytest.raises(RuntimeError, match="a bug"), one_line_errors():
+        raise RuntimeError("a bug")

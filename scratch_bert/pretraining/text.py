@@ -209,7 +209,8 @@ class TextSource:
         """A hash of the text and of the settings that it is read with."""
         settings = [self.text_format, self.text_column, self.splitter, self.language]
         settings += [metadata.version("sentencex"), metadata.version("datasets")]
-        settings += [FORMATS[self.text_format].version] if self.text_format else []
+        formats = [self.text_format] if self.text_format else ["blank_line", "file"]
+        settings += [FORMATS[name].version for name in formats]
         digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
         for shard in self.shards:
             if isinstance(shard, Path):

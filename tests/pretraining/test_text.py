@@ -1,11 +1,12 @@
 import gzip
 import json
 from collections import Counter
+from functools import partial
 
 import datasets
 import pytest
 
-from scratch_bert.files import find_files
+from scratch_bert.files import TextError, find_files
 from scratch_bert.pretraining.text import FORMATS, TextFormat, TextSource, builtin_documents, sentence_splitter
 
 
@@ -16,7 +17,7 @@ def read(path, text_format=None, **options):
 @pytest.mark.parametrize(
     ("splitter", "text", "sentences"),
     [
-        (
+        pytest.param(
             {},
             'Mr. Smith saw Dr. Jones, e.g. at 5 p.m. on Jan. 5. "Two," she said.\nThree, on\n two lines! Four? Five.',
             [
@@ -26,16 +27,24 @@ def read(path, text_format=None, **options):
                 "Four?",
                 "Five.",
             ],
+            id="English",
         ),
-        ({"language": "zh"}, "今天天气很好。我们去公园吧!", ["今天天气很好。", "我们去公园吧!"]),
-        ({"language": "de"}, "Das ist z. B. gut. Sehr gut.", ["Das ist z. B. gut.", "Sehr gut."]),
-        ({"name": "line"}, "no stop\n two   words. Here\n", ["no stop", "two   words. Here"]),
-        ({"name": "|||"}, "One. Two ||| three\nfour |||", ["One. Two", "three four"]),
-        ({}, " \n ", []),
+        pytest.param(
+            {"language": "zh"}, "今天天气很好。我们去公园吧!", ["今天天气很好。", "我们去公园吧!"], id="Chinese"
+        ),
+        pytest.param(
+            {"language": "de"}, "Das ist z. B. gut. Sehr gut.", ["Das ist z. B. gut.", "Sehr gut."], id="German"
+        ),
+        pytest.param({"name": "line"}, "no stop\n two   words. Here\n", ["no stop", "two   words. Here"], id="lines"),
+        pytest.param({"name": "|||"}, "One. Two ||| three\nfour |||", ["One. Two", "three four"], id="delimiter"),
+        pytest.param({}, " \n ", [], id="blank"),
     ],
 )
-def test_sentences(splitter, text, sentences):
+def test_sentence_splitter(splitter, text, sentences):
     assert sentence_splitter(**splitter)(text) == sentences
+
+
+# --------------------------------------------------------------------------------------------------------- formats
 
 
 def test_plain_text_in_its_formats(tmp_path):
@@ -47,7 +56,7 @@ def test_plain_text_in_its_formats(tmp_path):
     assert read(tmp_path, splitter="line")[1] == ["One. Two.", "Three."]  # as Google's scripts take it
 
 
-def test_wikitext(tmp_path):
+def test_wikitext_begins_a_document_with_a_title(tmp_path):
     lines = [" ", " = The Title = ", " ", " A <unk> of 1 @,@ 000 well @-@ known words . Yes . ", " = = Section = = "]
     lines += [" More . ", " = Wins ; L = ", " ", " = Other = ", " ", " Text . "]
     expected = [
@@ -56,11 +65,11 @@ def test_wikitext(tmp_path):
     ]
     (tmp_path / "wiki.txt").write_text("\n".join(lines))
     assert read(tmp_path / "wiki.txt", "wikitext") == expected
-    rows = datasets.Dataset.from_dict({"text": [line + "\n" if line.strip() else "" for line in lines]})
-    assert list(TextSource([rows], "wikitext").documents()) == expected  # as the Hub has it, a row for each line
+    records = datasets.Dataset.from_dict({"text": [line + "\n" if line.strip() else "" for line in lines]})
+    assert list(TextSource([records], "wikitext").documents()) == expected  # as the Hub has it, a record for each line
 
 
-def test_gutenberg(tmp_path):
+def test_gutenberg_leaves_out_the_licence(tmp_path):
     book = (
         "\ufeffTitle: X\r\n\r\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nIt was\r\na night. It rained.\r\n"
     )
@@ -71,114 +80,95 @@ def test_gutenberg(tmp_path):
     assert read(tmp_path / "y.txt", "gutenberg") == [["No marks.", "All kept."]]
 
 
+def read_log(lines, separator):
+    for line in lines:
+        yield None if line == "--" else line.partition(separator)[2]
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [lambda lines: read_log(lines, ": "), partial(read_log, separator=": ")],
+    ids=["function", "functools.partial"],
+)
+def test_text_format_of_ones_own(reader, tmp_path, monkeypatch):
+    monkeypatch.setitem(FORMATS, "log", TextFormat("a line -- ends a document", reader))
+    (tmp_path / "x.log").write_text("1: Up.\n2: Down.\n--\n3: Up.")
+    assert read(tmp_path / "x.log", "log") == [["Up.", "Down."], ["Up."]]
+    assert len(TextSource([tmp_path / "x.log"], "log").fingerprint) == 32
+
+
+def test_text_format_that_is_unknown_is_refused():
+    with pytest.raises(ValueError, match="text_format must be one of blank_line, file, .*; got 'page'"):
+        TextSource([], "page")
+
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".json", ".jsonl", ".parquet", ".csv.gz", ".jsonl.gz", ".tsv.gz"])
-def test_tables(suffix, tmp_path):
+def test_table_gives_a_document_for_each_record(suffix, tmp_path):
     texts = ["One.<br /><br />It&#39;s two.", "NA", "", "Three, and four."]
-    rows = datasets.Dataset.from_dict({"id": list(range(4)), "review": texts})
+    records = datasets.Dataset.from_dict({"id": list(range(4)), "review": texts})
     file = tmp_path / f"table{suffix}"
     plain = tmp_path / f"plain{suffix.removesuffix('.gz')}"
     if plain.suffix == ".csv":
-        rows.to_csv(plain)
+        records.to_csv(plain)
     elif plain.suffix == ".tsv":
         plain.write_text("id\treview\n" + "".join(f"{i}\t{text}\n" for i, text in enumerate(texts)))
     elif plain.suffix == ".json":
-        plain.write_text(json.dumps(list(rows)))
+        plain.write_text(json.dumps(list(records)))
     elif plain.suffix == ".jsonl":
-        plain.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        plain.write_text("".join(json.dumps(record) + "\n" for record in records))
     else:
-        rows.to_parquet(plain)
+        records.to_parquet(plain)
     file.write_bytes(gzip.compress(plain.read_bytes()) if suffix.endswith(".gz") else plain.read_bytes())
-    skipped = Counter()
     source = TextSource([file], "html", "review")
-    assert list(source.documents(skipped)) == [["One.", "It's two."], ["NA"], ["Three, and four."]]
-    assert +skipped == {"rows without text": 1}
-    with pytest.raises(ValueError, match=r"has no column 'text', but id, review\. See --text_column"):
+    assert list(source.documents()) == [["One.", "It's two."], ["NA"], ["Three, and four."]]
+    skipped = Counter()
+    assert list(source) == [paragraph for paragraph in source.paragraphs(skipped) if paragraph is not None]
+    assert +skipped == {"records without text": 1}
+    with pytest.raises(TextError, match=r"has no column 'text', but id, review\. See --text_column"):
         list(TextSource([file]).documents())
 
 
-def test_files_directories_and_globs(tmp_path):
-    for name in ("b.txt.gz", "a.txt", "sub/c.jsonl", "notes.md"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    names = [file.name for file in find_files([tmp_path])]
-    assert names == ["a.txt", "b.txt.gz", "c.jsonl"]
-    assert [file.name for file in find_files([tmp_path / "*.txt*", tmp_path / "a.txt"])] == ["a.txt", "b.txt.gz"]
-    assert [file.name for file in find_files([tmp_path / "**" / "*.jsonl", tmp_path / "notes.md"])] == [
-        "c.jsonl",
-        "notes.md",
-    ]
-    (tmp_path / "[1].txt").write_text("A name that is no glob.")
-    assert len(find_files([tmp_path / "[1].txt"])) == 1
-    for bad in ("nowhere", "*.nothing"):
-        with pytest.raises(FileNotFoundError, match="no file or directory"):
-            find_files([tmp_path / bad])
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"empty holds no file of type .txt, .csv"):
-        find_files([tmp_path / "empty"])
-
-
-def test_what_cannot_be_read_is_named(tmp_path):
-    latin = tmp_path / "latin.txt"
-    latin.write_bytes("Eins.\n\nStraße.".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin.txt is not UTF-8 text: line 3 holds the byte 0xdf.*iconv"):
-        read(latin)
-    cut = tmp_path / "cut.txt.gz"
-    cut.write_bytes(gzip.compress(b"word " * 1000 + b"\n")[:-20])
-    with pytest.raises(ValueError, match="cut.txt.gz cannot be unpacked"):
-        read(cut)
-    not_packed = tmp_path / "plain.txt.gz"
-    not_packed.write_text("Plain.")
-    with pytest.raises(ValueError, match="plain.txt.gz cannot be unpacked"):
-        read(not_packed)
-    for name, content, message in (
-        ("bad.jsonl", b'{"text": "One."}\n{"text": ', "cannot be read as a table"),
-        ("bad.parquet", b"no", "cannot be read as a table"),
-        ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text after row 0"),
-        ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be read as a table"),
-        ("list.jsonl", b'{"text": ["a"]}\n', "row 1 holds no text in 'text', but a list"),
-        ("number.jsonl", b'{"text": 1}\n', "row 1 holds no text in 'text', but a int"),
-    ):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=f"{name}.* {message}"):
-            read(tmp_path / name)
-    with pytest.raises(ValueError, match="text_format must be one of blank_line, file, .*; got 'page'"):
-        TextSource([latin], "page")
-
-
-def test_empty_files_are_counted(tmp_path, caplog):
-    (tmp_path / "a.txt").write_text(" \n\n")
-    (tmp_path / "b.txt").write_text("Text.")
-    (tmp_path / "c.jsonl").write_text("")
-    (tmp_path / "d.csv").write_text("")
-    (tmp_path / "e.md").write_text("No.")
-    skipped = Counter()
-    assert list(TextSource(find_files([tmp_path])).documents(skipped)) == [["Text."]]
-    assert +skipped == {"files without text": 1, "rows without text": 2}
-    assert "left out 1 files of other types (.md)" in caplog.text
-
-
-def test_names_that_look_like_patterns(tmp_path):
-    """A table of that name is read, not those that its name as a pattern would match."""
+def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
     (tmp_path / "data[1].csv").write_text("text\n007\n2.50\nNA\n")
     (tmp_path / "data1.csv").write_text("text\nImpostor.\n")
     assert read(tmp_path / "data[1].csv") == [["007"], ["2.50"], ["NA"]]
-    (tmp_path / "X.TXT.GZ").write_bytes(gzip.compress(b"Loud."))
-    (tmp_path / "sub.txt").mkdir()
-    (tmp_path / "sub.txt" / "a.txt").write_text("Below.")
-    assert read(tmp_path / "*.[tT]*") == [["Loud."], ["Below."]]
 
 
-def test_a_format_of_ones_own(tmp_path, monkeypatch):
-    def read_log(lines):
-        for line in lines:
-            if line == "--":
-                yield None
-            else:
-                yield line.partition(": ")[2]
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("latin.txt", b"Stra\xdfe", "latin.txt is not UTF-8 text: line 1"),
+        ("bad.jsonl", b'{"text": "One."}\n{"text": ', "cannot be read as a table after record [01]"),
+        ("bad.parquet", b"no", "cannot be read as a table after record 0"),
+        ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text after record 0"),
+        ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be read as a table"),
+        ("list.jsonl", b'{"text": ["a"]}\n', "record 1 has a list in 'text' instead of text"),
+        ("number.jsonl", b'{"text": 1}\n', "record 1 has a int in 'text' instead of text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value and " " not in value else "",
+)
+def test_text_that_cannot_be_read_is_named(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TextError, match=f"{name}.*{message.removeprefix(name)}"):
+        read(tmp_path / name)
 
-    monkeypatch.setitem(FORMATS, "log", TextFormat("a line -- ends a document", read_log))
-    (tmp_path / "x.log").write_text("1: Up.\n2: Down.\n--\n3: Up.")
-    assert read(tmp_path / "x.log", "log") == [["Up.", "Down."], ["Up."]]
+
+def test_sentences_come_by_paragraph_and_what_has_none_is_counted(tmp_path):
+    (tmp_path / "a.txt").write_text(" \n\n")
+    (tmp_path / "b.txt").write_text("One. Two.\n\n|||\n\nThree.")
+    (tmp_path / "c.jsonl").write_text("")
+    (tmp_path / "d.csv").write_text("")
+    (tmp_path / "e.csv").write_text('text\n"Four.\n\n|||\n\nFive."\n|||\n')
+    source = TextSource(find_files([tmp_path]), splitter="|||")
+    skipped = Counter()
+    assert list(source.sentences(skipped)) == [["One. Two."], None, ["Three."], None, ["Four."], ["Five."], None]
+    assert +skipped == {"files without text": 1, "records without text": 2, "documents without a sentence": 2}
+    assert list(source.sentences()) == list(source.sentences(skipped))  # and each iteration reads it again
+    assert skipped["documents without a sentence"] == 4
+    assert list(source.documents()) == [["One. Two."], ["Three."], ["Four.", "Five."]]
 
 
 def test_a_paragraph_of_very_many_lines_stays_one_document(tmp_path):
@@ -189,22 +179,56 @@ def test_a_paragraph_of_very_many_lines_stays_one_document(tmp_path):
     assert [len(document) for document in documents] == [25_000, 1]
 
 
-def test_the_fingerprint_follows_the_content_and_the_settings(tmp_path):
+# ----------------------------------------------------------------------------------------------------- fingerprint
+
+
+@pytest.fixture
+def fingerprint(tmp_path):
     (tmp_path / "a.txt").write_text("One.")
+
+    def of(name="a.txt", **settings):
+        return TextSource([tmp_path / name], **settings).fingerprint
+
+    return of
+
+
+def test_fingerprint_follows_the_content(fingerprint, tmp_path):
+    first = fingerprint()
     (tmp_path / "b.txt").write_text("One.")
-
-    def fingerprint(name, *settings):
-        return TextSource([tmp_path / name], *settings).fingerprint
-
-    first = fingerprint("a.txt")
     assert fingerprint("b.txt") == first
-    assert fingerprint("a.txt", "file") != first
     (tmp_path / "a.txt").write_text("Two.")
-    assert fingerprint("a.txt") != first
+    assert fingerprint() != first
+    (tmp_path / "a.csv").write_text("One.")
+    assert fingerprint("a.csv") != first
+    texts = [TextSource([[text]]).fingerprint for text in ("One.", "One.", "Two.")]
+    assert texts[0] == texts[1] != texts[2]
 
 
-def test_builtin_corpus(documents):
-    sentences = [sentence for document in documents for sentence in document]
+@pytest.mark.parametrize(
+    "settings", [{"text_format": "file"}, {"text_column": "body"}, {"splitter": "line"}, {"language": "de"}], ids=str
+)
+def test_fingerprint_follows_the_settings(settings, fingerprint):
+    assert fingerprint(**settings) != fingerprint()
+
+
+def test_fingerprint_follows_the_version_of_a_text_format_but_not_its_code(fingerprint, monkeypatch):
+    def with_format(read, **options):
+        monkeypatch.setitem(FORMATS, "mine", TextFormat("mine", read, **options))
+        return fingerprint(text_format="mine")
+
+    first = with_format(lambda lines: iter(lines))
+    assert with_format(lambda lines: (line for line in lines)) == first
+    assert with_format(lambda lines: iter(lines), version=2) != first
+
+
+@pytest.mark.parametrize("name", ["blank_line", "file"])
+def test_fingerprint_follows_the_versions_of_the_default_text_formats(name, fingerprint, monkeypatch):
+    first = fingerprint()
+    monkeypatch.setitem(FORMATS, name, FORMATS[name]._replace(version=2))
+    assert fingerprint() != first
+
+
+def test_builtin_corpus(documents, sentences):
     assert len(documents) > 40
     assert 30_000 < sum(len(sentence.split()) for sentence in sentences) < 70_000
     assert builtin_documents() == builtin_documents()

@@ -1,0 +1,175 @@
+import dataclasses
+
+import pytest
+
+from scratch_bert.cli import parse_arguments
+from scratch_bert.pretraining.arguments import (
+    WITHOUT_EFFECT,
+    DataArguments,
+    EvaluationArguments,
+    EvaluationDataArguments,
+    ModelArguments,
+    PretrainingArguments,
+    parse_max_seq_length,
+    parse_overrides,
+)
+
+
+def test_overrides_have_the_types_of_yaml():
+    text = "norm_first=true, head_dim=32,layer_norm_eps=1e-5,hidden_act=relu,classifier_dropout=null"
+    assert parse_overrides(text) == {
+        "norm_first": True,
+        "head_dim": 32,
+        "layer_norm_eps": 1e-5,
+        "hidden_act": "relu",
+        "classifier_dropout": None,
+    }
+    assert parse_overrides('{"norm_first": true, "layer_norm_eps": 1e-5}') == {
+        "norm_first": True,
+        "layer_norm_eps": 1e-5,
+    }
+    assert parse_overrides(None) == parse_overrides("") == parse_overrides("{}") == {}
+
+
+@pytest.mark.parametrize("text", ["norm_first=true", '{"norm_first": true}', None])
+def test_overrides_stay_the_option_that_was_given(text):
+    model_args = ModelArguments(config_overrides=text)
+    assert model_args.config_overrides == text
+    assert dataclasses.replace(model_args, preset="mini").config_overrides == text
+    flags = [] if text is None else ["--config_overrides", text]
+    assert parse_arguments(ModelArguments, description="", argv=flags) == (model_args,)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("norm_first", "'norm_first' has no '='", id="no value"),
+        pytest.param("norm_fist=1", "the config has no field norm_fist. Did you mean norm_first?", id="typo"),
+        pytest.param(
+            '{"norm_fist": 1}', "the config has no field norm_fist. Did you mean norm_first?", id="JSON typo"
+        ),
+        pytest.param("pad_token_id=9", "pad_token_id follows from the tokenizer", id="pad_token_id"),
+        pytest.param("max_position_embeddings=9", "max_position_embeddings follows from", id="length"),
+        pytest.param("hidden_act=[", r"'hidden_act=\[' cannot be parsed", id="not YAML"),
+        pytest.param('{"norm_first": ', "cannot be parsed", id="not JSON"),
+    ],
+)
+def test_overrides_with_an_error_are_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        ModelArguments(config_overrides=text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("128", (128, None)), ("auto:70", (None, 70)), ("auto:07", (None, 7)), ("auto:100", (None, 100))],
+)
+def test_max_seq_length_is_a_number_or_a_percentile(text, expected):
+    assert parse_max_seq_length(text) == expected
+    assert DataArguments(max_seq_length=text).max_seq_length == text
+
+
+@pytest.mark.parametrize("text", ["auto", "auto:0", "auto:00", "auto:101", "auto:70%", "12.5", "-3", "", "auto:"])
+def test_max_seq_length_of_another_form_is_refused(text):
+    with pytest.raises(ValueError, match="max_seq_length must be a number or auto:1 to auto:100, got"):
+        DataArguments(max_seq_length=text)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, 2048), ({"train_file": ["a.txt"]}, 30522), ({"train_file": ["a.txt"], "vocab_size": 500}, 500)],
+    ids=["built-in corpus", "text", "given"],
+)
+def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
+    assert DataArguments(**options).vocab_size == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_file": ["a"], "dataset_name": "b"}, "Give one of train_file and dataset_name, not both"),
+        ({"dataset_name": "a", "prepared_data": "b"}, "Give one of dataset_name and prepared_data, not both"),
+        ({"streaming": True}, "streaming needs a train_file or a dataset_name"),
+        ({"mlm_probability": 0.0}, "mlm_probability must be greater than 0 and at most 1, got 0.0"),
+        ({"mlm_probability": 1.1}, "mlm_probability must be greater than 0 and at most 1, got 1.1"),
+        ({"stream_buffer": 1}, "stream_buffer must be 2 or more, got 1"),
+        ({"sentence_splitter": ""}, "sentence_splitter must not be empty"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_data_arguments_refuse(options, message):
+    with pytest.raises(ValueError, match=message):
+        DataArguments(**options)
+
+
+OTHER_VALUES = {
+    "validation_file": ["c"],
+    "validation_share": 0.2,
+    "max_seq_length": "64",
+    "short_seq_prob": 0.2,
+    "sentence_objective": "sop",
+    "static_pairs": True,
+    "vocab_size": 9,
+    "min_frequency": 9,
+    "lowercase": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [(source, name) for source, names in WITHOUT_EFFECT.items() for name in names]
+)
+def test_data_arguments_refuse_options_without_effect(source, name):
+    sources = {"train_file": ["a"], "streaming": True}
+    options = {source: sources.get(source, "a"), name: OTHER_VALUES.get(name, "x")}
+    if source == "streaming":
+        options["train_file"] = ["a"]
+    with pytest.raises(ValueError, match=f"{name} has no effect with {source}: leave it out"):
+        DataArguments(**options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("remove_unused_columns", True),
+        ("batch_eval_metrics", False),
+        ("prediction_loss_only", True),
+        ("label_smoothing_factor", 0.1),
+        ("dataloader_persistent_workers", True),
+    ],
+)
+def test_pretraining_arguments_that_must_stay(name, value):
+    options = {"dataloader_num_workers": 1} if name == "dataloader_persistent_workers" else {}
+    with pytest.raises(ValueError, match=f"{name} must stay"):
+        PretrainingArguments(**{name: value}, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokenizer_name_or_path", "x"),
+        ("tokenizer_type", "wordlevel"),
+        ("vocab_size", 500),
+        ("min_frequency", 1),
+        ("lowercase", False),
+        ("streaming", True),
+    ],
+)
+def test_evaluation_refuses_options_without_effect(name, value):
+    with pytest.raises(ValueError, match=f"{name} has no effect in an evaluation"):
+        EvaluationDataArguments(train_file=["a"], **{name: value})
+
+
+def test_evaluation_takes_all_of_a_validation_file_alone():
+    args = EvaluationDataArguments(validation_file=["a"])
+    assert (args.train_file, args.validation_file, args.validation_share) == (["a"], None, 0.0)
+    args = EvaluationDataArguments(train_file=["a"], validation_file=["b"])
+    assert (args.train_file, args.validation_file, args.validation_share) == (["a"], ["b"], 0.1)
+
+
+def test_evaluation_refuses_an_output_file_that_exists_or_cannot_be_written(tmp_path):
+    (tmp_path / "old.json").touch()
+    with pytest.raises(ValueError, match="old.json exists: choose another name"):
+        EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "old.json"))
+    with pytest.raises(ValueError, match="The directory of output_file .*new.json does not exist"):
+        EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "missing" / "new.json"))
+    with pytest.raises(ValueError, match="which models to evaluate"):
+        EvaluationArguments()
