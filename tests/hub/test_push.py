@@ -305,7 +305,7 @@ def test_push_access_is_checked_before_training(broken, hub, run_options, tmp_pa
 
 @pytest.mark.slow
 def test_push_by_the_stock_trainer_opens_if_it_saves_before_training(directory, hub, tmp_path):
-    """As the README recommends."""
+    """As docs/publishing.md recommends."""
     push_to_hub(directory, "tester/model")
     run_without_package(
         """
