@@ -3,10 +3,10 @@ import pytest
 import torch
 from transformers import DataCollatorForLanguageModeling
 
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PreTrainingCollator, pack_sequences
 
 
-def test_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
+def test_mlm_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
     """Paper, section 3.1: 15% of the tokens are predicted; 80% of these are [MASK], 10% random, 10% unchanged."""
     collator = PreTrainingCollator(tokenizer)
     special = torch.tensor(tokenizer.all_special_ids)
@@ -14,10 +14,10 @@ def test_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
     for epoch in range(3):
         pairs.set_epoch(epoch)
         for start in range(0, len(pairs), 32):
-            rows = [pairs[i] for i in range(start, min(start + 32, len(pairs)))]
-            batch = collator(rows)
+            examples = [pairs[i] for i in range(start, min(start + 32, len(pairs)))]
+            batch = collator(examples)
             original = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
-            assert original[0, : len(rows[0]["input_ids"])].tolist() == rows[0]["input_ids"].tolist()
+            assert original[0, : len(examples[0]["input_ids"])].tolist() == examples[0]["input_ids"].tolist()
             chosen = batch["labels"] != -100
             assert not torch.isin(batch["labels"][chosen], special).any()
             inputs = batch["input_ids"][chosen]
@@ -35,7 +35,7 @@ def test_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
     assert (masked - replaced - kept) / masked == pytest.approx(0.1, abs=0.02)
 
 
-def test_random_replacements_reach_all_ordinary_tokens_and_no_special_one(tokenizer):
+def test_mlm_random_replacements_reach_all_ordinary_tokens_and_no_special_one(tokenizer):
     collator = PreTrainingCollator(tokenizer, mlm_probability=1.0, mask_replace_prob=0.0, random_replace_prob=1.0)
     word = tokenizer.convert_tokens_to_ids("the")
     ids = torch.full((400, 128), word)
@@ -44,11 +44,11 @@ def test_random_replacements_reach_all_ordinary_tokens_and_no_special_one(tokeni
     assert set(inputs.unique().tolist()) == set(range(len(tokenizer))) - set(tokenizer.all_special_ids)
 
 
-def test_masks_follow_from_the_rows(pairs, tokenizer):
-    rows = [pairs[i] for i in range(8)]
-    first = PreTrainingCollator(tokenizer)(rows)
+def test_mlm_masks_follow_from_the_examples(pairs, tokenizer):
+    examples = [pairs[i] for i in range(8)]
+    first = PreTrainingCollator(tokenizer)(examples)
     torch.rand(3)  # the global generator has no part in it
-    second = PreTrainingCollator(tokenizer)(rows)
+    second = PreTrainingCollator(tokenizer)(examples)
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
     pairs.set_epoch(1)
@@ -57,9 +57,9 @@ def test_masks_follow_from_the_rows(pairs, tokenizer):
     other = PreTrainingCollator(tokenizer)([pairs[i] for i in range(1, 8)])
     assert not torch.equal(other["labels"][:, :90], first["labels"][1:, :90])
     # The same text in another epoch is masked in another way.
-    for row in rows:
-        row["mask_seed"] += 1
-    assert not torch.equal(PreTrainingCollator(tokenizer)(rows)["labels"], first["labels"])
+    for example in examples:
+        example["mask_seed"] += 1
+    assert not torch.equal(PreTrainingCollator(tokenizer)(examples)["labels"], first["labels"])
 
 
 def masked_batches(collator, pairs, batch_size=32):
@@ -69,7 +69,7 @@ def masked_batches(collator, pairs, batch_size=32):
         yield torch.where(chosen, batch["labels"], batch["input_ids"]), chosen, batch["input_ids"]
 
 
-def test_whole_words_are_masked_together(pairs, tokenizer):
+def test_whole_word_masking_treats_the_tokens_of_a_word_alike(pairs, tokenizer):
     """Each word, read token by token: all of it is chosen or nothing, and all of it is replaced in the same way."""
     collator = PreTrainingCollator(tokenizer, whole_word_mask=True)
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
@@ -105,7 +105,7 @@ def test_whole_words_are_masked_together(pairs, tokenizer):
 
 
 @pytest.mark.parametrize("whole_word_mask", [False, True])
-def test_a_row_has_no_more_predictions_than_allowed(pairs, tokenizer, whole_word_mask):
+def test_max_predictions_per_seq_are_not_exceeded(pairs, tokenizer, whole_word_mask):
     collator = PreTrainingCollator(tokenizer, whole_word_mask=whole_word_mask, max_predictions_per_seq=12)
     free = PreTrainingCollator(tokenizer, whole_word_mask=whole_word_mask)
     for (_, capped, _), (_, chosen, _) in zip(
@@ -117,15 +117,18 @@ def test_a_row_has_no_more_predictions_than_allowed(pairs, tokenizer, whole_word
         assert torch.equal(capped[within], chosen[within])
         assert capped.sum(1)[~within].min() >= 6  # it takes off no more than it must: a word at most
     few = [{name: np.asarray(value)[:5] for name, value in pairs[0].items() if name.endswith(("ids", "mask"))}]
-    assert collator(few)["labels"].shape == (1, 5)  # a row shorter than the limit
+    assert collator(few)["labels"].shape == (1, 5)  # an example shorter than the limit
     with pytest.raises(ValueError, match="max_predictions_per_seq must be 1 or more"):
         PreTrainingCollator(tokenizer, max_predictions_per_seq=0)
 
 
-def test_batches_are_those_of_the_stock_collator_but_for_the_masks(pairs, tokenizer):
-    rows = [pairs[i] for i in range(16)]
-    ours = PreTrainingCollator(tokenizer, pad_to_multiple_of=8)(rows)
-    lists = [{name: np.asarray(value).tolist() for name, value in row.items() if name != "mask_seed"} for row in rows]
+def test_collator_pads_as_the_stock_one(pairs, tokenizer):
+    examples = [pairs[i] for i in range(16)]
+    ours = PreTrainingCollator(tokenizer, pad_to_multiple_of=8)(examples)
+    lists = [
+        {name: np.asarray(value).tolist() for name, value in example.items() if name != "mask_seed"}
+        for example in examples
+    ]
     stock = DataCollatorForLanguageModeling(tokenizer, pad_to_multiple_of=8)(lists)
     assert set(ours) == set(stock)
     for name in ("token_type_ids", "attention_mask", "next_sentence_label"):
@@ -136,3 +139,23 @@ def test_batches_are_those_of_the_stock_collator_but_for_the_masks(pairs, tokeni
 
     assert torch.equal(original(ours), original(stock))
     assert ours["input_ids"].shape[1] % 8 == 0
+
+
+def test_packing_fills_rows_with_the_longest_sequences_first():
+    """The example of the docstring: sequences of 5, 3 and 2 tokens in rows of 8."""
+    ids = torch.tensor([[6, 7, 0, 0, 0], [1, 2, 3, 4, 5], [8, 9, 10, 0, 0]])
+    batch = {
+        "input_ids": ids,
+        "attention_mask": ids.ne(0).long(),
+        "labels": ids.where(ids > 4, -100),
+        "next_sentence_label": torch.tensor([0, 1, 1]),
+    }
+    packed = pack_sequences(batch, 8, pad_token_id=99)
+    assert packed["input_ids"].tolist() == [[1, 2, 3, 4, 5, 8, 9, 10], [6, 7, *[99] * 6]]
+    assert packed["attention_mask"].tolist() == [[1] * 8, [1, 1, *[0] * 6]]
+    assert packed["labels"].tolist() == [[*[-100] * 4, 5, 8, 9, 10], [6, 7, *[-100] * 6]]
+    assert packed["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, *[0] * 6]]
+    assert packed["seq_idx"].tolist() == [[*[0] * 5, *[1] * 3], [0] * 8]
+    assert packed["next_sentence_label"].tolist() == [[1, 1], [0, -100]]
+    with pytest.raises(ValueError, match="A sequence has 5 tokens, more than the 4 of a packed one"):
+        pack_sequences(batch, 4, pad_token_id=99)
