@@ -14,12 +14,13 @@ from transformers import AutoConfig, AutoTokenizer, BertConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from ..model import modeling_scratch_bert
-from ..model.configuration_scratch_bert import AUTO_MAP, BERT_VALUES, COMPUTE_FIELDS, ScratchBertConfig
+from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, ScratchBertConfig
+from ..model.modeling_scratch_bert import AUTO_MODELS
 from .model_card import write_conversion_card
 
 
 # The ends of the models' class names: Model, ForPreTraining, ForMaskedLM, …
-HEADS = [entry.split(".ScratchBert")[1] for auto_class, entry in AUTO_MAP.items() if auto_class != "AutoConfig"]
+HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in AUTO_MODELS.values()]
 CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
 # Not converted: what the target's class sets itself, and options of the computation.
 _NOT_CONVERTED = (
@@ -82,7 +83,7 @@ def convert_checkpoint(
 
 
 def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[PreTrainedModel, list[str]]:
-    """The model in fp32, and the names of its newly initialised weights, which the checkpoint lacks.
+    """The model in fp32, and the names of its newly initialised weights: those not in the checkpoint, or of another shape.
 
     `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`. Raises `ValueError`
     if the weights cannot be read.
@@ -121,12 +122,9 @@ def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> 
     config.dtype = None  # else the weights are cast to the dtype that the config names
     message = None
     # The configs of published BERTs name BertForMaskedLM, but the weights include the NSP head.
-    candidates = [
-        (head, {}) for head in (named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model")
-    ]
-    for head, options in [*candidates, ("Model", {"add_pooling_layer": False})]:
-        if not head:
-            continue
+    heads = (named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model")
+    candidates = [(head, {}) for head in heads if head] + [("Model", {"add_pooling_layer": False})]
+    for head, options in candidates:
         model_class = _model_class(config.model_type, head)
         model, info = _load(model_class, source, dtype="auto", config=config, revision=revision, **options)
         dropped = sorted(key for key in info["unexpected_keys"] if re.match(r"(bert\.)?pooler\.", key))
