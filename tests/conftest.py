@@ -1,6 +1,7 @@
 """What the tests share: small models, a small tokenized corpus and a short run, without network or GPU."""
 
 import atexit
+import gc
 import os
 import shutil
 import tempfile
@@ -34,6 +35,12 @@ from scratch_bert.tokenizer import train_tokenizer
 def _seeded_and_quiet():
     torch.manual_seed(0)
     transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_garbage_collection():
+    """Trainer collects garbage in every run: leave out the modules, which are imported by now."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

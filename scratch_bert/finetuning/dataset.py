@@ -44,23 +44,16 @@ def load_splits(
     dataset: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, Dataset]:
     """The splits `train` and, if there are any, `validation` and `test`: from `files` by split, or else from a data set,
-    given by its name and configuration. An example's `origin` is its file or split and its number there, from 1.
+    given by its name and configuration. An example's `origin` is its file or split, and its number there, from 1.
 
     Raises `ValueError` or `OSError` for what cannot be read, lacks a column or contains no examples; the message names
     the file and the remedy.
     """
-    name, config = dataset
     if files["train"]:
-        splits = {split: _read_files(paths, columns, split) for split, paths in files.items() if paths}
-    elif name:
-        splits = _from_dataset(name, config, columns)
-    else:
-        raise ValueError("There are no training examples: pass --train_file or --dataset_name.")
-    for split, examples in splits.items():
-        if len(examples) == 0:
-            where = ", ".join(files[split] or []) or name
-            raise ValueError(f"{where} contains no examples for {split}: give another file or split.")
-    return splits
+        return {split: _read_files(paths, columns, split) for split, paths in files.items() if paths}
+    if dataset[0]:
+        return _read_dataset(*dataset, columns)
+    raise ValueError("There are no training examples: pass --train_file or --dataset_name.")
 
 
 def hold_out(examples: Dataset, share: float, seed: int) -> dict[str, Dataset]:
@@ -71,18 +64,21 @@ def hold_out(examples: Dataset, share: float, seed: int) -> dict[str, Dataset]:
     return {"train": parts["train"], "validation": parts["test"]}
 
 
-def _from_dataset(name: str, config: str | None, columns: Columns) -> dict[str, Dataset]:
+def _read_dataset(name: str, config: str | None, columns: Columns) -> dict[str, Dataset]:
     found = open_dataset(name, config)
     sources = {split: split if split in found else f"{split}_matched" for split in SPLITS}  # MNLI has two of each
     if sources["train"] not in found:
         raise ValueError(f"The data set {name} has no split 'train', but {', '.join(found)}.")
     if unused := sorted(set(found) - set(sources.values())):
         logger.info(f"{name}: unused splits: {', '.join(unused)}")
-    return {
-        split: _add_origin(_choose_columns(found[source], columns, split, where := f"{name}, {source}"), where)
-        for split, source in sources.items()
-        if source in found
-    }
+    splits = {}
+    for split, source in sources.items():
+        if source in found:
+            where = f"{name}, {source}"
+            if len(found[source]) == 0:
+                raise ValueError(f"{where} contains no examples.")
+            splits[split] = _add_origin(_choose_columns(found[source], columns, split, where), where)
+    return splits
 
 
 def _read_files(paths: list[str], columns: Columns, split: str) -> Dataset:

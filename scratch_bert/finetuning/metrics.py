@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from numbers import Number
 
-import evaluate
 import numpy as np
 from scipy import stats
 from seqeval import metrics as entities
@@ -14,15 +13,15 @@ from sklearn import metrics as sklearn_metrics
 
 
 def squad(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Exact match and F1 of answers in percent, each against the best of its right answers (Rajpurkar et al., 2016,
-    section 6.1). Without right answers, the question is unanswerable (SQuAD 2.0), and "" is right."""
+    """Exact match and F1 of answers in percent, each against the best of its gold answers (Rajpurkar et al., 2016,
+    section 6.1). Without gold answers, the question is unanswerable (SQuAD 2.0), and "" is right."""
     pairs = [
-        (normalize_answer(answer), [normalize_answer(right) for right in right_answers] or [""])
-        for answer, right_answers in zip(predictions, references, strict=True)
+        (normalize_answer(answer), [normalize_answer(gold) for gold in gold_answers] or [""])
+        for answer, gold_answers in zip(predictions, references, strict=True)
     ]
     return {
-        "exact_match": 100 * float(np.mean([answer in rights for answer, rights in pairs])),
-        "f1": 100 * float(np.mean([max(_word_f1(answer, right) for right in rights) for answer, rights in pairs])),
+        "exact_match": 100 * float(np.mean([answer in golds for answer, golds in pairs])),
+        "f1": 100 * float(np.mean([max(_word_f1(answer, gold) for gold in golds) for answer, golds in pairs])),
     }
 
 
@@ -32,13 +31,13 @@ def normalize_answer(text: str) -> str:
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
-def _word_f1(answer: str, right: str) -> float:
+def _word_f1(answer: str, gold: str) -> float:
     """F1 of two answers as bags of words."""
-    words, right_words = answer.split(), right.split()
-    if not words or not right_words:
-        return float(words == right_words)
-    shared = (Counter(words) & Counter(right_words)).total()
-    return 2 * shared / (len(words) + len(right_words))
+    words, gold_words = answer.split(), gold.split()
+    if not words or not gold_words:
+        return float(words == gold_words)
+    shared = (Counter(words) & Counter(gold_words)).total()
+    return 2 * shared / (len(words) + len(gold_words))
 
 
 def _seqeval(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -96,6 +95,8 @@ def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:
     """
     if name in METRICS:
         return lambda predictions, references: _as_scores(name, METRICS[name](predictions, references))
+    import evaluate  # a second or more, which the metrics above do without
+
     try:
         compute = evaluate.load(name).compute
     except Exception as error:  # a network, or the metric's code, fails in many ways

@@ -17,7 +17,7 @@ MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short window
 
 
 class QuestionAnswering(Task):
-    """The span of a context that answers a question. `label` contains the right answers, each with its `text` and its
+    """The span of a context that answers a question. `label` contains the gold answers, each with its `text` and its
     `answer_start`, a character; a question without any is unanswerable (SQuAD 2.0)."""
 
     columns: ClassVar = {"text": "context", "text_pair": "question", "label": "answers", "id": "id"}
@@ -62,17 +62,17 @@ class QuestionAnswering(Task):
 
     def references_of(self, split: str) -> list[list[str]]:
         examples, answers = self.splits[split], self.answers(split)
-        for origin, question_id, context, right in zip(
+        for origin, question_id, context, gold in zip(
             examples["origin"], self.question_ids(split), examples["text"], answers, strict=True
         ):
-            for text, start in zip(*right.values(), strict=True):
+            for text, start in zip(*gold.values(), strict=True):
                 found = context[max(start, 0) : start + len(text)]
                 if found != text or start < 0:
                     raise ValueError(
                         f"{origin}: the answer {text!r} to question {question_id} is not at character {start} of its "
                         f"context, which has {found!r} there. Correct answer_start, or leave the question out."
                     )
-        return [right["text"] for right in answers]
+        return [gold["text"] for gold in answers]
 
     def gold_predictions(self, split: str) -> list[str]:
         return [texts[0] if texts else "" for texts in self.references[split]]
@@ -166,7 +166,7 @@ def best_spans(
 
 
 def answer_span(window: Encoding, text: list[str], answer_start: list[int]) -> tuple[int, int]:
-    """The first and the last token of the first right answer; [CLS] twice if the window does not contain all of it."""
+    """The first and the last token of the first gold answer; [CLS] twice if the window does not contain all of it."""
     if not text or not text[0].strip():
         return 0, 0
     start = answer_start[0] + len(text[0]) - len(text[0].lstrip())  # spaces have no token

@@ -1,0 +1,51 @@
+import pytest
+
+from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param({"model_name_or_path": None}, "Name the pretrained checkpoint", id="no model"),
+        pytest.param({"dataset_name": "x"}, "Give train_file or dataset_name", id="file and dataset"),
+        pytest.param({"train_file": None, "test_file": ["a"]}, "need a train_file", id="test file alone"),
+        pytest.param({"dataset_config": "x"}, "has no effect without a dataset_name", id="dataset_config"),
+        pytest.param(
+            {"validation_file": ["a"], "validation_share": 0.2},
+            "validation_share has no effect with validation_file",
+            id="share and file",
+        ),
+        pytest.param({"validation_share": 2}, "validation_share must be greater than 0 and less than 1", id="share"),
+        pytest.param({"max_seq_length": 0}, "max_seq_length must be 8 or more", id="max_seq_length"),
+        pytest.param({"max_answer_length": 0}, "max_answer_length must be 1 or more", id="max_answer_length"),
+        pytest.param({"doc_stride": -5}, "doc_stride must be 0 or more", id="doc_stride"),
+        pytest.param({"early_stopping_patience": 0}, "early_stopping_patience must be 1 or more", id="patience"),
+        pytest.param({"dropout": 1.5}, "dropout must be at least 0 and less than 1", id="dropout"),
+        pytest.param({"seeds": [1, 1]}, "seeds must differ", id="seeds"),
+    ],
+)
+def test_task_arguments_that_do_not_fit(options, message):
+    with pytest.raises(ValueError, match=message):
+        TaskArguments(**{"model_name_or_path": "x", "train_file": ["a.csv"], **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param({"dataloader_drop_last": True}, "dataloader_drop_last must stay False", id="drop_last"),
+        pytest.param({"prediction_loss_only": True}, "prediction_loss_only must stay False", id="loss only"),
+        pytest.param(
+            {"train_sampling_strategy": "group_by_length"}, "would change the order of predictions", id="grouped"
+        ),
+    ],
+)
+def test_finetuning_arguments_that_do_not_fit(options, message):
+    with pytest.raises(ValueError, match=message):
+        FinetuningArguments(**options)
+
+
+def test_finetuning_arguments_leave_the_best_metric_to_the_task():
+    args = FinetuningArguments()
+    assert args.load_best_model_at_end and args.metric_for_best_model is None and args.greater_is_better is None
+    args = FinetuningArguments(metric_for_best_model="mse", greater_is_better=False)
+    assert args.metric_for_best_model == "mse" and args.greater_is_better is False

@@ -1,0 +1,146 @@
+import json
+
+import pytest
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
+
+from scratch_bert.finetuning.arguments import TaskArguments
+from scratch_bert.finetuning.dataset import Columns, hold_out, load_splits
+from scratch_bert.finetuning.load import find_columns
+
+
+TEXTS = ["007", 'say "hi"', "a, b", "NA"]
+PLAIN = Columns({"text": ["text"], "label": ["label"]})
+
+
+def columns_of(task, **options):
+    return find_columns(task, TaskArguments(model_name_or_path="x", **options))
+
+
+def read(columns=PLAIN, **files):
+    """The splits of files, without the origins of their examples."""
+    splits = load_splits(columns, {split: [str(file)] for split, file in files.items()})
+    return {split: examples.remove_columns("origin") for split, examples in splits.items()}
+
+
+def write_table(file):
+    Dataset.from_dict({"text": TEXTS, "label": ["1", "0", "1", "0"], "other": [1] * 4}).to_csv(
+        file, sep="\t" if file.suffix == ".tsv" else ",", quoting=3 if file.suffix == ".tsv" else 0
+    )
+    return str(file)
+
+
+def test_files_make_splits_with_the_origin_of_each_example(tmp_path):
+    files = [write_table(tmp_path / name) for name in ("a.csv", "b.tsv")]
+    splits = load_splits(PLAIN, {"train": files, "validation": files[:1], "test": None})
+    assert set(splits) == {"train", "validation"} and len(splits["validation"]) == 4
+    assert splits["train"].column_names == ["text", "label", "origin"]
+    assert splits["train"]["text"][:] == TEXTS * 2
+    assert splits["train"]["origin"][:] == [f"{file}, example {number}" for file in files for number in range(1, 5)]
+
+
+def test_hold_out_is_a_random_share():
+    examples = Dataset.from_dict({"text": [str(i) for i in range(100)]})
+    first, again, other = (hold_out(examples, 0.2, seed) for seed in (0, 0, 1))
+    assert len(first["train"]) == 80 and len(first["validation"]) == 20
+    assert sorted(first["train"]["text"][:] + first["validation"]["text"][:]) == sorted(map(str, range(100)))
+    assert first["validation"]["text"][:] == again["validation"]["text"][:] != other["validation"]["text"][:]
+    with pytest.raises(ValueError, match="No example is left for validation"):
+        hold_out(examples, 0.009, seed=0)
+
+
+def test_dataset_on_disk_with_class_names(tmp_path, caplog):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+    examples = Dataset.from_dict({"text": TEXTS, "label": [1, 0, 1, 0]}, features=features)
+    unlabelled = examples.remove_columns("label")
+    saved = DatasetDict({"train": examples, "validation_matched": examples, "test": unlabelled, "dev": examples})
+    saved.save_to_disk(tmp_path / "set")
+    with caplog.at_level("INFO", "scratch_bert"):
+        splits = load_splits(PLAIN, {"train": None}, (str(tmp_path / "set"), None))
+    assert "unused splits: dev" in caplog.text
+    assert splits["validation"][0]["origin"].endswith("set, validation_matched, example 1")
+    assert splits["train"].features["label"].names == ["no", "yes"]
+    assert splits["test"].column_names == ["text", "origin"]
+
+
+def test_dataset_without_a_train_split(tmp_path):
+    DatasetDict({"dev": Dataset.from_dict({"text": ["x"]})}).save_to_disk(tmp_path / "set")
+    with pytest.raises(ValueError, match="set has no split 'train', but dev"):
+        load_splits(PLAIN, {"train": None}, (str(tmp_path / "set"), None))
+
+
+def test_dataset_with_an_empty_split(tmp_path):
+    examples = Dataset.from_dict({"text": ["x"], "label": [1]})
+    empty = examples.filter(lambda example: False)
+    DatasetDict({"train": examples, "validation": empty}).save_to_disk(tmp_path / "set")
+    with pytest.raises(ValueError, match="set, validation contains no examples"):
+        load_splits(PLAIN, {"train": None}, (str(tmp_path / "set"), None))
+
+
+def test_conll_files_with_and_without_tags(tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/a.conllu").write_text("1\tAda\tada\tPROPN\t_\n2\tran\trun\tVERB\t_\n")
+    (tmp_path / "b.txt").write_text("Ada\tPROPN\n")
+    (tmp_path / "test.conll").write_text("Ada\nran\n\nNo\n")
+    expected = {"text": [["Ada", "ran"]], "label": [["PROPN", "VERB"]]}
+    splits = read(
+        columns_of("token-classification"),
+        train=tmp_path / "set",
+        validation=tmp_path / "b.txt",
+        test=tmp_path / "test.conll",
+    )
+    assert splits["train"].to_dict() == expected
+    assert splits["validation"][0] == {"text": ["Ada"], "label": ["PROPN"]}
+    assert splits["test"].to_dict() == {"text": [["Ada", "ran"], ["No"]]}
+    numbered = columns_of("token-classification", text_column="2", label_column="4")
+    assert read(numbered, train=tmp_path / "set")["train"].to_dict() == expected
+    tags_numbered = columns_of("token-classification", label_column="2")
+    splits = read(tags_numbered, train=tmp_path / "b.txt", test=tmp_path / "test.conll")
+    assert splits["train"][0] == {"text": ["Ada"], "label": ["PROPN"]}
+    assert splits["test"]["text"][:] == [["Ada", "ran"], ["No"]]
+    with pytest.raises(ValueError, match="line 1 has 1 fields: there is no column 2"):
+        read(numbered, train=tmp_path / "set", test=tmp_path / "test.conll")
+
+
+def test_squad_in_its_own_format_and_as_a_table(tmp_path):
+    answers = {"text": ["Ada"], "answer_start": [4]}
+    question = {"id": "q1", "question": "Who ran?", "answers": [{"text": "Ada", "answer_start": 4}]}
+    articles = [{"title": "x", "paragraphs": [{"context": "One Ada ran.", "qas": [question]}]}]
+    (tmp_path / "own.json").write_text(json.dumps({"version": "1.1", "data": articles}))
+    flat = [{"id": "q1", "context": "One Ada ran.", "question": "Who ran?", "answers": answers}]
+    (tmp_path / "flat.json").write_text(json.dumps(flat))
+    (tmp_path / "flat.jsonl").write_text("\n".join(map(json.dumps, flat)))
+    expected = [{"text": "One Ada ran.", "text_pair": "Who ran?", "label": answers, "id": "q1"}]
+    for name in ("own.json", "flat.json", "flat.jsonl"):
+        assert read(columns_of("question-answering"), train=tmp_path / name)["train"].to_list() == expected, name
+
+
+def test_multiple_choice_from_several_columns(tmp_path):
+    (tmp_path / "a.csv").write_text("sent1,a,b,label\nHe ran.,And fell.,And flew.,0\n")
+    columns = columns_of("multiple-choice", text_column="sent1", choices_column=["a", "b"])
+    assert read(columns, train=tmp_path / "a.csv")["train"].to_list() == [
+        {"text": "He ran.", "choices": ["And fell.", "And flew."], "label": "0"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        pytest.param(
+            {"a.csv": "review,label\nx,1\n"},
+            "a.csv has no column 'text', but review, label. Name the right one with --text_column",
+            id="missing column",
+        ),
+        pytest.param({"a.txt": "x"}, "a.txt is not a table", id="not a table"),
+        pytest.param(
+            {"a.csv": "text,label\nx,1\n", "b.jsonl": '{"text": "x", "label": 1}\n'},
+            "a.csv, .*b.jsonl differ in the types of their columns",
+            id="different types",
+        ),
+        pytest.param({}, "There are no training examples: pass --train_file or --dataset_name", id="no file"),
+    ],
+)
+def test_files_that_do_not_fit(files, message, tmp_path):
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load_splits(PLAIN, {"train": [str(tmp_path / name) for name in files]})

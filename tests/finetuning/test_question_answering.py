@@ -1,0 +1,133 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from scratch_bert.finetuning.question_answering import QuestionAnswering, best_spans
+
+
+@pytest.fixture
+def questions(documents):
+    """Ten questions about long contexts, each with an answer of three words from somewhere in it."""
+    rng, columns = np.random.default_rng(0), {"text": [], "text_pair": [], "label": [], "id": []}
+    long_documents = [document for document in documents if sum(map(len, document)) > 1500]
+    for number, document in enumerate(long_documents[:10]):
+        context = " ".join(document)[:3000]
+        words = [match.span() for match in re.finditer(r"\S+", context)]
+        first = int(rng.integers(len(words) - 3))
+        start, end = words[first][0], words[first + 2][1]
+        columns["text"].append(context)
+        columns["text_pair"].append("What " + "is it? " * (number % 40))
+        columns["label"].append({"text": [context[start:end]], "answer_start": [start]})
+        columns["id"].append(f"q{number}")
+    return columns
+
+
+@pytest.fixture
+def make(make_task):
+    def make(questions, max_seq_length=100, **options):
+        return make_task(QuestionAnswering, questions, max_seq_length=max_seq_length, doc_stride=30, **options)
+
+    return make
+
+
+def perfect_logits(features, length=100):
+    """Start and end logits that point to the labels: to [CLS] in windows without the answer."""
+    logits = np.zeros((2, len(features), length))
+    for one, name in zip(logits, ("start_positions", "end_positions"), strict=True):
+        one[np.arange(len(features)), features[name][:]] = 5.0
+    return tuple(logits)
+
+
+def test_windows_cover_the_context_and_contain_the_answer(questions, make, tokenizer):
+    task = make(questions)
+    example_of, offsets = task.windows["train"]
+    features = task.features["train"]
+    assert len(features) == len(example_of) > 3 * len(questions["text"])
+    for example, context in enumerate(questions["text"]):
+        windows = np.flatnonzero(example_of == example)
+        tokens = {tuple(span) for window in windows for span in offsets[window] if span[0] >= 0}
+        expected = tokenizer(context, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        assert tokens == set(expected)
+        found = set()
+        for window in windows:
+            start, end = (features[int(window)][name] for name in ("start_positions", "end_positions"))
+            if start:
+                found.add(context[offsets[window][start][0] : offsets[window][end][1]])
+            else:
+                assert end == 0
+        assert found == set(questions["label"][example]["text"])
+
+
+def test_squad_answers_are_decoded_and_written(questions, make, tmp_path):
+    task = make(questions)
+    # [CLS] has the highest logits in windows without the answer: it must not win over a span of another window.
+    answers = task.decode("validation", perfect_logits(task.features["validation"]))
+    assert answers == [label["text"][0] for label in questions["label"]]
+    assert task.best_metric == "f1"
+    assert task.compute_scores("validation", answers) == {"exact_match": 100, "f1": 100}
+    file = task.write_predictions("validation", answers, tmp_path)
+    assert file.name == "predictions.json"
+    assert json.loads(file.read_text()) == dict(zip(questions["id"], answers, strict=True))
+
+
+def test_squad_unanswerable_question(questions, make):
+    questions["label"][0] = {"text": [], "answer_start": []}
+    task = make(questions)
+    answers = task.decode("validation", perfect_logits(task.features["validation"]))
+    assert answers == ["", *(label["text"][0] for label in questions["label"][1:])]
+    assert task.compute_scores("validation", answers)["exact_match"] == 100
+
+
+def test_squad_test_split_needs_no_answers(questions, make):
+    unlabelled = {**questions, "label": [{"text": [], "answer_start": []}] * len(questions["id"])}
+    assert set(make(questions, test=unlabelled).references) == {"train", "validation"}
+
+
+def test_best_spans_are_those_of_an_exhaustive_search():
+    rng = np.random.default_rng(0)
+    start, end = rng.normal(size=(2, 30, 12))
+    in_context = rng.random((30, 12)) < 0.7
+    scores, first, last = best_spans(start, end, in_context, max_length=4)
+    for window in range(30):
+        spans = {
+            (i, j): start[window, i] + end[window, j]
+            for i in range(12)
+            for j in range(i, min(i + 4, 12))
+            if in_context[window, i] and in_context[window, j]
+        }
+        best = max(spans, key=spans.get)
+        assert (first[window], last[window]) == best and scores[window] == pytest.approx(spans[best])
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("Ada", id="text"),
+        pytest.param({"text": ["Ada"], "answer_start": []}, id="no start"),
+        pytest.param({"text": ["Ada"]}, id="no starts"),
+    ],
+)
+def test_answers_that_are_not_valid(answers, make):
+    with pytest.raises(ValueError, match="train, example 1, must have lists of answers: their text and answer_start"):
+        make({"text": ["One Ada ran."], "text_pair": ["Who?"], "label": [answers]})
+
+
+def test_answer_that_is_not_in_its_context(questions, make):
+    questions["label"][3]["answer_start"][0] += 1
+    with pytest.raises(
+        ValueError, match=r"train, example 4: the answer '.*' to question q3 is not at character \d+ of its context"
+    ):
+        make(questions)
+
+
+def test_question_ids_must_differ(questions, make):
+    with pytest.raises(ValueError, match="several questions have the id 'q1'"):
+        make({**questions, "id": ["q1"] * len(questions["id"])})
+
+
+def test_doc_stride_must_leave_room_in_a_window(questions, make):
+    with pytest.raises(ValueError, match="no room for a question of 20 and an overlap of 30"):
+        make(questions, max_seq_length=40)

@@ -1,0 +1,310 @@
+"""`finetune` on small data sets that a model can learn: what it trains, writes and returns, and how it resumes."""
+
+import json
+import random
+import shutil
+import signal
+
+import pytest
+import torch
+from datasets import ClassLabel, Dataset, Features, Value
+from safetensors.torch import load_file
+from transformers import pipeline
+
+from helpers import make_bert, write_metric
+from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
+from scratch_bert.finetuning.run import finetune
+from scratch_bert.hub.conversion import convert_checkpoint
+from scratch_bert.training.trainer import ScratchBertTrainer
+
+
+WORDS = ["class", "function", "module", "value", "name"]
+FAST = {
+    "learning_rate": 3e-3,
+    "per_device_train_batch_size": 16,
+    "disable_tqdm": True,
+    "bf16": False,
+    "logging_strategy": "no",  # and so no curves to draw
+}
+WITHOUT_CHECKPOINTS = {"eval_strategy": "no", "save_strategy": "no", "load_best_model_at_end": False}
+
+
+def write_examples(file, count, seed=0, label=lambda good: "good" if good else "bad"):
+    """A text is good if it contains the word object."""
+    rng, lines = random.Random(seed), ["text,label"]
+    for number in range(count):
+        words = rng.choices(WORDS, k=6)
+        if number % 2:
+            words[rng.randrange(6)] = "object"
+        lines.append(f"{' '.join(words)},{label(number % 2)}")
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("examples")
+    return {
+        "train_file": [str(write_examples(directory / "train.csv", 160))],
+        "validation_file": [str(write_examples(directory / "validation.csv", 60, seed=1))],
+    }
+
+
+@pytest.fixture
+def run(saved, tmp_path):
+    """Fine-tune in `tmp_path`/`name`, and return the metrics."""
+
+    def run(name="run", task="sequence-classification", model=saved, **options):
+        task_options = {key: options.pop(key) for key in list(options) if key in TaskArguments.__dataclass_fields__}
+        task_args = TaskArguments(model_name_or_path=str(model), **task_options)
+        args = FinetuningArguments(output_dir=str(tmp_path / name), **{**FAST, **options})
+        return finetune(task, task_args, args).mean
+
+    return run
+
+
+def checkpoints(directory):
+    return sorted(directory.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+
+
+def evaluations(directory, name):
+    """This metric in each evaluation of the training."""
+    state = json.loads((checkpoints(directory)[-1] / "trainer_state.json").read_text())
+    return [entry[f"eval_{name}"] for entry in state["log_history"] if f"eval_{name}" in entry]
+
+
+# ------------------------------------------------------------------------------------------------- kinds of tasks
+
+
+def test_text_classification_and_its_model(saved, files, tmp_path):
+    (tmp_path / "test.csv").write_text("text\nan object\na class\n")
+    output = tmp_path / "run"
+    task_args = TaskArguments(model_name_or_path=str(saved), test_file=[str(tmp_path / "test.csv")], **files)
+    args = FinetuningArguments(output_dir=str(output), num_train_epochs=5, **FAST | {"logging_strategy": "steps"})
+    results = finetune("sequence-classification", task_args, args)
+    metrics = results.mean
+    assert results.seeds == {42: metrics} and set(results.std.values()) == {0.0}
+    assert metrics == json.loads((output / "metrics.json").read_text())
+    assert metrics["eval_accuracy"] > 0.95 and metrics["eval_f1"] > 0.95
+
+    examples = [json.loads(line) for line in (output / "validation_predictions.jsonl").read_text().splitlines()]
+    assert examples[7]["origin"] == f"{files['validation_file'][0]}, example 8"
+    share = sum(example["prediction"] == example["label"] for example in examples) / 60
+    assert {example["label"] for example in examples} == {"good", "bad"}
+    assert share == pytest.approx(metrics["eval_accuracy"])
+    assert len((output / "test_predictions.jsonl").read_text().splitlines()) == 2
+
+    assert json.loads((output / "config.json").read_text())["id2label"] == {"0": "bad", "1": "good"}
+    classify = pipeline("text-classification", model=str(output))
+    with open(files["validation_file"][0]) as lines:
+        texts = [line.split(",")[0] for line in lines][1:]
+    assert [one["label"] for one in classify(texts)] == [example["prediction"] for example in examples]
+
+    card = (output / "README.md").read_text()
+    assert f"| accuracy | {metrics['eval_accuracy']:.4f} |" in card and "| labels | bad, good |" in card
+    assert "files for sequence-classification: 160 train" in card and str(tmp_path) not in card
+    assert (output / "curves.png").is_file()
+
+
+def test_regression_with_other_metrics(run, tmp_path):
+    train = write_examples(tmp_path / "train.csv", 160, label=lambda good: 1.5 if good else -0.5)
+    options = {"problem_type": "regression", "metrics": ["mse", "pearsonr"], "num_train_epochs": 6}
+    metrics = run(train_file=[str(train)], **options)
+    assert metrics["eval_mse"] == min(evaluations(tmp_path / "run", "mse"))
+    assert metrics["eval_mse"] < 0.3 and metrics["eval_pearsonr"] > 0.9
+
+
+def test_token_classification_of_conll(run, tmp_path):
+    sentences = "".join(f"the O\n{word} {tag}\nis O\n\n" for word, tag in (("object", "B-X"), ("class", "O"))) * 60
+    (tmp_path / "train.conll").write_text(sentences)
+    options = {"train_file": [str(tmp_path / "train.conll")], "num_train_epochs": 4, **WITHOUT_CHECKPOINTS}
+    metrics = run(task="token-classification", **options)
+    assert metrics["eval_f1"] == 1
+    first = json.loads((tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()[0])
+    assert first["prediction"] == first["label"]
+    tag = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="simple")
+    assert [(entity["entity_group"], entity["word"]) for entity in tag("the object is")] == [("X", "object")]
+
+
+def test_question_answering_of_squad(run, tmp_path):
+    rng, paragraphs = random.Random(0), []
+    for number in range(150):
+        words = rng.choices(WORDS, k=rng.randrange(8, 60))
+        words[rng.randrange(len(words))] = "object"
+        context = " ".join(words)
+        answer = {"text": "object", "answer_start": context.index("object")}
+        question = {"id": f"q{number}", "question": "which?", "answers": [answer]}
+        paragraphs.append({"context": context, "qas": [question]})
+    (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    options = {"train_file": [str(tmp_path / "train.json")], "num_train_epochs": 12, **WITHOUT_CHECKPOINTS}
+    metrics = run(task="question-answering", **options)
+    predictions = json.loads((tmp_path / "run/predictions.json").read_text())
+    assert len(predictions) == 15 and metrics["eval_exact_match"] > 60
+    share = 100 * sum(answer == "object" for answer in predictions.values()) / 15
+    assert metrics["eval_exact_match"] == pytest.approx(share)
+
+
+def test_multiple_choice(run, tmp_path):
+    rng, examples = random.Random(0), []
+    for _ in range(200):
+        choices = rng.sample(WORDS, 3)
+        label = rng.randrange(3)
+        choices[label] = "object"
+        examples.append({"text": "what is it", "choices": choices, "label": label})
+    (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, examples)))
+    options = {"train_file": [str(tmp_path / "train.jsonl")], "num_train_epochs": 6, **WITHOUT_CHECKPOINTS}
+    assert run(task="multiple-choice", **options)["eval_accuracy"] > 0.9
+
+
+def test_glue_task_finds_its_dataset_on_the_hub(run, tmp_path, monkeypatch):
+    hub = tmp_path / "nyu-mll/glue"  # load_dataset takes a directory of that name first
+    hub.mkdir(parents=True)
+    splits = "".join(
+        f"    - {{split: {split}, path: '{split}.parquet'}}\n" for split in ("train", "validation", "test")
+    )
+    (hub / "README.md").write_text(f"---\nconfigs:\n- config_name: rte\n  data_files:\n{splits}---\n")
+    label = ClassLabel(names=["entailment", "not_entailment"])
+    texts = {"sentence1": Value("string"), "sentence2": Value("string")}
+    features = Features({**texts, "label": label, "idx": Value("int32")})
+    for split in ("train", "validation", "test"):
+        columns = {
+            "sentence1": ["a class"] * 8,
+            "sentence2": ["an object", "a value"] * 4,
+            "label": [-1] * 8 if split == "test" else [0, 1] * 4,
+            "idx": range(8),
+        }
+        Dataset.from_dict(columns, features=features).to_parquet(hub / f"{split}.parquet")
+    monkeypatch.chdir(tmp_path)
+    metrics = run(task="rte", num_train_epochs=1)
+    assert 0 <= metrics["eval_accuracy"] <= 1 and "test_accuracy" not in metrics
+    lines = (tmp_path / "run/test_predictions.jsonl").read_text().splitlines()
+    assert len(lines) == 8 and json.loads(lines[0])["prediction"] in label.names and "label" not in lines[0]
+
+
+# ------------------------------------------------------------------------------------------------- initial weights
+
+
+def test_bert_and_its_conversion_give_the_same(tokenizer, files, tmp_path, run):
+    make_bert("ForMaskedLM", tmp_path / "bert", tokenizer).half().save_pretrained(tmp_path / "bert")
+    convert_checkpoint(str(tmp_path / "bert"), tmp_path / "converted", "scratch_bert")
+    metrics = [
+        run(f"run-{name}", model=tmp_path / name, num_train_epochs=1, **files) for name in ("bert", "converted")
+    ]
+    for name in ("eval_loss", "eval_accuracy", "eval_f1"):
+        assert metrics[0][name] == metrics[1][name]
+    assert json.loads((tmp_path / "run-bert/config.json").read_text())["model_type"] == "scratch_bert"
+
+
+def test_head_with_other_labels_is_newly_initialised(run, files, tmp_path, caplog):
+    three = write_examples(tmp_path / "three.csv", 90, label=str)
+    three.write_text(three.read_text() + "a class,2\n" * 30)
+    run("three", train_file=[str(three)], max_steps=1, **WITHOUT_CHECKPOINTS)
+    caplog.clear()
+    with caplog.at_level("INFO", "scratch_bert"):
+        run("two", model=tmp_path / "three", max_steps=1, **files)
+    assert "Newly initialised: classifier.bias, classifier.weight" in caplog.text
+
+
+@pytest.mark.parametrize("model_type", ["scratch_bert", "bert"])
+def test_random_init_with_dropout(model_type, saved, tokenizer, run, files, tmp_path):
+    if model_type == "bert":
+        saved = tmp_path / "bert"
+        make_bert("ForMaskedLM", saved, tokenizer).half().save_pretrained(saved)
+    run(model=saved, random_init=True, dropout=0.2, max_steps=1, learning_rate=0, **files)
+    name = "bert.embeddings.word_embeddings.weight"
+    before, after = (load_file(path / "model.safetensors")[name] for path in (saved, tmp_path / "run"))
+    assert after.dtype == torch.float32 and after.shape == before.shape
+    assert (before.float() - after)[1:].abs().mean() > 0.01 < after.std() < 0.03  # the first is padding
+    assert "trained from scratch (random initialisation)" in (tmp_path / "run/README.md").read_text()
+    config = json.loads((tmp_path / "run/config.json").read_text())
+    assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.2
+
+
+# ------------------------------------------------------------------------------------- best checkpoint, seeds, resume
+
+
+def test_early_stopping_keeps_the_best_checkpoint_and_resumes_its_count(run, files, tmp_path):
+    options = {**files, "num_train_epochs": 30, "early_stopping_patience": 2, "save_total_limit": 30}
+    metrics = run(**options)
+    accuracies = evaluations(tmp_path / "run", "accuracy")
+    assert len(accuracies) == accuracies.index(max(accuracies)) + 1 + 2 < 30
+    assert metrics["eval_accuracy"] == max(accuracies)
+    # The last evaluation but one was the first without a new best: resumed from there, one more is left.
+    *_, previous, last = checkpoints(tmp_path / "run")
+    resumed = run("resumed", resume_from_checkpoint=str(previous), **options)
+    assert [path.name for path in checkpoints(tmp_path / "resumed")] == [last.name]
+    assert resumed["eval_loss"] == metrics["eval_loss"]
+
+
+def test_hub_metric_must_have_a_direction(run, files, tmp_path):
+    metric = write_metric(tmp_path / "wrong.py", "{'errors': sum(a != b for a, b in zip(predictions, references))}")
+    options = {**files, "metrics": [str(metric)], "trust_remote_code": True, "num_train_epochs": 4}
+    with pytest.raises(ValueError, match="name one with --metric_for_best_model, of loss, errors"):
+        run(**options)
+    options["metric_for_best_model"] = "errors"
+    with pytest.raises(ValueError, match="Pass --greater_is_better true or false: is a greater errors better?"):
+        run(**options)
+    metrics = run(greater_is_better=False, **options)
+    errors = evaluations(tmp_path / "run", "errors")
+    assert metrics["eval_errors"] == min(errors) < max(errors)
+
+
+def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
+    few_steps = {"max_steps": 2, **WITHOUT_CHECKPOINTS, "save_strategy": "epoch"}
+
+    def finetune_seeds(**options):
+        args = FinetuningArguments(output_dir=str(tmp_path / "run"), **FAST, **few_steps, **options)
+        task_args = TaskArguments(model_name_or_path=str(saved), seeds=[1, 2, 3], **files)
+        return finetune("sequence-classification", task_args, args)
+
+    results = finetune_seeds()
+    losses = [results.seeds[seed]["eval_loss"] for seed in (1, 2, 3)]
+    assert len(set(losses)) == 3
+    mean = sum(losses) / 3
+    assert results.mean["eval_loss"] == pytest.approx(mean)
+    assert results.std["eval_loss"] == pytest.approx((sum((loss - mean) ** 2 for loss in losses) / 2) ** 0.5)
+    written = json.loads((tmp_path / "run/metrics.json").read_text())
+    assert written["mean"] == results.mean and written["seeds"]["2"] == results.seeds[2]
+    assert run("one", seed=2, **few_steps, **files)["eval_loss"] == pytest.approx(losses[1], rel=1e-6)
+
+    # Resumed, only what is missing is trained.
+    shutil.rmtree(tmp_path / "run/seed-3")
+    (tmp_path / "run/seed-1/metrics.json").write_text(json.dumps({**results.seeds[1], "eval_loss": 0.0}))
+    (tmp_path / "run/seed-2/metrics.json").unlink()
+    again = finetune_seeds(resume_from_checkpoint="last")
+    assert [again.seeds[seed]["eval_loss"] for seed in (1, 2, 3)] == [0.0, *map(pytest.approx, losses[1:])]
+
+
+def test_seeds_that_cannot_be_resumed(run, files, tmp_path):
+    with pytest.raises(ValueError, match="pass --resume_from_checkpoint without a value"):
+        run(seeds=[1, 2], resume_from_checkpoint=str(tmp_path / "one"), **files)
+    with pytest.raises(ValueError, match="no runs of --seeds to resume in .*run"):
+        run(seeds=[1, 2], resume_from_checkpoint="last", **files)
+
+
+def test_resumed_run_gives_what_an_unbroken_run_gives(run, files, tmp_path):
+    options = {**files, "num_train_epochs": 2, "save_total_limit": 5}
+    unbroken = run(**options)
+    options["resume_from_checkpoint"] = str(checkpoints(tmp_path / "run")[0])
+    resumed = run("resumed", **options)
+    assert resumed["eval_loss"] == pytest.approx(unbroken["eval_loss"], rel=1e-5)
+    with pytest.raises(ValueError, match="resumed is not empty"):
+        run("resumed", **options)
+
+
+def test_ctrl_c_saves_a_checkpoint_to_resume_from(run, files, tmp_path, monkeypatch):
+    def press_ctrl_c(trainer, *args, **kwargs):
+        if trainer.state.global_step == 2:
+            signal.raise_signal(signal.SIGINT)
+        return training_step(trainer, *args, **kwargs)
+
+    options = {**files, "num_train_epochs": 1, **WITHOUT_CHECKPOINTS}
+    unbroken = run("unbroken", **options)
+    training_step = ScratchBertTrainer.training_step
+    monkeypatch.setattr(ScratchBertTrainer, "training_step", press_ctrl_c)
+    with pytest.raises(KeyboardInterrupt, match="Stopped at step 3. To continue: .* --resume_from_checkpoint"):
+        run(**options)
+    assert not (tmp_path / "run/metrics.json").exists()
+    monkeypatch.undo()
+    resumed = run(resume_from_checkpoint="last", **options)
+    assert resumed["eval_loss"] == pytest.approx(unbroken["eval_loss"], rel=1e-5)

@@ -1,0 +1,227 @@
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+
+from scratch_bert.finetuning.sequence_classification import SequenceClassification
+
+
+TEXTS = ["a class is an object", "so is a function", "a module"]
+
+
+@pytest.fixture
+def make(make_task):
+    """A task of three texts with these labels."""
+
+    def make(labels, validation=None, **options):
+        if validation is not None:
+            options["validation"] = {"text": TEXTS, "label": validation}
+        return make_task(SequenceClassification, {"text": TEXTS, "label": labels}, **options)
+
+    return make
+
+
+def named(names, labels):
+    features = Features({"text": Value("string"), "label": ClassLabel(names=names)})
+    return Dataset.from_dict({"text": TEXTS, "label": labels}, features=features)
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_type", "names", "references"),
+    [
+        pytest.param(["no", "yes", "no"], "single_label_classification", ["no", "yes"], [0, 1, 0], id="names"),
+        pytest.param([10, 9, 10], "single_label_classification", ["9", "10"], [1, 0, 1], id="integers"),
+        pytest.param(["10", "9", "1"], "single_label_classification", ["1", "9", "10"], [2, 1, 0], id="digits"),
+        pytest.param([True, False, True], "single_label_classification", ["False", "True"], [1, 0, 1], id="booleans"),
+        pytest.param([0.5, 1.0, -2.0], "regression", None, [0.5, 1.0, -2.0], id="floats"),
+        pytest.param(
+            [["a", "b"], [], ["b"]],
+            "multi_label_classification",
+            ["a", "b"],
+            [[1, 1], [0, 0], [0, 1]],
+            id="lists",
+        ),
+    ],
+)
+def test_problem_type_is_inferred_from_the_labels(labels, problem_type, names, references, make):
+    task = make(labels)
+    assert task.problem_type == problem_type
+    assert task.references["train"] == references
+    options = task.model_options
+    assert options["problem_type"] == problem_type
+    if names is None:
+        assert options["num_labels"] == 1
+    else:
+        assert options["id2label"] == dict(enumerate(names)) and options["label2id"][names[1]] == 1
+    assert task.features["train"]["labels"][:] == references
+
+
+@pytest.mark.parametrize(
+    ("labels", "metrics"),
+    [
+        pytest.param(["a", "b", "a"], ["accuracy", "f1"], id="two labels"),
+        pytest.param(["a", "b", "c"], ["accuracy", "f1_macro"], id="three labels"),
+        pytest.param([["a"], ["a", "b"], []], ["f1_micro", "f1_macro", "accuracy"], id="multi_label"),
+        pytest.param([0.5, 1.0, 2.0], ["pearsonr", "spearmanr", "mse"], id="regression"),
+    ],
+)
+def test_default_metrics_of_a_problem_type(labels, metrics, make):
+    task = make(labels)
+    assert list(task.metrics) == metrics and task.best_metric == metrics[0]
+
+
+def test_text_pairs_are_encoded_as_the_tokenizer_does(make_task, tokenizer):
+    columns = {"text": TEXTS, "text_pair": TEXTS[::-1], "label": ["a", "b", "a"]}
+    task = make_task(SequenceClassification, columns, max_seq_length=9)
+    for number, features in enumerate(task.features["validation"]):
+        expected = tokenizer(TEXTS[number], TEXTS[-1 - number], truncation=True, max_length=9)
+        assert {name: features[name] for name in expected} == dict(expected)
+
+
+def test_class_names_of_a_dataset_and_a_test_split_without_labels(make_task):
+    names = ["minus", "plus"]
+    task = make_task(SequenceClassification, named(names, [1, 0, 1]), test=named(names, [-1, -1, -1]))
+    assert task.references == {"train": [1, 0, 1], "validation": [1, 0, 1]}
+    assert "labels" not in task.features["test"].column_names
+    predictions = task.decode("test", np.array([[0, 1], [1, 0]]))
+    assert [task.format_prediction(one) for one in predictions] == ["plus", "minus"]
+
+
+def test_label_of_minus_one_is_no_class(make_task):
+    with pytest.raises(ValueError, match="train, example 3, has the label -1"):
+        make_task(SequenceClassification, named(["minus", "plus"], [1, 0, -1]))
+    numbers, unknown = ({"text": TEXTS, "label": labels} for labels in ([1.0, 0.5, 2.0], [-1.0] * 3))
+    assert "test" not in make_task(SequenceClassification, numbers, test=unknown).references
+
+
+def test_rare_label_may_be_held_out(make_task):
+    columns = {"text": [str(number) for number in range(20)], "label": [*"ab" * 9, "a", "rare"]}
+    for seed in range(20):
+        task = make_task(SequenceClassification, columns, hold_out=True, seed=seed)
+        assert task.label_names == ["a", "b", "rare"]
+        assert [len(task.features[split]) for split in ("train", "validation")] == [18, 2]
+        if 2 in task.references["validation"]:
+            return
+    raise AssertionError("no seed has held it out")
+
+
+def test_multi_label_predictions(make):
+    task = make(["a, b", "", "b"], problem_type="multi_label_classification")
+    assert task.references["train"] == [[1, 1], [0, 0], [0, 1]]
+    predictions = task.decode("train", np.array([[1.0, -1.0], [-1.0, -1.0], [2.0, 1.0]]))
+    assert [task.format_prediction(one) for one in predictions] == [["a"], [], ["a", "b"]]
+    assert task.compute_scores("train", predictions)["accuracy"] == pytest.approx(1 / 3)
+    assert make([None, ["a"], ["b", "a"]]).references["train"] == [[0, 0], [1, 0], [1, 1]]
+
+
+def test_glue_labels_by_name_or_id(make):
+    task = make(["1", "negative", "0"], label_names=("negative", "positive"))
+    assert task.references["train"] == [1, 0, 0]
+
+
+def test_integer_labels_that_a_gap_turned_into_floats(make):
+    task = make([10.0, 2.0, 2.0], validation=[2, 2, 10], problem_type="single_label_classification")
+    assert task.label_names == ["2", "10"] and task.references == {"train": [1, 0, 0], "validation": [0, 0, 1]}
+
+
+def test_best_metric_is_that_of_the_first_metric(make):
+    labels = ["a", "b", "a"]
+    assert make(labels).best_metric == "accuracy"
+    assert make(labels, metrics=("matthews_correlation", "accuracy")).best_metric == "matthews_correlation"
+    assert make(labels, best_metric="loss").best_metric == "loss"
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        pytest.param(
+            ["a", "b", "a"],
+            {"best_metric": "acuracy"},
+            "no metric 'acuracy' .*: name one with --metric_for_best_model, of loss, accuracy, f1",
+            id="unknown best metric",
+        ),
+        pytest.param(
+            ["a", "b", "c"],
+            {"metrics": ["f1"]},
+            "The metric f1 does not fit these labels: .* Choose others .* f1_macro",
+            id="f1 of three labels",
+        ),
+        pytest.param(
+            ["a", "b", "a"],
+            {"metrics": ["seqeval"]},
+            "The metric seqeval does not fit these labels",
+            id="seqeval of texts",
+        ),
+        pytest.param(
+            ["a", "b", "a"], {"metrics": ["squad"]}, "The metric squad does not fit these labels", id="squad of texts"
+        ),
+        pytest.param(["a", "a", "a"], {}, "only one label, 'a'", id="one label"),
+        pytest.param(
+            [1.0, 0.0, None],
+            {},
+            "integers written as floats, such as 1.0: pass --problem_type",
+            id="integers or floats",
+        ),
+        pytest.param([[], [], []], {}, "The training examples have no labels: pass --label_column", id="empty lists"),
+        pytest.param(
+            [[1, 0], [0, 0], [1, 1]],
+            {},
+            r"vectors of 0 and 1, such as \[1, 0\]: give each example the list of its labels' names",
+            id="multi-hot lists",
+        ),
+        pytest.param(
+            ["1,0", "0,0", "1,1"],
+            {"problem_type": "multi_label_classification"},
+            "vectors of 0 and 1",
+            id="multi-hot text",
+        ),
+        pytest.param(
+            [1, 2, 3],
+            {"problem_type": "multi_label_classification"},
+            "comma-separated text, not 1",
+            id="numbers for lists",
+        ),
+        pytest.param(
+            ["high", "1", "2"],
+            {"problem_type": "regression"},
+            "example 1, has the label 'high', which is not a number",
+            id="regression of text",
+        ),
+        pytest.param(
+            ["1", "nan", "2"],
+            {"problem_type": "regression"},
+            "example 2, has the label 'nan', which is not a number",
+            id="regression of nan",
+        ),
+        pytest.param(
+            ["1", "2", "inf"],
+            {"problem_type": "regression"},
+            "example 3, has the label 'inf', which is not a number",
+            id="regression of inf",
+        ),
+    ],
+)
+def test_labels_and_metrics_that_do_not_fit(labels, options, message, make):
+    with pytest.raises(ValueError, match=message):
+        make(labels, **options)
+
+
+@pytest.mark.parametrize(
+    ("texts", "labels", "message"),
+    [
+        pytest.param(
+            TEXTS,
+            ["a", "c", "a"],
+            "validation, example 2, has the label 'c', but the labels .* are: a, b",
+            id="unknown",
+        ),
+        pytest.param(TEXTS, ["a", "0", "a"], "validation, example 2, has the label '0'", id="id"),
+        pytest.param(TEXTS, ["a", None, "a"], "validation, example 2, has the label None", id="none"),
+        pytest.param(
+            ["x", "y", None], ["a", "b", "a"], "validation, example 3, has no text in text, but None", id="no text"
+        ),
+    ],
+)
+def test_validation_examples_that_do_not_fit(texts, labels, message, make_task):
+    train, validation = {"text": TEXTS, "label": ["a", "b", "a"]}, {"text": texts, "label": labels}
+    with pytest.raises(ValueError, match=message):
+        make_task(SequenceClassification, train, validation)

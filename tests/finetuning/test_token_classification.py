@@ -1,0 +1,76 @@
+import re
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, List, Value
+
+from scratch_bert.finetuning.task import IGNORE_INDEX
+from scratch_bert.finetuning.token_classification import TokenClassification
+
+
+@pytest.fixture
+def tagged_sentences(documents):
+    """Twenty lists of 3 to 60 words of real text, with tags that follow from the word."""
+    words = [re.sub(r"\W", "", word) or "x" for word in " ".join(sum(documents[:3], [])).split()]
+    rng = np.random.default_rng(0)
+    sentences = [[words[i] for i in rng.integers(len(words), size=rng.integers(3, 60))] for _ in range(20)]
+    return {"text": sentences, "label": [["B-X" if word[0].isupper() else "O" for word in one] for one in sentences]}
+
+
+def test_windows_label_each_word_once_at_its_first_token(tagged_sentences, make_task, tokenizer):
+    task = make_task(TokenClassification, tagged_sentences, max_seq_length=12)
+    features = task.features["train"]
+    assert len(features) > len(tagged_sentences["text"])
+    assert max(map(len, features["input_ids"])) == 12
+    label_ids = [label for labels in features["labels"] for label in labels if label != IGNORE_INDEX]
+    assert [task.label_names[label] for label in label_ids] == sum(tagged_sentences["label"], [])
+    for window in features:
+        tokens = tokenizer.convert_ids_to_tokens(window["input_ids"])
+        labelled = [token for token, label in zip(tokens, window["labels"], strict=True) if label != IGNORE_INDEX]
+        assert not any(token.startswith("##") or token in ("[CLS]", "[SEP]") for token in labelled)
+
+
+def test_windows_are_decoded_into_a_tag_for_each_word(tagged_sentences, make_task):
+    task = make_task(TokenClassification, tagged_sentences, max_seq_length=12)
+    labels = task.features["validation"]["labels"]
+    logits = np.full((len(labels), 12, 2), -100.0)  # as Trainer pads them
+    for window, window_labels in zip(logits, labels, strict=True):
+        for token, label in enumerate(window_labels):
+            window[token] = [0.0, 1.0] if label == IGNORE_INDEX else np.eye(2)[label]
+    predictions = task.decode("validation", logits)
+    assert predictions == tagged_sentences["label"]
+    assert list(task.metrics) == ["seqeval"] and task.best_metric == "f1"
+    expected = {"precision": 1, "recall": 1, "f1": 1, "accuracy": 1}
+    assert task.compute_scores("validation", predictions) == expected
+
+
+def test_part_of_speech_tags_and_a_word_without_tokens(make_task):
+    task = make_task(TokenClassification, {"text": [["a", "\u200b", "class"]], "label": [["DET", "X", "NOUN"]]})
+    assert list(task.metrics) == ["accuracy"]
+    logits = np.zeros((1, 4, 3))
+    logits[..., task.label_names.index("NOUN")] = 1
+    predictions = task.decode("train", logits)
+    assert predictions == [["NOUN", task.default_label, "NOUN"]]
+    expected = pytest.approx(1 / 3 + (task.default_label == "X") / 3)
+    assert task.compute_scores("train", predictions) == {"accuracy": expected}
+
+
+def test_class_names_of_a_dataset(make_task):
+    features = Features({"text": List(Value("string")), "label": List(ClassLabel(names=["O", "B-X"]))})
+    examples = Dataset.from_dict({"text": [["a", "b"]], "label": [[0, 1]]}, features=features)
+    assert make_task(TokenClassification, examples).references["train"] == [["O", "B-X"]]
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "message"),
+    [
+        pytest.param(["a", "b"], ["O"], "must have a list of words and as many labels", id="fewer tags than words"),
+        pytest.param(["a", "b"], None, "must have a list of words and as many labels", id="no tags"),
+        pytest.param(["a", None], ["O", "O"], "must have a list of words", id="no word"),
+        pytest.param(["a", "b"], ["O", "B-Y"], "has the label 'B-Y'", id="unknown tag"),
+    ],
+)
+def test_words_and_tags_that_do_not_fit(words, tags, message, make_task):
+    train, validation = {"text": [["a", "b"]], "label": [["O", "B-X"]]}, {"text": [words], "label": [tags]}
+    with pytest.raises(ValueError, match=f"validation, example 1, {message}"):
+        make_task(TokenClassification, train, validation)
