@@ -1,8 +1,5 @@
 import json
-import os
 import pickle
-import subprocess
-import sys
 from itertools import islice
 
 import datasets
@@ -10,245 +7,374 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from helpers import make_corpus
+from helpers import launch, make_corpus, run_process
 from scratch_bert.pretraining.collator import PreTrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.dataset import PreparedRows, SentencePairDataset, stream_rows
+from scratch_bert.pretraining.dataset import (
+    PreparedDataset,
+    SentencePairDataset,
+    open_prepared,
+    stream_examples,
+    write_prepared,
+)
 from scratch_bert.pretraining.text import TextSource
+from scratch_bert.tokenizer import train_tokenizer
 
 
-def test_rows(pairs, tokenizer, corpus):
+def as_lists(examples):
+    return [{name: np.asarray(value).tolist() for name, value in example.items()} for example in examples]
+
+
+def all_examples(dataset):
+    return as_lists(dataset[index] for index in range(len(dataset)))
+
+
+def test_examples_are_encoded_pairs(pairs, tokenizer, corpus):
     for index in (0, 7, len(pairs) - 1):
-        row = pairs[index]
-        a_start, a_end, b_start, b_end, label = pairs.rows[index].tolist()
+        example = pairs[index]
+        a_start, a_end, b_start, b_end, label = pairs.pairs[index].tolist()
         a, b = corpus.tokens[a_start:a_end].tolist(), corpus.tokens[b_start:b_end].tolist()
         ids = [tokenizer.cls_token_id, *a, tokenizer.sep_token_id, *b, tokenizer.sep_token_id]
-        assert row["input_ids"].tolist() == ids
-        assert row["token_type_ids"].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
+        assert example["input_ids"].tolist() == ids
+        assert example["token_type_ids"].tolist() == [0] * (len(a) + 2) + [1] * (len(b) + 1)
         expected = [int(token in tokenizer.all_special_ids) for token in ids]
-        assert row["special_tokens_mask"].tolist() == expected
-        assert row["next_sentence_label"] == label
-    dataset = SentencePairDataset(pairs.corpus, tokenizer, objective="none")
-    row = dataset[3]
-    a_start, a_end, *_ = dataset.rows[3].tolist()
-    assert row["input_ids"].tolist() == [tokenizer.cls_token_id, *corpus.tokens[a_start:a_end], tokenizer.sep_token_id]
-    assert not row["token_type_ids"].any() and "next_sentence_label" not in row
+        assert example["special_tokens_mask"].tolist() == expected
+        assert example["next_sentence_label"] == label
 
 
-def all_rows(dataset):
-    return [{name: np.asarray(value).tolist() for name, value in dataset[i].items()} for i in range(len(dataset))]
+def test_examples_without_sentence_objective_have_one_segment_and_no_label(corpus, tokenizer):
+    dataset = SentencePairDataset(corpus, tokenizer, objective="none")
+    example = dataset[3]
+    a_start, a_end, *_ = dataset.pairs[3].tolist()
+    ids = [tokenizer.cls_token_id, *corpus.tokens[a_start:a_end], tokenizer.sep_token_id]
+    assert example["input_ids"].tolist() == ids
+    assert not example["token_type_ids"].any() and "next_sentence_label" not in example
 
 
 def test_epochs_differ_and_come_back(corpus, tokenizer):
     first, second = (SentencePairDataset(corpus, tokenizer, seed=7) for _ in range(2))
-    epoch_0 = all_rows(first)
-    assert all_rows(second) == epoch_0
+    epoch_0 = all_examples(first)
+    assert all_examples(second) == epoch_0
     first.set_epoch(3)
-    epoch_3 = all_rows(first)
+    epoch_3 = all_examples(first)
     assert len(epoch_3) == len(epoch_0) and epoch_3 != epoch_0
     second.set_epoch(1)
     second.set_epoch(3)
-    assert all_rows(second) == epoch_3
+    assert all_examples(second) == epoch_3
     first.set_epoch(0)
-    assert all_rows(first) == epoch_0
-    assert all_rows(SentencePairDataset(corpus, tokenizer, seed=8)) != epoch_0
-
-
-@pytest.mark.parametrize("static_pairs", [False, True])
-def test_another_process_gets_the_rows_by_name(documents, tokenizer, tmp_path, static_pairs):
-    """As a data loader's workers do where processes are spawned: little is sent, and the rows are the same."""
-    source = TextSource([[" ".join(document) for document in documents]])
-    train, _ = TokenizedCorpus.from_source(source, tokenizer, tmp_path).hold_out(0.2, seed=0)
-    dataset = SentencePairDataset(train, tokenizer, static_pairs=static_pairs)
-    dataset.set_epoch(2)
-    sent = pickle.dumps(dataset)
-    assert len(sent) < len(pickle.dumps(tokenizer)) + 60_000
-    assert all_rows(pickle.loads(sent)) == all_rows(dataset)
+    assert all_examples(first) == epoch_0
+    assert all_examples(SentencePairDataset(corpus, tokenizer, seed=8)) != epoch_0
 
 
 def test_static_pairs_stay_but_get_new_masks(corpus, tokenizer):
     dataset = SentencePairDataset(corpus, tokenizer, static_pairs=True)
-    first = all_rows(dataset)
+    first = all_examples(dataset)
     dataset.set_epoch(1)
-    second = all_rows(dataset)
+    second = all_examples(dataset)
     assert all(a.pop("mask_seed") != b.pop("mask_seed") for a, b in zip(first, second, strict=True))
     assert first == second
 
 
-def test_blocks_give_the_rows_of_their_documents(corpus, monkeypatch, tokenizer):
-    """A corpus of several blocks: each row's segments are of one block, and the labels stay in balance."""
+def test_blocks_give_the_pairs_of_their_documents(corpus, monkeypatch, tokenizer):
+    """A corpus of several blocks: a pair's segments are of one block, and the labels stay in balance."""
     original = TokenizedCorpus.blocks
     monkeypatch.setattr(TokenizedCorpus, "blocks", lambda self: original(self, sentences=300))
     assert len(list(corpus.blocks())) > 5
     dataset = SentencePairDataset(corpus, tokenizer)
     assert (dataset.labels() == 0).mean() == pytest.approx(0.5, abs=0.02)
-    assert dataset.tokens_used() > 0.95
-    assert (np.diff(np.array(dataset.documents()), axis=1)[dataset.labels() == 0] == 0).all()
+    assert dataset.coverage() > 0.95
+    assert (np.diff(dataset.documents(), axis=1)[dataset.labels() == 0] == 0).all()
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
-def test_workers_and_processes_have_the_same_rows(pairs, tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    ("lengths", "options", "message"),
+    [
+        pytest.param([[5, 5]], {}, "NSP needs two documents.*this text has 1.*--text_format", id="one document"),
+        pytest.param([[5], [5]], {}, "No document has two sentences.*--sentence_splitter", id="lone sentences"),
+        pytest.param([[5, 5]] * 2, {"max_seq_length": 4}, "max_seq_length must be 5 or more, got 4", id="length"),
+        pytest.param(
+            [[5]], {"max_seq_length": 2, "objective": "none"}, "max_seq_length must be 3 or more, got 2", id="none"
+        ),
+        pytest.param(
+            [[5, 5]] * 2, {"short_seq_prob": 1.1}, "short_seq_prob must be between 0 and 1", id="probability"
+        ),
+        pytest.param([[5, 5]] * 2, {"objective": "npc"}, "must be one of nsp, sop, none; got 'npc'", id="objective"),
+    ],
+)
+def test_dataset_refuses(lengths, options, message, tokenizer):
+    with pytest.raises(ValueError, match=message):
+        SentencePairDataset(make_corpus(*lengths), tokenizer, **options)
+
+
+def test_sop_needs_one_document_of_two_sentences_alone(tokenizer):
+    assert len(SentencePairDataset(make_corpus([5, 5]), tokenizer, objective="sop")) == 1
+
+
+# ------------------------------------------------------------------------------------------------------- processes
+
+
+@pytest.fixture(scope="module")
+def train_corpus(documents, tokenizer, tmp_path_factory):
+    """Most documents of the built-in corpus, on disk."""
+    source = TextSource([[" ".join(document) for document in documents]])
+    return TokenizedCorpus.from_source(source, tokenizer, tmp_path_factory.mktemp("cache")).hold_out(0.2, seed=0)[0]
+
+
+@pytest.mark.parametrize("static_pairs", [False, True])
+def test_dataset_is_pickled_by_name(train_corpus, tokenizer, static_pairs):
+    """As for a data loader's workers where processes are spawned: little is sent, and the examples are the same."""
+    dataset = SentencePairDataset(train_corpus, tokenizer, static_pairs=static_pairs)
+    dataset.set_epoch(2)
+    sent = pickle.dumps(dataset)
+    assert len(sent) < len(pickle.dumps(tokenizer)) + 60_000
+    assert all_examples(pickle.loads(sent)) == all_examples(dataset)
+
+
+def test_dataset_is_the_same_in_workers(pairs, tokenizer):
     collator = PreTrainingCollator(tokenizer)
-    one, four = (
+    here, workers = (
         [batch["input_ids"].tolist() for batch in DataLoader(pairs, 16, collate_fn=collator, num_workers=workers)]
-        for workers in (0, 4)
+        for workers in (0, 2)
     )
-    assert one == four
-    # In a process of its own, with another hash seed.
-    script = """
-import sys, numpy as np
+    assert here == workers
+
+
+IN_ANOTHER_PROCESS = """
+import json, pickle, sys
 from scratch_bert.pretraining.text import TextSource, builtin_documents
 from scratch_bert.pretraining.dataset import SentencePairDataset
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.tokenizer import load_tokenizer
 tokenizer = load_tokenizer(sys.argv[1])
-dataset = SentencePairDataset(
-    TokenizedCorpus.from_documents(TextSource([builtin_documents()]).documents(), tokenizer), tokenizer)
-print(sum(int(row["input_ids"].sum()) * row["mask_seed"] % 1000003 for row in map(dataset.__getitem__, range(50))))
+corpus = TokenizedCorpus.from_documents(TextSource([builtin_documents()]).documents(), tokenizer)
+with open(f"{sys.argv[1]}/dataset.pickle", "rb") as file:
+    received = pickle.load(file)
+for dataset in (SentencePairDataset(corpus, tokenizer), received):
+    print(json.dumps([(dataset[i]["input_ids"].tolist(), dataset[i]["mask_seed"]) for i in range(50)]))
 """
+
+
+def test_dataset_is_the_same_in_another_process(pairs, train_corpus, tokenizer, tmp_path):
+    """One made there from the text, and one sent there; with another hash seed."""
+    sent = SentencePairDataset(train_corpus, tokenizer)
+    sent.set_epoch(3)
     tokenizer.save_pretrained(tmp_path)
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    environment = {**os.environ, "PYTHONHASHSEED": "7"}
-    output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
-    assert int(output) == sum(int(pairs[i]["input_ids"].sum()) * pairs[i]["mask_seed"] % 1000003 for i in range(50))
+    (tmp_path / "dataset.pickle").write_bytes(pickle.dumps(sent))
+    lines = run_process("-c", IN_ANOTHER_PROCESS, tmp_path, PYTHONHASHSEED="7").stdout.splitlines()
+    for line, dataset in zip(lines, (pairs, sent), strict=True):
+        assert json.loads(line) == [[dataset[i]["input_ids"].tolist(), dataset[i]["mask_seed"]] for i in range(50)]
+
+
+# --------------------------------------------------------------------------------------------------------- streams
 
 
 def stream(tokenizer, documents=40, buffer=10, **options):
     texts = [f"Number {n} begins. It is {n} again. Then {n} goes on. And {n} ends." for n in range(documents)]
     settings = {"max_seq_length": 24, "short_seq_prob": 0.1, "seed": 3, "objective": "nsp", "passes": 1} | options
-    return stream_rows(TextSource([texts[:20], texts[20:]]), buffer, tokenizer, **settings)
+    return stream_examples(TextSource([texts[:20], texts[20:]]), buffer, tokenizer, **settings)
 
 
-def rows_as_text(rows, tokenizer):
-    return [(tokenizer.decode(row["input_ids"]), row["next_sentence_label"]) for row in rows]
+def as_text(examples, tokenizer):
+    return [(tokenizer.decode(example["input_ids"]), example["next_sentence_label"]) for example in examples]
 
 
-def test_streams(tokenizer):
-    rows = list(stream(tokenizer, max_seq_length=64))
-    text = rows_as_text(rows, tokenizer)
-    assert text == rows_as_text(stream(tokenizer, max_seq_length=64), tokenizer)
+def numbers_in(text):
+    return {word for word in text.split() if word.isdigit()}
+
+
+def test_stream_has_every_document_and_balanced_labels(tokenizer):
+    examples = list(stream(tokenizer, max_seq_length=64))
+    texts = as_text(examples, tokenizer)
+    assert texts == as_text(stream(tokenizer, max_seq_length=64), tokenizer)
     for n in range(40):
-        assert sum(f"{n} ends" in row for row, _ in text) >= 1
-    assert np.mean([label for _, label in text]) == pytest.approx(0.5, abs=0.1)
-    for row, label in text:
-        numbers = [word for word in row.split() if word.isdigit()]
-        assert (len(set(numbers)) == 1) == (label == 0), row
-    assert set(rows[0]) == {"input_ids", "token_type_ids", "special_tokens_mask", "next_sentence_label", "mask_seed"}
+        assert sum(f"{n} ends" in text for text, _ in texts) >= 1
+    assert np.mean([label for _, label in texts]) == pytest.approx(0.5, abs=0.1)
+    for text, label in texts:
+        assert (len(numbers_in(text)) == 1) == (label == 0), text
+    columns = {"input_ids", "token_type_ids", "special_tokens_mask", "next_sentence_label", "mask_seed"}
+    assert set(examples[0]) == columns
 
 
-def test_a_stream_shorter_than_its_buffer(tokenizer):
+def test_stream_shorter_than_its_buffer(tokenizer):
     """Its documents come round within a batch; they are not taken for different ones, and each batch is another."""
     dataset = stream(tokenizer, documents=20, buffer=100, max_seq_length=64, passes=None)
-    text = rows_as_text(islice(dataset, 400), tokenizer)
-    assert np.mean([label for _, label in text]) == pytest.approx(0.5, abs=0.1)
-    for row, label in text:
-        assert (len({word for word in row.split() if word.isdigit()}) == 1) == (label == 0), row
-    assert len(set(text)) > 200
+    texts = as_text(islice(dataset, 400), tokenizer)
+    assert np.mean([label for _, label in texts]) == pytest.approx(0.5, abs=0.1)
+    for text, label in texts:
+        assert (len(numbers_in(text)) == 1) == (label == 0), text
+    assert len(set(texts)) > 200
 
 
-def test_a_stream_goes_on_without_end(tokenizer):
-    rows = rows_as_text(islice(stream(tokenizer, passes=None), 600), tokenizer)
-    counts = [sum(f"then {n} goes" in row for row, _ in rows) for n in range(40)]
+def test_stream_goes_on_without_end(tokenizer):
+    texts = as_text(islice(stream(tokenizer, passes=None), 600), tokenizer)
+    counts = [sum(f"then {n} goes" in text for text, _ in texts) for n in range(40)]
     assert min(counts) >= 8 and max(counts) <= 16  # about ten passes over both shards
-    assert len(set(rows)) > 200  # with other rows each
+    assert len(set(texts)) > 200  # with other examples each
 
 
-def test_a_stream_is_shared_without_overlap(tokenizer):
-    """Among machines, and among workers."""
+def test_stream_is_divided_among_machines_and_workers_without_overlap(tokenizer):
     dataset = stream(tokenizer, max_seq_length=64)
     shares = [list(dataset.shard(2, index)) for index in range(2)]
-    words = [{token for row in share for token in tokenizer.decode(row["input_ids"]).split()} for share in shares]
-    numbers = [{word for word in share if word.isdigit()} for share in words]
+    numbers = [set().union(*(numbers_in(text) for text, _ in as_text(share, tokenizer))) for share in shares]
     assert not numbers[0] & numbers[1] and numbers[0] | numbers[1] == set(map(str, range(40)))
-    rows = [row for batch in DataLoader(dataset, 4, collate_fn=list, num_workers=2) for row in batch]
-    text = " ".join(row for row, _ in rows_as_text(rows, tokenizer))
+    examples = [example for batch in DataLoader(dataset, 4, collate_fn=list, num_workers=2) for example in batch]
+    text = " ".join(text for text, _ in as_text(examples, tokenizer))
     counts = [text.count(f"{number} ends") for number in range(10, 40)]
     assert min(counts) == 1 and sum(counts) < 36  # a few are drawn again as random segments
 
 
-def test_prepared_rows(pairs, tokenizer):
-    rows = [{k: np.asarray(v).tolist() for k, v in pairs[i].items() if k != "mask_seed"} for i in range(40)]
-    dataset = PreparedRows(datasets.Dataset.from_list(rows), tokenizer, seed=1)
-    assert len(dataset) == 40 and dataset.lengths().tolist() == [len(row["input_ids"]) for row in rows]
-    counts = np.bincount(np.concatenate([row["input_ids"] for row in rows]), minlength=2000)
+# ----------------------------------------------------------------------------------------------- prepared examples
+
+
+def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, tokenizer):
+    examples = as_lists(pairs[i] for i in range(40))
+    mask_seeds = [example.pop("mask_seed") for example in examples]
+    dataset = PreparedDataset(datasets.Dataset.from_list(examples), tokenizer, seed=1)
+    assert [{**example, "mask_seed": None} for example in examples] == [
+        {**example, "mask_seed": None} for example in all_examples(dataset)
+    ]
+    assert [example["mask_seed"] for example in all_examples(dataset)] != mask_seeds
+    assert len(dataset) == 40 and dataset.lengths().tolist() == [len(example["input_ids"]) for example in examples]
+    counts = np.bincount(np.concatenate([example["input_ids"] for example in examples]), minlength=2000)
     assert np.array_equal(dataset.token_counts(2000), counts)
     first = PreTrainingCollator(tokenizer)([dataset[i] for i in range(4)])
     dataset.set_epoch(1)
     second = PreTrainingCollator(tokenizer)([dataset[i] for i in range(4)])
     assert not np.array_equal(first["labels"], second["labels"])
-    assert np.array_equal(first["next_sentence_label"], [row["next_sentence_label"] for row in rows[:4]])
-    bad = datasets.Dataset.from_list([rows[0] | {"input_ids": [2, 9999, 3]}])
-    with pytest.raises(ValueError, match="hold the token id 9999, but the tokenizer has 2000 entries"):
-        PreparedRows(bad, tokenizer)
-    with pytest.raises(ValueError, match="no column token_type_ids"):
-        PreparedRows(datasets.Dataset.from_dict({"input_ids": [[1]], "special_tokens_mask": [[1]]}), tokenizer)
+    assert np.array_equal(first["next_sentence_label"], [example["next_sentence_label"] for example in examples[:4]])
 
 
-def test_bad_values(corpus, tokenizer):
-    one = make_corpus([5, 5])
-    with pytest.raises(ValueError, match="need two documents.*this text has 1.*--text_format"):
-        SentencePairDataset(one, tokenizer)
-    assert len(SentencePairDataset(one, tokenizer, objective="sop")) == 1
-    for seed in range(50):  # two documents of a row each, as a small text's held-out part has
-        assert (SentencePairDataset(make_corpus([5, 5], [5, 5]), tokenizer, seed=seed).labels() == 0).any()
-    with pytest.raises(ValueError, match="No document has two sentences.*--sentence_splitter"):
-        SentencePairDataset(make_corpus([5], [5]), tokenizer)
-    with pytest.raises(ValueError, match="max_seq_length must be 5 or more"):
-        SentencePairDataset(corpus, tokenizer, max_seq_length=4)
-    with pytest.raises(ValueError, match="short_seq_prob"):
-        SentencePairDataset(corpus, tokenizer, short_seq_prob=1.1)
-    with pytest.raises(ValueError, match="must be one of nsp, sop, none"):
-        SentencePairDataset(corpus, tokenizer, objective="npc")
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        pytest.param(
+            {"input_ids": [[2, 9999, 3]], "token_type_ids": [[0] * 3], "special_tokens_mask": [[1, 0, 1]]},
+            "hold the token id 9999, but the tokenizer has 2000 entries",
+            id="another tokenizer",
+        ),
+        pytest.param(
+            {"input_ids": [[1]], "special_tokens_mask": [[1]]}, "no column token_type_ids", id="missing column"
+        ),
+    ],
+)
+def test_prepared_dataset_refuses(columns, message, tokenizer):
+    with pytest.raises(ValueError, match=message):
+        PreparedDataset(datasets.Dataset.from_dict(columns), tokenizer)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["corpus", "stream"])
-def test_two_processes_together_have_the_rows_of_one(kind, tokenizer, tmp_path):
-    """As accelerate, under Trainer, deals the rows of two epochs out to processes, each with two workers."""
-    script = """
+@pytest.fixture
+def splits(small_corpus, tokenizer):
+    train, validation = small_corpus.hold_out(0.2, seed=0)
+
+    def of(objective="nsp"):
+        return {
+            name: SentencePairDataset(part, tokenizer, max_seq_length=64, objective=objective)
+            for name, part in (("train", train), ("validation", validation))
+        }
+
+    return of
+
+
+@pytest.mark.parametrize("objective", ["nsp", "none"])
+def test_prepared_directory_opens_with_its_examples_tokenizer_and_objective(objective, splits, tmp_path):
+    written = splits(objective)
+    write_prepared(tmp_path / "new" / "prepared[1]", written, objective)
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["prepared[1]"]
+    assert {"train.parquet", "validation.parquet", "examples.json", "tokenizer.json"} <= {
+        file.name for file in (tmp_path / "new" / "prepared[1]").iterdir()
+    }
+    opened, tokenizer, found = open_prepared(tmp_path / "new" / "prepared[1]", 0, str(tmp_path / "cache"))
+    assert (found, tokenizer.model_max_length) == (objective, 64)
+    assert tokenizer.get_vocab() == written["train"].tokenizer.get_vocab()
+    for name in ("train", "validation"):
+        assert all_examples(opened[name]) == all_examples(written[name])
+
+
+def test_prepared_directory_holds_the_documents_of_the_segments(splits, tmp_path):
+    written = splits()
+    write_prepared(tmp_path / "prepared", written, "nsp")
+    table = datasets.Dataset.from_parquet(str(tmp_path / "prepared" / "train.parquet"), cache_dir=str(tmp_path / "c"))
+    documents = np.stack([table["document_a"], table["document_b"]], axis=1)
+    assert np.array_equal(documents, written["train"].documents())
+
+
+def test_prepared_directory_is_all_or_nothing(splits, tmp_path, monkeypatch):
+    written = splits()
+    monkeypatch.setattr(type(written["train"].tokenizer), "save_pretrained", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_prepared(tmp_path / "new" / "prepared", written, "nsp")
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_prepared_directory_is_not_overwritten(splits, tmp_path):
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "notes").touch()
+    with pytest.raises(ValueError, match="prepared is not empty"):
+        write_prepared(tmp_path / "prepared", splits(), "nsp")
+    assert [file.name for file in (tmp_path / "prepared").iterdir()] == ["notes"]
+
+
+def test_prepared_directory_with_a_file_missing_or_another_tokenizer_is_refused(splits, sentences, tmp_path):
+    cache_dir = str(tmp_path / "cache")
+    write_prepared(tmp_path / "prepared", splits(), "nsp")
+    with pytest.raises(ValueError, match="prepared were made with another vocabulary: .*--tokenizer_name_or_path"):
+        open_prepared(tmp_path / "prepared", 0, cache_dir, train_tokenizer(sentences[:50], 300))
+    for name in ("examples.json", "train.parquet"):
+        (tmp_path / "prepared" / name).unlink()
+        with pytest.raises(FileNotFoundError, match=f"prepared holds no {name}: write it with inspect_data.py"):
+            open_prepared(tmp_path / "prepared", 0, cache_dir)
+
+
+# ----------------------------------------------------------------------------------------------- several processes
+
+DEALT_OUT = """
 import json, sys
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 from scratch_bert.pretraining.text import TextSource, builtin_documents
-from scratch_bert.pretraining.dataset import SentencePairDataset, stream_rows
+from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.tokenizer import load_tokenizer
-kind, directory, rows_per_batch = sys.argv[1], sys.argv[2], int(sys.argv[3])
+kind, directory, batch_size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 tokenizer, texts = load_tokenizer(directory), builtin_documents()
 if kind == "corpus":
     corpus = TokenizedCorpus.from_documents(TextSource([texts]).documents(), tokenizer)
     dataset = SentencePairDataset(corpus, tokenizer)
 else:
     shards = [texts[n::4] for n in range(4)]
-    dataset = stream_rows(TextSource(shards), 10, tokenizer, 128, 0.1, seed=0, objective="none", passes=1)
+    dataset = stream_examples(TextSource(shards), 10, tokenizer, 128, 0.1, seed=0, objective="none", passes=1)
 accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(dispatch_batches=False))
 loader = DataLoader(
-    dataset, rows_per_batch, shuffle=kind == "corpus", collate_fn=list, num_workers=2, drop_last=False)
+    dataset, batch_size, shuffle=kind == "corpus", collate_fn=list, num_workers=2, drop_last=False)
 loader = accelerator.prepare(loader)
 seen = []
 for epoch in range(2):
     loader.set_epoch(epoch)
     dataset.set_epoch(epoch)
-    seen.append([[int(token) for token in row["input_ids"]] for batch in loader for row in batch])
-with open(f"{directory}/{rows_per_batch}-{accelerator.process_index}.json", "w") as file:
+    seen.append([[int(token) for token in example["input_ids"]] for batch in loader for example in batch])
+with open(f"{directory}/{batch_size}-{accelerator.process_index}.json", "w") as file:
     json.dump(seen, file)
 """
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["corpus", "stream"])
+def test_two_processes_together_have_the_examples_of_one(kind, tokenizer, tmp_path):
+    """As accelerate, under Trainer, deals the examples of two epochs out to processes, each with two workers."""
     tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "rows.py").write_text(script)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    two = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    for launcher, rows in (([], 16), (two, 8)):
-        command = [sys.executable, *launcher, str(tmp_path / "rows.py"), kind, str(tmp_path), str(rows)]
-        subprocess.run(command, check=True, env=environment, capture_output=True)
+    script = tmp_path / "deal.py"
+    script.write_text(DEALT_OUT)
+    run_process(script, kind, tmp_path, 16, OMP_NUM_THREADS="1")
+    launch("torch.distributed.run --nproc_per_node 2 --standalone", script, kind, tmp_path, 8)
     one, *both = (json.loads((tmp_path / name).read_text()) for name in ("16-0.json", "8-0.json", "8-1.json"))
     assert one[0] != one[1]
     for epoch in range(2):
         expected = sorted(one[epoch])
         together = sorted(both[0][epoch] + both[1][epoch])
-        if kind == "corpus":  # the last batches are filled up with rows that others have, too
+        if kind == "corpus":  # the last batches are filled up with examples that others have, too
             extra = len(together) - len(expected)
-            assert 0 <= extra < 16 and {tuple(row) for row in together} == {tuple(row) for row in expected}
-        else:  # rows come from other buffers, but each text once
-            tokens = [sorted(token for row in rows for token in row[1:-1]) for rows in (expected, together)]
+            assert 0 <= extra < 16 and {tuple(ids) for ids in together} == {tuple(ids) for ids in expected}
+        else:  # examples come from other buffers, but each text once
+            tokens = [sorted(token for ids in examples for token in ids[1:-1]) for examples in (expected, together)]
             assert tokens[0] == tokens[1]
