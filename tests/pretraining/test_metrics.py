@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scratch_bert.pretraining.metrics import PreTrainingMetrics, describe_metric
 from scratch_bert.pretraining.trainer import PreTrainingTrainer
 
 
-def test_unigrams_are_a_distribution_and_follow_the_counts(corpus, tokenizer):
+def test_unigram_baseline_is_a_distribution_that_follows_the_counts(corpus, tokenizer):
     log_probs = unigram_log_probs(corpus.token_counts(len(tokenizer)))
     assert log_probs.exp().sum().item() == pytest.approx(1, abs=1e-5)
     the, rare = tokenizer.convert_tokens_to_ids(["the", "[PAD]"])
@@ -22,13 +23,13 @@ def test_unigrams_are_a_distribution_and_follow_the_counts(corpus, tokenizer):
     assert log_probs[rare] == log_probs.min()
 
 
-def test_evaluation_under_trainer_equals_one_big_batch(pairs, corpus, tokenizer, tmp_path):
+def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, tokenizer, tmp_path):
     torch.manual_seed(0)
     config = ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128})
     model = ScratchBertForPreTraining(config).eval()
     log_probs = unigram_log_probs(corpus.token_counts(len(tokenizer)))
     metrics = PreTrainingMetrics(log_probs)
-    rows = [pairs[i] for i in range(50)]
+    examples = [pairs[i] for i in range(50)]
     trainer = PreTrainingTrainer(
         model=model,
         args=TrainingArguments(
@@ -40,21 +41,21 @@ def test_evaluation_under_trainer_equals_one_big_batch(pairs, corpus, tokenizer,
             disable_tqdm=True,
         ),
         data_collator=PreTrainingCollator(tokenizer),
-        eval_dataset=rows,
+        eval_dataset=examples,
         compute_metrics=metrics,
-        preprocess_logits_for_metrics=metrics.per_row,
+        preprocess_logits_for_metrics=metrics.reduce,
     )
     result = trainer.evaluate()
     assert trainer.evaluate()["eval_mlm_loss"] == result["eval_mlm_loss"]  # the same masks, sums started afresh
 
     predictions, labels, nsp_logits, nsp_labels = [], [], [], []
     for start in range(0, 50, 8):
-        batch = PreTrainingCollator(tokenizer)(rows[start : start + 8])
+        batch = PreTrainingCollator(tokenizer)(examples[start : start + 8])
         with torch.no_grad():
             outputs = model(**batch)
-        chosen = batch["labels"] != -100
-        predictions.append(outputs.prediction_logits[chosen])
-        labels.append(batch["labels"][chosen])
+        masked = batch["labels"] != -100
+        predictions.append(outputs.prediction_logits[masked])
+        labels.append(batch["labels"][masked])
         nsp_logits.append(outputs.seq_relationship_logits)
         nsp_labels.append(batch["next_sentence_label"])
     predictions, labels, nsp_logits, nsp_labels = map(torch.cat, (predictions, labels, nsp_logits, nsp_labels))
@@ -74,23 +75,61 @@ def test_evaluation_under_trainer_equals_one_big_batch(pairs, corpus, tokenizer,
         assert result[f"eval_{name}"] == pytest.approx(value, rel=1e-4), name
 
 
-def test_logits_are_reduced_to_a_few_numbers_per_row(tokenizer):
+def test_metrics_reduce_logits_to_a_few_numbers_per_example(tokenizer):
     metrics = PreTrainingMetrics(torch.zeros(50))
     logits = torch.randn(6, 9, 50), torch.randn(6, 2)
     labels = torch.full((6, 9), -100), torch.zeros(6, dtype=torch.long)
-    per_row = metrics.per_row(logits, labels)
-    assert per_row.shape == (6, len(PreTrainingMetrics.COLUMNS))
-    assert per_row.isfinite().all()
+    sums = metrics.reduce(logits, labels)
+    assert sums.shape == (6, len(PreTrainingMetrics.COLUMNS))
+    assert sums.isfinite().all()
 
 
-def test_without_a_second_objective(tokenizer):
+def test_metrics_of_mlm_alone(tokenizer):
     metrics = PreTrainingMetrics(torch.full((50,), -2.0), next_sentence=False)
     logits, labels = torch.randn(6, 9, 50), torch.full((6, 9), -100)
     labels[:, 3] = 7
-    result = metrics(EvalPrediction(metrics.per_row(logits, labels), labels), compute_result=True)
+    result = metrics(EvalPrediction(metrics.reduce(logits, labels), labels), compute_result=True)
     expected = F.cross_entropy(logits[:, 3], labels[:, 3]).item()
     assert result["mlm_loss"] == pytest.approx(expected, rel=1e-5)
     assert result["mlm_unigram_loss"] == pytest.approx(2.0)
     assert not any("nsp" in name for name in result)
     table = describe_metrics({"model": {f"eval_{name}": value for name, value in result.items()}})
-    assert "masked words" in table and "next sentence" not in table
+    assert "MLM loss" in table and "NSP" not in table
+
+
+METRICS = {
+    "eval_mlm_loss": 2.5,
+    "eval_mlm_unigram_loss": 5.0,
+    "eval_mlm_perplexity": 12.25,
+    "eval_mlm_accuracy": 0.5,
+    "eval_nsp_loss": 0.6,
+    "eval_nsp_majority_loss": 0.7,
+    "eval_nsp_accuracy": 0.75,
+    "eval_nsp_majority_accuracy": 0.55,
+}
+
+
+def cells(table):
+    return [re.split(r"\s{2,}", line) for line in table.splitlines()]
+
+
+def test_metrics_of_models_are_columns_beside_the_baseline():
+    mlm_only = {name: value + 1 for name, value in METRICS.items() if "mlm" in name}
+    table = describe_metrics({"a": METRICS, "a-longer-name": mlm_only}, "nsp")
+    assert cells(table) == [
+        ["held-out text", "a", "a-longer-name", "baseline"],
+        ["MLM loss", "2.500", "3.500", "5.000"],
+        ["MLM perplexity", "12.250", "13.250", ""],
+        ["MLM accuracy", "0.500", "1.500", ""],
+        ["NSP loss", "0.600", "0.700"],
+        ["NSP accuracy", "0.750", "0.550"],
+        ["Baselines: unigrams of the training text; majority class."],
+    ]
+    assert {len(line) for line in table.splitlines()[:-1]} == {20 + 3 * len("a-longer-name  ")}
+
+
+def test_metrics_table_names_the_objective_and_the_text():
+    table = describe_metrics({"model": METRICS}, "sop", held_out=False)
+    assert cells(table)[0] == ["all of the text", "model", "baseline"]
+    assert cells(table)[4] == ["SOP loss", "0.600", "0.700"]
+    assert table.endswith("Baselines: unigrams of the same text; majority class.")

@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+import torch
+
+from helpers import SMALL
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.pretraining.predictions import describe_predictions, mlm_predictions, nsp_predictions
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    torch.manual_seed(0)
+    sizes = {**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
+    return ScratchBertForPreTraining(ScratchBertConfig(**sizes)).eval()
+
+
+def test_mlm_predictions_are_the_top_k_at_the_masked_word(model, pairs, tokenizer):
+    predictions = mlm_predictions(model, pairs, tokenizer, count=4, top_k=5)
+    assert len(predictions) == 4
+    assert predictions == mlm_predictions(model, pairs, tokenizer, count=4, top_k=5)
+    assert predictions != mlm_predictions(model, pairs, tokenizer, count=4, top_k=5, seed=1)
+    for context, word, top_k in predictions:
+        assert context.count("[MASK]") == 1 and word.isalpha() and word in tokenizer.get_vocab()
+        probabilities = [probability for _, probability in top_k]
+        assert len(top_k) == 5 and probabilities == sorted(probabilities, reverse=True)
+        assert all(token in tokenizer.get_vocab() for token, _ in top_k)
+
+
+def test_mlm_predictions_find_a_word_that_the_model_is_sure_of(pairs, tokenizer):
+    """A model whose output bias makes one token all but certain."""
+    sizes = {**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
+    model = ScratchBertForMaskedLM(ScratchBertConfig(**sizes)).eval()
+    bias = model.get_output_embeddings().bias
+    with torch.no_grad():
+        bias[tokenizer.convert_tokens_to_ids("class")] = 50.0
+    for _, _, ((token, probability), *_) in mlm_predictions(model, pairs, tokenizer):
+        assert token == "class" and probability == pytest.approx(1, abs=1e-4)
+
+
+def test_mlm_predictions_leave_out_examples_without_a_whole_word(model, tokenizer):
+    ids = tokenizer.convert_tokens_to_ids(["[CLS]", ".", "##s", "[SEP]"])
+    examples = [{"input_ids": np.array(ids), "token_type_ids": np.zeros(4, dtype=int)}]
+    assert mlm_predictions(model, examples, tokenizer) == []
+
+
+def test_nsp_predictions_show_an_example_of_each_label(model, pairs, tokenizer):
+    predictions = nsp_predictions(model, pairs, tokenizer)
+    assert [follows for *_, follows, _ in predictions] == [True, False]
+    labels = pairs.labels().tolist()
+    for (end_of_a, start_of_b, _, probability), label in zip(predictions, (0, 1), strict=True):
+        example = pairs[labels.index(label, len(pairs) // 2)]
+        a_end = example["token_type_ids"].tolist().index(1)
+        assert tokenizer.decode(example["input_ids"][1 : a_end - 1]).endswith(end_of_a)
+        assert tokenizer.decode(example["input_ids"][a_end:-1]).startswith(start_of_b)
+        inputs = {name: torch.tensor(example[name])[None] for name in ("input_ids", "token_type_ids")}
+        with torch.no_grad():
+            expected = model(**inputs).seq_relationship_logits.softmax(-1)[0, 0].item()
+        assert probability == pytest.approx(expected, abs=1e-6)
+
+
+def test_nsp_predictions_leave_out_a_label_without_an_example(model, pairs, tokenizer):
+    examples = [pairs[index] for index in np.flatnonzero(pairs.labels() == 1)[:4]]
+    assert [follows for *_, follows, _ in nsp_predictions(model, examples, tokenizer)] == [False]
+
+
+@pytest.mark.parametrize(
+    ("objective", "heading"), [("nsp", "NSP: does B follow A?"), ("sop", "SOP: are A and B in order?"), ("none", None)]
+)
+def test_predictions_are_described_by_objective(objective, heading, model, pairs, tokenizer):
+    model.train()
+    shown = describe_predictions(model, pairs, tokenizer, objective)
+    assert not model.training
+    assert shown.startswith("MLM on held-out text") and shown.count("[MASK]") == 6
+    assert shown.count("  B: ") == (0 if heading is None else 2)
+    assert heading is None or shown.splitlines().count(heading) == 1
