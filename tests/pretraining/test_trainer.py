@@ -1,7 +1,3 @@
-import os
-import shutil
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -11,16 +7,9 @@ from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining.arguments import PretrainingArguments
 from scratch_bert.pretraining.collator import PreTrainingCollator
-from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.dataset import SentencePairDataset, stream_rows
+from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
 from scratch_bert.pretraining.text import TextSource
 from scratch_bert.pretraining.trainer import PreTrainingTrainer
-from scratch_bert.training.resume import check_same_architecture, find_checkpoint
-
-
-@pytest.fixture(scope="module")
-def small_corpus(documents, tokenizer):
-    return TokenizedCorpus.from_documents([document for document in documents if len(document) < 20][:12], tokenizer)
 
 
 def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_to=None, **options):
@@ -59,7 +48,7 @@ class SeenEpochs(TrainerCallback):
 
 
 @pytest.mark.parametrize(("kind", "workers"), [("corpus", 0), ("corpus", 2), ("grouped", 0), ("stream", 2)])
-def test_a_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, documents, tokenizer, tmp_path):
+def test_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, documents, tokenizer, tmp_path):
     options = {"dataloader_num_workers": workers}
     if kind == "grouped":
         options["train_sampling_strategy"] = "group_by_length"
@@ -68,7 +57,7 @@ def test_a_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, d
         trainer = make_trainer(tmp_path / name, small_corpus, tokenizer, **options)
         if kind == "stream":  # twelve short documents, which twelve steps go through more than once
             texts = [[" ".join(document)] for document in documents if len(document) < 20][:12]
-            trainer.train_dataset = stream_rows(TextSource(texts), 4, tokenizer, 64, 0.1, seed=0, objective="nsp")
+            trainer.train_dataset = stream_examples(TextSource(texts), 4, tokenizer, 64, 0.1, seed=0, objective="nsp")
         else:
             assert 12 > len(trainer.get_train_dataloader()) > 1  # the run crosses epochs, and stops within one
         return trainer
@@ -85,7 +74,7 @@ def test_a_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, d
     assert len(logs[0]) == 12 and logs[0] == logs[1]
 
 
-def test_each_epoch_has_its_own_rows(small_corpus, tokenizer, tmp_path):
+def test_epoch_is_set_in_the_training_set(small_corpus, tokenizer, tmp_path):
     seen = SeenEpochs()
     trainer = make_trainer(tmp_path, small_corpus, tokenizer, [seen], max_steps=-1, num_train_epochs=3)
     trainer.train()
@@ -93,8 +82,8 @@ def test_each_epoch_has_its_own_rows(small_corpus, tokenizer, tmp_path):
     assert seen.epochs == [0] * steps + [1] * steps + [2] * steps
 
 
-@pytest.mark.parametrize(("rows", "accumulation_steps"), [(16, 1), (4, 4)])
-def test_both_losses_are_logged_and_add_up(rows, accumulation_steps, small_corpus, tokenizer, tmp_path):
+@pytest.mark.parametrize(("batch_size", "accumulation_steps"), [(16, 1), (4, 4)])
+def test_mlm_and_nsp_loss_are_logged_and_add_up(batch_size, accumulation_steps, small_corpus, tokenizer, tmp_path):
     trainer = make_trainer(
         tmp_path,
         small_corpus,
@@ -103,7 +92,7 @@ def test_both_losses_are_logged_and_add_up(rows, accumulation_steps, small_corpu
         max_steps=4,
         logging_steps=2,
         save_strategy="no",
-        per_device_train_batch_size=rows,
+        per_device_train_batch_size=batch_size,
         gradient_accumulation_steps=accumulation_steps,
     )
     trainer.train()
@@ -115,55 +104,7 @@ def test_both_losses_are_logged_and_add_up(rows, accumulation_steps, small_corpu
         assert log["nsp_loss"] == pytest.approx(0.69, abs=0.1)
 
 
-def test_ctrl_c_saves_a_checkpoint_to_resume_from(small_corpus, tokenizer, tmp_path):
-    class PressCtrlC(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            if state.global_step == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-
-    before = signal.getsignal(signal.SIGINT)
-    trainer = make_trainer(tmp_path, small_corpus, tokenizer, [PressCtrlC()], save_steps=100)
-    trainer.train()
-    assert trainer.interrupted and trainer.state.global_step == 4
-    assert signal.getsignal(signal.SIGINT) is before
-    assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
-    resumed = make_trainer(tmp_path, small_corpus, tokenizer, resume_from_checkpoint="last")
-    resumed.train(resume_from_checkpoint=find_checkpoint(resumed.args))
-    assert resumed.state.global_step == 12 and not resumed.interrupted
-
-
-def test_find_checkpoint(small_corpus, tokenizer, tmp_path):
-    def find(resume=None, output_dir=tmp_path / "run"):
-        return find_checkpoint(PretrainingArguments(output_dir=str(output_dir), resume_from_checkpoint=resume))
-
-    assert find() is None
-    with pytest.raises(ValueError, match="no checkpoint to resume from in .*run"):
-        find("last")
-    make_trainer(tmp_path / "run", small_corpus, tokenizer, max_steps=2, save_steps=1).train()
-    newest = str(tmp_path / "run" / "checkpoint-2")
-    assert find("last") == find(True) == find(newest, tmp_path / "other") == newest
-    with pytest.raises(ValueError, match="run is not empty.*--resume_from_checkpoint"):
-        find()
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full/notes").touch()
-    with pytest.raises(ValueError, match="full is not empty"):
-        find(newest, tmp_path / "full")
-    (tmp_path / "full/checkpoint-2").symlink_to(newest)
-    assert find("last", tmp_path / "full") == str(tmp_path / "full/checkpoint-2")
-    with pytest.raises(ValueError, match="checkpoint-7"):
-        find(str(tmp_path / "run" / "checkpoint-7"))
-
-    for name in ("model.safetensors", "optimizer.pt", "trainer_state.json"):
-        damaged = tmp_path / "damaged"
-        shutil.copytree(newest, damaged)
-        content = (damaged / name).read_bytes()
-        (damaged / name).write_bytes(content[: len(content) // 2])
-        with pytest.raises(ValueError, match=f"damaged cannot be resumed from: {name} is missing or cut short"):
-            find(str(damaged), tmp_path / "other")
-        shutil.rmtree(damaged)
-
-
-def test_losses_of_several_gpus_in_one_process_are_logged(small_corpus, tokenizer, tmp_path, monkeypatch):
+def test_mlm_and_nsp_loss_of_several_gpus_in_one_process_are_logged(small_corpus, tokenizer, tmp_path, monkeypatch):
     """DataParallel hands back one number per GPU; here each GPU has had half of the masked tokens."""
     compute_loss = Trainer.compute_loss
 
@@ -180,31 +121,9 @@ def test_losses_of_several_gpus_in_one_process_are_logged(small_corpus, tokenize
     assert log["loss"] == pytest.approx(log["mlm_loss"] + log["nsp_loss"], abs=1e-4)
 
 
-def test_ctrl_c_means_what_it_did_after_a_failed_training(small_corpus, tokenizer, tmp_path):
-    class Fail(TrainerCallback):
-        def on_step_begin(self, args, state, control, **kwargs):
-            raise RuntimeError("disk full")
-
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(RuntimeError, match="disk full"):
-        make_trainer(tmp_path, small_corpus, tokenizer, [Fail()]).train()
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_resuming_another_architecture(small_corpus, tokenizer, tmp_path):
-    trainer = make_trainer(tmp_path, small_corpus, tokenizer, max_steps=1, save_steps=1)
-    trainer.train()
-    checkpoint = str(tmp_path / "checkpoint-1")
-    check_same_architecture(trainer.model.config, checkpoint)
-    with pytest.raises(ValueError, match="checkpoint-1 has norm_first=False, but the options ask for True"):
-        check_same_architecture(
-            ScratchBertConfig(**{**trainer.model.config.to_dict(), "norm_first": True}), checkpoint
-        )
-
-
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_of_similar_length_in_every_epoch(workers, small_corpus, tokenizer, tmp_path):
-    """The lengths in a batch are close together, in the second epoch, too, which has other rows."""
+def test_group_by_length_holds_in_every_epoch(workers, small_corpus, tokenizer, tmp_path):
+    """The lengths in a batch are close together, in the second epoch, too, which has other examples."""
 
     class Spread(TrainerCallback):
         epochs = []
@@ -234,9 +153,7 @@ def test_batches_of_similar_length_in_every_epoch(workers, small_corpus, tokeniz
     assert len(spread.epochs) == 2 and max(spread.epochs) < 0.3
 
 
-def test_packed_training_logs_the_losses_of_unpacked_training_and_evaluates_unpacked(
-    small_corpus, tokenizer, tmp_path
-):
+def test_packing_logs_the_losses_of_unpacked_training_and_evaluates_unpacked(small_corpus, tokenizer, tmp_path):
     logs = []
     for name, pack_to in (("unpacked", None), ("packed", 128)):
         trainer = make_trainer(tmp_path / name, small_corpus, tokenizer, dropout=0.0, pack_to=pack_to, bf16=False)
