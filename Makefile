@@ -16,7 +16,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $@
 
-pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model has learnt
+pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model predicts
 	.venv/bin/python scripts/pretrain.py $(ARGS) --output_dir $(OUTPUT_DIR)
 
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries

@@ -84,40 +84,39 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
 
 
 def pack_sequences(batch: dict[str, torch.Tensor], length: int, pad_token_id: int) -> dict[str, torch.Tensor]:
-    """A padded batch, packed into fewer rows of `length` tokens, each of which holds one or more of its sequences.
+    """A padded batch of B sequences, packed into fewer bins of `length` tokens: first fit, the longest sequences first.
 
-    For example, sequences of 5, 3 and 2 tokens give for a length of 8 the rows [5, 3] and [2]. Columns (B, S) become
-    (R, `length`); `position_ids`, which restart with each sequence, and `seq_idx`, its number in the row, are new.
-    `next_sentence_label` (B,) becomes (R, K), with K sequences in a row at most and -100 where there are fewer. The
-    longest sequences are placed first, each in the first row with room, so the order changes. Raises `ValueError` for
-    a sequence that is longer than `length`.
+    For example, sequences of 5, 3 and 2 tokens give for a length of 8 the bins [5, 3] and [2]. Columns (B, S) become
+    (bins, `length`); `position_ids`, which restart with each sequence, and `seq_idx`, its number in the bin, are new.
+    `next_sentence_label` (B,) becomes (bins, K), with at most K sequences in a bin and -100 where there are fewer. Raises
+    `ValueError` for a sequence that is longer than `length`.
     """
     lengths = batch["attention_mask"].sum(1).tolist()
     if max(lengths) > length:
         raise ValueError(f"A sequence has {max(lengths)} tokens, more than the {length} of a packed one.")
-    rows: list[list[int]] = []  # the numbers of the sequences in each
+    bins: list[list[int]] = []  # the numbers of the sequences in each
     room: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        row = next((row for row, free in enumerate(room) if free >= lengths[index]), len(rows))
-        if row == len(rows):
-            rows.append([])
+        number = next((number for number, free in enumerate(room) if free >= lengths[index]), len(bins))
+        if number == len(bins):
+            bins.append([])
             room.append(length)
-        rows[row].append(index)
-        room[row] -= lengths[index]
+        bins[number].append(index)
+        room[number] -= lengths[index]
 
     columns = {name: values for name, values in batch.items() if values.dim() == 2}
     columns["position_ids"] = torch.arange(batch["input_ids"].shape[1]).expand_as(batch["input_ids"])
     padding = {"input_ids": pad_token_id, "labels": -100}
-    packed = {name: torch.full((len(rows), length), padding.get(name, 0)) for name in (*columns, "seq_idx")}
-    for row, indices in enumerate(rows):
+    packed = {name: torch.full((len(bins), length), padding.get(name, 0)) for name in (*columns, "seq_idx")}
+    for number, indices in enumerate(bins):
         start = 0
-        for number, index in enumerate(indices):
-            span = (row, slice(start, start + lengths[index]))
+        for seq_idx, index in enumerate(indices):
+            span = (number, slice(start, start + lengths[index]))
             for name, values in columns.items():
                 packed[name][span] = values[index, : lengths[index]]
-            packed["seq_idx"][span] = number
+            packed["seq_idx"][span] = seq_idx
             start += lengths[index]
     if "next_sentence_label" in batch:
-        labels = [batch["next_sentence_label"][indices] for indices in rows]
-        packed["next_sentence_label"] = pad_sequence(labels, batch_first=True, padding_value=-100)  # (R, K)
+        labels = [batch["next_sentence_label"][indices] for indices in bins]
+        packed["next_sentence_label"] = pad_sequence(labels, batch_first=True, padding_value=-100)  # (bins, K)
     return packed
