@@ -37,7 +37,8 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
     """
     task_class, glue = TASKS[name], GLUE.get(name)
     own_options = () if glue else task_class.options
-    refuse(args, [o for kind in TASKS.values() for o in kind.options if o not in own_options], f"with {name}")
+    all_options = [option for kind in TASKS.values() for option in kind.options]
+    refuse(args, [option for option in all_options if option not in own_options], f"with {name}")
     options = {option: getattr(args, option) for option in own_options}
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"

@@ -15,14 +15,14 @@ from .task import Task
 def write_finetuning_card(
     trainer: ScratchBertTrainer, directory: Path, task_name: str, task: Task, task_args: TaskArguments
 ) -> None:
-    """Write README.md, and curves.png if matplotlib is installed, as far as the run has got.
+    """Write README.md, and curves.png if matplotlib is installed, about the run so far.
 
-    A README.md without the line that marks what this function writes was changed by a user, and stays.
+    A README.md without the line that marks a generated card was changed by a user, and is kept.
     """
     if is_customized(directory):
         return
-    name, start = model_name(trainer), task_args.model_name_or_path
-    base_model = None if Path(start).exists() or task_args.random_init else start
+    name, checkpoint = model_name(trainer), task_args.model_name_or_path
+    base_model = None if Path(checkpoint).exists() or task_args.random_init else checkpoint
     dataset = task_args.dataset_name or ("nyu-mll/glue" if task_name in GLUE and not task_args.train_file else None)
     on_the_hub = dataset and not Path(dataset).exists()
     source = dataset if on_the_hub else f"files for {task_name}"
@@ -58,7 +58,7 @@ def write_finetuning_card(
         task=task_name,
         base_model=base_model or ("" if task_args.random_init else "a local pretrained model"),
         source=source,
-        counts={split: len(rows) for split, rows in task.splits.items()},
+        counts={split: len(examples) for split, examples in task.splits.items()},
         labels=list(task.model_options.get("id2label", {}).values()),
         results=results,
         max_seq_length=task.max_seq_length,

@@ -64,8 +64,10 @@ def read_conll(
         raise ValueError(f"{file}: columns are counted from 1.")
     is_conllu = suffix(file) == ".conllu"
     word, tag = (1, 3) if is_conllu else (0, -1)
-    word = word if word_column is None else word_column - 1
-    tag = tag if tag_column is None else tag_column - 1
+    if word_column is not None:
+        word = word_column - 1
+    if tag_column is not None:
+        tag = tag_column - 1
 
     sentences, comments = [], []
     for block in _blocks(file):
@@ -117,8 +119,8 @@ def _parse_sentence(
 
 
 def read_squad(file: Path) -> Dataset | None:
-    """The questions of a file in SQuAD's own format: `id`, `text` (the context), `text_pair` (the question) and `label`
-    (the answers, or None where there are none to know). None for any other JSON.
+    """The questions of a file in SQuAD's own format: `text` (the context), `text_pair` (the question), `label` (the
+    answers; None in a file to predict) and `id`. None for any other JSON.
 
     Raises `ValueError` for an article that lacks a field.
     """
@@ -148,10 +150,10 @@ def _squad_questions(article: dict) -> Iterator[dict]:
             if answers is not None:
                 answers = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
             yield {
-                "id": str(question["id"]),
                 "text": paragraph["context"],
                 "text_pair": question["question"],
                 "label": answers,
+                "id": str(question["id"]),
             }
 
 
