@@ -1,5 +1,6 @@
 """Pairs in, examples out, [CLS] A [SEP] B [SEP]: by index, from a stream, or prepared earlier in parquet files."""
 
+import copy
 import json
 import os
 import tempfile
@@ -302,7 +303,7 @@ def write_prepared(directory: Path, splits: dict[str, SentencePairDataset], obje
                 fingerprint=split,
             )
             prepared.to_parquet(str(new / f"{split}.parquet"))
-        tokenizer = splits["train"].tokenizer
+        tokenizer = copy.deepcopy(splits["train"].tokenizer)
         tokenizer.model_max_length = splits["train"].max_seq_length
         tokenizer.save_pretrained(new)
         (new / ABOUT).write_text(json.dumps({"sentence_objective": objective}) + "\n")

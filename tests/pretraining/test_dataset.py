@@ -286,6 +286,7 @@ def test_prepared_directory_opens_with_its_examples_tokenizer_and_objective(obje
     opened, tokenizer, found = open_prepared(tmp_path / "new" / "prepared[1]", 0, str(tmp_path / "cache"))
     assert (found, tokenizer.model_max_length) == (objective, 64)
     assert tokenizer.get_vocab() == written["train"].tokenizer.get_vocab()
+    assert written["train"].tokenizer.model_max_length == 128  # as it was
     for name in ("train", "validation"):
         assert all_examples(opened[name]) == all_examples(written[name])
 

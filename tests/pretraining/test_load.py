@@ -1,15 +1,136 @@
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
 
 from scratch_bert.pretraining.arguments import DataArguments
-from scratch_bert.pretraining.load import text_sources, trained_tokenizer
+from scratch_bert.pretraining.dataset import PreparedDataset, SentencePairDataset, write_prepared
+from scratch_bert.pretraining.load import build_collator, build_tokenizer, load_data, text_sources
 
 
-def test_runs_at_the_same_time_share_the_cache(documents, tmp_path):
-    """Both train the tokenizer; the one that ends later takes what the other has left."""
-    (tmp_path / "text.txt").write_text("\n\n".join("\n".join(document) for document in documents))
-    args = DataArguments(train_file=[str(tmp_path / "text.txt")], cache_dir=str(tmp_path / "cache"), vocab_size=1000)
+@pytest.fixture
+def arguments(text_file, saved, tmp_path):
+    """Options of the text file and of an existing tokenizer, unless others are given."""
+
+    def make(**options):
+        defaults = {"cache_dir": str(tmp_path / "cache"), "tokenizer_name_or_path": str(saved), "max_seq_length": "64"}
+        if not {"dataset_name", "prepared_data"} & set(options):
+            defaults["train_file"] = [str(text_file)]
+        return DataArguments(**{**defaults, **options})
+
+    return make
+
+
+def test_tokenizer_is_trained_once_by_runs_at_the_same_time(arguments):
+    """All train it; those that end later take what the first has left."""
+    args = arguments(tokenizer_name_or_path=None, vocab_size=500)
     source, _ = text_sources(args)
     with ThreadPoolExecutor(4) as pool:
-        tokenizers = list(pool.map(lambda _: trained_tokenizer(args, source), range(4)))
+        tokenizers = list(pool.map(lambda _: build_tokenizer(args, source), range(4)))
     assert all(tokenizer.get_vocab() == tokenizers[0].get_vocab() for tokenizer in tokenizers)
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    assert len(list(Path(args.cache_dir).iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"vocab_size": 400}, {"tokenizer_type": "wordlevel"}, {"lowercase": False}, {"min_frequency": 100}],
+    ids=lambda options: next(iter(options)),
+)
+def test_tokenizer_in_the_cache_is_that_of_its_options(options, arguments):
+    first, other = (arguments(tokenizer_name_or_path=None, **({"vocab_size": 500} | each)) for each in ({}, options))
+    source, _ = text_sources(first)
+    assert build_tokenizer(first, source).get_vocab() != build_tokenizer(other, source).get_vocab()
+    assert len(list(Path(first.cache_dir).iterdir())) == 2
+
+
+def test_data_of_a_text_is_held_out_by_seed(arguments):
+    data, again, other = (load_data(arguments(), seed) for seed in (1, 1, 2))
+    train, held_out = data.train_dataset.corpus, data.eval_dataset.corpus
+    assert (train.num_documents, held_out.num_documents) == (54, 6)
+    assert np.array_equal(held_out.documents, again.eval_dataset.corpus.documents)
+    assert not np.array_equal(held_out.documents, other.eval_dataset.corpus.documents)
+    assert (data.max_seq_length, data.sentence_objective) == (64, "nsp")
+    assert np.array_equal(data.token_counts, train.token_counts(2000))
+    assert data.description == train.summary() and "unknown tokens" in data.quality
+
+
+def test_data_takes_the_tokenizer_that_is_given(arguments, tokenizer):
+    args = arguments(tokenizer_name_or_path=None, vocab_size=500)
+    assert load_data(args, 0, tokenizer).tokenizer is tokenizer
+    assert len(load_data(args, 0).tokenizer) == 500
+
+
+def test_data_without_held_out_text(arguments):
+    assert load_data(arguments(validation_share=0.0), 0).eval_dataset is None
+
+
+def test_data_of_a_length_from_a_percentile(arguments):
+    data = load_data(arguments(max_seq_length="auto:70"), 0)
+    assert data.max_seq_length == data.train_dataset.corpus.max_seq_length(70) == data.eval_dataset.max_seq_length
+    assert 20 < data.max_seq_length < 100
+
+
+def test_data_of_a_validation_file(arguments, tmp_path):
+    (tmp_path / "validation.txt").write_text("One is here. Two is there.\n\nThree is here. Four is there.")
+    data = load_data(arguments(validation_file=[str(tmp_path / "validation.txt")]), 0)
+    assert data.train_dataset.corpus.num_documents == 60
+    assert data.eval_dataset.corpus.summary().startswith("2 documents, 4 sentences")
+
+
+def test_data_of_held_out_text_without_examples_is_an_error(arguments, tmp_path):
+    (tmp_path / "validation.txt").write_text("One is here.\n\nThree is here.")
+    with pytest.raises(ValueError, match=r"The held-out text, 2 documents.*, gives no examples\. No document has two"):
+        load_data(arguments(validation_file=[str(tmp_path / "validation.txt")]), 0)
+
+
+def save_splits(directory, **counts):
+    texts = {name: [f"Text {n} begins. It ends." for n in range(count)] for name, count in counts.items()}
+    splits = {name: datasets.Dataset.from_dict({"body": each}) for name, each in texts.items()}
+    datasets.DatasetDict(splits).save_to_disk(directory)
+    return {"dataset_name": str(directory), "text_column": "body"}
+
+
+def test_data_of_a_data_set_is_evaluated_on_its_validation_split(arguments, tmp_path):
+    data = load_data(arguments(**save_splits(tmp_path / "data", train=9, validation=4)), 0)
+    assert (data.train_dataset.corpus.num_documents, data.eval_dataset.corpus.num_documents) == (9, 4)
+
+
+def test_data_of_a_data_set_without_training_split_is_an_error(arguments, tmp_path):
+    with pytest.raises(ValueError, match="data has no split 'train', but test, other"):
+        load_data(arguments(**save_splits(tmp_path / "data", test=2, other=2)), 0)
+
+
+def test_data_of_a_stream_comes_from_its_text_without_end(arguments):
+    data = load_data(arguments(streaming=True, stream_buffer=5), 0)
+    assert isinstance(data.train_dataset, datasets.IterableDataset) and data.eval_dataset is None
+    assert (data.description, data.quality, data.max_seq_length) == ("a stream", "", 64)
+    assert all(len(example["input_ids"]) <= 64 for example in data.train_dataset.take(20))
+
+
+def test_data_of_a_stream_without_text_is_an_error(arguments, tmp_path):
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(ValueError, match="The stream holds no text"):
+        load_data(arguments(train_file=[str(tmp_path / "empty.txt")], streaming=True), 0)
+
+
+def test_data_that_was_prepared(arguments, small_corpus, tokenizer, tmp_path):
+    dataset = SentencePairDataset(small_corpus, tokenizer, max_seq_length=40, objective="sop")
+    write_prepared(tmp_path / "prepared", {"train": dataset}, "sop")
+    args = DataArguments(prepared_data=str(tmp_path / "prepared"), cache_dir=str(tmp_path / "cache"))
+    data = load_data(args, 0)
+    assert isinstance(data.train_dataset, PreparedDataset) and data.eval_dataset is None
+    assert (data.max_seq_length, data.sentence_objective) == (dataset.lengths().max(), "sop")
+    assert data.token_counts.sum() == dataset.lengths().sum()
+    assert data.description == f"{len(dataset):,} examples of up to {data.max_seq_length} tokens"
+
+
+def test_collator_has_the_options_of_masking(arguments, tokenizer):
+    args = arguments(mlm_probability=0.3, mask_replace_prob=0.5, random_replace_prob=0.2, whole_word_mask=True)
+    args.max_predictions_per_seq = 7
+    collator = build_collator(args, tokenizer, pack_to=99)
+    for name in ("mlm_probability", "mask_replace_prob", "random_replace_prob", "whole_word_mask"):
+        assert getattr(collator, name) == getattr(args, name), name
+    assert (collator.max_predictions_per_seq, collator.pack_to) == (7, 99)
+    assert build_collator(args, tokenizer).pack_to is None
