@@ -1,7 +1,7 @@
 """The configuration of a scratch_bert model, its presets and the map of its Auto classes.
 
 This file, `modeling_scratch_bert.py` and `operations_scratch_bert.py` travel with every checkpoint, so they import
-nothing but torch, transformers and huggingface_hub, which transformers itself stands on.
+nothing but torch, transformers and huggingface_hub, a dependency of transformers.
 """
 
 from typing import Any
@@ -45,10 +45,13 @@ PRESETS = {
 }
 POSITION_EMBEDDING_TYPES = ("absolute", "sinusoidal")
 
-# What other modules need to know of the fields below; a new field goes into the lists that it belongs to.
-# These decide which weights a model has: a run is resumed only with the same values.
+# Other modules go through these lists of the fields below: a new field is added to those that it belongs to.
+# They decide which weights a model has and what it computes: a training run can be resumed only with the same values.
 ARCHITECTURE_FIELDS = (
-    *PRESETS["tiny"],
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
     "vocab_size",
     "max_position_embeddings",
     "type_vocab_size",
@@ -56,9 +59,9 @@ ARCHITECTURE_FIELDS = (
     "position_embedding_type",
     "norm_first",
 )
-# Options that `BertConfig` does not support, and the value at which the model is a plain BERT.
+# Options that `BertConfig` does not support, and the values at which the model is a plain BERT.
 BERT_VALUES = {"norm_first": False, "position_embedding_type": "absolute", "head_dim": None}
-# These choose how the same outputs are computed: no conversion carries them over.
+# They change how outputs are computed, not what they are: a conversion to BERT leaves them out.
 COMPUTE_FIELDS = ("sparse_prediction", "unpad_inputs")
 
 
@@ -108,9 +111,9 @@ class ScratchBertConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     """Share the word embeddings with the MLM head's output projection."""
     sparse_prediction: bool = True
-    """In training with labels, compute the MLM head at the labelled positions alone: logits are then (M, V)."""
+    """In training with labels, compute the MLM head at the M labelled positions alone: logits are then (M, V)."""
     unpad_inputs: bool = True
-    """Leave padding out of the computation where shapes need not be static; results keep their padded shapes."""
+    """Compute batches without padding where shapes need not be static; outputs keep their padded shapes."""
 
     def __post_init__(self, **kwargs: Any):
         # Always the whole map, whichever class is saved and wherever the config was read from (the Hub's client

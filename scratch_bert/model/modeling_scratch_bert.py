@@ -5,11 +5,10 @@ Dimensions, in comments and docstrings:
     S  sequence length          A  attention heads           L  labels of a task
     P  position embeddings      D  size of one head          C  choices of a question
     T  non-padding tokens       F  feed-forward size         M  tokens to predict
-    N  sequences in the batch: B, or more if batch entries pack several
+    N  sequences in the batch: B, or more if they are packed
 
-Parameter names are those of BERT's published checkpoints, so that weights go both ways without renaming. Batches are
-unpadded before the embeddings and padded again after the last layer; in between, they have one entry of T tokens, and
-(1, T) takes the place of (B, S).
+Parameter names are those of BERT's published checkpoints, so that weights go both ways without renaming. A batch is
+unpadded before the embeddings and padded again after the last layer: in between, (1, T) takes the place of (B, S).
 """
 
 import math
@@ -187,7 +186,7 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling, 
 
 
 class ScratchBertSelfAttention(nn.Module):
-    """Multi-head self-attention, each token looking both ways, up to the output projection."""
+    """Multi-head self-attention in both directions, up to the output projection."""
 
     is_causal = False
 
@@ -369,7 +368,6 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
-    _input_embed_layer = "word_embeddings"
     _no_split_modules = ["ScratchBertEmbeddings", "ScratchBertLayer"]
     _can_record_outputs = {"hidden_states": ScratchBertLayer, "attentions": ScratchBertSelfAttention}
     # A task model leaves the pretraining heads behind: no need to report them. Missing weights are still reported.
@@ -412,12 +410,12 @@ def is_padding_mask(attention_mask: object) -> bool:
 
 
 def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[int, int]) -> None:
-    """Raise `ValueError` or `IndexError` for numbers that do not tell packed sequences apart."""
+    """Raise `ValueError` or `IndexError` if the numbers `seq_idx` do not delimit packed sequences."""
     check_shape("seq_idx", seq_idx, shape)
     check_range("seq_idx", seq_idx, shape[1], "length of a batch entry")
     if not is_padding_mask(attention_mask):
         raise ValueError(
-            "seq_idx needs an attention_mask of shape (B, S), or none: any other decides itself who attends to whom."
+            "seq_idx needs an attention_mask of shape (B, S), or none: any other says itself which tokens see which."
         )
     if seq_idx.device.type == "cpu" and not torch.compiler.is_compiling():
         numbers = seq_idx.masked_fill(attention_mask == 0, 0)
@@ -426,8 +424,8 @@ def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[in
 
 
 def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
-    """Where packed sequences begin, (N,) indices of the flattened batch, from their mask and numbers (B, S)."""
-    highest = seq_idx.masked_fill(attention_mask == 0, -1).cummax(1).values  # (B, S), so far
+    """Where packed sequences begin: (N,) indices of the flattened batch."""
+    highest = seq_idx.masked_fill(attention_mask == 0, -1).cummax(1).values  # (B, S): the highest number so far
     return (highest > F.pad(highest[:, :-1], (1, 0), value=-1)).flatten().nonzero()[:, 0]
 
 
@@ -460,6 +458,12 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         self.encoder = ScratchBertEncoder(config)
         self.pooler = ScratchBertPooler(config) if add_pooling_layer else None
         self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embeddings.word_embeddings = value
 
     @capture_outputs
     def forward(
@@ -500,13 +504,13 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     def find_sequences(
         self, token_type_ids: torch.Tensor, attention_mask, seq_idx, unpad_inputs: bool | None, **kwargs
     ) -> Sequences | None:
-        """The batch without padding, or None if padding is computed as well."""
+        """The sequences to unpad the batch to, or None to compute it as it is, padding included."""
         shape, device = tuple(token_type_ids.shape), token_type_ids.device
         if not (self.config.unpad_inputs if unpad_inputs is None else unpad_inputs):
             return None
         if torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta":  # static shapes
             return None
-        # What is captured from the layers is returned in padded shapes.
+        # Captured from the layers and returned in padded shapes.
         captured = ("output_hidden_states", "output_attentions")
         if any(kwargs.get(option, getattr(self.config, option, False)) for option in captured):
             return None
@@ -523,7 +527,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         return sequences
 
     def make_mask(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None):
-        """What the attention implementation takes, or None if all tokens attend to all."""
+        """The mask in the form that the attention implementation takes, or None if all tokens attend to all."""
         implementation = self.config._attn_implementation
         if seq_idx is not None and implementation not in ("eager", "sdpa", "flex_attention"):
             raise ValueError(
@@ -605,8 +609,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
     """Both of BERT's objectives (paper, section 3.1): masked language modelling and next-sentence prediction.
 
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
-    from elsewhere; for packed sequences (B, K), -100 only where a batch entry has fewer than K. Either may be given
-    alone; `loss` is the sum of the losses that have labels.
+    from elsewhere, or (B, K) if batch entries pack up to K sequences, then -100 where there is none. Either may be
+    given alone; `loss` is the sum of the losses that have labels.
     """
 
     def __init__(self, config: ScratchBertConfig):

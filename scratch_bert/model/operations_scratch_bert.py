@@ -212,10 +212,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         ctx.counted, ctx.chunk_size = labels.ne(ignore_index), chunk_size
         classes = labels.where(ctx.counted, 0)[:, None]  # (M, 1)
         log_likelihoods, normalizers = logits.new_empty((2, len(logits), 1), dtype=torch.float32)
-        for chunk in _chunks(len(logits), chunk_size):
-            scores = logits[chunk].float()
-            log_likelihoods[chunk] = scores.log_softmax(-1).gather(-1, classes[chunk])
-            normalizers[chunk] = scores.gather(-1, classes[chunk]) - log_likelihoods[chunk]  # log Σ exp
+        chunks = (tensor.split(chunk_size) for tensor in (logits, classes, log_likelihoods, normalizers))
+        for scores, chosen, log_likelihood, normalizer in zip(*chunks, strict=True):
+            scores = scores.float()
+            log_likelihood.copy_(scores.log_softmax(-1).gather(-1, chosen))
+            normalizer.copy_(scores.gather(-1, chosen) - log_likelihood)  # log Σ exp
         ctx.save_for_backward(logits, classes, normalizers)
         return -(log_likelihoods[:, 0] * ctx.counted).sum()
 
@@ -224,15 +225,12 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad_sum):
         logits, classes, normalizers = ctx.saved_tensors
         grad, scale = torch.empty_like(logits), (grad_sum * ctx.counted)[:, None]  # (M, V), (M, 1)
-        for chunk in _chunks(len(logits), ctx.chunk_size):
-            probabilities = logits[chunk].float().sub_(normalizers[chunk]).exp_()
-            probabilities.scatter_add_(-1, classes[chunk], -torch.ones_like(normalizers[chunk]))
-            grad[chunk] = probabilities.mul_(scale[chunk])
+        chunks = (tensor.split(ctx.chunk_size) for tensor in (logits, classes, normalizers, scale, grad))
+        for scores, chosen, normalizer, factor, output in zip(*chunks, strict=True):
+            probabilities = scores.to(torch.float32, copy=True).sub_(normalizer).exp_()
+            probabilities.scatter_add_(-1, chosen, -torch.ones_like(normalizer))
+            output.copy_(probabilities.mul_(factor))
         return grad, None, None, None
-
-
-def _chunks(length: int, size: int) -> list[slice]:
-    return [slice(start, start + size) for start in range(0, length, size)]
 
 
 def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:

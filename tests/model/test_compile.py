@@ -16,7 +16,8 @@ TOLERANCE = {"rtol": 0, "atol": 1e-5}
 @pytest.mark.filterwarnings("ignore:.*script_method.*is deprecated:DeprecationWarning")  # torch.compile's own
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
 def test_compile_gives_the_loss_and_gradients_of_eager_execution():
-    model, plain = make_pair("AutoModelForPreTraining")
+    one_layer = {"num_hidden_layers": 1}
+    model, plain = make_pair("AutoModelForPreTraining", one=one_layer, other=one_layer)
     compiled = torch.compile(model)
     for seed in range(4):
         batch = make_batch("AutoModelForPreTraining", rows=6, seed=seed)

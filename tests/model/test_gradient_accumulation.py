@@ -1,19 +1,21 @@
 """A step's loss and gradient do not depend on how its batch is split: into micro-batches or over processes."""
 
-import os
 import subprocess
 import sys
+import textwrap
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from helpers import HEADS, NO_DROPOUT, SMALL, make_batch, num_labels
+from helpers import HEADS, NO_DROPOUT, ROOT, SMALL, make_batch, num_labels
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 
 
 BATCH_SIZE = 32
+TIMEOUT = timedelta(seconds=60)
 # Trainer passes the count of masked tokens in a step, but not that of sequences: ForPreTraining weighs a micro-batch's
 # NSP loss by its share of the masked tokens. These sequences have 3 to 20 tokens, so that shares differ far more than
 # in pretraining; 1e-2 holds from BERT's initial weights (up to 2e-2 was seen with weights ten times as large).
@@ -79,41 +81,37 @@ def test_gradient_accumulation_gives_the_loss_and_gradient_of_one_batch(auto_cla
     assert split_norm == pytest.approx(whole_norm, rel=tolerance)
 
 
-def gradients_of_a_share(rank: int, processes: int, directory: str, port: int = 0) -> None:
-    """What one of several processes does in the test below; `port` is that of the store where they meet."""
+def gradients_of_a_share(rank: int, processes: int, store: torch.distributed.Store | None = None) -> dict:
+    """What one of several processes does in the test below; `store` is where they meet."""
     torch.manual_seed(0)
     model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **NO_DROPOUT)).train()
     batch = make_batch("AutoModelForMaskedLM", rows=8)
     masked = (batch["labels"] != -100).sum()
-    share = {name: values.chunk(processes)[rank] for name, values in batch.items()}
+    share, wrapped = {name: values.chunk(processes)[rank] for name, values in batch.items()}, model
     if processes > 1:
-        store = torch.distributed.TCPStore("127.0.0.1", port)
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes)
-        model = torch.nn.parallel.DistributedDataParallel(model)
+        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes, timeout=TIMEOUT)
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
     # Each process has its share of the sum that is divided by all masked tokens, and DDP takes the mean.
-    (processes * model(**share, num_items_in_batch=masked).loss).backward()
-    if rank == 0:
-        gradients = {name: value.grad for name, value in getattr(model, "module", model).named_parameters()}
-        torch.save(gradients, f"{directory}/{processes}.pt")
+    (processes * wrapped(**share, num_items_in_batch=masked).loss).backward()
     if processes > 1:
         torch.distributed.barrier()  # a process that leaves while the other is at work may keep it from ending
-        del model
+        del wrapped
         torch.distributed.destroy_process_group()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
 @pytest.mark.slow
-def test_distributed_gradients_are_those_of_one_process(tmp_path):
-    gradients_of_a_share(0, 1, str(tmp_path))
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True)  # at a free port
-    here = Path(__file__).parent
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (here, here.parent, here.parents[1])))}
-    workers = []
-    for rank in (0, 1):
-        arguments = f"{rank}, 2, {str(tmp_path)!r}, {store.port}"
-        code = f"import {Path(__file__).stem} as test; test.gradients_of_a_share({arguments})"
-        workers.append(subprocess.Popen([sys.executable, "-c", code], env=environment))
-    assert [worker.wait(timeout=120) for worker in workers] == [0, 0]
-    one, two = (torch.load(tmp_path / f"{processes}.pt") for processes in (1, 2))
+def test_distributed_gradients_are_those_of_one_process():
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a free port
+    code = f"""
+        import sys, torch
+        sys.path[:0] = {[str(path) for path in (Path(__file__).parent, ROOT / "tests", ROOT)]}
+        from {Path(__file__).stem} import gradients_of_a_share
+        gradients_of_a_share(1, 2, torch.distributed.TCPStore("127.0.0.1", {store.port}))
+    """
+    worker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
+    one, two = gradients_of_a_share(0, 1), gradients_of_a_share(0, 2, store)
+    assert worker.wait(timeout=60) == 0
     assert one.keys() == two.keys()
     for name, gradient in one.items():
         torch.testing.assert_close(two[name], gradient, rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")

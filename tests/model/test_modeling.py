@@ -7,7 +7,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
-from helpers import HEADS, SMALL, make_batch, make_inputs, num_labels
+from helpers import HEADS, NO_DROPOUT, SMALL, make_batch, make_inputs, num_labels
 from scratch_bert import (
     ScratchBertConfig,
     ScratchBertForMaskedLM,
@@ -98,7 +98,7 @@ def test_head_dim_sets_the_width_of_attention():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_tie_word_embeddings(tied, tmp_path):
+def test_tied_word_embeddings_stay_tied_when_saved(tied, tmp_path):
     model = make_model(tie_word_embeddings=tied)
     embeddings = model.get_input_embeddings().weight
     decoder = model.get_output_embeddings()
@@ -110,33 +110,29 @@ def test_tie_word_embeddings(tied, tmp_path):
     assert torch.equal(loaded.get_output_embeddings().weight, decoder.weight)
 
 
-def test_type_vocab_size():
+def test_type_vocab_size_sets_the_number_of_segments():
     model = make_model(ScratchBertModel, type_vocab_size=5)
     inputs = make_inputs()
     inputs["token_type_ids"][0, :5] = torch.arange(5)
     assert model(**inputs)[0].isfinite().all()
 
 
-def test_each_dropout_acts_in_training_only():
-    batch = make_inputs()
-    for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-        both = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, name: 0.5}
-        model = make_model(**both)
-        assert largest_difference(model, model, batch) == 0
-        model.train()
-        assert largest_difference(model, model, batch) > 0, name
-    for value, changes in ((0.5, True), (0.0, False), (None, False)):
-        model = make_model(
-            HEADS["AutoModelForTokenClassification"],
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            classifier_dropout=value,
-        ).train()
-        first, second = model(**batch).logits, model(**batch).logits
-        assert torch.equal(first, second) != changes
+@pytest.mark.parametrize("name", NO_DROPOUT)
+def test_dropout_acts_in_training_only(name):
+    model, batch = make_model(**NO_DROPOUT | {name: 0.5}), make_inputs()
+    assert largest_difference(model, model, batch) == 0
+    model.train()
+    assert largest_difference(model, model, batch) > 0
 
 
-def test_layer_norm_eps():
+@pytest.mark.parametrize(("value", "changes"), [(0.5, True), (0.0, False), (None, False)])
+def test_dropout_of_the_classifier(value, changes):
+    options = {**NO_DROPOUT, "classifier_dropout": value}
+    model, batch = make_model(HEADS["AutoModelForTokenClassification"], **options).train(), make_inputs()
+    assert torch.equal(model(**batch).logits, model(**batch).logits) != changes
+
+
+def test_layer_norm_eps_reaches_every_layer_norm():
     model = make_model(layer_norm_eps=1e-3)
     assert {m.eps for m in model.modules() if isinstance(m, nn.LayerNorm)} == {1e-3}
 
@@ -144,7 +140,7 @@ def test_layer_norm_eps():
 # -------------------------------------------------------------------------------------------- weights and modules
 
 
-def test_initial_weights():
+def test_initial_weights_are_truncated_at_two_deviations():
     model = make_model(hidden_size=64, intermediate_size=256, initializer_range=0.05, vocab_size=2000)
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Embedding):
@@ -160,7 +156,7 @@ def test_initial_weights():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_resize_token_embeddings(tied, tmp_path):
+def test_resizing_token_embeddings(tied, tmp_path):
     model = make_model(tie_word_embeddings=tied)
     before = model.get_input_embeddings().weight[:100].clone()
     model.resize_token_embeddings(131)
@@ -178,13 +174,13 @@ def test_resize_token_embeddings(tied, tmp_path):
     assert model(**inputs).prediction_logits.shape == (4, 20, 100)
 
 
-def test_without_pooler():
+def test_pooler_can_be_left_out():
     model = ScratchBertModel(ScratchBertConfig(**SMALL), add_pooling_layer=False)
     assert model(**make_inputs()).pooler_output is None
 
 
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_tuple_and_dataclass_hold_the_same(auto_class):
+def test_return_dict_false_gives_the_same_as_a_tuple(auto_class):
     model = make_model(HEADS[auto_class], num_labels=num_labels(auto_class))
     batch = make_batch(auto_class)
     as_dataclass, as_tuple = model(**batch), model(**batch, return_dict=False)
@@ -212,7 +208,7 @@ def test_gradient_checkpointing_gives_the_same_gradients(use_reentrant):
         torch.testing.assert_close(gradients[1][name], expected)
 
 
-def test_attention_can_be_switched_after_construction():
+def test_attention_implementation_can_be_switched_after_construction():
     model = make_model(ScratchBertModel)
     inputs = make_inputs()
     mask = inputs["attention_mask"].bool()
@@ -227,7 +223,7 @@ def test_attention_can_be_switched_after_construction():
 # ------------------------------------------------------------------------------------------------------- losses
 
 
-def test_pretraining_loss_is_the_sum_and_either_label_may_be_given_alone():
+def test_mlm_and_nsp_losses_add_up_and_either_may_be_given_alone():
     model = make_model()
     batch = make_batch("AutoModelForPreTraining")
     both = model(**batch)
@@ -242,7 +238,7 @@ def test_pretraining_loss_is_the_sum_and_either_label_may_be_given_alone():
 
 
 @pytest.mark.parametrize("count", [None, 0, torch.tensor(0)])
-def test_a_batch_without_a_masked_token_gives_zero_not_nan(count):
+def test_mlm_loss_without_masked_tokens_is_zero_not_nan(count):
     model = make_model(ScratchBertForMaskedLM)
     batch = make_batch("AutoModelForPreTraining")
     batch["labels"].fill_(-100)
@@ -256,8 +252,8 @@ def test_a_batch_without_a_masked_token_gives_zero_not_nan(count):
 
 
 def test_overfitting_one_batch():
-    model = make_model(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0).train()
-    batch = make_batch("AutoModelForPreTraining", rows=8)
+    model = make_model(**NO_DROPOUT).train()
+    batch = make_batch("AutoModelForPreTraining", rows=4, length=12)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(150):
         loss = model(**batch).loss
@@ -273,9 +269,9 @@ def test_overfitting_one_batch():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_a_row_of_padding_gives_finite_numbers_and_gradients(attention, dtype, norm_first):
+def test_padding_alone_gives_finite_outputs_and_gradients(attention, dtype, norm_first):
     model = make_model(attn_implementation=attention, norm_first=norm_first).to(dtype)
-    batch = make_batch("AutoModelForPreTraining")
+    batch = make_batch("AutoModelForPreTraining", rows=2, length=8)
     batch["attention_mask"][1] = 0
     for training in (False, True):
         model.train(training)
@@ -288,7 +284,7 @@ def test_a_row_of_padding_gives_finite_numbers_and_gradients(attention, dtype, n
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_padding_changes_nothing(attention):
+def test_padding_changes_no_output(attention):
     model = make_model(ScratchBertModel, attn_implementation=attention)
     inputs = make_inputs(rows=1, length=12)
     alone = model(**inputs)[0]
@@ -298,7 +294,7 @@ def test_padding_changes_nothing(attention):
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("additive", [False, True])
-def test_four_dimensional_mask_separates_packed_segments(attention, additive):
+def test_attention_mask_of_four_dimensions_separates_sequences(attention, additive):
     model = make_model(ScratchBertModel, attn_implementation=attention)
     ids = make_inputs(rows=1, length=10)["input_ids"]
     segment = torch.tensor([0] * 4 + [1] * 6)
@@ -314,45 +310,98 @@ def test_four_dimensional_mask_separates_packed_segments(attention, additive):
 # ------------------------------------------------------------------------------------------------------ bad inputs
 
 
-def change(name, value):
-    def apply(batch):
-        batch[name] = value(batch) if callable(value) else value
-
-    return apply
+def changed(name, change):
+    """Applied to the batch: a tensor in its place, or a function of the one that is there."""
+    return lambda batch: {**batch, name: change(batch[name]) if callable(change) else change}
 
 
 @pytest.mark.parametrize(
-    ("apply", "error", "message"),
+    ("change", "error", "message"),
     [
-        (change("input_ids", lambda b: b["input_ids"] + 120), IndexError, "input_ids .*0 and 119.*vocab_size is 120"),
-        (change("input_ids", lambda b: b["input_ids"] - 1), IndexError, "input_ids .*run from -1"),
-        (change("token_type_ids", lambda b: b["token_type_ids"] + 2), IndexError, "type_vocab_size is 2"),
-        (change("position_ids", torch.full((1, 20), 40)), IndexError, "max_position_embeddings is 40"),
-        (change("labels", torch.full((4, 20), 120)), IndexError, "labels other than -100.*119"),
-        (change("next_sentence_label", torch.tensor([0, 1, 2, 0])), IndexError, "next_sentence_label.*0 and 1"),
-        (change("attention_mask", torch.ones(4, 19)), ValueError, r"attention_mask .*\(4, 19\).*\(4, 20\)"),
-        (change("token_type_ids", torch.zeros(20, dtype=torch.long)), ValueError, r"token_type_ids .*\(4, 20\)"),
-        (change("position_ids", torch.zeros(3, 20, dtype=torch.long)), ValueError, r"\(4, 20\) or \(1, 20\)"),
-        (change("labels", torch.zeros(4, 21, dtype=torch.long)), ValueError, r"labels .*\(4, 21\).*\(4, 20\)"),
-        (change("next_sentence_label", torch.zeros(3, dtype=torch.long)), ValueError, "next_sentence_label"),
-        (change("input_ids", torch.zeros(20, dtype=torch.long)), ValueError, r"input_ids of shape \(B, S\).*\(20,\)"),
-        (change("input_ids", None), ValueError, "either input_ids or inputs_embeds"),
-        (change("inputs_embeds", torch.zeros(4, 20, 32)), ValueError, "not both"),
+        pytest.param(
+            changed("input_ids", lambda ids: ids + 120),
+            IndexError,
+            "input_ids .*0 and 119.*vocab_size is 120",
+            id="input_ids above vocab_size",
+        ),
+        pytest.param(
+            changed("input_ids", lambda ids: ids - 1), IndexError, "input_ids .*run from -1", id="input_ids below 0"
+        ),
+        pytest.param(
+            changed("token_type_ids", lambda ids: ids + 2),
+            IndexError,
+            "type_vocab_size is 2",
+            id="token_type_ids above type_vocab_size",
+        ),
+        pytest.param(
+            changed("position_ids", torch.full((1, 20), 40)),
+            IndexError,
+            "max_position_embeddings is 40",
+            id="position_ids above max_position_embeddings",
+        ),
+        pytest.param(
+            changed("labels", torch.full((4, 20), 120)),
+            IndexError,
+            "labels other than -100.*119",
+            id="labels above vocab_size",
+        ),
+        pytest.param(
+            changed("next_sentence_label", torch.tensor([0, 1, 2, 0])),
+            IndexError,
+            "next_sentence_label.*0 and 1",
+            id="next_sentence_label above 1",
+        ),
+        pytest.param(
+            changed("attention_mask", torch.ones(4, 19)),
+            ValueError,
+            r"attention_mask .*\(4, 19\).*\(4, 20\)",
+            id="attention_mask of another length",
+        ),
+        pytest.param(
+            changed("token_type_ids", torch.zeros(20).long()),
+            ValueError,
+            r"token_type_ids .*\(4, 20\)",
+            id="token_type_ids of one dimension",
+        ),
+        pytest.param(
+            changed("position_ids", torch.zeros(3, 20).long()),
+            ValueError,
+            r"\(4, 20\) or \(1, 20\)",
+            id="position_ids of another batch size",
+        ),
+        pytest.param(
+            changed("labels", torch.zeros(4, 21).long()),
+            ValueError,
+            r"labels .*\(4, 21\).*\(4, 20\)",
+            id="labels of another length",
+        ),
+        pytest.param(
+            changed("next_sentence_label", torch.zeros(3).long()),
+            ValueError,
+            "next_sentence_label",
+            id="next_sentence_label of another batch size",
+        ),
+        pytest.param(
+            changed("input_ids", torch.zeros(20).long()),
+            ValueError,
+            r"input_ids of shape \(B, S\).*\(20,\)",
+            id="input_ids of one dimension",
+        ),
+        pytest.param(changed("input_ids", None), ValueError, "either input_ids or inputs_embeds", id="no input"),
+        pytest.param(changed("inputs_embeds", torch.zeros(4, 20, 32)), ValueError, "not both", id="two inputs"),
     ],
 )
-def test_bad_inputs_raise_and_name_the_limit(apply, error, message):
-    batch = make_batch("AutoModelForPreTraining")
-    apply(batch)
+def test_input_checks_name_the_limit(change, error, message):
     with pytest.raises(error, match=message):
-        make_model()(**batch)
+        make_model()(**change(make_batch("AutoModelForPreTraining")))
 
 
-def test_rows_that_are_too_long():
+def test_input_checks_the_sequence_length():
     with pytest.raises(ValueError, match="41 tokens.*max_position_embeddings=40"):
         make_model(ScratchBertModel)(torch.zeros(1, 41, dtype=torch.long))
 
 
-def test_embeddings_of_the_wrong_width():
+def test_input_checks_the_width_of_inputs_embeds():
     with pytest.raises(ValueError, match=r"inputs_embeds .*\(2, 5, 31\).*\(2, 5, 32\)"):
         make_model(ScratchBertModel)(inputs_embeds=torch.zeros(2, 5, 31))
 
@@ -360,24 +409,42 @@ def test_embeddings_of_the_wrong_width():
 @pytest.mark.parametrize(
     ("auto_class", "change", "message"),
     [
-        (
+        pytest.param(
             "AutoModelForSequenceClassification",
-            {"labels": torch.zeros(3, dtype=torch.long)},
+            {"labels": torch.zeros(3).long()},
             r"labels .*\(3,\).*\(4,\)",
+            id="labels of another batch size",
         ),
-        ("AutoModelForSequenceClassification", {"labels": torch.zeros(4, 2)}, r"labels .*\(4, 2\).*\(4, 3\)"),
-        ("AutoModelForMultipleChoice", {"input_ids": None}, r"input_ids of shape \(B, C, S\)"),
-        ("AutoModelForMultipleChoice", {"input_ids": torch.zeros(4, 20).long()}, r"input_ids of shape \(B, C, S\)"),
-        ("AutoModelForQuestionAnswering", {"start_positions": torch.zeros(3).long()}, r"start_positions .*\(4,\)"),
+        pytest.param(
+            "AutoModelForSequenceClassification",
+            {"labels": torch.zeros(4, 2)},
+            r"labels .*\(4, 2\).*\(4, 3\)",
+            id="labels of another number",
+        ),
+        pytest.param(
+            "AutoModelForMultipleChoice", {"input_ids": None}, r"input_ids of shape \(B, C, S\)", id="no input"
+        ),
+        pytest.param(
+            "AutoModelForMultipleChoice",
+            {"input_ids": torch.zeros(4, 20).long()},
+            r"input_ids of shape \(B, C, S\)",
+            id="no choices",
+        ),
+        pytest.param(
+            "AutoModelForQuestionAnswering",
+            {"start_positions": torch.zeros(3).long()},
+            r"start_positions .*\(4,\)",
+            id="start_positions of another batch size",
+        ),
     ],
 )
-def test_bad_inputs_of_task_models(auto_class, change, message):
+def test_input_checks_of_task_models(auto_class, change, message):
     model = make_model(HEADS[auto_class], num_labels=num_labels(auto_class))
     with pytest.raises(ValueError, match=message):
         model(**{**make_batch(auto_class), **change})
 
 
-def test_answers_that_were_cut_off_do_not_count():
+def test_question_answering_loss_leaves_out_truncated_answers():
     model = make_model(HEADS["AutoModelForQuestionAnswering"])
     batch = make_batch("AutoModelForQuestionAnswering")
     expected = model(**{name: tensor[:2] for name, tensor in batch.items()}).loss
@@ -389,7 +456,7 @@ def test_answers_that_were_cut_off_do_not_count():
     assert model(**batch).loss.item() == 0
 
 
-def test_a_contradiction_that_comes_after_the_config_is_made(tmp_path):
+def test_config_is_validated_again_when_a_model_is_built(tmp_path):
     make_model(ScratchBertModel).save_pretrained(tmp_path)
     with pytest.raises(StrictDataclassError, match="num_attention_heads"):
         ScratchBertModel.from_pretrained(tmp_path, num_attention_heads=5)

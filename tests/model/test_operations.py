@@ -122,6 +122,15 @@ def test_cross_entropy_in_chunks_and_its_gradient(chunk_size):
     torch.testing.assert_close(mine, plain, rtol=0, atol=1e-6)
 
 
+def test_cross_entropy_in_chunks_leaves_the_logits_as_they_are():
+    weights = torch.randn(20, 50, requires_grad=True)
+    logits, labels = weights.clone(), torch.randint(50, (20,))
+    before = logits.detach().clone()
+    loss = ChunkedCrossEntropy.apply(logits, labels, -100, 3)
+    gradients = [torch.autograd.grad(loss, weights, retain_graph=True)[0] for _ in range(2)]
+    assert torch.equal(logits, before) and torch.equal(*gradients)
+
+
 def test_cross_entropy_of_many_classes_is_as_precise_as_in_fp32():
     logits = (5 * torch.randn(40, 30522)).to(torch.bfloat16).requires_grad_()  # more than one chunk
     labels = torch.randint(30522, (40,))
