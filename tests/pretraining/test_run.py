@@ -1,0 +1,167 @@
+"""Pretraining and evaluation from Python: what the scripts call."""
+
+import json
+import shutil
+
+import pytest
+from transformers import AutoTokenizer
+
+from helpers import SMALL
+from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.pretraining.arguments import (
+    DataArguments,
+    EvaluationArguments,
+    EvaluationDataArguments,
+    ModelArguments,
+    PretrainingArguments,
+)
+from scratch_bert.pretraining.evaluation import evaluate
+from scratch_bert.pretraining.run import Run, prepare
+
+
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+OVERRIDES = ",".join(f"{name}={SMALL[name]}" for name in SIZES)
+
+
+@pytest.fixture(scope="module")
+def options(text_file, tmp_path_factory):
+    """The three kinds of options of a short run."""
+    cache_dir = str(tmp_path_factory.mktemp("cache"))
+
+    def make(output_dir, model=None, data=None, **training):
+        training = {"max_steps": 4, "save_steps": 2, "report_to": [], "bf16": False, "disable_tqdm": True} | training
+        data = {"vocab_size": 500, "max_seq_length": "32", "cache_dir": cache_dir} | (data or {})
+        return (
+            ModelArguments(**({"config_overrides": OVERRIDES} | (model or {}))),
+            DataArguments(train_file=[str(text_file)], **data),
+            PretrainingArguments(output_dir=str(output_dir), **training),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def finished(options, tmp_path_factory):
+    """(the output directory, the run, what `train` returned). To be read only."""
+    directory = tmp_path_factory.mktemp("runs") / "finished"
+    run = prepare(*options(directory))
+    return directory, run, run.train()
+
+
+def test_run_returns_and_writes_its_metrics(finished):
+    directory, run, metrics = finished
+    assert isinstance(run, Run) and run.checkpoint is None and not run.trainer.interrupted
+    assert run.trainer.state.global_step == 4
+    assert metrics == json.loads((directory / "metrics.json").read_text())
+    assert {"train_loss", "eval_mlm_loss", "eval_nsp_accuracy"} <= set(metrics)
+    assert {"README.md", "model.safetensors", "tokenizer.json"} <= {file.name for file in directory.iterdir()}
+
+
+def test_run_fits_model_and_tokenizer_to_each_other(finished):
+    _, run, _ = finished
+    config = run.trainer.model.config
+    assert isinstance(run.trainer.model, ScratchBertForPreTraining)
+    assert config.vocab_size == len(run.data.tokenizer) == 500
+    assert config.max_position_embeddings == run.data.tokenizer.model_max_length == 32
+    assert {name: getattr(config, name) for name in SIZES} == {name: SMALL[name] for name in SIZES}
+
+
+def test_run_with_room_for_more_tokens(options, tmp_path):
+    model = {"config_overrides": f"{OVERRIDES},vocab_size=512", "max_position_embeddings": 48}
+    config = prepare(*options(tmp_path / "run", model)).trainer.model.config
+    assert (config.vocab_size, config.max_position_embeddings) == (512, 48)
+
+
+def test_run_without_sentence_objective_and_held_out_text(options, tmp_path):
+    run = prepare(*options(tmp_path / "run", data={"sentence_objective": "none", "validation_share": 0.0}))
+    assert isinstance(run.trainer.model, ScratchBertForMaskedLM) and run.trainer.eval_dataset is None
+    assert not any("eval" in name for name in run.train())
+
+
+def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):
+    copy = shutil.copytree(finished[0], tmp_path / "copy")
+    run = prepare(*options(copy, max_steps=6, resume_from_checkpoint="last"))
+    assert run.checkpoint == str(copy / "checkpoint-4")
+    run.train()
+    assert run.trainer.state.global_step == 6
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "training", "message"),
+    [
+        pytest.param(
+            {"config_overrides": f"{OVERRIDES},vocab_size=400"},
+            {},
+            {},
+            "The tokenizer has 500 entries, but the model's vocab_size is 400",
+            id="vocabulary too small",
+        ),
+        pytest.param(
+            {"max_position_embeddings": 16},
+            {},
+            {},
+            r"max_seq_length \(32\) is longer than max_position_embeddings \(16\)",
+            id="too few positions",
+        ),
+        pytest.param(
+            {"config_overrides": "type_vocab_size=1"}, {}, {}, "type_vocab_size must be 2 or more", id="one segment"
+        ),
+        pytest.param(
+            {}, {"streaming": True}, {"max_steps": -1}, "say with --max_steps when to stop", id="stream without end"
+        ),
+        pytest.param({}, {}, {"resume_from_checkpoint": "last"}, "no checkpoint to resume from", id="no checkpoint"),
+    ],
+)
+def test_run_refuses(model, data, training, message, options, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        prepare(*options(tmp_path / "run", model, data, **training))
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_resumes_with_the_architecture_and_the_tokenizer_of_the_checkpoint_alone(finished, options, tmp_path):
+    copy = shutil.copytree(finished[0], tmp_path / "copy")
+    with pytest.raises(ValueError, match="checkpoint-4 has norm_first=False, but the options ask for True"):
+        prepare(*options(copy, {"config_overrides": f"{OVERRIDES},norm_first=true"}, resume_from_checkpoint="last"))
+    tokenizer = AutoTokenizer.from_pretrained(copy / "checkpoint-4")
+    tokenizer.add_tokens(["newword"])
+    tokenizer.save_pretrained(copy / "checkpoint-4")
+    with pytest.raises(ValueError, match="The tokenizer has 501 entries, but the model's vocab_size is 500"):
+        prepare(*options(copy, resume_from_checkpoint="last"))
+
+
+# ------------------------------------------------------------------------------------------------------ evaluation
+
+
+def mlm_and_nsp(metrics):
+    return {name: value for name, value in metrics.items() if name.startswith(("eval_mlm", "eval_nsp"))}
+
+
+def evaluation(data_args, name, **data):
+    """The metrics of one model on the text of a run, and the data."""
+    options = {"max_seq_length": "32", "cache_dir": data_args.cache_dir, "train_file": data_args.train_file}
+    results, found = evaluate(
+        EvaluationDataArguments(**(options | data)), EvaluationArguments(model_name_or_path=[str(name)])
+    )
+    return results[str(name)], found
+
+
+def test_evaluation_gives_the_metrics_of_pretraining(finished, options):
+    directory, run, expected = finished
+    metrics, data = evaluation(options(directory)[1], directory)
+    assert len(mlm_and_nsp(expected)) == 8
+    assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(expected), rel=1e-5)
+    assert data.eval_dataset is not data.train_dataset
+    assert len(data.eval_dataset) == len(run.data.eval_dataset)
+
+
+def test_evaluation_without_held_out_text_is_on_all_of_it(finished, options):
+    directory, *_ = finished
+    data_args = options(directory)[1]
+    metrics, data = evaluation(data_args, directory, train_file=None, validation_file=data_args.train_file)
+    assert data.eval_dataset is data.train_dataset and metrics["eval_mlm_loss"] > 0
+
+
+def test_evaluation_of_sequences_that_are_too_long_is_refused(finished, options):
+    directory, *_ = finished
+    with pytest.raises(ValueError, match="finished takes 32 tokens at most: pass --max_seq_length 32 or less"):
+        evaluation(options(directory)[1], directory, max_seq_length="64")
