@@ -15,12 +15,7 @@ from scratch_bert.tokenizer import (
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
 
-@pytest.fixture(scope="module")
-def sentences(documents):
-    return [sentence for document in documents for sentence in document]
-
-
-def test_training_gives_the_same_vocabulary_again(sentences, tokenizer):
+def test_tokenizer_training_gives_the_same_vocabulary_again(sentences, tokenizer):
     again = train_tokenizer(sentences, vocab_size=2000, model_max_length=128)
     assert again.get_vocab() == tokenizer.get_vocab()
     assert len(tokenizer) == 2000
@@ -30,7 +25,7 @@ def test_training_gives_the_same_vocabulary_again(sentences, tokenizer):
 
 @pytest.mark.parametrize("lowercase", [True, False])
 @pytest.mark.parametrize("tokenizer_type", ["wordpiece", "wordlevel"])
-def test_saved_tokenizers_open_with_the_auto_class(sentences, tokenizer_type, lowercase, tmp_path):
+def test_tokenizer_that_is_saved_opens_with_the_auto_class(sentences, tokenizer_type, lowercase, tmp_path):
     trained = train_tokenizer(sentences, 1500, tokenizer_type, lowercase=lowercase, model_max_length=77)
     trained.save_pretrained(tmp_path)
     opened = AutoTokenizer.from_pretrained(tmp_path)
@@ -38,18 +33,19 @@ def test_saved_tokenizers_open_with_the_auto_class(sentences, tokenizer_type, lo
     assert opened.model_max_length == 77
     assert opened.convert_tokens_to_ids(TOKENS) == [0, 1, 2, 3, 4]
     assert set(opened.all_special_tokens) == set(TOKENS)
-    row = opened("The class", "An object.")
+    encoding = opened("The class", "An object.")
     text = "[CLS] The class [SEP] An object. [SEP]"
     text = text.replace("The", "the").replace("An", "an") if lowercase else text
-    assert opened.decode(row["input_ids"]).replace(" .", ".") == text
-    assert row["token_type_ids"] == sorted(row["token_type_ids"]) and row["token_type_ids"][-1] == 1
+    assert opened.decode(encoding["input_ids"]).replace(" .", ".") == text
+    segments = encoding["token_type_ids"]
+    assert segments == sorted(segments) and segments[-1] == 1
     assert opened("a [MASK] b")["input_ids"].count(4) == 1
     if tokenizer_type == "wordpiece":
         assert BertTokenizer.from_pretrained(tmp_path).do_lower_case == lowercase
 
 
-def test_word_level_vocabulary_is_that_of_a_count(sentences):
-    """The commonest words first, those of the same count by the alphabet; rare ones are unknown."""
+def test_wordlevel_vocabulary_is_that_of_a_count():
+    """The most frequent words first, those of the same count in alphabetical order; rare ones are unknown."""
     texts = ["b b b, c c"] * 2 + ["a a a a d Zürich e"]
     vocab = train_tokenizer(texts, 9, "wordlevel").get_vocab()
     assert sorted(vocab, key=vocab.get) == [*TOKENS, "b", "a", "c", ","]
@@ -57,20 +53,24 @@ def test_word_level_vocabulary_is_that_of_a_count(sentences):
     assert "Zürich" in train_tokenizer(texts, 99, "wordlevel", lowercase=False, min_frequency=1).get_vocab()
 
 
-def test_a_vocabulary_too_small_for_the_characters(sentences):
+def test_tokenizer_training_without_room_for_the_characters_is_an_error(sentences):
     with pytest.raises(ValueError, match=r"vocab_size is 20, but the text alone has \d+ "):
         train_tokenizer(sentences, vocab_size=20)
-    with pytest.raises(ValueError, match="is empty, or no word of it occurs 2 times"):
-        train_tokenizer(["once upon a time"], 500, "wordlevel")
 
 
-def test_min_frequency():
+@pytest.mark.parametrize("texts", [[], ["once upon a time"]], ids=["no text", "no word twice"])
+def test_tokenizer_training_without_words_is_an_error(texts):
+    with pytest.raises(ValueError, match="The text is empty, or no word occurs 2 times"):
+        train_tokenizer(texts, 500, "wordlevel")
+
+
+def test_tokenizer_min_frequency_leaves_out_rare_words():
     texts = ["rarely"] * 2 + ["often"] * 9
     assert "rarely" not in train_tokenizer(texts, 500, min_frequency=5).get_vocab()
     assert {"rarely", "often"} <= set(train_tokenizer(texts, 500, min_frequency=2).get_vocab())
 
 
-def test_loading(tokenizer, tmp_path):
+def test_tokenizer_that_lacks_a_special_token_is_refused(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path)).get_vocab() == tokenizer.get_vocab()
     tokenizer_without_mask = BertTokenizer(vocab=tokenizer.get_vocab())
@@ -80,17 +80,17 @@ def test_loading(tokenizer, tmp_path):
         load_tokenizer(str(tmp_path / "bad"))
 
 
-def test_a_tokenizer_that_needs_code_is_refused_without_a_question(tokenizer, tmp_path):
+def test_tokenizer_that_needs_code_is_refused_without_a_question(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     config |= {"tokenizer_class": "Odd", "auto_map": {"AutoTokenizer": ["odd.Odd", "odd.Odd"]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "odd.py").write_text("raise AssertionError('run')")
-    with pytest.raises(ValueError, match="needs code that comes with it"):
+    with pytest.raises(ValueError, match="needs custom code, which is not run without trust_remote_code"):
         load_tokenizer(str(tmp_path))
 
 
-def test_words_and_ids(tokenizer):
+def test_tokenizer_ids_with_gaps_and_continuations_of_words(tokenizer):
     continues = continues_word(tokenizer)
     assert continues.shape == (2000,) == (vocabulary_size(tokenizer),)
     tokens = tokenizer.convert_ids_to_tokens(range(2000))
@@ -100,5 +100,5 @@ def test_words_and_ids(tokenizer):
     gap = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0, "b": 9})))
     assert vocabulary_size(gap) == 10 and not continues_word(gap).any()
     unigram = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram([("a", 0.0)])))
-    with pytest.raises(ValueError, match="WordPiece and word-level tokenizers, not for Unigram"):
+    with pytest.raises(ValueError, match="Whole-word masking needs a WordPiece or word-level tokenizer, not Unigram"):
         continues_word(unigram)
