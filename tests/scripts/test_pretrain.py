@@ -242,6 +242,8 @@ def test_text_of_any_source_trains(options, shown, sources, tmp_path, monkeypatc
 def test_stream_with_a_bad_file_in_its_midst_ends_with_one_clear_line(
     workers, saved, text_file, tmp_path, monkeypatch
 ):
+    # How long PyTorch lets a worker that has failed wait for another batch: 5 seconds.
+    monkeypatch.setattr("torch.utils.data._utils.worker.MP_STATUS_CHECK_INTERVAL", 0.2)
     (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
     options = ["--train_file", text_file, tmp_path / "latin.txt", "--streaming", "--stream_buffer", 5]
     options += ["--tokenizer_name_or_path", saved, "--max_seq_length", 32, "--use_cpu"]
