@@ -20,19 +20,16 @@ if not in_worker:  # the controller's directory holds those of its workers
     atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 
 import pytest
-import torch
-import transformers
 
-from helpers import SMALL
-from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.dataset import SentencePairDataset
-from scratch_bert.pretraining.text import TextSource, builtin_documents
-from scratch_bert.tokenizer import train_tokenizer
+
+# The libraries are imported where they are used: the controller of pytest-xdist starts its workers without them.
 
 
 @pytest.fixture(autouse=True)
 def _seeded_and_quiet():
+    import torch
+    import transformers
+
     torch.manual_seed(0)
     transformers.utils.logging.disable_progress_bar()
 
@@ -46,6 +43,8 @@ def _quick_garbage_collection():
 @pytest.fixture(scope="session")
 def documents():
     """The built-in corpus, as sentences."""
+    from scratch_bert.pretraining.text import TextSource, builtin_documents
+
     return list(TextSource([builtin_documents()]).documents())
 
 
@@ -57,17 +56,23 @@ def sentences(documents):
 
 @pytest.fixture(scope="session")
 def tokenizer(sentences):
+    from scratch_bert.tokenizer import train_tokenizer
+
     return train_tokenizer(sentences, vocab_size=2000, model_max_length=128)
 
 
 @pytest.fixture(scope="session")
 def corpus(documents, tokenizer):
+    from scratch_bert.pretraining.corpus import TokenizedCorpus
+
     return TokenizedCorpus.from_documents(documents, tokenizer)
 
 
 @pytest.fixture(scope="session")
 def small_corpus(documents, tokenizer):
     """Twelve short documents."""
+    from scratch_bert.pretraining.corpus import TokenizedCorpus
+
     return TokenizedCorpus.from_documents([document for document in documents if len(document) < 20][:12], tokenizer)
 
 
@@ -81,12 +86,19 @@ def text_file(sentences, tmp_path_factory):
 
 @pytest.fixture
 def pairs(corpus, tokenizer):
+    from scratch_bert.pretraining.dataset import SentencePairDataset
+
     return SentencePairDataset(corpus, tokenizer, max_seq_length=128)
 
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory, tokenizer):
     """The directory of a small model, randomly initialised, and its tokenizer. To be read only."""
+    import torch
+
+    from helpers import SMALL
+    from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+
     directory = tmp_path_factory.mktemp("saved")
     torch.manual_seed(0)
     model = ScratchBertForPreTraining(ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer)}))
