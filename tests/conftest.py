@@ -1,4 +1,4 @@
-"""What the tests share: small models, a small tokenized corpus and a short run, without network or GPU."""
+"""What the tests share: small models, texts and tokenized corpora, without network or GPU."""
 
 import atexit
 import gc
@@ -6,8 +6,11 @@ import os
 import shutil
 import tempfile
 
+import pytest
 
-# Set before torch, transformers and datasets are imported.
+
+# Set before torch, transformers and datasets are imported, by the fixtures and by the test modules: the controller of
+# pytest-xdist starts its workers without them.
 in_worker = "PYTEST_XDIST_WORKER" in os.environ
 if in_worker:
     os.environ["OMP_NUM_THREADS"] = "1"  # a worker for each core
@@ -18,11 +21,6 @@ os.environ["HF_HOME"] = tempfile.mkdtemp(dir=os.environ["HF_HOME"] if in_worker 
 os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.environ["HF_HOME"]
 if not in_worker:  # the controller's directory holds those of its workers
     atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
-
-import pytest
-
-
-# The libraries are imported where they are used: the controller of pytest-xdist starts its workers without them.
 
 
 @pytest.fixture(autouse=True)
