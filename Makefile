@@ -20,7 +20,7 @@ pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the mode
 	.venv/bin/python scripts/pretrain.py $(ARGS) --output_dir $(OUTPUT_DIR)
 
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries
-	.venv/bin/python -m pytest -m "not slow and not integrations" $(ARGS)
+	.venv/bin/python -m pytest -n auto --maxprocesses 8 -m "not slow and not integrations" $(ARGS)
 
 check: $(INSTALLED) ## Check format, style and the direction of imports
 	.venv/bin/ruff format --check .

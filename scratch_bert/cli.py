@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -97,10 +98,13 @@ def configure_logging(level: int = logging.INFO) -> None:
 
 
 def _read_options(name: str) -> str:
-    """A file by its path; otherwise the recipe of that name that the package brings along, as recipes/cpu-hour.yaml."""
+    """A file by its path; if there is none, `recipes/NAME.yaml` is the recipe of that name in the installed package."""
     path = Path(name)
-    recipe = files("scratch_bert.recipes") / path.name
-    return (recipe if not path.exists() and recipe.is_file() else path).read_text(encoding="utf-8")
+    if not path.exists() and path.parent == Path("recipes") and find_spec("scratch_bert.recipes"):
+        recipe = files("scratch_bert.recipes") / path.name
+        if recipe.is_file():
+            return recipe.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8")
 
 
 def _as_flags(name: str, value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Readers of files and data sets that pretraining and fine-tuning share."""
+"""Readers of files and datasets that pretraining and fine-tuning share."""
 
 import csv
 import gzip
@@ -57,9 +57,9 @@ class TextError(ValueError):
 
 
 def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, **options):
-    """A table as a data set. Values of `text_columns` in a CSV or TSV file stay strings, such as "007" and "NA".
+    """A table as a dataset. Values of `text_columns` in a CSV or TSV file stay strings, such as "007" and "NA".
 
-    `options` are those of the data set's loader.
+    `options` are those of the dataset's loader.
     """
     if TABLES[suffix(file)] == "csv":
         options |= {"converters": dict.fromkeys(text_columns, str), "keep_default_na": False}
@@ -72,13 +72,13 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
 def open_dataset(
     name: str, config: str | None, streaming: bool = False
 ) -> datasets.DatasetDict | datasets.IterableDatasetDict:
-    """The splits of a data set of the Hub or of a local directory, including those that `save_to_disk` writes."""
+    """The splits of a dataset of the Hub or of a local directory, including those that `save_to_disk` writes."""
     directory = Path(name)
     if not any((directory / file).is_file() for file in ("state.json", "dataset_dict.json")):
         try:
             return datasets.load_dataset(name, config, streaming=streaming)
         except datasets.exceptions.DatasetGenerationError as error:
-            raise TextError(f"The data set {name} cannot be read: {error.__cause__}") from None
+            raise TextError(f"The dataset {name} cannot be read: {error.__cause__}") from None
     saved = datasets.load_from_disk(directory)
     return saved if isinstance(saved, datasets.DatasetDict) else datasets.DatasetDict({"train": saved})
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Evaluate pretrained models on text: masked language modelling and next-sentence prediction, beside baselines.
+"""Evaluate pretrained models on text: masked language modelling and next-sentence prediction, compared with baselines.
 
 The options of the text are those of pretrain.py, without those of its tokenizer, as each model has one, and --streaming:
 without --validation_file, documents are held out by --seed. --validation_file alone evaluates on all of it. Examples and

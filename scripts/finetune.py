@@ -2,7 +2,7 @@
 """Fine-tune a checkpoint on a task: text classification, multi-label classification or regression, token classification,
 extractive question answering, multiple choice, or a task of GLUE by its name.
 
-Data come from files or from a data set. The checkpoint with the best metric on the validation split is kept, with its
+Data come from files or from a dataset. The checkpoint with the best metric on the validation split is kept, with its
 predictions and metrics."""
 
 import logging
@@ -10,7 +10,7 @@ import logging
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.load import TASKS
-from scratch_bert.finetuning.run import METRICS_FILE, finetune
+from scratch_bert.finetuning.run import METRICS_FILE, prepare
 from scratch_bert.training.trainer import TIMINGS
 
 
@@ -19,8 +19,10 @@ def main(argv: list[str] | None = None) -> None:
         TaskArguments, FinetuningArguments, description=__doc__, argv=argv, tasks=TASKS
     )
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
-    with one_line_errors():
-        results = finetune(command.task, task_args, args)
+    with one_line_errors(stopped="Stopped before training."):
+        run = prepare(command.task, task_args, args)
+    with one_line_errors((OSError,)):
+        results = run.train()
     if not args.should_save:
         return
     print()

@@ -31,6 +31,8 @@ def main(argv: list[str] | None = None) -> None:
             splits = {"train": data.train_dataset, "validation": data.eval_dataset}
             splits = {split: dataset for split, dataset in splits.items() if dataset is not None}
             write_prepared(Path(args.output_dir), splits, data.sentence_objective)
+            counts = " and ".join(f"{len(dataset):,} {split}" for split, dataset in splits.items())
+            logging.getLogger("scratch_bert").info(f"Wrote {counts} examples to {args.output_dir}")
     if args.json:
         print(json.dumps(statistics, indent=2))
         return

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
         objective = data.sentence_objective
         print(f"\n{describe_predictions(trainer.model, data.eval_dataset, data.tokenizer, objective)}")
         print(f"\n{describe_metrics({'model': metrics}, objective)}")
-    print(f"\n{metrics['train_runtime']:.0f} seconds of training. The model is in {args.output_dir}")
+    print(f"\nTrained for {metrics['train_runtime']:.0f} s. The model is in {args.output_dir}")
 
 
 if __name__ == "__main__":

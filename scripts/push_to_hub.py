@@ -23,7 +23,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--dry_run", action="store_true", help="Check and list the files, and send nothing.")
     args = parser.parse_args(argv)
 
+    options = {
+        "private": args.private,
+        "revision": args.revision,
+        "tag": args.tag,
+        "create_pr": args.pull_request,
+        "commit_message": args.commit_message,
+    }
     with one_line_errors():
+        push_to_hub(args.directory, args.repository, **options, dry_run=True)
         files = public_files(args.directory)
     print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
     for file in files:
@@ -31,26 +39,17 @@ def main(argv: list[str] | None = None) -> None:
     left_out = sorted({path.name for path in args.directory.iterdir()} - {file.name for file in files})
     if left_out:
         print(f"Not sent: {', '.join(left_out)}")
-    with one_line_errors((Exception,)):  # a network fails in many ways
-        commit = push_to_hub(
-            args.directory,
-            args.repository,
-            private=args.private,
-            revision=args.revision,
-            tag=args.tag,
-            create_pr=args.pull_request,
-            commit_message=args.commit_message,
-            dry_run=args.dry_run,
-        )
     if args.dry_run:
         return
+    with one_line_errors((Exception,)):  # a network fails in many ways
+        commit = push_to_hub(args.directory, args.repository, **options)
     if args.pull_request:
         print(f"Pull request: {commit.pr_url}" if commit.pr_url else "The repository already has all of this.")
         return
     revision = args.tag or args.revision
     pinned = f', revision="{revision}"' if revision else ""
     print(f"Done: {commit.commit_url}")
-    print(f'To open it: AutoModel.from_pretrained("{commit.repo_url.repo_id}"{pinned}, trust_remote_code=True)')
+    print(f'To load it: AutoModel.from_pretrained("{commit.repo_url.repo_id}"{pinned}, trust_remote_code=True)')
 
 
 if __name__ == "__main__":

@@ -121,3 +121,23 @@ def test_one_line_errors_end_the_program(error, message):
 def test_one_line_errors_leave_the_errors_of_the_program_alone():
     with pytest.raises(RuntimeError, match="a bug"), one_line_errors():
         raise RuntimeError("a bug")
+
+
+def test_recipe_is_found_from_any_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert parse("recipes/cpu-hour.yaml")[0].preset == "mini"
+
+
+@pytest.mark.parametrize("name", ["nowhere/cpu-hour.yaml", "cpu-hour.yaml", "recipes/nothing.yaml"])
+def test_options_file_is_not_replaced_by_a_recipe(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        parse(name)
+    assert f"{name} cannot be read" in capsys.readouterr().err
+
+
+def test_options_file_without_an_installed_package(tmp_path, monkeypatch):
+    """As with a checkout on PYTHONPATH, where recipes/ is not scratch_bert.recipes."""
+    monkeypatch.setattr("scratch_bert.cli.find_spec", lambda name: None)
+    (tmp_path / "options.yaml").write_text("preset: small")
+    assert parse(str(tmp_path / "options.yaml"))[0].preset == "small"

@@ -31,7 +31,7 @@ class TaskArguments:
     test_file: list[str] | None = option(None, "Data to predict at the end, with or without labels.")
     dataset_name: str | None = option(
         None,
-        "Instead of files: a data set of the Hub, or a local directory that datasets.load_dataset takes, with the splits "
+        "Instead of files: a dataset of the Hub, or a local directory that datasets.load_dataset takes, with the splits "
         "train, validation and test. Default for GLUE's tasks: nyu-mll/glue.",
     )
     dataset_config: str | None = option(None, "The configuration of dataset_name.")
@@ -82,7 +82,7 @@ class TaskArguments:
     # training
     dropout: float | None = option(
         None,
-        "Dropout of hidden states and attention, instead of the checkpoint's. Small data sets benefit, as from 0.1, if "
+        "Dropout of hidden states and attention, instead of the checkpoint's. Small datasets benefit, as from 0.1, if "
         "the model was pretrained without.",
     )
     early_stopping_patience: int | None = option(
@@ -137,9 +137,6 @@ class FinetuningArguments(CommonArguments):
     load_best_model_at_end: bool = option(True, "Load the best checkpoint after training.")
     metric_for_best_model: str | None = option(
         None, "The metric that selects the best checkpoint. Default: the task's main one."
-    )
-    restore_callback_states_from_checkpoint: bool = option(
-        True, "On resume, restore the state of callbacks, such as the counter of early stopping."
     )
 
     def __post_init__(self):

@@ -1,4 +1,4 @@
-"""Records of files or of a data set → the splits of a task: its columns `text`, `text_pair`, `label`, `choices` and `id`,
+"""Records of files or of a dataset → the splits of a task: its columns `text`, `text_pair`, `label`, `choices` and `id`,
 and `origin`, which tells where an example comes from."""
 
 import logging
@@ -21,7 +21,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass
 class Columns:
-    """Where to find a task's columns in tables and data sets, and which other format its files may have.
+    """Where to find a task's columns in tables and datasets, and which other format its files may have.
 
     For example, `Columns({"text": ["ctx"], "choices": ["a", "b"], "label": ["answer"]})` takes the text from the column
     `ctx`, and two choices from `a` and `b`.
@@ -43,7 +43,7 @@ def load_splits(
     files: dict[str, list[str] | None],
     dataset: tuple[str | None, str | None] = (None, None),
 ) -> dict[str, Dataset]:
-    """The splits `train` and, if there are any, `validation` and `test`: from `files` by split, or else from a data set,
+    """The splits `train` and, if there are any, `validation` and `test`: from `files` by split, or else from a dataset,
     given by its name and configuration. An example's `origin` is its file or split, and its number there, from 1.
 
     Raises `ValueError` or `OSError` for what cannot be read, lacks a column or contains no examples; the message names
@@ -68,7 +68,7 @@ def _read_dataset(name: str, config: str | None, columns: Columns) -> dict[str, 
     found = open_dataset(name, config)
     sources = {split: split if split in found else f"{split}_matched" for split in SPLITS}  # MNLI has two of each
     if sources["train"] not in found:
-        raise ValueError(f"The data set {name} has no split 'train', but {', '.join(found)}.")
+        raise ValueError(f"The dataset {name} has no split 'train', but {', '.join(found)}.")
     if unused := sorted(set(found) - set(sources.values())):
         logger.info(f"{name}: unused splits: {', '.join(unused)}")
     splits = {}
@@ -130,7 +130,7 @@ def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) 
 
 
 def _rename_glue_columns(records: Dataset, columns: Columns) -> Dataset:
-    """The names of GLUE's own files → those of its data set on the Hub, for the columns that the task uses."""
+    """The names of GLUE's own files → those of its dataset on the Hub, for the columns that the task uses."""
     return records.rename_columns(
         {
             in_file: name

@@ -123,9 +123,8 @@ class QuestionAnswering(Task):
             example, characters = example_of[window], offsets[window]
             answers[example] = contexts[example][characters[first[window], 0] : characters[last[window], 1]]
             best[example] = scores[window]
-        if (
-            self.has_unanswerable
-        ):  # [CLS] means no answer: its least score counts, as one window with an answer is enough
+        # [CLS] means no answer: its least score counts, as one window with an answer is enough.
+        if self.has_unanswerable:
             no_answer = np.full(len(contexts), np.inf)
             np.minimum.at(no_answer, example_of, logits[0][:, 0] + logits[1][:, 0])
             answers = [
@@ -175,7 +174,7 @@ def answer_span(window: Encoding, text: list[str], answer_start: list[int]) -> t
 
 
 def _as_lists(answers: dict | list[dict], origin: str) -> dict[str, list]:
-    """Answers as a dict of lists; some data sets have a list of dicts. Raises `ValueError` for anything else."""
+    """Answers as a dict of lists; some datasets have a list of dicts. Raises `ValueError` for anything else."""
     names = ("text", "answer_start")
     try:
         if isinstance(answers, list):

@@ -4,13 +4,15 @@ import copy
 import json
 import logging
 import statistics
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from transformers import EarlyStoppingCallback, set_seed
+from transformers import set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
+from ..training.callbacks import PatienceCallback
 from ..training.resume import find_checkpoint
 from ..training.trainer import ScratchBertTrainer
 from .arguments import FinetuningArguments, TaskArguments
@@ -32,46 +34,75 @@ class Results(NamedTuple):
     """Sample standard deviation over the seeds; 0 if there is only one."""
 
 
-class _Run(NamedTuple):
+class _SeedRun(NamedTuple):
     args: FinetuningArguments
     checkpoint: str | None = None
     metrics: dict[str, float] | None = None
     """If it is finished."""
 
 
+@dataclass
+class Run:
+    """A run that is ready to train; with several seeds, one for each."""
+
+    task_name: str
+    task: Task
+    task_args: TaskArguments
+    seed_runs: list[_SeedRun]
+    output_dir: Path
+    first_trainer: ScratchBertTrainer | None
+    """Of the first seed that is not finished: what is wrong with model and options is found before any training."""
+
+    def train(self) -> Results:
+        """Train, predict, save. Each run leaves its model, predictions and metrics.json in its directory.
+
+        Raises `OSError` if they can't be saved or pushed, and `KeyboardInterrupt`, after a checkpoint is saved, if
+        Ctrl-C ended the training.
+        """
+        metrics, trainer = {}, self.first_trainer
+        for run in self.seed_runs:
+            seed = run.args.seed
+            if self.task_args.seeds:
+                logger.info(f"Seed {seed}" + (": already finished, skipped" if run.metrics else ""))
+            if run.metrics:
+                metrics[seed] = run.metrics
+                continue
+            trainer = trainer or build_trainer(self.task_name, self.task, self.task_args, run.args)
+            metrics[seed] = train_and_predict(trainer, self.task, run.checkpoint)
+            trainer = None
+        results = summarize(metrics)
+        if self.task_args.seeds and self.seed_runs[0].args.should_save:
+            _write_json(self.output_dir / METRICS_FILE, results._asdict())
+        return results
+
+
 def finetune(task_name: str, task_args: TaskArguments, args: FinetuningArguments) -> Results:
-    """Fine-tune on the task of this name, a key of `TASKS`: once, in `args.output_dir`, or once with each of
-    `task_args.seeds`, in its subdirectories `seed-N`. Each run leaves its model, predictions and metrics.json there.
+    """Prepare a run and train: see `prepare` and `Run.train`.
 
-        task_args = TaskArguments(model_name_or_path="runs/mine", train_file=["train.csv"])
-        results = finetune("sequence-classification", task_args, FinetuningArguments(output_dir="runs/task"))
-        results.mean["eval_accuracy"]
+    task_args = TaskArguments(model_name_or_path="runs/mine", train_file=["train.csv"])
+    results = finetune("sequence-classification", task_args, FinetuningArguments(output_dir="runs/task"))
+    results.mean["eval_accuracy"]
+    """
+    return prepare(task_name, task_args, args).train()
 
-    Raises `ValueError` or `OSError` for options and data that do not fit, a metric without direction, or a failed push;
-    `KeyboardInterrupt`, after a checkpoint is saved, if Ctrl-C ended the training.
+
+def prepare(task_name: str, task_args: TaskArguments, args: FinetuningArguments) -> Run:
+    """The task of this name, a key of `TASKS`, its examples, and what trains on them: once, in `args.output_dir`, or once
+    with each of `task_args.seeds`, in its subdirectories `seed-N`.
+
+    Raises `ValueError` or `OSError` for options, data and checkpoints that can't be used.
     """
     if task_args.seeds and args.push_to_hub:
         raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert-push.")
     if task_args.early_stopping_patience and args.eval_strategy == "no":
         raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
-    runs = _plan_runs(task_args.seeds, args)
+    seed_runs = _plan_runs(task_args.seeds, args)
     best_metric = args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_")
     with args.main_process_first():
         task = load_task(task_name, task_args, args.seed, best_metric)
-    metrics = {}
-    for run in runs:
-        seed = run.args.seed
-        if run.metrics:
-            logger.info(f"Seed {seed}: finished before")
-            metrics[seed] = run.metrics
-            continue
-        logger.info(f"Seed {seed}")
-        trainer = build_trainer(task_name, task, task_args, run.args)
-        metrics[seed] = train_and_predict(trainer, task, run.checkpoint)
-    results = summarize(metrics)
-    if task_args.seeds and args.should_save:
-        _write_json(Path(args.output_dir) / METRICS_FILE, results._asdict())
-    return results
+    unfinished = [run.args for run in seed_runs if not run.metrics]
+    trainer = build_trainer(task_name, task, task_args, unfinished[0]) if unfinished else None
+    return Run(task_name, task, task_args, seed_runs, Path(args.output_dir), trainer)
 
 
 def build_trainer(
@@ -96,7 +127,7 @@ def build_trainer(
         eval_dataset=task.features["validation"],
         processing_class=task.tokenizer,
         compute_metrics=task.compute_metrics,
-        callbacks=[EarlyStoppingCallback(patience)] if patience else None,
+        callbacks=[PatienceCallback(patience)] if patience else None,
         write_card=partial(write_finetuning_card, task_name=task_name, task=task, task_args=task_args),
     )
 
@@ -135,13 +166,13 @@ def summarize(metrics: dict[int, dict[str, float]]) -> Results:
     )
 
 
-def _plan_runs(seeds: list[int] | None, args: FinetuningArguments) -> list[_Run]:
+def _plan_runs(seeds: list[int] | None, args: FinetuningArguments) -> list[_SeedRun]:
     """The runs, each with arguments of its own. On resume, each goes on from its last checkpoint, if it has one.
 
     Raises `ValueError` if there is nothing to resume, or if a new run would write into a directory that is not empty.
     """
     if not seeds:
-        return [_Run(copy.copy(args), find_checkpoint(args))]
+        return [_SeedRun(copy.deepcopy(args), find_checkpoint(args))]
     resume = args.resume_from_checkpoint
     if resume is None:
         find_checkpoint(args)  # for its checks
@@ -154,16 +185,16 @@ def _plan_runs(seeds: list[int] | None, args: FinetuningArguments) -> list[_Run]
     return [_plan_seed(seed, args) for seed in seeds]
 
 
-def _plan_seed(seed: int, args: FinetuningArguments) -> _Run:
+def _plan_seed(seed: int, args: FinetuningArguments) -> _SeedRun:
     directory = Path(args.output_dir) / f"seed-{seed}"
-    run_args = copy.copy(args)
+    run_args = copy.deepcopy(args)
     run_args.seed, run_args.output_dir, run_args.resume_from_checkpoint = seed, str(directory), None
     if args.resume_from_checkpoint and (directory / METRICS_FILE).is_file():
-        return _Run(run_args, metrics=json.loads((directory / METRICS_FILE).read_text()))
+        return _SeedRun(run_args, metrics=json.loads((directory / METRICS_FILE).read_text()))
     if args.resume_from_checkpoint and directory.is_dir() and get_last_checkpoint(directory):
         run_args.resume_from_checkpoint = "last"
-        return _Run(run_args, find_checkpoint(run_args))
-    return _Run(run_args)
+        return _SeedRun(run_args, find_checkpoint(run_args))
+    return _SeedRun(run_args)
 
 
 def _write_json(file: Path, content: dict) -> None:

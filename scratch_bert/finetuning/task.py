@@ -24,13 +24,15 @@ class Task:
 
     `features` are the model's inputs by split, `references` the labels that predictions are compared with, and
     `model_options` the fields that the model's config needs. `decode` turns logits into predictions, `compute_scores`
-    evaluates them.
+    evaluates them. A kind of task says, in this order, how to check its inputs (`check_inputs`), which labels there are
+    (`read_labels`, with the `options`), what predictions are compared with (`references_of`), and how examples become
+    inputs (`encode`).
 
     Raises `ValueError` for examples, labels or metrics that do not fit together; the message names the example.
     """
 
     columns: ClassVar[dict[str, str | None]]
-    """The task's columns → what they are usually called in tables and data sets."""
+    """The task's columns → what they are usually called in tables and datasets."""
     file_format: ClassVar[str | None] = None
     """That of files other than tables: `conll` or `squad`."""
     options: ClassVar[tuple[str, ...]] = ()
@@ -222,7 +224,7 @@ class ClassLabelTask(Task):
         if not self.label_names:
             raise ValueError("The training examples have no labels: pass --label_column.")
         self.label_ids = {name: number for number, name in enumerate(self.label_names)}
-        if label_names:  # GLUE's files have ids where its data set on the Hub has names
+        if label_names:  # GLUE's files have ids where its dataset on the Hub has names
             self.label_ids = {str(number): number for number in range(len(self.label_names))} | self.label_ids
 
     def ids_of(self, labels: Sequence, origin: str) -> list[int]:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -93,6 +94,15 @@ class ScratchBertSinusoidalPositions(nn.Module):
         return F.embedding(position_ids, self.weight)
 
 
+class EmbeddingInputs(NamedTuple):
+    """One of `input_ids` and `inputs_embeds` is None."""
+
+    input_ids: torch.Tensor | None  # (B, S)
+    token_type_ids: torch.Tensor  # (B, S)
+    position_ids: torch.Tensor  # (B, S)
+    inputs_embeds: torch.Tensor | None  # (B, S, H)
+
+
 class ScratchBertEmbeddings(nn.Module):
     """Token + position + segment embeddings, LayerNorm, dropout (paper, section 3, figure 2)."""
 
@@ -120,8 +130,8 @@ class ScratchBertEmbeddings(nn.Module):
         token_type_ids: torch.Tensor | None,  # (B, S)
         position_ids: torch.Tensor | None,  # (B, S) or (1, S)
         inputs_embeds: torch.Tensor | None,  # (B, S, H)
-    ) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """The same inputs, checked, with defaults for segments and positions, (B, S) each."""
+    ) -> EmbeddingInputs:
+        """The same inputs, checked, with defaults for segments and positions."""
         config = self.config
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Pass either input_ids or inputs_embeds, and not both.")
@@ -150,7 +160,7 @@ class ScratchBertEmbeddings(nn.Module):
         if inputs_embeds is None:
             check_range("input_ids", input_ids, self.word_embeddings.num_embeddings, "vocab_size")
         check_shape("inputs_embeds", given, (*shape, *width))
-        return input_ids, token_type_ids, position_ids, inputs_embeds
+        return EmbeddingInputs(input_ids, token_type_ids, position_ids, inputs_embeds)
 
     def forward(
         self,
@@ -478,7 +488,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         **kwargs,
     ) -> BaseModelOutputWithPooling:
         inputs = self.embeddings.complete(input_ids, token_type_ids, position_ids, inputs_embeds)
-        shape, first = tuple(inputs[1].shape), None  # (B, S)
+        shape, first = tuple(inputs.token_type_ids.shape), None  # (B, S)
         if torch.is_tensor(attention_mask) and attention_mask.dim() != 4:
             check_shape("attention_mask", attention_mask, shape)
         if seq_idx is not None:
@@ -487,9 +497,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             if self.pooler is not None:  # before the encoder: on a GPU, counting waits for the work queued so far
                 first = first_tokens(attention_mask, seq_idx)  # (N,)
 
-        sequences = self.find_sequences(inputs[1], attention_mask, seq_idx, unpad_inputs, **kwargs)
+        sequences = self.find_sequences(inputs.token_type_ids, attention_mask, seq_idx, unpad_inputs, **kwargs)
         if sequences is not None:
-            inputs = [None if tensor is None else sequences.unpad(tensor) for tensor in inputs]
+            inputs = EmbeddingInputs(*(None if tensor is None else sequences.unpad(tensor) for tensor in inputs))
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
         if sequences is None or sequences.attention is padded_attention:
             mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx)
@@ -531,8 +541,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         implementation = self.config._attn_implementation
         if seq_idx is not None and implementation not in ("eager", "sdpa", "flex_attention"):
             raise ValueError(
-                f"{implementation} cannot keep packed sequences (seq_idx) apart where padding is computed, as with "
-                "unpad_inputs=False or torch.compile. Take the attention implementation sdpa."
+                f"{implementation} cannot keep packed sequences (seq_idx) apart where padding is computed: with "
+                "unpad_inputs=False, under torch.compile, or if hidden states or attentions are asked for. Take the "
+                "attention implementation sdpa."
             )
         return create_bidirectional_mask(
             config=self.config,

@@ -1,8 +1,7 @@
 """Pretraining, in the order that the data goes: text → corpus → pairs → dataset → collator → trainer.
 
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-from scratch_bert.pretraining.run import prepare
+from scratch_bert.pretraining.run import pretrain
 
-run = prepare(ModelArguments(), DataArguments(train_file=["text/"]), PretrainingArguments(output_dir="runs/mine"))
-metrics = run.train()
+metrics = pretrain(ModelArguments("mini"), DataArguments(train_file=["text/"]), PretrainingArguments("runs/mine"))
 """

@@ -13,8 +13,8 @@ from ..cli import option, refuse, similar
 from ..model.configuration_scratch_bert import PRESETS, ScratchBertConfig
 from ..tokenizer import TOKENIZER_TYPES
 from ..training.arguments import CommonArguments
-from .pairs import SPECIAL_TOKENS
-from .text import FORMATS
+from .pairs import OBJECTIVES
+from .text import FORMATS, SPLITTERS
 
 
 @dataclass
@@ -54,7 +54,7 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
         ) from None
     for name, value in overrides.items():
         if name not in fields:
-            raise ValueError(f"config_overrides: the config has no field {name}.{similar(name, fields)}")
+            raise ValueError(f"config_overrides: the config has no field {name}.{similar(str(name), fields)}")
         if name in ("pad_token_id", "max_position_embeddings"):
             raise ValueError(f"config_overrides: {name} follows from the tokenizer and --max_position_embeddings.")
         if isinstance(value, str) and value[:1].isdigit():
@@ -68,14 +68,13 @@ _TOKENIZER_TRAINING = ("tokenizer_type", "vocab_size", "min_frequency", "lowerca
 WITHOUT_EFFECT = {  # an option → the options that have no effect with it
     "prepared_data": _TEXT + _EXAMPLES + _TOKENIZER_TRAINING,
     "streaming": ("static_pairs", "validation_share"),
-    "train_file": ("dataset_config",),
     "tokenizer_name_or_path": _TOKENIZER_TRAINING,
 }
 
 
 @dataclass
 class DataArguments:
-    # Source: files, a data set, a stream, prepared examples; without any, the built-in corpus.
+    # Source: files, a dataset, a stream, prepared examples; without any, the built-in corpus.
     train_file: list[str] | None = option(
         None,
         "Text: files, globs, or directories; UTF-8 text, .csv, .tsv, .json and .jsonl, gzipped or not, or .parquet; "
@@ -87,7 +86,7 @@ class DataArguments:
     validation_share: float = option(0.1, "Share of the documents held out for evaluation; 0 for none.")
     dataset_name: str | None = option(
         None,
-        "Instead of train_file: a data set of the Hub, or a local directory that datasets.load_dataset opens. Its "
+        "Instead of train_file: a dataset of the Hub, or a local directory that datasets.load_dataset opens. Its "
         "split train is trained on; its split validation, if there is one, is evaluated on.",
     )
     dataset_config: str | None = option(None, "Which configuration of dataset_name.")
@@ -104,7 +103,7 @@ class DataArguments:
     )
 
     # Text: how it is split into documents and sentences.
-    text_column: str = option("text", "The column of a table or data set that holds the text.")
+    text_column: str = option("text", "The column of a table or dataset that holds the text.")
     text_format: str | None = option(
         None,
         "How text is split into documents. "
@@ -137,9 +136,10 @@ class DataArguments:
     # Examples: what a sequence is made of.
     sentence_objective: str = option(
         "nsp",
-        "Objective of the second head. nsp: next-sentence prediction, B follows A or is from another document; sop: "
-        "sentence-order prediction, A and B are in order or swapped; none: MLM alone, on contiguous text.",
-        choices=list(SPECIAL_TOKENS),
+        "Objective of the second head. "
+        + "; ".join(f"{name}: {objective.description}" for name, objective in OBJECTIVES.items())
+        + ".",
+        choices=list(OBJECTIVES),
     )
     max_seq_length: str = option(
         "128",
@@ -165,6 +165,9 @@ class DataArguments:
         for source, without_effect in WITHOUT_EFFECT.items():
             if getattr(self, source):
                 refuse(self, without_effect, f"with {source}")
+        for needed, dependent in (("dataset_name", "dataset_config"), ("streaming", "stream_buffer")):
+            if not getattr(self, needed):
+                refuse(self, [dependent], f"without {needed}")
         parse_max_seq_length(self.max_seq_length)  # an error is reported before any work
         if not 0 < self.mlm_probability <= 1:
             raise ValueError(f"mlm_probability must be greater than 0 and at most 1, got {self.mlm_probability}.")
@@ -172,6 +175,9 @@ class DataArguments:
             raise ValueError(f"stream_buffer must be 2 or more, got {self.stream_buffer}.")
         if not self.sentence_splitter:
             raise ValueError("sentence_splitter must not be empty.")
+        typo = similar(self.sentence_splitter, SPLITTERS) if self.sentence_splitter not in SPLITTERS else ""
+        if typo:
+            raise ValueError(f"There is no sentence_splitter {self.sentence_splitter}.{typo}")
         if self.vocab_size is None:
             self.vocab_size = 30522 if sources else 2048
 
@@ -243,7 +249,7 @@ class EvaluationArguments:
 
     def __post_init__(self):
         if not self.model_name_or_path:
-            raise ValueError("Say with --model_name_or_path which models to evaluate.")
+            raise ValueError("--model_name_or_path is required: the models to evaluate.")
         if self.output_file and Path(self.output_file).exists():
             raise ValueError(f"output_file {self.output_file} exists: choose another name.")
         if self.output_file and not Path(self.output_file).resolve().parent.is_dir():

@@ -27,7 +27,7 @@ class TokenizedCorpus:
     """Token ids of a corpus, stored once.
 
     Sentence s is `tokens[sentence_offsets[s] : sentence_offsets[s + 1]]`; document d is the sentences
-    `documents[d, 0]` up to, without, `documents[d, 1]`.
+    `documents[d, 0]` up to but excluding `documents[d, 1]`.
     """
 
     tokens: np.ndarray  # (tokens,) int32
@@ -148,7 +148,7 @@ class TokenizedCorpus:
                 name: np.asarray(np.memmap(directory / name, dtype=dtype, mode="r", shape=tuple(about.pop(name))))
                 for name, dtype in (("tokens", np.int32), ("sentence_offsets", np.int64), ("documents", np.int64))
             }
-        except (OSError, ValueError) as error:
+        except (FileNotFoundError, ValueError, KeyError) as error:
             raise ValueError(
                 f"The cached corpus {directory} is damaged ({error}): delete it, to build it again."
             ) from None
@@ -238,7 +238,7 @@ def _write(source: TextSource, tokenizer: PreTrainedTokenizerBase, directory: Pa
     skipped["documents without a token"] = num_documents - len(documents)
     if num_tokens == 0:
         raise ValueError(f"The text is empty: no document gave a token. Skipped: {_describe(skipped)}.")
-    documents.tofile(directory / "documents")
+    (directory / "documents").write_bytes(documents.tobytes())
     about = {
         "tokens": [num_tokens],
         "sentence_offsets": [num_sentences + 1],

@@ -16,21 +16,21 @@ from transformers import PreTrainedTokenizerBase
 
 from ..tokenizer import load_tokenizer, vocabulary_size
 from .corpus import TokenizedCorpus
-from .pairs import SPECIAL_TOKENS, build_pairs
+from .pairs import OBJECTIVES, build_pairs
 from .text import TextSource
 
 
 class SentencePairDataset(Dataset):
-    """Examples for `ScratchBertForPreTraining`, new ones each epoch, built when they are asked for.
+    """Examples for pretraining, new ones each epoch, built when they are asked for.
 
     An example holds `input_ids`, `token_type_ids`, `special_tokens_mask` (1 at special tokens, [UNK] among them, which are
-    never masked), `next_sentence_label` (0: B follows A, 1: it does not; not with the objective `none`) and
+    never masked), `next_sentence_label` (see `OBJECTIVES`; not with the objective `none`) and
     `mask_seed`, from which the collator masks a batch. Everything follows from (seed, epoch, index): examples are the
     same in any process and after a resume. They are in the order of the text, to be shuffled by a sampler. Every epoch
     has as many as the first, so that Trainer's count of steps holds: some pairs are left out, or come twice.
 
-    With `static_pairs`, every epoch has the first one's pairs, in new masks. Raises `ValueError` for a corpus of fewer
-    than two documents, or of lone sentences only, or a `max_seq_length` without room for two segments.
+    With `static_pairs`, every epoch has the first one's pairs, with new masks. Raises `ValueError` for a corpus with too
+    few documents or with lone sentences only, and for a `max_seq_length` without room for two segments.
     """
 
     def __init__(
@@ -68,7 +68,8 @@ class SentencePairDataset(Dataset):
             for block in self.corpus.blocks():
                 pairs = build_pairs(block, self.max_seq_length, self.short_seq_prob, rng, self.objective)
                 label_0 += int((pairs[:, 4] == 0).sum())
-                pairs.tofile(file)
+                file.write(np.ascontiguousarray(pairs))
+            file.flush()
             self.pairs = np.memmap(file, dtype=np.int64, mode="r").reshape(-1, 5)  # (pairs, 5), as build_pairs says
         self.label_0_share = label_0 / len(self.pairs)
         self.num_examples = self.num_examples or len(self.pairs)
@@ -86,15 +87,13 @@ class SentencePairDataset(Dataset):
 
     def summary(self) -> str:
         summary = f"{len(self):,} examples of up to {self.max_seq_length} tokens"
-        if self.objective == "none":
-            return summary
-        kind = "B follows A" if self.objective == "nsp" else "in order"
-        return f"{summary}, {self.label_0_share:.0%} with label 0 ({kind})"
+        label_0 = OBJECTIVES[self.objective].label_0
+        return f"{summary}, {self.label_0_share:.0%} with label 0 ({label_0})" if label_0 else summary
 
     def lengths(self) -> np.ndarray:
         """Tokens of each example, with special tokens: (examples,) int64."""
         pairs = self._pairs()
-        return pairs[:, 1] - pairs[:, 0] + pairs[:, 3] - pairs[:, 2] + SPECIAL_TOKENS[self.objective]
+        return pairs[:, 1] - pairs[:, 0] + pairs[:, 3] - pairs[:, 2] + OBJECTIVES[self.objective].special_tokens
 
     def documents(self) -> np.ndarray:
         """The documents of each example's segments, by their numbers in the corpus: (examples, 2) int64."""
@@ -128,22 +127,23 @@ class SentencePairDataset(Dataset):
 
 
 def _check(corpus: TokenizedCorpus, max_seq_length: int, short_seq_prob: float, objective: str) -> None:
-    if objective not in SPECIAL_TOKENS:
-        raise ValueError(f"The sentence objective must be one of {', '.join(SPECIAL_TOKENS)}; got {objective!r}.")
-    if objective == "nsp" and corpus.num_documents < 2:
+    if objective not in OBJECTIVES:
+        raise ValueError(f"The sentence objective must be one of {', '.join(OBJECTIVES)}; got {objective!r}.")
+    has_pairs, special_tokens = OBJECTIVES[objective].has_pairs, OBJECTIVES[objective].special_tokens
+    if corpus.num_documents < OBJECTIVES[objective].min_documents:
         raise ValueError(
-            f"NSP needs two documents, because a random second segment comes from another one; this text has "
-            f"{corpus.num_documents}. See how --text_format splits it into documents, or use --sentence_objective sop or "
-            "none."
+            f"{OBJECTIVES[objective].title} needs {OBJECTIVES[objective].min_documents} documents or more, because a random "
+            f"second segment comes from another one; this text has {corpus.num_documents}. See how --text_format splits it "
+            "into documents, or use another --sentence_objective."
         )
-    least = SPECIAL_TOKENS[objective] + (1 if objective == "none" else 2)
+    least = special_tokens + (2 if has_pairs else 1)
     if max_seq_length < least:
         raise ValueError(f"max_seq_length must be {least} or more, got {max_seq_length}.")
     if not 0 <= short_seq_prob <= 1:
         raise ValueError(f"short_seq_prob must be between 0 and 1, got {short_seq_prob}.")
-    limit = max_seq_length - SPECIAL_TOKENS[objective]
+    limit = max_seq_length - special_tokens
     (first, last), (start, end) = corpus.documents.T, corpus.document_tokens.T
-    if objective != "none" and not ((last - first > 1) | (end - start > limit // 2)).any():
+    if has_pairs and not ((last - first > 1) | (end - start > limit // 2)).any():
         raise ValueError(
             "No document has two sentences, so there are no two segments that follow each other. See how --text_format "
             "and --sentence_splitter split the text, or use --sentence_objective none."
@@ -154,7 +154,7 @@ class ExampleEncoder:
     """Builds the model's input from a pair of `build_pairs`."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, objective: str):
-        self.objective = objective
+        self.has_pairs = OBJECTIVES[objective].has_pairs
         self.cls, self.sep = ([token] for token in (tokenizer.cls_token_id, tokenizer.sep_token_id))
         self.is_special = np.zeros(vocabulary_size(tokenizer), dtype=np.int64)
         self.is_special[tokenizer.all_special_ids] = 1
@@ -162,7 +162,7 @@ class ExampleEncoder:
     def __call__(self, tokens: np.ndarray, pair: np.ndarray) -> dict[str, np.ndarray | int]:
         a_start, a_end, b_start, b_end, label = pair.tolist()
         segments = [self.cls, tokens[a_start:a_end], self.sep]
-        if self.objective != "none":
+        if self.has_pairs:
             segments += [tokens[b_start:b_end], self.sep]
         input_ids = np.concatenate(segments)
         token_type_ids = np.zeros_like(input_ids)
@@ -172,7 +172,7 @@ class ExampleEncoder:
             "token_type_ids": token_type_ids,
             "special_tokens_mask": self.is_special[input_ids],
         }
-        return encoded if self.objective == "none" else encoded | {"next_sentence_label": label}
+        return encoded | {"next_sentence_label": label} if self.has_pairs else encoded
 
 
 def _mask_seed(*numbers: int) -> int:
@@ -283,7 +283,7 @@ def write_prepared(directory: Path, splits: dict[str, SentencePairDataset], obje
         "token_type_ids": datasets.List(datasets.Value("int8")),
         "special_tokens_mask": datasets.List(datasets.Value("int8")),
     }
-    if objective != "none":
+    if OBJECTIVES[objective].has_pairs:
         columns |= {name: datasets.Value("int64") for name in ("next_sentence_label", "document_a", "document_b")}
 
     def records(dataset: SentencePairDataset) -> Iterator[dict]:

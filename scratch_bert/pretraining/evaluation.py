@@ -1,4 +1,4 @@
-"""Evaluation of pretrained models on text: MLM and NSP beside baselines, on the same masked tokens for all of them."""
+"""Evaluation of pretrained models on text: MLM and NSP compared with baselines, on the same masked tokens for all of them."""
 
 import inspect
 import logging
@@ -20,6 +20,7 @@ from ..tokenizer import load_tokenizer
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .load import PretrainingData, build_collator, load_data
 from .metrics import PreTrainingMetrics, unigram_log_probs
+from .pairs import OBJECTIVES
 
 
 logger = logging.getLogger("scratch_bert")
@@ -79,7 +80,9 @@ def evaluate_model(
     name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> dict[str, float]:
     """The metrics of one model, under the stock Trainer."""
-    model, has_nsp_head = load_model(name, args.trust_remote_code, with_pairs=data.sentence_objective != "none")
+    model, has_nsp_head = load_model(
+        name, args.trust_remote_code, with_pairs=OBJECTIVES[data.sentence_objective].has_pairs
+    )
     metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), has_nsp_head)
     collator = build_collator(data_args, data.tokenizer)
 

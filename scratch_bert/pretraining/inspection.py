@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from .collator import PreTrainingCollator
 from .dataset import PreparedDataset, SentencePairDataset
 from .load import PretrainingData
+from .pairs import OBJECTIVES
 
 
 PERCENTILES = (5, 25, 50, 75, 95, 100)
@@ -29,7 +30,7 @@ def example_statistics(
     Lengths count special tokens, the shares of masked tokens don't. What the data can't tell is left out. Raises
     `ValueError` if there is no example.
     """
-    dataset = data.train_dataset
+    dataset, has_pairs = data.train_dataset, OBJECTIVES[data.sentence_objective].has_pairs
     if isinstance(dataset, datasets.IterableDataset):
         examples, count = iter(dataset), sample
     else:
@@ -48,7 +49,7 @@ def example_statistics(
             seconds += time.perf_counter() - start
             length = batch["attention_mask"].sum(-1)  # (B,)
             lengths += length.tolist()
-            if data.sentence_objective != "none":
+            if has_pairs:
                 labels += batch["next_sentence_label"].tolist()
                 length_b = batch["token_type_ids"].sum(-1) - 1
                 empty += int(((length_b < 1) | (length - length_b < 4)).sum())
@@ -72,7 +73,7 @@ def example_statistics(
         "kept_token_share": kept / max(masked, 1),
         "tokens_per_second": sum(lengths) / seconds,
     }
-    if data.sentence_objective != "none":
+    if has_pairs:
         statistics |= {"label_0_share": labels.count(0) / len(labels), "empty_segments": empty}
     if isinstance(dataset, SentencePairDataset):
         dataset.set_epoch(0)
@@ -96,16 +97,16 @@ def describe_statistics(statistics: dict) -> str:
     names = {
         "examples_per_epoch": ("examples per epoch", "{:,}"),
         "examples": ("examples in the sample", "{:,}"),
-        "label_0_share": ("label 0: B follows A", "{:.4f}"),
-        "same_document_negatives": ("negatives from A's document", "{:,}"),
+        "label_0_share": ("label 0 (share)", "{:.4f}"),
+        "same_document_negatives": ("negatives within one document", "{:,}"),
         "empty_segments": ("examples with an empty segment", "{:,}"),
         "too_long": ("examples that are too long", "{:,}"),
-        "coverage": ("share of the text in an epoch", "{:.4f}"),
-        "masked_share": ("tokens to predict", "{:.4f}"),
+        "coverage": ("text coverage of an epoch", "{:.4f}"),
+        "masked_share": ("masked tokens (share)", "{:.4f}"),
         "mask_token_share": ("  replaced by [MASK]", "{:.4f}"),
         "random_token_share": ("  replaced by a random token", "{:.4f}"),
-        "kept_token_share": ("  kept", "{:.4f}"),
-        "padding_share": ("padding at this length", "{:.4f}"),
+        "kept_token_share": ("  unchanged", "{:.4f}"),
+        "padding_share": ("padding at max_seq_length", "{:.4f}"),
         "tokens_per_second": ("tokens per second, one process", "{:,.0f}"),
     }
     lines = [
@@ -116,7 +117,7 @@ def describe_statistics(statistics: dict) -> str:
 
 
 def describe_examples(data: PretrainingData, collator: PreTrainingCollator, count: int) -> str:
-    """Training examples as text, spread over an epoch or from the begin of a stream."""
+    """Training examples as text, spread over an epoch or from the beginning of a stream."""
     dataset = data.train_dataset
     if isinstance(dataset, datasets.IterableDataset):
         shown = [(example, None) for example in dataset.take(count)]

@@ -33,9 +33,8 @@ class PretrainingData:
     eval_dataset: torch.utils.data.Dataset | None
     max_seq_length: int
     sentence_objective: str
-    token_counts: (
-        np.ndarray
-    )  # (vocabulary size,): of each token in the training text, or in a stream's first documents
+    token_counts: np.ndarray
+    """(vocabulary size,): of each token in the training text, or in a stream's first documents."""
     description: str  # of the training text, without a path
     quality: str = ""  # of the training and the held-out text: unknown tokens, and what was skipped
 
@@ -53,7 +52,7 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
     tokens, percentile = parse_max_seq_length(args.max_seq_length)
     settings = {
         "tokenizer": tokenizer,
-        "max_seq_length": tokens or corpus.max_seq_length(percentile),
+        "max_seq_length": corpus.max_seq_length(percentile) if percentile else tokens,
         "short_seq_prob": args.short_seq_prob,
         "seed": seed,
         "objective": args.sentence_objective,
@@ -96,7 +95,7 @@ def text_sources(args: DataArguments) -> tuple[TextSource, TextSource | None]:
         return TextSource([builtin_documents()]), eval_source
     splits = open_dataset(args.dataset_name, args.dataset_config, args.streaming)
     if "train" not in splits:
-        raise ValueError(f"The data set {args.dataset_name} has no split 'train', but {', '.join(splits)}.")
+        raise ValueError(f"The dataset {args.dataset_name} has no split 'train', but {', '.join(splits)}.")
     if eval_source is None and "validation" in splits:
         eval_source = source(_shards(splits["validation"]))
     return source(_shards(splits["train"])), eval_source

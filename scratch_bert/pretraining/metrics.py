@@ -1,4 +1,4 @@
-"""Metrics of both objectives, beside baselines that need no model."""
+"""Metrics of both objectives, compared with baselines that need no model."""
 
 import math
 
@@ -84,7 +84,8 @@ class PreTrainingMetrics:
 def describe_metrics(results: dict[str, dict[str, float]], objective: str = "nsp", held_out: bool = True) -> str:
     """Evaluations of models on the same examples as a table for the terminal: a column for each, and for the baseline.
 
-    `objective` is the sentence objective. The examples are `held_out` from the text that the unigram baseline is estimated on, or all of it.
+    `objective` is the sentence objective's key. The examples are `held_out` from the text that the unigram baseline is
+    estimated on, or all of it.
     """
     width = max(10, *(len(name) + 2 for name in results))
     lines = [

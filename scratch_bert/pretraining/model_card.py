@@ -8,6 +8,7 @@ from ..hub.model_card import TAGS, is_customized, write_card
 from ..training.model_card import model_name, training_context
 from .arguments import DataArguments
 from .load import PretrainingData
+from .pairs import OBJECTIVES, SentenceObjective
 from .trainer import PreTrainingTrainer
 
 
@@ -20,22 +21,23 @@ def write_pretraining_card(
     """
     if is_customized(directory):
         return
-    name, objective, metrics = model_name(trainer), data.sentence_objective, trainer.latest_metrics()
+    name, metrics = model_name(trainer), trainer.latest_metrics()
+    key, objective = data.sentence_objective, OBJECTIVES[data.sentence_objective]
     eval_steps = [entry["step"] for entry in trainer.state.log_history if "eval_mlm_loss" in entry]
     on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
     builtin = not (data_args.train_file or data_args.dataset_name or data_args.prepared_data)
     source = data_args.dataset_name if on_the_hub else _source(data_args)
     eval_source = "validation text" if data_args.validation_file else "text held out from training"
-    losses = {"MLM loss (nats)": ["loss" if objective == "none" else "mlm_loss", "eval_mlm_loss"]}
-    if objective != "none":
-        losses[f"{objective.upper()} loss (nats)"] = ["nsp_loss", "eval_nsp_loss"]
+    losses = {"MLM loss (nats)": ["mlm_loss" if objective.has_pairs else "loss", "eval_mlm_loss"]}
+    if objective.has_pairs:
+        losses[f"{key.upper()} loss (nats)"] = ["nsp_loss", "eval_nsp_loss"]
     write_card(
         directory,
         model_name=name,
-        auto_class="AutoModelForMaskedLM" if objective == "none" else "AutoModelForPreTraining",
+        auto_class="AutoModelForPreTraining" if objective.has_pairs else "AutoModelForMaskedLM",
         config=trainer.model.config,
         metadata={
-            "tags": TAGS + ["next-sentence-prediction"] * (objective == "nsp"),
+            "tags": TAGS + [objective.title.lower().replace(" ", "-")] * objective.has_pairs,
             "license": trainer.args.license,
             "language": data_args.language or ("en" if builtin else None),
             "datasets": [data_args.dataset_name] if on_the_hub else None,
@@ -44,6 +46,7 @@ def write_pretraining_card(
             "eval_results": _eval_results(metrics, f"{eval_source}: {source}", objective) or None,
         },
         objective=objective,
+        objective_key=key,
         source=source,
         data=data,
         data_args=data_args,
@@ -57,18 +60,17 @@ def write_pretraining_card(
 
 def _source(data_args: DataArguments) -> str:
     if data_args.dataset_name:
-        return "a local data set"
+        return "a local dataset"
     if data_args.prepared_data:
         return "prepared examples"
     return "text files" if data_args.train_file else "Python's built-in help texts"
 
 
-def _eval_results(metrics: dict[str, float], dataset: str, objective: str) -> list[EvalResult]:
+def _eval_results(metrics: dict[str, float], dataset: str, objective: SentenceObjective) -> list[EvalResult]:
     names = {"perplexity": "eval_mlm_perplexity", "accuracy": "eval_mlm_accuracy"}
     tasks = [("fill-mask", "Masked language modelling", metric, names[metric]) for metric in names]
-    if objective != "none":
-        task = "Next-sentence prediction" if objective == "nsp" else "Sentence-order prediction"
-        tasks.append(("text-classification", task, "accuracy", "eval_nsp_accuracy"))
+    if objective.has_pairs:
+        tasks.append(("text-classification", objective.title, "accuracy", "eval_nsp_accuracy"))
     return [
         EvalResult(
             task_type=task_type,

@@ -4,6 +4,7 @@ A pair is five numbers, `a_start, a_end, b_start, b_end, label`: its segments as
 `next_sentence_label`. Nothing here loops over tokens.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,13 +12,10 @@ import numpy as np
 from .corpus import TokenizedCorpus
 
 
-SPECIAL_TOKENS = {"nsp": 3, "sop": 3, "none": 2}  # sentence objective → special tokens in an example
-
-
 def build_pairs(
     corpus: TokenizedCorpus, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator, objective: str
 ) -> np.ndarray:
-    """One pass over the corpus as pairs: (pairs, 5) int64, in the order of the text.
+    """One pass over the corpus as pairs for an objective of `OBJECTIVES`: (pairs, 5) int64, in the order of the text.
 
     The text is cut into chunks of whole sentences that fill a sequence, and each chunk into two segments, at a sentence
     drawn uniformly (paper, appendix A.2). For two documents of eight sentences of 10 tokens, and room for 40 tokens:
@@ -39,11 +37,8 @@ def build_pairs(
     that exceeds the sequence by a sixteenth at most; the excess is cut off at the pair's outer ends. A sentence longer
     than half a sequence counts as several.
     """
-    limit = max_seq_length - SPECIAL_TOKENS[objective]
-    if objective == "none":
-        return _contiguous(corpus, limit, rng)
-    chunks = _cut(_units(corpus, limit), corpus.distinct_documents(), limit, short_seq_prob, rng)
-    pairs = (_next_sentence_pairs if objective == "nsp" else _sentence_order_pairs)(chunks, limit, rng)
+    limit = max_seq_length - OBJECTIVES[objective].special_tokens
+    pairs = OBJECTIVES[objective].build(corpus, limit, short_seq_prob, rng)
     return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
 
@@ -62,7 +57,9 @@ def _trim(pairs: np.ndarray, limit: int) -> np.ndarray:
     return pairs
 
 
-def _contiguous(corpus: TokenizedCorpus, limit: int, rng: np.random.Generator) -> np.ndarray:
+def _contiguous_text(
+    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, rng: np.random.Generator
+) -> np.ndarray:
     start, end = corpus.document_tokens.T
     phase = np.where(end - start > limit, rng.integers(limit, size=len(start)), 0)
     count = -(-(end - start + phase) // limit)
@@ -129,16 +126,16 @@ class _Chunks(NamedTuple):
         return unit_start[np.where(nearer, below, above)]
 
 
-def _cut(
-    units: _Units, distinct_documents: np.ndarray, limit: int, short_seq_prob: float, rng: np.random.Generator
-) -> _Chunks:
+def _cut(corpus: TokenizedCorpus, limit: int, short_seq_prob: float, rng: np.random.Generator) -> _Chunks:
+    units = _units(corpus, limit)
     bounds = _chunk_bounds(units, limit, short_seq_prob, rng)
     first, num_units = bounds[:-1], np.diff(bounds)
     end = units.end[first + num_units - 1]
     # The second segment begins at a unit drawn uniformly, but not at the first.
     second = first + 1 + rng.integers(np.maximum(num_units - 1, 1))
     split = np.where(num_units > 1, units.start[np.minimum(second, len(units.start) - 1)], end)
-    return _Chunks(units.start[first], split, end, first, num_units, distinct_documents[units.document[first]], units)
+    document = corpus.distinct_documents()[units.document[first]]
+    return _Chunks(units.start[first], split, end, first, num_units, document, units)
 
 
 def _chunk_bounds(units: _Units, limit: int, short_seq_prob: float, rng: np.random.Generator) -> np.ndarray:
@@ -163,7 +160,10 @@ def _chunk_bounds(units: _Units, limit: int, short_seq_prob: float, rng: np.rand
 # ----------------------------------------------------------------------------------------------------- objectives
 
 
-def _sentence_order_pairs(chunks: _Chunks, limit: int, rng: np.random.Generator) -> np.ndarray:
+def _sentence_order_pairs(
+    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, rng: np.random.Generator
+) -> np.ndarray:
+    chunks = _cut(corpus, limit, short_seq_prob, rng)
     whole = chunks.num_units > 1
     start, split, end = chunks.start[whole], chunks.split[whole], chunks.end[whole]
     pairs = _trim(_pairs(start, split, split, end), limit)
@@ -173,7 +173,10 @@ def _sentence_order_pairs(chunks: _Chunks, limit: int, rng: np.random.Generator)
     return pairs
 
 
-def _next_sentence_pairs(chunks: _Chunks, limit: int, rng: np.random.Generator) -> np.ndarray:
+def _next_sentence_pairs(
+    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, rng: np.random.Generator
+) -> np.ndarray:
+    chunks = _cut(corpus, limit, short_seq_prob, rng)
     start, split, end = chunks.start, chunks.split, chunks.end
     whole, lone = np.flatnonzero(chunks.num_units > 1), np.flatnonzero(chunks.num_units == 1)
     i, j, drawn = _match(chunks, whole, whole, rng)
@@ -279,3 +282,41 @@ def _draw_partners(
 def _same_document(chunks: _Chunks, matches: np.ndarray) -> np.ndarray:
     document = chunks.document[matches]
     return document[:, 0] == document[:, 1]
+
+
+# ------------------------------------------------------------------------------------------------- the objectives
+
+
+class SentenceObjective(NamedTuple):
+    """What the second head learns from the pairs; a new one needs an entry below, and a function that builds its pairs."""
+
+    title: str
+    description: str
+    build: Callable[[TokenizedCorpus, int, float, np.random.Generator], np.ndarray]
+    """From a corpus, the tokens that a pair may have, `short_seq_prob` and a random generator to pairs (pairs, 5)."""
+    label_0: str = ""
+    """What label 0 means; empty if there is no second segment, so that MLM is the only objective."""
+    special_tokens: int = 3
+    min_documents: int = 1
+
+    @property
+    def has_pairs(self) -> bool:
+        return bool(self.label_0)
+
+
+OBJECTIVES = {
+    "nsp": SentenceObjective(
+        "Next-sentence prediction",
+        "next-sentence prediction, B follows A or is from another document",
+        _next_sentence_pairs,
+        label_0="B follows A",
+        min_documents=2,
+    ),
+    "sop": SentenceObjective(
+        "Sentence-order prediction",
+        "sentence-order prediction, A and B are in order or swapped",
+        _sentence_order_pairs,
+        label_0="A and B are in order",
+    ),
+    "none": SentenceObjective("None", "MLM alone, on contiguous text", _contiguous_text, special_tokens=2),
+}

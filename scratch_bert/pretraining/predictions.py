@@ -6,6 +6,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from .pairs import OBJECTIVES
 
 
 CONTEXT = 8  # tokens of text to show on each side of a masked word
@@ -50,7 +51,7 @@ def mlm_predictions(
 def nsp_predictions(
     model: ScratchBertForPreTraining, dataset: Dataset, tokenizer: PreTrainedTokenizerBase
 ) -> list[tuple[str, str, bool, float]]:
-    """An example of each label, from the middle on: (end of A, begin of B, label is 0, the predicted probability of 0)."""
+    """An example of each label, from the middle on: (end of A, start of B, label is 0, the predicted probability of 0)."""
     predictions = []
     for label in (0, 1):
         examples = (dataset[index] for index in range(len(dataset) // 2, len(dataset)))
@@ -82,9 +83,11 @@ def describe_predictions(
     for context, word, top_k in mlm_predictions(model, dataset, tokenizer):
         shown = ", ".join(f"{token} {probability:.0%}" for token, probability in top_k)
         lines += [f"  … {context} …", f"      {word:<16} {shown}"]
-    if sentence_objective == "none":
+    if not OBJECTIVES[sentence_objective].has_pairs:
         return "\n".join(lines)
-    lines.append("NSP: does B follow A?" if sentence_objective == "nsp" else "SOP: are A and B in order?")
+    lines.append(
+        f"{sentence_objective.upper()} on held-out text: {OBJECTIVES[sentence_objective].label_0}, yes or no?"
+    )
     for end_of_a, start_of_b, yes, probability in nsp_predictions(model, dataset, tokenizer):
         answer = "yes" if yes else "no"
         lines += [f"  A: … {end_of_a}", f"  B: {start_of_b} …", f"      {answer:<16} predicted: {probability:.0%} yes"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
 
 from ..files import TextError
@@ -17,6 +18,7 @@ from .arguments import DataArguments, ModelArguments, PretrainingArguments, pars
 from .load import PretrainingData, build_collator, load_data
 from .metrics import PreTrainingMetrics, unigram_log_probs
 from .model_card import write_pretraining_card
+from .pairs import OBJECTIVES
 from .trainer import PreTrainingTrainer
 
 
@@ -55,6 +57,11 @@ class Run:
         return metrics
 
 
+def pretrain(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> dict[str, float]:
+    """Prepare a run and train: see `prepare` and `Run.train`."""
+    return prepare(model_args, data_args, args).train()
+
+
 def prepare(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> Run:
     """Text → tokenizer → token ids → examples → model → Trainer.
 
@@ -63,11 +70,14 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
     checkpoint = find_checkpoint(args)
     if data_args.streaming:
         if args.max_steps <= 0:
-            raise ValueError("A stream has no known end: say with --max_steps when to stop.")
+            raise ValueError("--streaming needs --max_steps: the length of a stream is unknown.")
         args.accelerator_config.dispatch_batches = False  # each process reads its own share
     overrides = parse_overrides(model_args.config_overrides)
-    config = ScratchBertConfig.from_preset(model_args.preset, **overrides)
-    if config.type_vocab_size < 2 and data_args.sentence_objective != "none":
+    try:
+        config = ScratchBertConfig.from_preset(model_args.preset, **overrides)
+    except StrictDataclassError as error:  # its cause says what is wrong
+        raise ValueError(f"config_overrides: {error.__cause__ or error}") from None
+    if config.type_vocab_size < 2 and OBJECTIVES[data_args.sentence_objective].has_pairs:
         raise ValueError("type_vocab_size must be 2 or more: an example has two segments.")
     with args.main_process_first():  # the others find its files
         data = load_data(data_args, args.seed, load_tokenizer(checkpoint) if checkpoint else None)
@@ -76,11 +86,11 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
     if checkpoint:
         check_same_architecture(config, checkpoint)
     if data.eval_dataset is None:
-        logger.info("No held-out text: no evaluation")
+        logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
 
     set_seed(args.seed)
-    with_pairs = data.sentence_objective != "none"
+    with_pairs = OBJECTIVES[data.sentence_objective].has_pairs
     model = (ScratchBertForPreTraining if with_pairs else ScratchBertForMaskedLM)(config)
     if args.bf16_by_default:
         logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; --bf16 false for fp32")
@@ -114,8 +124,8 @@ def _fit(config: ScratchBertConfig, data: PretrainingData, vocab_size: int | Non
     data.tokenizer.model_max_length = config.max_position_embeddings
     config.pad_token_id = data.tokenizer.pad_token_id
     entries = vocabulary_size(data.tokenizer)
-    config.vocab_size = vocab_size or (
-        ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else entries
-    )
+    if vocab_size is None:
+        vocab_size = ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else entries
+    config.vocab_size = vocab_size
     if entries > config.vocab_size:
         raise ValueError(f"The tokenizer has {entries} entries, but the model's vocab_size is {config.vocab_size}.")

@@ -113,6 +113,9 @@ FORMATS = {
 # ------------------------------------------------------------------------------------------------------- sentences
 
 
+SPLITTERS = ("sentencex", "line")
+
+
 def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable[[str], list[str]]:
     """A function that splits a paragraph into sentences.
 
@@ -135,7 +138,7 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
 
 
 class TextSource:
-    """Text to pretrain on: files, the records of a data set, or texts in memory. Each iteration reads it again.
+    """Text to pretrain on: files, the records of a dataset, or texts in memory. Each iteration reads it again.
 
     `shards` are paths, `datasets` (also streamed), or lists of texts. `text_format` names an entry of `FORMATS`; by
     default a blank line ends a document in plain text, and a record of a table is a document. Reading raises
@@ -235,7 +238,7 @@ class TextSource:
             yield from (("records", text_format, record.splitlines()) for record in records)
 
     def _records(self, shard: Path | datasets.Dataset | datasets.IterableDataset) -> Iterator[str]:
-        name, number = "The data set", 0
+        name, number = "The dataset", 0
         try:
             if isinstance(shard, Path):
                 name = str(shard)

@@ -9,7 +9,7 @@ from ..training.trainer import ScratchBertTrainer
 
 
 class PreTrainingTrainer(ScratchBertTrainer):
-    """Trainer for `ScratchBertForPreTraining`: logs `mlm_loss` and `nsp_loss` beside their sum, and calls the training
+    """Trainer for pretraining: logs `mlm_loss` and `nsp_loss` (also for SOP) beside their sum, and calls the training
     set's `set_epoch`. `train_collator` replaces `data_collator` in training only."""
 
     def __init__(self, *args, train_collator: DataCollator | None = None, **kwargs):

@@ -1,13 +1,13 @@
-"""The callback that saves a checkpoint on Ctrl-C."""
+"""Callbacks of both kinds of training: Ctrl-C saves a checkpoint; early stopping goes on counting after a resume."""
 
+import logging
 import signal
 import threading
 
-from transformers import TrainerCallback
-from transformers.utils import logging
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 
-logger = logging.get_logger(__name__)
+logger = logging.getLogger("scratch_bert")
 
 
 class InterruptCallback(TrainerCallback):
@@ -33,3 +33,16 @@ class InterruptCallback(TrainerCallback):
     def __exit__(self, *exception):
         if self.previous_handler is not None:
             signal.signal(signal.SIGINT, self.previous_handler)
+
+
+class PatienceCallback(EarlyStoppingCallback):
+    """Early stopping that goes on counting in a resumed run.
+
+    `restore_callback_states_from_checkpoint` would also restore the patience, whatever the options of the resumed run
+    say, and fails if the checkpoint was saved without early stopping.
+    """
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        super().on_train_begin(args, state, control, **kwargs)
+        saved = state.stateful_callbacks.setdefault(type(self).__name__, self.state())
+        self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]

@@ -30,7 +30,7 @@ class ScratchBertTrainer(Trainer):
       random generators) stays on this machine, with every `hub_strategy`.
     - Ctrl-C ends the step, saves a checkpoint and stops the training; `interrupted` is then True.
 
-    `results` are metrics for the card, in addition to those of the log.
+    For another optimizer, override `create_optimizer`. `results` are metrics for the card, in addition to those of the log.
     """
 
     def __init__(self, *args, write_card: Callable[[Trainer, Path], None] | None = None, **kwargs):

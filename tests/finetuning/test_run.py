@@ -1,4 +1,4 @@
-"""`finetune` on small data sets that a model can learn: what it trains, writes and returns, and how it resumes."""
+"""`finetune` on small datasets that a model can learn: what it trains, writes and returns, and how it resumes."""
 
 import json
 import random
@@ -234,6 +234,16 @@ def test_early_stopping_keeps_the_best_checkpoint_and_resumes_its_count(run, fil
     resumed = run("resumed", resume_from_checkpoint=str(previous), **options)
     assert [path.name for path in checkpoints(tmp_path / "resumed")] == [last.name]
     assert resumed["eval_loss"] == metrics["eval_loss"]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 1), (3, 1)], ids=["added", "changed"])
+def test_early_stopping_patience_is_that_of_the_resumed_run(before, after, run, files, tmp_path):
+    options = {**files, "learning_rate": 0.0}  # nothing improves after the first evaluation
+    run(num_train_epochs=1, early_stopping_patience=before, **options)
+    (checkpoint,) = checkpoints(tmp_path / "run")
+    resume = {"resume_from_checkpoint": str(checkpoint), "num_train_epochs": 8}
+    run("resumed", early_stopping_patience=after, **resume, **options)
+    assert len(evaluations(tmp_path / "resumed", "accuracy")) == 1 + after
 
 
 def test_hub_metric_must_have_a_direction(run, files, tmp_path):

@@ -60,7 +60,7 @@ def test_model_card_of_a_run(run, hub):
     }
     for name in ("eval_mlm_loss", "eval_mlm_unigram_loss", "eval_nsp_loss", "eval_nsp_majority_loss"):
         assert f" {metrics[name]:.3f}" in card.text, name
-    assert f"begins\nwith {code_hash()}" in card.text
+    assert f"begins with\n{code_hash()}" in card.text
     assert "After 8 steps" in card.text
     assert "skipped: nothing" in card.text and "8 |" in card.text
     assert Image.open(run / "curves.png").size == (1200, 300)

@@ -126,6 +126,8 @@ def test_flash_attention_gets_the_cu_seqlens_of_the_sequences(flash_pair):
     torch.testing.assert_close(model(**packed).pooler_output, plain(**packed).pooler_output, **TOLERANCE)
     with pytest.raises(ValueError, match="Take the attention implementation sdpa"):
         model(**packed, unpad_inputs=False)
+    with pytest.raises(ValueError, match="or if hidden states or attentions are asked for"):
+        model(**packed, output_hidden_states=True)
 
 
 def test_flash_attention_keeps_the_cu_seqlens_of_a_collator(flash_pair):

@@ -91,8 +91,11 @@ def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
         ({"streaming": True}, "streaming needs a train_file or a dataset_name"),
         ({"mlm_probability": 0.0}, "mlm_probability must be greater than 0 and at most 1, got 0.0"),
         ({"mlm_probability": 1.1}, "mlm_probability must be greater than 0 and at most 1, got 1.1"),
-        ({"stream_buffer": 1}, "stream_buffer must be 2 or more, got 1"),
+        ({"streaming": True, "train_file": ["a"], "stream_buffer": 1}, "stream_buffer must be 2 or more, got 1"),
         ({"sentence_splitter": ""}, "sentence_splitter must not be empty"),
+        ({"sentence_splitter": "lines"}, "There is no sentence_splitter lines. Did you mean line?"),
+        ({"stream_buffer": 5}, "stream_buffer has no effect without streaming"),
+        ({"dataset_config": "en"}, "dataset_config has no effect without dataset_name"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
@@ -171,5 +174,5 @@ def test_evaluation_refuses_an_output_file_that_exists_or_cannot_be_written(tmp_
         EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "old.json"))
     with pytest.raises(ValueError, match="The directory of output_file .*new.json does not exist"):
         EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "missing" / "new.json"))
-    with pytest.raises(ValueError, match="which models to evaluate"):
+    with pytest.raises(ValueError, match="the models to evaluate"):
         EvaluationArguments()

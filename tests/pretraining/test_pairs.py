@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import make_corpus
-from scratch_bert.pretraining.pairs import SPECIAL_TOKENS, build_pairs
+from scratch_bert.pretraining.pairs import OBJECTIVES, build_pairs
 
 
 def documents_of(corpus, positions):
@@ -12,11 +12,11 @@ def documents_of(corpus, positions):
     return np.searchsorted(corpus.document_tokens[:, 0], positions, side="right") - 1
 
 
-@pytest.mark.parametrize("objective", SPECIAL_TOKENS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
 def test_pairs_are_those_of_the_docstring(objective):
     (line,) = [line for line in build_pairs.__doc__.splitlines() if line.startswith(f"        {objective} ")]
     expected = [[int(number) for number in pair.split()] for pair in line.split(maxsplit=1)[1].strip(" ·…").split("·")]
-    corpus, special_tokens = make_corpus([10] * 8, [10] * 8), SPECIAL_TOKENS[objective]
+    corpus, special_tokens = make_corpus([10] * 8, [10] * 8), OBJECTIVES[objective].special_tokens
     pairs = build_pairs(corpus, 40 + special_tokens, 0.0, np.random.default_rng(0), objective).tolist()
     assert expected == pairs[:4]
 

@@ -64,7 +64,12 @@ def test_nsp_predictions_leave_out_a_label_without_an_example(model, pairs, toke
 
 
 @pytest.mark.parametrize(
-    ("objective", "heading"), [("nsp", "NSP: does B follow A?"), ("sop", "SOP: are A and B in order?"), ("none", None)]
+    ("objective", "heading"),
+    [
+        ("nsp", "NSP on held-out text: B follows A, yes or no?"),
+        ("sop", "SOP on held-out text: A and B are in order, yes or no?"),
+        ("none", None),
+    ],
 )
 def test_predictions_are_described_by_objective(objective, heading, model, pairs, tokenizer):
     model.train()

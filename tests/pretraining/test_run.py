@@ -107,7 +107,7 @@ def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):
             {"config_overrides": "type_vocab_size=1"}, {}, {}, "type_vocab_size must be 2 or more", id="one segment"
         ),
         pytest.param(
-            {}, {"streaming": True}, {"max_steps": -1}, "say with --max_steps when to stop", id="stream without end"
+            {}, {"streaming": True}, {"max_steps": -1}, "--streaming needs --max_steps", id="stream without end"
         ),
         pytest.param({}, {}, {"resume_from_checkpoint": "last"}, "no checkpoint to resume from", id="no checkpoint"),
     ],

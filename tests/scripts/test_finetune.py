@@ -55,7 +55,7 @@ def test_ctrl_c_ends_with_one_line(finetune, monkeypatch):
     def interrupted(*args):
         raise KeyboardInterrupt("Stopped at step 3.")
 
-    monkeypatch.setattr("scratch_bert.finetuning.run.finetune", interrupted)
+    monkeypatch.setattr("scratch_bert.finetuning.run.prepare", interrupted)
     with pytest.raises(SystemExit, match=r"^Stopped at step 3\.$"):
         finetune("cola", "--train_file", "a.csv")
 

@@ -39,7 +39,7 @@ def test_examples_are_shown_as_text(monkeypatch, capsys, objective):
     shown = capsys.readouterr().out
     assert shown.count("  A text   [CLS]") == shown.count("  A masked [CLS]") == 4
     assert shown.count("  B text") == (4 if objective == "nsp" else 0)
-    assert ("documents" in shown) and ("label 0: B follows A" in shown) == (objective == "nsp")
+    assert ("documents" in shown) and ("label 0 (share)" in shown) == (objective == "nsp")
 
 
 def test_stream_is_shown(monkeypatch, capsys, text_file):
@@ -82,8 +82,8 @@ def test_prepared_examples_keep_their_objective(text_file, saved, tmp_path, monk
     run_script(monkeypatch, "inspect_data.py", *text, "--output_dir", prepared, "--sentence_objective", "sop", *FEW)
     options = ["--prepared_data", prepared, "--output_dir", tmp_path / "a", "--max_steps", 1, *SHORT_RUN]
     run_script(monkeypatch, "pretrain.py", *options)
-    assert "SOP: are A and B in order?" in capsys.readouterr().out
-    assert "Sentence-order prediction: are the two segments in order?" in (tmp_path / "a" / "README.md").read_text()
+    assert "SOP on held-out text: A and B are in order, yes or no?" in capsys.readouterr().out
+    assert "Sentence-order prediction, for the segments A and B:" in (tmp_path / "a" / "README.md").read_text()
 
 
 def test_prepared_examples_under_the_stock_trainer(prepared, tmp_path):

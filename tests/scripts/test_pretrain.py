@@ -140,6 +140,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--train_file", "one.txt"], "1 document(s)"),
         (["--vocab_size", "30"], "vocab_size is 30"),
         (["--max_seq_length", "4"], "max_seq_length must be 5 or more"),
+        (["--max_seq_length", "0"], "max_seq_length must be 5 or more"),
         (["--config_overrides", "norm_frist=true"], "the config has no field norm_frist. Did you mean norm_first?"),
         (["--config_overrides", "num_attention_heads=3"], "hidden_size (128) must be a multiple"),
         (["--max_position_embeddings", "16"], "max_seq_length (128) is longer than max_position_embeddings (16)"),
@@ -152,9 +153,9 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--train_file", "two.txt", "--streaming", "--static_pairs"], "static_pairs has no effect with streaming"),
         (["--prepared_data", ".", "--language", "de"], "language has no effect with prepared_data"),
         (["--cache_dir", "one.txt"], "Cannot write to one.txt"),
-        (["--train_file", "one.txt", "--streaming", "--max_steps", "2"], "NSP needs two documents"),
+        (["--train_file", "one.txt", "--streaming", "--max_steps", "2"], "Next-sentence prediction needs 2 documents"),
         (["--streaming", "true"], "streaming needs a train_file or a dataset_name"),
-        (["--train_file", "two.txt", "--streaming"], "say with --max_steps when to stop"),
+        (["--train_file", "two.txt", "--streaming"], "--streaming needs --max_steps"),
         (["--prepared_data", "."], "holds no train.parquet"),
         (
             ["--train_file", "two.txt", "--tokenizer_type", "wordlevel", "--min_frequency", "9"],
@@ -188,7 +189,7 @@ def test_options_with_an_error_end_with_one_clear_line(arguments, message, tmp_p
 
 @pytest.fixture(scope="module")
 def sources(documents, tmp_path_factory):
-    """The built-in corpus in other forms: a gzipped table, a directory of texts, and two kinds of data sets."""
+    """The built-in corpus in other forms: a gzipped table, a directory of texts, and two kinds of datasets."""
     directory = tmp_path_factory.mktemp("sources")
     texts = [" ".join(document) for document in documents]
     records = datasets.Dataset.from_dict({"id": range(len(texts)), "body": texts})
