@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from scratch_bert.model.configuration_scratch_bert import ScratchBertConfig
-from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
+from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS, ScratchBertForPreTraining
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 
 
@@ -117,6 +117,11 @@ def make_bert(head: str, directory: Path | None = None, tokenizer=None, **option
             if part is not None:
                 part.save_pretrained(directory)
     return model
+
+
+def make_model(cls: type = ScratchBertForPreTraining, **options):
+    """A small model with random weights, in evaluation mode."""
+    return cls(ScratchBertConfig(**{**SMALL, **options})).eval()
 
 
 def make_pair(auto_class: str, attention: str = "sdpa", one: dict | None = None, other: dict | None = None) -> list:
