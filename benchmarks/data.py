@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Measure how fast text becomes training batches, and in how much memory; the text is given as to scripts/pretrain.py.
 
-Speeds are medians. Encoding is compared with the tokenizers library alone, in turns. Memory is what a process uses
+Speeds are medians. Encoding is compared with the tokenizers library alone, alternating. Memory is what a process uses
 beyond its start, without the pages of mapped files, which the system can drop at any time."""
 
 import json

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure the speed and memory of scratch_bert beside transformers' BERT: same weights, same batches, in turns.
+"""Measure the speed and memory of scratch_bert and transformers' BERT: same weights, same batches, alternating steps.
 
 A training step is forward, backward and fused AdamW for both pretraining objectives, with the presets' dropout and 15%
 of the tokens to predict. Speeds are medians of --repeats steps and count non-padding tokens. The share of the matrix
@@ -209,7 +209,7 @@ class Side:
 
 
 def time_steps(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
-    """Seconds of each step after the warm-up, of both sides in turns."""
+    """Seconds of each step after the warm-up, of both sides, alternating."""
     sides = {name: Side(name, args) for name in SIDES}
     seconds = {name: [] for name in SIDES}
     for number, batch in enumerate(batches):

@@ -23,13 +23,13 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors():
         conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision)
     if conversion.dropped:
-        print(f"Left out, as {conversion.model_class} does not use it: {', '.join(conversion.dropped)}")
+        print(f"Dropped weights, unused by {conversion.model_class}: {', '.join(conversion.dropped)}")
     print(f"Largest difference between the outputs of the two models: {conversion.difference:.1e}")
     if not conversion.has_tokenizer:
         print("The source has no tokenizer: save one in the same directory before you publish the model.")
     if args.to == "bert":
         print("No model card was written: write one before you publish the model, with the source's licence.")
-    print(f"{conversion.model_class} is in {args.destination}")
+    print(f"Saved {conversion.model_class} to {args.destination}")
 
 
 if __name__ == "__main__":

@@ -121,5 +121,5 @@ def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
         logger.info("Random initialisation: only the checkpoint's config and tokenizer are used")
         return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote)
     model, new = open_checkpoint(task.auto_class, name, config=config, trust_remote_code=remote)
-    logger.info(f"Newly initialised: {', '.join(new) if new else 'nothing'}")
+    logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     return model

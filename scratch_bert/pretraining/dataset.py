@@ -222,7 +222,7 @@ def _documents(shards: list, source: TextSource) -> Iterator[dict[str, list[str]
 
 # ----------------------------------------------------------------------------------------------- prepared examples
 
-ABOUT = "examples.json"  # beside the splits' parquet files
+PREPARED = "examples.json"  # beside the splits' parquet files
 
 
 class PreparedDataset(Dataset):
@@ -306,7 +306,7 @@ def write_prepared(directory: Path, splits: dict[str, SentencePairDataset], obje
         tokenizer = copy.deepcopy(splits["train"].tokenizer)
         tokenizer.model_max_length = splits["train"].max_seq_length
         tokenizer.save_pretrained(new)
-        (new / ABOUT).write_text(json.dumps({"sentence_objective": objective}) + "\n")
+        (new / PREPARED).write_text(json.dumps({"sentence_objective": objective}) + "\n")
         os.replace(new, directory)
 
 
@@ -318,7 +318,7 @@ def open_prepared(
     Raises `FileNotFoundError` if `directory` holds none, and `ValueError` if they were made with another vocabulary than
     that of `tokenizer`.
     """
-    for name in ("train.parquet", ABOUT):
+    for name in ("train.parquet", PREPARED):
         if not (directory / name).is_file():
             raise FileNotFoundError(f"{directory} holds no {name}: write it with inspect_data.py --output_dir.")
     own_tokenizer = load_tokenizer(str(directory))
@@ -333,4 +333,4 @@ def open_prepared(
         for split in ("train", "validation")
         if (file := directory / f"{split}.parquet").is_file()
     }
-    return splits, tokenizer, json.loads((directory / ABOUT).read_text())["sentence_objective"]
+    return splits, tokenizer, json.loads((directory / PREPARED).read_text())["sentence_objective"]

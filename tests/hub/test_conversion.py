@@ -224,7 +224,7 @@ def test_conversion_script(tmp_path, tokenizer, monkeypatch, capsys):
     make_bert("ForPreTraining", tmp_path / "bert", tokenizer)
     run_script(monkeypatch, "convert_checkpoint.py", tmp_path / "bert", tmp_path / "to")
     printed = capsys.readouterr().out
-    assert "Largest difference" in printed and "ScratchBertForPreTraining is in" in printed
+    assert "Largest difference" in printed and "Saved ScratchBertForPreTraining to" in printed
     shutil.rmtree(tmp_path / "bert")
     assert type(AutoModelForMaskedLM.from_pretrained(tmp_path / "to")) is ScratchBertForMaskedLM
     opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "to")

@@ -68,7 +68,7 @@ def test_integrations_page_has_no_other_snippets():
         "sentence-transformers",
         "torch.compile",
         "ONNX, and int8",
-        "Types and devices",
+        "Dtypes and devices",
     ]
 
 
@@ -118,7 +118,7 @@ expected = open_("AutoModelForSequenceClassification", "me/my-classifier")(**inp
 close(placed.eval()(**inputs.to(placed.device)).logits.detach().cpu(), expected.detach())
 """
     (trainer,) = SNIPPETS["transformers' Trainer, and its example scripts"]
-    (dtype,) = SNIPPETS["Types and devices"]
+    (dtype,) = SNIPPETS["Dtypes and devices"]
     run_snippets(trainer, trainer_check, dtype, dtype_check, models=models, home=tmp_path)
 
 
