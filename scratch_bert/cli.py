@@ -1,5 +1,6 @@
 """What every script does with its options: flags after a YAML or JSON file; one-line errors; logging."""
 
+import argparse
 import difflib
 import json
 import logging
@@ -36,13 +37,17 @@ def similar(name: str, known: Iterable[str]) -> str:
 
 
 def parse_arguments(
-    *dataclasses: type, description: str, argv: list[str] | None = None, tasks: Iterable[str] = ()
+    *dataclasses: type,
+    description: str,
+    argv: list[str] | None = None,
+    tasks: Iterable[str] = (),
+    hidden: Iterable[str] = (),
 ) -> tuple:
     """Options as one object per dataclass, from `argv` or the command line.
 
     If there are `tasks`, the first argument must be one, and the last object returned is a namespace with the `task`. If
     the next argument is a YAML or JSON file, it gives options as flags would; flags take precedence. An unknown option
-    or a bad value ends the program with a message, and a suggestion for a typo.
+    or a bad value ends the program with a message, and a suggestion for a typo. `--help` leaves out the `hidden` options.
     """
     parser = HfArgumentParser(
         dataclasses,
@@ -52,6 +57,9 @@ def parse_arguments(
     )
     if tasks:
         parser.add_argument("task", metavar="TASK", choices=list(tasks), help="One of " + ", ".join(tasks) + ".")
+    for action in parser._actions:
+        if action.dest in hidden:
+            action.help = argparse.SUPPRESS
     argv = sys.argv[1:] if argv is None else argv
     before, argv = (argv[:1], argv[1:]) if tasks else ([], argv)
     known = {action.dest for action in parser._actions}

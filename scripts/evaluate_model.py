@@ -16,7 +16,8 @@ from scratch_bert.pretraining.metrics import describe_metrics
 
 
 def main(argv: list[str] | None = None) -> None:
-    data_args, args = parse_arguments(EvaluationDataArguments, EvaluationArguments, description=__doc__, argv=argv)
+    options, hidden = (EvaluationDataArguments, EvaluationArguments), EvaluationDataArguments.UNSUPPORTED
+    data_args, args = parse_arguments(*options, description=__doc__, argv=argv, hidden=hidden)
     configure_logging()
     with one_line_errors():
         results, data = evaluate(data_args, args)

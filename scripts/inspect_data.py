@@ -18,7 +18,8 @@ from scratch_bert.pretraining.load import build_collator, load_data
 
 def main(argv: list[str] | None = None) -> None:
     options = (ModelArguments, DataArguments, InspectionArguments)
-    _, data_args, args = parse_arguments(*options, description=__doc__, argv=argv)
+    hidden = InspectionArguments.without_effect()
+    _, data_args, args = parse_arguments(*options, description=__doc__, argv=argv, hidden=hidden)
     configure_logging(logging.ERROR if args.json else logging.INFO)
     set_seed(args.seed)
     with one_line_errors():

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import datasets
 import yaml
@@ -227,9 +227,11 @@ class PretrainingArguments(CommonArguments):
 class EvaluationDataArguments(DataArguments):
     """The text to evaluate on: `validation_file` alone is all of it."""
 
+    TOKENIZER: ClassVar = ("tokenizer_name_or_path", *_TOKENIZER_TRAINING)
+    UNSUPPORTED: ClassVar = (*TOKENIZER, "streaming", "stream_buffer")
+
     def __post_init__(self):
-        tokenizer_options = ("tokenizer_name_or_path", *_TOKENIZER_TRAINING)
-        refuse(self, tokenizer_options, "in an evaluation, which uses the models' tokenizer")
+        refuse(self, self.TOKENIZER, "in an evaluation, which uses the models' tokenizer")
         refuse(self, ["streaming"], "in an evaluation, which needs the same examples each time")
         super().__post_init__()
         if self.validation_file and not (self.train_file or self.dataset_name):
@@ -264,3 +266,9 @@ class InspectionArguments(PretrainingArguments):
     show: int = option(3, "Examples to show as text.")
     sample: int = option(20_000, "Maximum number of examples to compute the statistics from.")
     json: bool = option(False, "Print the statistics as JSON, and nothing else.")
+
+    @staticmethod
+    def without_effect() -> set[str]:
+        """The options that are accepted, so that those of a run can be given as they are, but not used."""
+        fields = (*dataclasses.fields(PretrainingArguments), *dataclasses.fields(ModelArguments))
+        return {field.name for field in fields} - {"seed", "output_dir"}

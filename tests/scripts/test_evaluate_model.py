@@ -118,3 +118,13 @@ def test_output_file_is_not_overwritten_and_its_directory_exists(name, evaluate,
     with pytest.raises(SystemExit):
         evaluate(saved, name=name)
     assert (tmp_path / "old.json").read_text() == "{}"
+
+
+def test_help_leaves_out_the_options_that_are_refused(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_script(monkeypatch, "evaluate_model.py", "--help")
+    shown = capsys.readouterr().out
+    assert "--validation_file" in shown
+    assert not any(
+        f"--{name} " in shown for name in ("streaming", "vocab_size", "tokenizer_name_or_path", "no_lowercase")
+    )

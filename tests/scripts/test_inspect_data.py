@@ -121,3 +121,11 @@ def test_output_directory_is_not_written_to(arguments, message, prepared, monkey
         run_script(monkeypatch, "inspect_data.py", *arguments)
     assert {file.name for file in prepared.parent.iterdir()} == {"prepared"}
     assert {file: file.stat().st_mtime_ns for file in prepared.iterdir()} == before
+
+
+def test_help_leaves_out_the_options_without_effect(monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_script(monkeypatch, "inspect_data.py", "--help")
+    shown = capsys.readouterr().out
+    assert "--train_file" in shown and "--seed" in shown and "--output_dir" in shown
+    assert "--learning_rate" not in shown and "--preset" not in shown
