@@ -10,8 +10,8 @@ import logging
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.load import TASKS
-from scratch_bert.finetuning.run import METRICS_FILE, prepare
-from scratch_bert.training.trainer import TIMINGS
+from scratch_bert.finetuning.run import prepare
+from scratch_bert.training.trainer import METRICS_FILE, TIMINGS
 
 
 def main(argv: list[str] | None = None) -> None:

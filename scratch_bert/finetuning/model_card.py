@@ -4,7 +4,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from ..hub.model_card import PIPELINES, is_customized, write_card
+from ..hub.model_card import PIPELINES, write_card
 from ..training.model_card import model_name, training_context
 from ..training.trainer import TIMINGS, ScratchBertTrainer
 from .arguments import TaskArguments
@@ -15,12 +15,7 @@ from .task import Task
 def write_finetuning_card(
     trainer: ScratchBertTrainer, directory: Path, task_name: str, task: Task, task_args: TaskArguments
 ) -> None:
-    """Write README.md, and curves.png if matplotlib is installed, about the run so far.
-
-    A README.md without the line that marks a generated card was changed by a user, and is kept.
-    """
-    if is_customized(directory):
-        return
+    """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, checkpoint = model_name(trainer), task_args.model_name_or_path
     base_model = None if Path(checkpoint).exists() or task_args.random_init else checkpoint
     dataset = task_args.dataset_name or ("nyu-mll/glue" if task_name in GLUE and not task_args.train_file else None)

@@ -14,7 +14,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from ..training.callbacks import PatienceCallback
 from ..training.resume import find_checkpoint
-from ..training.trainer import ScratchBertTrainer
+from ..training.trainer import METRICS_FILE, ScratchBertTrainer, write_metrics
 from .arguments import FinetuningArguments, TaskArguments
 from .load import load_model, load_task
 from .metrics import GREATER_IS_BETTER
@@ -23,7 +23,6 @@ from .task import Task
 
 
 logger = logging.getLogger("scratch_bert")
-METRICS_FILE = "metrics.json"
 
 
 class Results(NamedTuple):
@@ -59,7 +58,8 @@ class Run:
         Raises `OSError` if they can't be saved or pushed, and `KeyboardInterrupt`, after a checkpoint is saved, if
         Ctrl-C ended the training.
         """
-        metrics, trainer = {}, self.first_trainer
+        metrics = {}
+        trainer, self.first_trainer = self.first_trainer, None  # or its memory would be kept while the next ones train
         for run in self.seed_runs:
             seed = run.args.seed
             if self.task_args.seeds:
@@ -72,16 +72,17 @@ class Run:
             trainer = None
         results = summarize(metrics)
         if self.task_args.seeds and self.seed_runs[0].args.should_save:
-            _write_json(self.output_dir / METRICS_FILE, results._asdict())
+            write_metrics(self.output_dir, results._asdict())
         return results
 
 
 def finetune(task_name: str, task_args: TaskArguments, args: FinetuningArguments) -> Results:
-    """Prepare a run and train: see `prepare` and `Run.train`.
+    """Prepare a run and train: see `prepare` and `Run.train`. For example,
 
-    task_args = TaskArguments(model_name_or_path="runs/mine", train_file=["train.csv"])
-    results = finetune("sequence-classification", task_args, FinetuningArguments(output_dir="runs/task"))
-    results.mean["eval_accuracy"]
+        task_args = TaskArguments(model_name_or_path="runs/mine", train_file=["train.csv"])
+        results = finetune("sequence-classification", task_args, FinetuningArguments(output_dir="runs/task"))
+
+    has the accuracy in `results.mean["eval_accuracy"]`.
     """
     return prepare(task_name, task_args, args).train()
 
@@ -151,7 +152,7 @@ def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str |
     trainer.results = metrics  # for the model card
     trainer.save_model()
     if trainer.is_world_process_zero():
-        _write_json(output_dir / METRICS_FILE, metrics)
+        write_metrics(output_dir, metrics)
     return metrics
 
 
@@ -195,7 +196,3 @@ def _plan_seed(seed: int, args: FinetuningArguments) -> _SeedRun:
         run_args.resume_from_checkpoint = "last"
         return _SeedRun(run_args, find_checkpoint(run_args))
     return _SeedRun(run_args)
-
-
-def _write_json(file: Path, content: dict) -> None:
-    file.write_text(json.dumps(content, indent=2) + "\n")

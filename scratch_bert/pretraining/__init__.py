@@ -1,7 +1,11 @@
 """Pretraining, in the order that the data goes: text → corpus → pairs → dataset → collator → trainer.
 
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-from scratch_bert.pretraining.run import pretrain
+From Python,
 
-metrics = pretrain(ModelArguments("mini"), DataArguments(train_file=["text/"]), PretrainingArguments("runs/mine"))
+    from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+    from scratch_bert.pretraining.run import pretrain
+
+    metrics = pretrain(ModelArguments("mini"), DataArguments(train_file=["text/"]), PretrainingArguments("runs/mine"))
+
+does what scripts/pretrain.py does.
 """

@@ -35,8 +35,10 @@ class PretrainingData:
     sentence_objective: str
     token_counts: np.ndarray
     """(vocabulary size,): of each token in the training text, or in a stream's first documents."""
-    description: str  # of the training text, without a path
-    quality: str = ""  # of the training and the held-out text: unknown tokens, and what was skipped
+    description: str
+    """Of the training text, without a path."""
+    quality: str = ""
+    """Of the training and the held-out text: unknown tokens, and what was skipped."""
 
 
 def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None = None) -> PretrainingData:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from ..hub.model_card import TAGS, is_customized, write_card
+from ..hub.model_card import TAGS, write_card
 from ..training.model_card import model_name, training_context
 from .arguments import DataArguments
 from .load import PretrainingData
@@ -15,12 +15,7 @@ from .trainer import PreTrainingTrainer
 def write_pretraining_card(
     trainer: PreTrainingTrainer, directory: Path, data_args: DataArguments, data: PretrainingData
 ) -> None:
-    """Write README.md, and curves.png if matplotlib is installed, as far as the run has got.
-
-    A README.md without the line that marks what this function writes was changed by a user, and stays.
-    """
-    if is_customized(directory):
-        return
+    """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, metrics = model_name(trainer), trainer.latest_metrics()
     key, objective = data.sentence_objective, OBJECTIVES[data.sentence_objective]
     eval_steps = [entry["step"] for entry in trainer.state.log_history if "eval_mlm_loss" in entry]

@@ -1,10 +1,8 @@
 """A pretraining run from its options: what scripts/pretrain.py does, for Python."""
 
-import json
 import logging
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
@@ -14,6 +12,7 @@ from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from ..tokenizer import load_tokenizer, vocabulary_size
 from ..training.resume import check_same_architecture, find_checkpoint
+from ..training.trainer import write_metrics
 from .arguments import DataArguments, ModelArguments, PretrainingArguments, parse_overrides
 from .load import PretrainingData, build_collator, load_data
 from .metrics import PreTrainingMetrics, unigram_log_probs
@@ -52,7 +51,7 @@ class Run:
         if trainer.eval_dataset:
             metrics |= trainer.evaluate()
         if trainer.is_world_process_zero():
-            (Path(trainer.args.output_dir) / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+            write_metrics(trainer.args.output_dir, metrics)
         trainer.save_model()
         return metrics
 

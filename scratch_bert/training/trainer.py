@@ -1,5 +1,6 @@
 """Trainer with model cards, complete pushes to the Hub, and a checkpoint on Ctrl-C."""
 
+import json
 import logging
 import shlex
 import shutil
@@ -13,19 +14,27 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
+from ..hub.model_card import is_customized
 from ..hub.publishing import ensure_branch, publish
 from .callbacks import InterruptCallback
 
 
 logger = logging.getLogger("scratch_bert")
+METRICS_FILE = "metrics.json"
 TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
+
+
+def write_metrics(directory: str | Path, metrics: dict) -> None:
+    """Write the metrics of a finished run, or of several, to `directory`/metrics.json."""
+    Path(directory, METRICS_FILE).write_text(json.dumps(metrics, indent=2) + "\n")
 
 
 class ScratchBertTrainer(Trainer):
     """The stock Trainer, with three differences:
 
-    - `write_card(trainer, directory)` writes a model card, README.md, into every directory that it saves.
+    - `write_card(trainer, directory)` writes a model card, README.md, into every directory that it saves, unless a
+      user has changed the card there.
     - Each push contains code, weights, tokenizer and card, in one commit. The training state (optimizer, arguments,
       random generators) stays on this machine, with every `hub_strategy`.
     - Ctrl-C ends the step, saves a checkpoint and stops the training; `interrupted` is then True.
@@ -81,7 +90,8 @@ class ScratchBertTrainer(Trainer):
         if self.write_card and self.args.should_save:  # before the weights, as the stock method may push
             directory = Path(output_dir or self.args.output_dir)
             directory.mkdir(parents=True, exist_ok=True)
-            self.write_card(self, directory)
+            if not is_customized(directory):
+                self.write_card(self, directory)
         super().save_model(output_dir, _internal_call)
 
     def push_to_hub(

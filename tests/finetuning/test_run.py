@@ -1,9 +1,11 @@
 """`finetune` on small datasets that a model can learn: what it trains, writes and returns, and how it resumes."""
 
+import gc
 import json
 import random
 import shutil
 import signal
+import weakref
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from transformers import pipeline
 
 from helpers import make_bert, write_metric
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
-from scratch_bert.finetuning.run import finetune
+from scratch_bert.finetuning.run import finetune, prepare
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.training.trainer import ScratchBertTrainer
 
@@ -244,6 +246,21 @@ def test_early_stopping_patience_is_that_of_the_resumed_run(before, after, run, 
     resume = {"resume_from_checkpoint": str(checkpoint), "num_train_epochs": 8}
     run("resumed", early_stopping_patience=after, **resume, **options)
     assert len(evaluations(tmp_path / "resumed", "accuracy")) == 1 + after
+
+
+def test_seeds_free_the_model_of_the_seed_before(saved, files, tmp_path, monkeypatch):
+    args = FinetuningArguments(output_dir=str(tmp_path / "run"), **FAST)
+    run = prepare("sequence-classification", TaskArguments(str(saved), seeds=[1, 2], **files), args)
+    first, alive = weakref.ref(run.first_trainer.model), []
+
+    def train_and_predict(trainer, task, checkpoint):
+        gc.collect()
+        alive.append(first() is not None)
+        return {"eval_loss": 0.0}
+
+    monkeypatch.setattr("scratch_bert.finetuning.run.train_and_predict", train_and_predict)
+    run.train()
+    assert alive == [True, False]
 
 
 def test_hub_metric_must_have_a_direction(run, files, tmp_path):
