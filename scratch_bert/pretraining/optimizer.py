@@ -9,20 +9,34 @@ from torch.optim.adamw import adamw
 
 
 def parameter_groups(
-    model: nn.Module, decayed: Collection[str], weight_decay: float, muon_learning_rate: float
+    model: nn.Module,
+    decayed: Collection[str],
+    weight_decay: float,
+    muon_learning_rate: float,
+    nsp_learning_rate: float,
 ) -> list[dict]:
     """The parameters of a BERT for `MuonWithAdamW`: Muon's group, which comes last, holds the matrices of the encoder's
-    layers; those of embeddings, pooler and heads are AdamW's. Weight decay is for the parameters named in `decayed`."""
+    layers; those of embeddings and heads are AdamW's, of which pooler and NSP head have their own learning rate. Weight
+    decay is for the parameters named in `decayed`."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     matrices = {name for name, parameter in trained.items() if "encoder.layer." in name and parameter.ndim == 2}
+    nsp = {name for name in trained if "pooler." in name or "seq_relationship." in name}
+    others = trained.keys() - matrices - nsp
+    decayed = set(decayed)
 
-    def group(names: Collection[str], **options) -> dict:
-        return {"params": [trained[name] for name in trained if name in names], **options}
+    def group(names: Collection[str], weight_decay: float, **options) -> dict:
+        return {
+            "params": [trained[name] for name in trained if name in names],
+            "weight_decay": weight_decay,
+            **options,
+        }
 
     return [  # Trainer logs the learning rate of the first
-        group((trained.keys() & decayed) - matrices, weight_decay=weight_decay),
-        group(trained.keys() - decayed - matrices, weight_decay=0.0),
-        group(matrices, weight_decay=weight_decay, lr=muon_learning_rate, muon=True),
+        group(others & decayed, weight_decay),
+        group(others - decayed, 0.0),
+        group(nsp & decayed, weight_decay, lr=nsp_learning_rate),
+        group(nsp - decayed, 0.0, lr=nsp_learning_rate),
+        group(matrices, weight_decay, lr=muon_learning_rate, muon=True),
     ]
 
 

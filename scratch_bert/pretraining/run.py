@@ -128,7 +128,8 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
 
 
 def _fit(config: ScratchBertConfig, data: PretrainingData, overrides: dict[str, Any], checkpoint: str | None) -> None:
-    """Fit vocabulary, segments and lengths of model and tokenizer to each other. Raises `ValueError` if they can't be."""
+    """Fit vocabulary, segments and lengths of model and tokenizer to each other, and the model's initial weights to the
+    objective. Raises `ValueError` if they can't be."""
     if data.max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"max_seq_length ({data.max_seq_length}) is longer than max_position_embeddings "
@@ -136,6 +137,8 @@ def _fit(config: ScratchBertConfig, data: PretrainingData, overrides: dict[str, 
         )
     data.tokenizer.model_max_length = config.max_position_embeddings
     config.pad_token_id = data.tokenizer.pad_token_id
+    if data.sentence_objective == "nsp" and config.attention_init == "mimetic" and "attention_init" not in overrides:
+        config.attention_init = "segments"
     entries = vocabulary_size(data.tokenizer)
     if "vocab_size" not in overrides:
         config.vocab_size = ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else entries

@@ -49,6 +49,7 @@ def test_fields_and_defaults_are_those_of_bert():
 @pytest.mark.parametrize(
     ("name", "layers", "hidden", "heads", "millions"),
     [  # the sizes of Google's released models; parameters of the encoder from Turc et al. (2019) and the BERT paper
+        ("micro", 2, 128, 4, 4.4),  # not among them: tiny with other heads
         ("tiny", 2, 128, 2, 4.4),
         ("mini", 4, 256, 4, 11.3),
         ("small", 4, 512, 8, 29.1),
@@ -69,7 +70,7 @@ def test_presets(name, layers, hidden, heads, millions):
 def test_preset_overrides_and_unknown_names():
     config = ScratchBertConfig.from_preset("mini", num_hidden_layers=3, norm_first=True)
     assert (config.num_hidden_layers, config.norm_first, config.hidden_size) == (3, True, 256)
-    with pytest.raises(ValueError, match=r"'huge'.*tiny, mini, small, medium, base, large"):
+    with pytest.raises(ValueError, match=r"'huge'.*micro, tiny, mini, small, medium, base, large"):
         ScratchBertConfig.from_preset("huge")
 
 
