@@ -77,7 +77,8 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
 
 EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever the share in training
 _TEXT = ("text_column", "text_format", "sentence_splitter", "language", "dataset_config", "validation_file")
-_EXAMPLES = ("validation_share", "max_seq_length", "short_seq_prob", "sentence_objective", "static_pairs")
+_EXAMPLES = ("validation_share", "max_seq_length", "short_seq_prob", "single_segment_prob", "sentence_objective")
+_EXAMPLES += ("static_pairs",)
 _TOKENIZER_TRAINING = ("tokenizer_type", "vocab_size", "min_frequency", "lowercase", "first_segment_id")
 WITHOUT_EFFECT = {  # an option → the options that have no effect with it
     "prepared_data": _TEXT + _EXAMPLES + _TOKENIZER_TRAINING,
@@ -167,6 +168,11 @@ class DataArguments:
         "the corpus' 70th percentile. Default: 128, or 64 for the built-in corpus.",
     )
     short_seq_prob: float = option(0.1, "Share of the examples that are only filled to a random shorter length.")
+    single_segment_prob: float = option(
+        0.0,
+        "Share of the training examples that are one segment, [CLS] A [SEP], for MLM alone: so the model also learns to read "
+        "single texts.",
+    )
     static_pairs: bool = option(False, "Keep the first epoch's pairs instead of drawing new ones each epoch.")
 
     # Masking.
@@ -197,6 +203,9 @@ class DataArguments:
         parse_max_seq_length(self.max_seq_length)  # an error is reported before any work
         if not 0 < self.mlm_probability <= 1:
             raise ValueError(f"mlm_probability must be greater than 0 and at most 1, got {self.mlm_probability}.")
+        if not 0 <= self.single_segment_prob < 1:
+            value = self.single_segment_prob
+            raise ValueError(f"single_segment_prob must be at least 0 and less than 1, got {value}.")
         if self.stream_buffer < 2:
             raise ValueError(f"stream_buffer must be 2 or more, got {self.stream_buffer}.")
         if not self.sentence_splitter:
@@ -294,13 +303,18 @@ class EvaluationDataArguments(DataArguments):
     """The text to evaluate on: `validation_file` alone is all of it."""
 
     TOKENIZER: ClassVar = ("tokenizer_name_or_path", *_TOKENIZER_TRAINING)
-    UNSUPPORTED: ClassVar = (*TOKENIZER, "streaming", "stream_buffer")
+    UNSUPPORTED: ClassVar = (*TOKENIZER, "streaming", "stream_buffer", "single_segment_prob")
 
     mlm_probability: float = option(EVAL_MLM_PROBABILITY, "Share of the tokens to predict.")
 
     def __post_init__(self):
         refuse(self, self.TOKENIZER, "in an evaluation, which uses the models' tokenizer")
         refuse(self, ["streaming"], "in an evaluation, which needs the same examples each time")
+        refuse(
+            self,
+            ["single_segment_prob"],
+            "in an evaluation: evaluate with --sentence_objective none for single segments",
+        )
         super().__post_init__()
         if self.validation_file and not (self.train_file or self.dataset_name):
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0

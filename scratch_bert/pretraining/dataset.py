@@ -42,6 +42,7 @@ class SentencePairDataset(Dataset):
         seed: int = 0,
         objective: str = "nsp",
         static_pairs: bool = False,
+        single_segment_prob: float = 0.0,
     ):
         _check(corpus, max_seq_length, short_seq_prob, objective)
         self.corpus = corpus
@@ -51,6 +52,7 @@ class SentencePairDataset(Dataset):
         self.seed = seed
         self.objective = objective
         self.static_pairs = static_pairs
+        self.single_segment_prob = single_segment_prob
         self.encode = ExampleEncoder(tokenizer, objective)
         self.pairs = self.num_examples = self.epoch = None
         self.set_epoch(0)
@@ -63,15 +65,18 @@ class SentencePairDataset(Dataset):
         if self.static_pairs and self.pairs is not None:
             return
         rng = np.random.default_rng((self.seed, epoch))
-        label_0 = 0
+        label_0 = label_1 = 0
         with tempfile.TemporaryFile() as file:
             for block in self.corpus.blocks():
-                pairs = build_pairs(block, self.max_seq_length, self.short_seq_prob, rng, self.objective)
+                pairs = build_pairs(
+                    block, self.max_seq_length, self.short_seq_prob, rng, self.objective, self.single_segment_prob
+                )
                 label_0 += int((pairs[:, 4] == 0).sum())
+                label_1 += int((pairs[:, 4] == 1).sum())
                 file.write(np.ascontiguousarray(pairs))
             file.flush()
             self.pairs = np.memmap(file, dtype=np.int64, mode="r").reshape(-1, 5)  # (pairs, 5), as build_pairs says
-        self.label_0_share = label_0 / len(self.pairs)
+        self.label_0_share = label_0 / max(label_0 + label_1, 1)
         self.num_examples = self.num_examples or len(self.pairs)
 
     def __getstate__(self) -> dict:
@@ -88,12 +93,15 @@ class SentencePairDataset(Dataset):
     def summary(self) -> str:
         summary = f"{len(self):,} examples of up to {self.max_seq_length} tokens"
         label_0 = OBJECTIVES[self.objective].label_0
-        return f"{summary}, {self.label_0_share:.0%} with label 0 ({label_0})" if label_0 else summary
+        if label_0:
+            summary += f", {self.label_0_share:.0%} of the pairs with label 0 ({label_0})"
+        return summary
 
     def lengths(self) -> np.ndarray:
         """Tokens of each example, with special tokens: (examples,) int64."""
         pairs = self._pairs()
-        return pairs[:, 1] - pairs[:, 0] + pairs[:, 3] - pairs[:, 2] + OBJECTIVES[self.objective].special_tokens
+        length_a, length_b = pairs[:, 1] - pairs[:, 0], pairs[:, 3] - pairs[:, 2]
+        return length_a + length_b + np.where(length_b > 0, 3, 2)
 
     def documents(self) -> np.ndarray:
         """The documents of each example's segments, by their numbers in the corpus: (examples, 2) int64."""
@@ -101,7 +109,7 @@ class SentencePairDataset(Dataset):
         return np.searchsorted(starts, self._pairs()[:, [0, 2]], side="right") - 1
 
     def labels(self) -> np.ndarray:
-        """The `next_sentence_label` of each example: (examples,) int64."""
+        """The `next_sentence_label` of each example, -100 for a single segment: (examples,) int64."""
         return self._pairs()[:, 4]
 
     def coverage(self) -> float:
@@ -163,7 +171,7 @@ class ExampleEncoder:
     def __call__(self, tokens: np.ndarray, pair: np.ndarray) -> dict[str, np.ndarray | int]:
         a_start, a_end, b_start, b_end, label = pair.tolist()
         segments = [self.cls, tokens[a_start:a_end], self.sep]
-        if self.has_pairs:
+        if b_end > b_start:
             segments += [tokens[b_start:b_end], self.sep]
         input_ids = np.concatenate(segments)
         token_type_ids = np.full_like(input_ids, self.segment_a)
@@ -191,6 +199,7 @@ def stream_examples(
     short_seq_prob: float,
     seed: int,
     objective: str,
+    single_segment_prob: float = 0.0,
     passes: int | None = None,
 ) -> datasets.IterableDataset:
     """The examples of a source that is read during training: as from `SentencePairDataset`, but built from `buffer`
@@ -208,7 +217,9 @@ def stream_examples(
         rng = np.random.default_rng((seed, start))
         # A short stream comes round within a batch: in this order, copies of a document are next to each other.
         corpus = TokenizedCorpus.from_documents(sorted(batch["sentences"]), tokenizer)
-        pairs = rng.permutation(build_pairs(corpus, max_seq_length, short_seq_prob, rng, objective))
+        pairs = rng.permutation(
+            build_pairs(corpus, max_seq_length, short_seq_prob, rng, objective, single_segment_prob)
+        )
         encoded = [encode(corpus.tokens, pair) for pair in pairs]
         columns = {name: [example[name] for example in encoded] for name in (encoded[0] if encoded else ())}
         return columns | {"mask_seed": [_mask_seed(seed, start, number) for number in range(len(pairs))]}

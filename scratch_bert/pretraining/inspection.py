@@ -53,7 +53,8 @@ def example_statistics(
             if has_pairs:
                 labels += batch["next_sentence_label"].tolist()
                 length_b = batch["token_type_ids"].eq(segment_b).sum(-1) - 1
-                empty += int(((length_b < 1) | (length - length_b < 4)).sum())
+                is_pair = batch["next_sentence_label"].ne(-100)
+                empty += int((is_pair & ((length_b < 1) | (length - length_b < 4))).sum())
             is_masked = batch["labels"].ne(-100)  # (B, S)
             original = torch.where(is_masked, batch["labels"], batch["input_ids"])
             maskable += int((~torch.isin(original, special)).sum())
@@ -75,7 +76,9 @@ def example_statistics(
         "tokens_per_second": sum(lengths) / seconds,
     }
     if has_pairs:
-        statistics |= {"label_0_share": labels.count(0) / len(labels), "empty_segments": empty}
+        single = labels.count(-100)
+        label_0 = labels.count(0) / max(len(labels) - single, 1)
+        statistics |= {"label_0_share": label_0, "single_segments": single / len(labels), "empty_segments": empty}
     if isinstance(dataset, SentencePairDataset):
         dataset.set_epoch(0)
         statistics |= {"examples_per_epoch": len(dataset), "coverage": dataset.coverage()}
@@ -99,6 +102,7 @@ def describe_statistics(statistics: dict) -> str:
         "examples_per_epoch": ("examples per epoch", "{:,}"),
         "examples": ("examples in the sample", "{:,}"),
         "label_0_share": ("label 0 (share)", "{:.4f}"),
+        "single_segments": ("single segments (share)", "{:.4f}"),
         "same_document_negatives": ("negatives within one document", "{:,}"),
         "empty_segments": ("examples with an empty segment", "{:,}"),
         "too_long": ("examples that are too long", "{:,}"),

@@ -13,7 +13,12 @@ from .corpus import TokenizedCorpus
 
 
 def build_pairs(
-    corpus: TokenizedCorpus, max_seq_length: int, short_seq_prob: float, rng: np.random.Generator, objective: str
+    corpus: TokenizedCorpus,
+    max_seq_length: int,
+    short_seq_prob: float,
+    rng: np.random.Generator,
+    objective: str,
+    single_segment_prob: float = 0.0,
 ) -> np.ndarray:
     """One pass over the corpus as pairs for an objective of `OBJECTIVES`: (pairs, 5) int64, in the order of the text.
 
@@ -35,10 +40,11 @@ def build_pairs(
 
     A chunk is made shorter with probability `short_seq_prob`, to a length drawn uniformly. It takes in a last sentence
     that exceeds the sequence by a sixteenth at most; the excess is cut off at the pair's outer ends. A sentence longer
-    than half a sequence counts as several.
+    than half a sequence counts as several. With probability `single_segment_prob`, it stays one segment: B is empty, and the
+    label -100, which no loss counts.
     """
     limit = max_seq_length - OBJECTIVES[objective].special_tokens
-    pairs = OBJECTIVES[objective].build(corpus, limit, short_seq_prob, rng)
+    pairs = OBJECTIVES[objective].build(corpus, limit, short_seq_prob, single_segment_prob, rng)
     return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
 
@@ -58,7 +64,7 @@ def _trim(pairs: np.ndarray, limit: int) -> np.ndarray:
 
 
 def _contiguous_text(
-    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, rng: np.random.Generator
+    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, single_segment_prob: float, rng: np.random.Generator
 ) -> np.ndarray:
     start, end = corpus.document_tokens.T
     phase = np.where(end - start > limit, rng.integers(limit, size=len(start)), 0)
@@ -160,25 +166,34 @@ def _chunk_bounds(units: _Units, limit: int, short_seq_prob: float, rng: np.rand
 # ----------------------------------------------------------------------------------------------------- objectives
 
 
+def _single_segments(chunks: _Chunks, probability: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each chunk stays one segment, and the pairs of those that do."""
+    single = rng.random(len(chunks.start)) < probability if probability else np.zeros(len(chunks.start), dtype=bool)
+    start, end = chunks.start[single], chunks.end[single]
+    return single, _pairs(start, end, start, start, label=-100)
+
+
 def _sentence_order_pairs(
-    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, rng: np.random.Generator
+    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, single_segment_prob: float, rng: np.random.Generator
 ) -> np.ndarray:
     chunks = _cut(corpus, limit, short_seq_prob, rng)
-    whole = chunks.num_units > 1
+    single, single_segments = _single_segments(chunks, single_segment_prob, rng)
+    whole = (chunks.num_units > 1) & ~single
     start, split, end = chunks.start[whole], chunks.split[whole], chunks.end[whole]
     pairs = _trim(_pairs(start, split, split, end), limit)
     swapped = rng.permutation(len(pairs)) % 2 == 1
     pairs[swapped] = pairs[swapped][:, [2, 3, 0, 1, 4]]
     pairs[swapped, 4] = 1
-    return pairs
+    return np.concatenate([pairs, _trim(single_segments, limit)])
 
 
 def _next_sentence_pairs(
-    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, rng: np.random.Generator
+    corpus: TokenizedCorpus, limit: int, short_seq_prob: float, single_segment_prob: float, rng: np.random.Generator
 ) -> np.ndarray:
     chunks = _cut(corpus, limit, short_seq_prob, rng)
+    single, single_segments = _single_segments(chunks, single_segment_prob, rng)
     start, split, end = chunks.start, chunks.split, chunks.end
-    whole, lone = np.flatnonzero(chunks.num_units > 1), np.flatnonzero(chunks.num_units == 1)
+    whole, lone = (np.flatnonzero(those & ~single) for those in (chunks.num_units > 1, chunks.num_units == 1))
     i, j, drawn = _match(chunks, whole, whole, rng)
     lone_i, lone_j, _ = _match(chunks, lone, np.arange(len(start)), rng)
     # The second segment of a lone sentence: another lone sentence, or a chunk's second segment.
@@ -191,6 +206,7 @@ def _next_sentence_pairs(
         _pairs(start[follows], split[follows], split[follows], end[follows], label=0),
         *_swap(chunks, i, j),
         _pairs(start[lone_i], end[lone_i], lone_split, end[lone_j], label=1),
+        single_segments,
     ]
     return _trim(np.concatenate(pairs), limit)
 
@@ -292,8 +308,9 @@ class SentenceObjective(NamedTuple):
 
     title: str
     description: str
-    build: Callable[[TokenizedCorpus, int, float, np.random.Generator], np.ndarray]
-    """From a corpus, the tokens that a pair may have, `short_seq_prob` and a random generator to pairs (pairs, 5)."""
+    build: Callable[[TokenizedCorpus, int, float, float, np.random.Generator], np.ndarray]
+    """From a corpus, the tokens that a pair may have, `short_seq_prob`, `single_segment_prob` and a random generator to pairs
+    (pairs, 5)."""
     label_0: str = ""
     """What label 0 means; empty if there is no second segment, so that MLM is the only objective."""
     special_tokens: int = 3

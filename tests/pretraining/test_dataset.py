@@ -61,6 +61,21 @@ def test_examples_without_sentence_objective_have_one_segment_and_no_label(corpu
     assert not example["token_type_ids"].any() and "next_sentence_label" not in example
 
 
+def test_single_segments_have_no_second_segment_and_no_label(corpus, tokenizer):
+    dataset = SentencePairDataset(corpus, tokenizer, short_seq_prob=0, single_segment_prob=0.5)
+    single = dataset.labels() == -100
+    assert 0.3 < single.mean() < 0.7 and dataset.label_0_share == pytest.approx(0.5, abs=0.1)
+    assert "% of the pairs with label 0 (B follows A)" in dataset.summary()
+    for example, is_single, length, (a, b) in zip(
+        dataset, single, dataset.lengths(), dataset.documents().tolist(), strict=True
+    ):
+        ids = example["input_ids"].tolist()
+        assert ids.count(tokenizer.sep_token_id) == 2 - is_single and len(ids) == length
+        assert example["token_type_ids"].any() != is_single
+        assert (example["next_sentence_label"] == -100) == is_single and (a == b or not is_single)
+    assert dataset.coverage() > 0.9
+
+
 def test_epochs_differ_and_come_back(corpus, tokenizer):
     first, second = (SentencePairDataset(corpus, tokenizer, seed=7) for _ in range(2))
     epoch_0 = all_examples(first)

@@ -74,6 +74,14 @@ def test_statistics_without_sentence_objective_leave_out_labels(data, corpus, to
     assert "label 0" not in describe_statistics(statistics)
 
 
+def test_statistics_of_single_segments(data, corpus, tokenizer):
+    dataset = SentencePairDataset(corpus, tokenizer, single_segment_prob=0.5)
+    data = dataclasses.replace(data, train_dataset=dataset)
+    statistics = example_statistics(data, PreTrainingCollator(tokenizer), sample=1000)
+    assert statistics["single_segments"] == pytest.approx(0.5, abs=0.05)
+    assert statistics["label_0_share"] == pytest.approx(0.5, abs=0.05) and statistics["empty_segments"] == 0
+
+
 def test_statistics_of_a_stream_leave_out_what_an_epoch_tells(streamed, tokenizer):
     statistics = example_statistics(streamed, PreTrainingCollator(tokenizer), sample=60)
     assert statistics["examples"] == 60

@@ -143,7 +143,9 @@ def test_matrices_of_the_layers_are_muons_and_the_rest_is_adamws(finished):
     model, optimizer = finished.trainer.model, finished.trainer.optimizer.optimizer
     assert isinstance(optimizer, MuonWithAdamW) and optimizer.dtype == torch.float32
     names = {parameter: name for name, parameter in model.named_parameters()}
-    decayed, others, nsp_decayed, nsp_others, matrices = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
+    decayed, others, nsp_decayed, nsp_others, matrices = [
+        [names[p] for p in group["params"]] for group in optimizer.param_groups
+    ]
     modules = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"]
     modules += ["intermediate.dense", "output.dense"]
     assert set(matrices) == {f"bert.encoder.layer.{i}.{name}.weight" for i in range(2) for name in modules}

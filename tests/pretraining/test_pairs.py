@@ -57,10 +57,13 @@ def test_nsp_labels_do_not_follow_from_lengths(pairs):
     documents=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=40), min_size=2, max_size=12),
     max_seq_length=st.integers(5, 70),
     short_seq_prob=st.sampled_from([0.0, 0.1, 1.0]),
+    single_segment_prob=st.sampled_from([0.0, 0.5]),
     objective=st.sampled_from(["nsp", "sop", "none"]),
     seed=st.integers(0, 3),
 )
-def test_pairs_of_any_corpus_are_right(documents, max_seq_length, short_seq_prob, objective, seed):
+def test_pairs_of_any_corpus_are_right(
+    documents, max_seq_length, short_seq_prob, single_segment_prob, objective, seed
+):
     """Every pair, read token by token, beside the corpus read in the same way."""
     corpus = make_corpus(*documents)
     document_of, token = {}, 5
@@ -68,7 +71,8 @@ def test_pairs_of_any_corpus_are_right(documents, max_seq_length, short_seq_prob
         document_of |= dict.fromkeys(range(token, token + sum(document)), number)
         token += sum(document) + 1
 
-    pairs = build_pairs(corpus, max_seq_length, short_seq_prob, np.random.default_rng(seed), objective)
+    rng = np.random.default_rng(seed)
+    pairs = build_pairs(corpus, max_seq_length, short_seq_prob, rng, objective, single_segment_prob)
     special = 2 if objective == "none" else 3
     seen = []
     for a_start, a_end, b_start, b_end, label in pairs.tolist():
@@ -79,6 +83,9 @@ def test_pairs_of_any_corpus_are_right(documents, max_seq_length, short_seq_prob
         seen += [*a, *b]
         if objective == "none":
             assert not b and label == 0
+            continue
+        if label == -100:
+            assert not b and a == list(range(a[0], a[0] + len(a))) and single_segment_prob
             continue
         assert len({document_of[token] for token in b}) == 1
         follows = [*a, *b] == list(range(a[0], a[0] + len(a) + len(b)))
@@ -97,10 +104,20 @@ def test_pairs_of_any_corpus_are_right(documents, max_seq_length, short_seq_prob
     elif objective == "sop":
         assert abs((labels == 0).sum() - (labels == 1).sum()) <= 1
         assert len(seen) == len(set(seen))
-    elif lone == 0:
+    elif lone == 0 and not single_segment_prob:
         # A chunk is two units at least, and a document's last unit can be left over: it can only be in a random pair.
         assert (labels == 1).sum() - (labels == 0).sum() <= len(documents) + 4
         assert (labels == 0).sum() - (labels == 1).sum() <= 4 or len(documents) == 2
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop"])
+def test_share_of_single_segments(objective):
+    corpus = make_corpus(*[[4, 5, 3, 6, 2] * 40, [3, 3, 9] * 50, [7] * 100] * 5)
+    pairs = np.concatenate([build_pairs(corpus, 64, 0.1, np.random.default_rng(s), objective, 0.3) for s in range(9)])
+    labels, length = pairs[:, 4], pairs[:, 1] - pairs[:, 0] + pairs[:, 3] - pairs[:, 2]
+    assert (labels == -100).mean() == pytest.approx(0.3, abs=0.03)
+    assert (labels == 0).mean() == pytest.approx((labels == 1).mean(), abs=0.02)
+    assert length[labels == -100].mean() == pytest.approx(length[labels != -100].mean(), rel=0.05)
 
 
 def test_nsp_epoch_has_each_token_once():

@@ -64,7 +64,7 @@ def test_run_leaves_a_model_that_stock_classes_open(run):
 def test_run_shows_its_data_losses_and_predictions(run):
     _, stdout, stderr = run
     assert re.search(
-        r"Training text: 54 documents, [\d,]+ sentences, [\d,]+ tokens → [\d,]+ examples .* 5\d% with label 0",
+        r"Training text: 54 documents, [\d,]+ sentences, [\d,]+ tokens → [\d,]+ examples .* 5\d% of the pairs with label 0",
         stderr,
     )
     assert re.search(r"Held-out text: 6 documents", stderr)
@@ -220,7 +220,7 @@ def sources(documents, tmp_path_factory):
         (["--sentence_objective", "none", "--max_seq_length", "auto:70"], "Held-out text: "),
         (
             ["--tokenizer_type", "wordlevel", "--static_pairs", "--train_sampling_strategy", "group_by_length"],
-            "50% with label 0",
+            "50% of the pairs with label 0",
         ),
     ],
 )
