@@ -253,7 +253,7 @@ class PretrainingArguments(CommonArguments):
         "With optim muon: peak learning rate of the pooler and the NSP head. A higher one takes from the state of [CLS] "
         "what tells one pair from another, before the head has learned to read it.",
     )
-    num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.")
+    num_train_epochs: float = option(7, "Passes over the corpus, each with newly drawn pairs.")
     eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
     eval_steps: float | None = option(250, "Steps between evaluations.")
     save_steps: float = option(500, "Steps between checkpoints.")
