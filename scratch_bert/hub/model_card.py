@@ -102,7 +102,7 @@ def _metadata_of(source: str, revision: str | None) -> dict:
 
 
 def code_hash() -> str:
-    """The first 16 digits of the SHA-256 of a checkpoint's three code files, concatenated in the order of their names."""
+    """The first 16 digits of the SHA-256 of a checkpoint's code files, concatenated in the order of their names."""
     modules = (
         configuration_scratch_bert,
         initialization_scratch_bert,

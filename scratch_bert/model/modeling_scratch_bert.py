@@ -461,6 +461,18 @@ def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor) -> torch.T
     return (highest > F.pad(highest[:, :-1], (1, 0), value=-1)).flatten().nonzero()[:, 0]
 
 
+def packed_labels(
+    labels: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None
+) -> torch.Tensor:
+    """Labels (B, K) of packed sequences, as many as there are: (N,). Those of a sequence may be -100, like the padding."""
+    if seq_idx is None:
+        return labels[labels != -100]
+    mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
+    entries = first_tokens(mask, seq_idx) // seq_idx.shape[1]  # (N,)
+    counts = torch.bincount(entries, minlength=len(seq_idx))  # (B,)
+    return labels[torch.arange(labels.shape[1], device=labels.device) < counts[:, None]]
+
+
 class ScratchBertModel(ScratchBertPreTrainedModel):
     """The encoder, with or without the pooler.
 
@@ -670,7 +682,7 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
     ) -> ScratchBertForPreTrainingOutput:
         positions = self.masked_positions(labels)
         if next_sentence_label is not None and next_sentence_label.dim() == 2:
-            next_sentence_label = next_sentence_label[next_sentence_label != -100]  # (B, K) → (N,)
+            next_sentence_label = packed_labels(next_sentence_label, attention_mask, seq_idx)  # (B, K) → (N,)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         prediction_logits, mlm_loss = self.mlm_logits_and_loss(

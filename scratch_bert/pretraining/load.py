@@ -60,11 +60,11 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
         "seed": seed,
         "objective": args.sentence_objective,
     }
-    single_segments = {"single_segment_prob": args.single_segment_prob}
-    train_dataset = SentencePairDataset(corpus, **settings, **single_segments, static_pairs=args.static_pairs)
+    single = args.single_segment_prob  # in training alone
+    train_dataset = SentencePairDataset(corpus, **settings, static_pairs=args.static_pairs, single_segment_prob=single)
     if args.streaming:  # the dataset above has shown that the stream's beginning gives examples
         logger.info(f"Training text: a stream, in examples of up to {settings['max_seq_length']} tokens")
-        train_dataset = stream_examples(source, args.stream_buffer, **settings, **single_segments)
+        train_dataset = stream_examples(source, args.stream_buffer, **settings, single_segment_prob=single)
     else:
         logger.info(f"Training text: {corpus.summary()} → {train_dataset.summary()}")
     eval_dataset = None

@@ -37,6 +37,15 @@ def test_packing_gives_the_outputs_and_gradients_of_separate_sequences(auto_clas
             torch.testing.assert_close(parameter.grad, other.grad, **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")
 
 
+def test_packing_of_single_segments_without_a_label():
+    batch = make_batch("AutoModelForPreTraining", rows=7)
+    batch["next_sentence_label"][1] = -100
+    plain, packing = make_pair("AutoModelForPreTraining")
+    packed = pack_sequences(batch, 40, pad_token_id=0)
+    assert packed["input_ids"].shape[0] < 7
+    torch.testing.assert_close(packing(**packed).nsp_loss, plain(**batch).nsp_loss, **TOLERANCE)
+
+
 @pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
 def test_packing_with_padding_within_a_sequence(unpad_inputs):
     model = make_pair("AutoModel")[0]
