@@ -29,7 +29,7 @@ SMALL = {
 }
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # What is published of a model.
-CODE_FILES = {f"{part}_scratch_bert.py" for part in ("configuration", "initialization", "modeling", "operations")}
+CODE_FILES = {f"{part}_scratch_bert.py" for part in ("configuration", "modeling", "operations")}
 MODEL_FILES = CODE_FILES | {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 

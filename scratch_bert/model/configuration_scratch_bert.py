@@ -1,6 +1,6 @@
 """The configuration of a scratch_bert model, its presets and the map of its Auto classes.
 
-This file and `modeling_`, `operations_` and `initialization_scratch_bert.py` travel with every checkpoint, so they import
+This file, `modeling_scratch_bert.py` and `operations_scratch_bert.py` travel with every checkpoint, so they import
 nothing but torch, transformers and huggingface_hub, a dependency of transformers.
 """
 
@@ -51,7 +51,7 @@ PRESETS = {
 CHOICES = {
     "position_embedding_type": ("absolute", "sinusoidal"),
     "position_embedding_init": ("normal", "sinusoidal"),
-    "attention_init": ("normal", "mimetic", "segments"),
+    "attention_init": ("normal", "mimetic"),
 }
 
 # Other modules go through these lists of the fields below: a new field is added to those that it belongs to.
@@ -82,8 +82,8 @@ class ScratchBertConfig(PreTrainedConfig):
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
     `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`, `head_dim`,
-    `sparse_prediction` and `unpad_inputs`. A wrong type, an impossible value or two values that contradict each other raise a `StrictDataclassError` that names
-    the field and what is allowed.
+    `sparse_prediction` and `unpad_inputs`. A wrong type, an impossible value or two values that contradict each other raise
+    a `StrictDataclassError` that names the field and what is allowed.
     """
 
     model_type = "scratch_bert"
@@ -119,8 +119,7 @@ class ScratchBertConfig(PreTrainedConfig):
     """How learned positions start. `normal`: like all weights. `sinusoidal`: as sinusoids of the same deviation."""
     attention_init: str = "normal"
     """How attention starts. `normal`: like all weights. `mimetic`: tokens attend to tokens like themselves, and subtract
-    part of what they find (Trockman & Kolter, 2023). `segments`: mimetic, but half of the heads of the first two layers
-    compare the two segments, from which NSP is learned early."""
+    part of what they find (Trockman & Kolter, 2023)."""
     layer_norm_eps: float | int = 1e-12
     pad_token_id: int | None = 0
     bos_token_id: int | None = None

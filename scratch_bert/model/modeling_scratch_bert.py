@@ -39,7 +39,6 @@ from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
-from .initialization_scratch_bert import init_mimetic, init_segment_comparison, sinusoids
 from .operations_scratch_bert import (
     Dropout,
     Sequences,
@@ -75,6 +74,13 @@ def check_shape(name: str, tensor: torch.Tensor, *allowed: tuple[int, ...]) -> N
 
 
 # --------------------------------------------------------------------------------------------------- embeddings
+
+
+def sinusoids(length: int, width: int) -> torch.Tensor:
+    """Sines in the even columns, cosines in the odd ones (Vaswani et al., 2017, 3.5): (length, width)."""
+    wavelengths = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))  # (⌈H/2⌉,)
+    angles = torch.arange(length)[:, None] * wavelengths  # (P, ⌈H/2⌉)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]  # (P, H)
 
 
 class ScratchBertSinusoidalPositions(nn.Module):
@@ -425,15 +431,25 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
             if not any(getattr(part, "_is_hf_initialized", False) for part in (module, module.self.query.weight))
         ]
         super().initialize_weights()
-        if self.config.attention_init == "normal":
-            return
-        # Not in _init_weights, which transformers skips for modules that have no parameters but their children's.
-        for module in attention:
-            init_mimetic(module.self, module.output.dense)
-        model = getattr(self, self.base_model_prefix, self)
-        first_two = [layer.attention for layer in model.encoder.layer[:2]]
-        if self.config.attention_init == "segments" and len(first_two) == 2 and set(first_two) <= set(attention):
-            init_segment_comparison(model.embeddings, *first_two)
+        if self.config.attention_init == "mimetic":
+            # Not in _init_weights, which transformers skips for modules that have no parameters but their children's.
+            for module in attention:
+                self._init_mimetic(module.self, module.output.dense)
+
+    @staticmethod
+    def _init_mimetic(attention: ScratchBertSelfAttention, output: nn.Linear) -> None:
+        """Correlated weights: each head's keys start like its queries, so that tokens attend to tokens like themselves,
+        and the output projection like the negative of the value projection, so that they subtract part of what they find.
+
+        After "Mimetic Initialization of Self-Attention Layers" (Trockman & Kolter, 2023), which finds this in trained
+        models. There the products query·keyᵀ and value·output are set, and factorised; here, their factors.
+        """
+        shape = attention.query.weight.shape  # (A·D, H)
+        query, value = torch.randn(shape), 0.7 * torch.randn(shape)
+        key, back = ((x + x.std() * torch.randn(shape)) / 2**0.5 for x in (query, value))
+        targets = (attention.query, query), (attention.key, key), (attention.value, value), (output, -back.T)
+        for linear, weight in targets:
+            init.copy_(linear.weight, weight / shape[1] ** 0.5)
 
 
 def is_padding_mask(attention_mask: object) -> bool:

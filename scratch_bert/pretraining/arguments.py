@@ -32,6 +32,12 @@ class ModelArguments:
     max_position_embeddings: int | None = option(
         None, "Maximum sequence length that the model can ever take, in tokens; default: max_seq_length."
     )
+    token_embedding_init: str = option(
+        "lsa",
+        "How token embeddings start: from latent semantic analysis of the training text, so that words of one topic are "
+        "alike, or normal, as in BERT.",
+        choices=["lsa", "normal"],
+    )
     dropout: float = option(
         0.0,
         "Of hidden states and attention weights. BERT's is 0.1: for many passes over the text, where a model overfits; "
@@ -217,9 +223,9 @@ class DataArguments:
             self.vocab_size = 30522 if sources else 2048
 
 
-def parse_max_seq_length(text: str) -> tuple[int | None, int | None]:
+def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
     """`"128"` → (128, None), a number of tokens; `"auto:70"` → (None, 70), a percentile of the sentence lengths."""
-    match = re.fullmatch(r"(\d+)|auto:0*([1-9]\d?|100)", text)
+    match = re.fullmatch(r"(\d+)|auto:0*([1-9]\d?|100)", str(text))
     if not match:
         raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {text}.")
     tokens, percentile = (int(group) if group else None for group in match.groups())

@@ -32,6 +32,8 @@ class PretrainingData:
     tokenizer: PreTrainedTokenizerBase
     train_dataset: torch.utils.data.Dataset
     eval_dataset: torch.utils.data.Dataset | None
+    first_examples: torch.utils.data.Dataset
+    """The training dataset, or the examples of a stream's first documents: by index."""
     max_seq_length: int
     sentence_objective: str
     token_counts: np.ndarray
@@ -61,7 +63,9 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
         "objective": args.sentence_objective,
     }
     single = args.single_segment_prob  # in training alone
-    train_dataset = SentencePairDataset(corpus, **settings, static_pairs=args.static_pairs, single_segment_prob=single)
+    train_dataset = first_examples = SentencePairDataset(
+        corpus, **settings, static_pairs=args.static_pairs, single_segment_prob=single
+    )
     if args.streaming:  # the dataset above has shown that the stream's beginning gives examples
         logger.info(f"Training text: a stream, in examples of up to {settings['max_seq_length']} tokens")
         train_dataset = stream_examples(source, args.stream_buffer, **settings, single_segment_prob=single)
@@ -78,6 +82,7 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
         tokenizer=tokenizer,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,
+        first_examples=first_examples,
         max_seq_length=settings["max_seq_length"],
         sentence_objective=args.sentence_objective,
         token_counts=corpus.token_counts(vocabulary_size(tokenizer)),
@@ -175,6 +180,7 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenize
         tokenizer=tokenizer,
         train_dataset=train_dataset,
         eval_dataset=splits.get("validation"),
+        first_examples=train_dataset,
         max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
         sentence_objective=objective,
         token_counts=train_dataset.token_counts(vocabulary_size(tokenizer)),

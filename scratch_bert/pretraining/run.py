@@ -24,6 +24,7 @@ from .arguments import (
     PretrainingArguments,
     parse_overrides,
 )
+from .embeddings import init_token_embeddings
 from .load import PretrainingData, build_collator, load_data
 from .metrics import PreTrainingMetrics, unigram_log_probs
 from .model_card import write_pretraining_card
@@ -107,6 +108,8 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
     logger.info(
         f"Model: {model_args.preset}, vocabulary of {config.vocab_size:,}, {model.num_parameters():,} parameters"
     )
+    if model_args.token_embedding_init == "lsa" and not checkpoint:
+        init_token_embeddings(model, data.first_examples)
     metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), with_pairs)
     pack_to = data.max_seq_length if args.pack_sequences else None
     trainer = PreTrainingTrainer(
@@ -128,8 +131,7 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
 
 
 def _fit(config: ScratchBertConfig, data: PretrainingData, overrides: dict[str, Any], checkpoint: str | None) -> None:
-    """Fit vocabulary, segments and lengths of model and tokenizer to each other, and the model's initial weights to the
-    objective. Raises `ValueError` if they can't be."""
+    """Fit vocabulary, segments and lengths of model and tokenizer to each other. Raises `ValueError` if they can't be."""
     if data.max_seq_length > config.max_position_embeddings:
         raise ValueError(
             f"max_seq_length ({data.max_seq_length}) is longer than max_position_embeddings "
@@ -137,8 +139,6 @@ def _fit(config: ScratchBertConfig, data: PretrainingData, overrides: dict[str, 
         )
     data.tokenizer.model_max_length = config.max_position_embeddings
     config.pad_token_id = data.tokenizer.pad_token_id
-    if data.sentence_objective == "nsp" and config.attention_init == "mimetic" and "attention_init" not in overrides:
-        config.attention_init = "segments"
     entries = vocabulary_size(data.tokenizer)
     if "vocab_size" not in overrides:
         config.vocab_size = ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else entries

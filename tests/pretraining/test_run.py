@@ -92,22 +92,6 @@ def test_run_takes_dropout_from_its_option_or_from_the_overrides(options, tmp_pa
     assert dropout(2, dropout=0.1, config_overrides="hidden_dropout_prob=0.2") == (0.2, 0.1)
 
 
-@pytest.mark.parametrize(
-    ("objective", "overrides", "expected"),
-    [
-        ("nsp", None, "segments"),
-        ("sop", None, "mimetic"),
-        ("none", None, "mimetic"),
-        ("nsp", "attention_init=mimetic", "mimetic"),
-        ("nsp", "attention_init=normal", "normal"),
-    ],
-)
-def test_initial_attention_fits_the_objective(objective, overrides, expected, options, tmp_path):
-    model = {"config_overrides": overrides} if overrides else {}
-    run = prepare(*options(tmp_path, model, {"sentence_objective": objective}))
-    assert run.trainer.model.config.attention_init == expected
-
-
 def test_run_with_room_for_more_tokens(options, tmp_path):
     model = {"config_overrides": f"{OVERRIDES},vocab_size=512", "max_position_embeddings": 48}
     config = prepare(*options(tmp_path / "run", model)).trainer.model.config

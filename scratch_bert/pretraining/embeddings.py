@@ -1,0 +1,70 @@
+"""Token embeddings that start from latent semantic analysis of the training text, so that attention has something to
+compare from the first step. docs/learning.md has what this gives."""
+
+import logging
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel
+
+
+logger = logging.getLogger("scratch_bert")
+
+MAX_EXAMPLES = 30_000  # of a larger dataset, evenly spread: more change the vectors little, and take seconds
+
+
+def lsa(segments: Tensor, tokens: Tensor, vocab_size: int, dimensions: int) -> Tensor:
+    """Latent semantic analysis (Deerwester et al., 1990) of tokens (T,) and the numbers of the segments (T,) they are in:
+    unit vectors (vocab_size, dimensions), similar for tokens that occur in the same segments; 0 for a token of which the
+    text says nothing.
+
+    They are the right singular vectors of the segments' positive pointwise mutual information with the tokens, each
+    scaled to unit length without the mean of the text's tokens.
+    """
+    cells, counts = torch.unique(segments * vocab_size + tokens, return_counts=True)  # (N,), sorted
+    rows, columns = cells // vocab_size, cells % vocab_size
+    shape = (int(rows[-1]) + 1, vocab_size)
+    frequency = torch.bincount(tokens, minlength=vocab_size) / len(tokens)  # (V,)
+    length = torch.bincount(segments) / len(tokens)  # (S,)
+    information = (counts / len(tokens) / (length[rows] * frequency[columns])).log().clamp(min=0)
+    matrix = torch.sparse_coo_tensor(
+        torch.stack([rows, columns]), information, shape, is_coalesced=True, check_invariants=True
+    )
+    rank = min(dimensions, *shape)
+    _, values, vectors = torch.svd_lowrank(matrix, q=min(rank + 16, *shape), niter=4)
+    vectors = F.normalize((vectors * (values > 1e-4 * values[0]))[:, :rank])
+    known = torch.zeros(vocab_size).index_add(0, columns, information) > 0
+    vectors = F.normalize(vectors - frequency @ vectors) * known[:, None]
+    return F.pad(vectors, (0, dimensions - rank))
+
+
+@torch.no_grad()
+def init_token_embeddings(model: PreTrainedModel, examples: Dataset) -> None:
+    """Give the model's token embeddings a quarter of their dimensions from `lsa` of the examples' segments, along random
+    directions of the hidden size, twice as large as the others, which keep their normal start.
+
+    What an embedding has of its own still tells tokens apart; tokens that the examples don't have are left alone.
+    """
+    indices = np.linspace(0, len(examples) - 1, min(len(examples), MAX_EXAMPLES)).astype(int)
+    tokens, segments = [], []
+    for number, example in enumerate(examples[int(index)] for index in indices):
+        words = example["special_tokens_mask"] == 0
+        tokens.append(example["input_ids"][words])
+        segments.append(2 * number + (example["token_type_ids"][words] != example["token_type_ids"][0]))
+    tokens, segments = (torch.from_numpy(np.concatenate(parts)).long() for parts in (tokens, segments))
+    if len(tokens) == 0:  # all are unknown
+        return
+    embeddings = model.get_input_embeddings().weight  # (V, H)
+    vocab_size, width = embeddings.shape
+    dimensions = width // 4
+    logger.info(f"Token embeddings: latent semantic analysis of {len(indices):,} examples")
+    vectors = lsa(segments, tokens, vocab_size, dimensions).to(embeddings.device)
+    directions = torch.linalg.qr(torch.randn(width, dimensions)).Q.mT.to(embeddings.device)  # (D, H), orthonormal
+    known = vectors.any(1)  # (V,)
+    own = embeddings[known]
+    own = 0.7 * (own - own @ directions.mT @ directions)
+    size = 2 * model.config.initializer_range * dimensions**0.5
+    embeddings[known] = own + size * vectors[known] @ directions
