@@ -18,6 +18,7 @@ def data(pairs, tokenizer):
         tokenizer=tokenizer,
         train_dataset=pairs,
         eval_dataset=None,
+        first_examples=pairs,
         max_seq_length=128,
         sentence_objective="nsp",
         token_counts=np.ones(len(tokenizer)),

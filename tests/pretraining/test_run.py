@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
@@ -90,6 +91,17 @@ def test_run_takes_dropout_from_its_option_or_from_the_overrides(options, tmp_pa
     assert dropout(0) == (0, 0)
     assert dropout(1, dropout=0.1) == (0.1, 0.1)
     assert dropout(2, dropout=0.1, config_overrides="hidden_dropout_prob=0.2") == (0.2, 0.1)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_token_embeddings_start_from_the_text_unless_asked_not_to(streaming, options, tmp_path):
+    def embeddings(number, **model):
+        run = prepare(*options(tmp_path / str(number), {"config_overrides": OVERRIDES} | model, {"streaming": streaming}))
+        return run.trainer.model.get_input_embeddings().weight
+
+    normal, default, again = embeddings(0, token_embedding_init="normal"), embeddings(1), embeddings(2)
+    assert torch.equal(default, again) and not torch.equal(default, normal)
+    assert torch.equal(default[:5], normal[:5])  # special tokens
 
 
 def test_run_with_room_for_more_tokens(options, tmp_path):
