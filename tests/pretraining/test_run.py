@@ -96,7 +96,9 @@ def test_run_takes_dropout_from_its_option_or_from_the_overrides(options, tmp_pa
 @pytest.mark.parametrize("streaming", [False, True])
 def test_token_embeddings_start_from_the_text_unless_asked_not_to(streaming, options, tmp_path):
     def embeddings(number, **model):
-        run = prepare(*options(tmp_path / str(number), {"config_overrides": OVERRIDES} | model, {"streaming": streaming}))
+        run = prepare(
+            *options(tmp_path / str(number), {"config_overrides": OVERRIDES} | model, {"streaming": streaming})
+        )
         return run.trainer.model.get_input_embeddings().weight
 
     normal, default, again = embeddings(0, token_embedding_init="normal"), embeddings(1), embeddings(2)
