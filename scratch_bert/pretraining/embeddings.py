@@ -21,8 +21,8 @@ def lsa(segments: Tensor, tokens: Tensor, vocab_size: int, dimensions: int) -> T
     unit vectors (vocab_size, dimensions), similar for tokens that occur in the same segments; 0 for a token of which the
     text says nothing.
 
-    They are the right singular vectors of the segments' positive pointwise mutual information with the tokens, each
-    scaled to unit length without the mean of the text's tokens.
+    They are the right singular vectors of the segments' positive pointwise mutual information with the tokens, a row
+    for each token: scaled to unit length, less the text's mean row, and scaled again.
     """
     cells, counts = torch.unique(segments * vocab_size + tokens, return_counts=True)  # (N,), sorted
     rows, columns = cells // vocab_size, cells % vocab_size

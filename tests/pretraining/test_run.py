@@ -106,6 +106,10 @@ def test_token_embeddings_start_from_the_text_unless_asked_not_to(streaming, opt
     assert torch.equal(default[:5], normal[:5])  # special tokens
 
 
+def test_run_takes_the_sequence_length_as_a_number(options, tmp_path):
+    assert prepare(*options(tmp_path, data={"max_seq_length": 32})).data.max_seq_length == 32
+
+
 def test_run_with_room_for_more_tokens(options, tmp_path):
     model = {"config_overrides": f"{OVERRIDES},vocab_size=512", "max_position_embeddings": 48}
     config = prepare(*options(tmp_path / "run", model)).trainer.model.config
