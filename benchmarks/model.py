@@ -191,7 +191,7 @@ def build_optimizer(model: torch.nn.Module, args: BenchmarkArguments) -> torch.o
     if args.optim == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     names = {name for name, _ in model.named_parameters()}
-    groups = parameter_groups(model, names, weight_decay=0.01, muon_learning_rate=0.02, nsp_learning_rate=1e-4)
+    groups = parameter_groups(model, names, weight_decay=0.01, muon_learning_rate=0.02)
     return MuonWithAdamW(groups, lr=1e-4, dtype=torch.bfloat16 if args.precision == "bf16" else torch.float32)
 
 

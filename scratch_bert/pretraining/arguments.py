@@ -254,12 +254,7 @@ class PretrainingArguments(CommonArguments):
         f"are Trainer's: {', '.join(OPTIMIZERS[1:])}.",
     )
     muon_learning_rate: float = option(0.02, "Peak learning rate of Muon; that of its AdamW is learning_rate.")
-    nsp_learning_rate: float = option(
-        1e-4,
-        "With optim muon: peak learning rate of the pooler and the NSP head. A higher one takes from the state of [CLS] "
-        "what tells one pair from another, before the head has learned to read it.",
-    )
-    num_train_epochs: float = option(7, "Passes over the corpus, each with newly drawn pairs.")
+    num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.")
     eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
     eval_steps: float | None = option(250, "Steps between evaluations.")
     save_steps: float = option(500, "Steps between checkpoints.")
@@ -287,10 +282,9 @@ class PretrainingArguments(CommonArguments):
             self.optim = OwnOptimizerNames.MUON
             refuse(self, ["optim_args", "optim_target_modules"], "with optim muon")
         else:
-            refuse(self, ["muon_learning_rate", "nsp_learning_rate"], "without optim muon")
-        for name in ("muon_learning_rate", "nsp_learning_rate"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be greater than 0, got {getattr(self, name)}.")
+            refuse(self, ["muon_learning_rate"], "without optim muon")
+        if not self.muon_learning_rate > 0:
+            raise ValueError(f"muon_learning_rate must be greater than 0, got {self.muon_learning_rate}.")
         if self.show_predictions < 0:
             raise ValueError(f"show_predictions must be 0 or more, got {self.show_predictions}.")
         if "tensorboard" not in self.report_to:

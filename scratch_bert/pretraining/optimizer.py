@@ -9,19 +9,13 @@ from torch.optim.adamw import adamw
 
 
 def parameter_groups(
-    model: nn.Module,
-    decayed: Collection[str],
-    weight_decay: float,
-    muon_learning_rate: float,
-    nsp_learning_rate: float,
+    model: nn.Module, decayed: Collection[str], weight_decay: float, muon_learning_rate: float
 ) -> list[dict]:
     """The parameters of a BERT for `MuonWithAdamW`: Muon's group, which comes last, holds the matrices of the encoder's
-    layers; those of embeddings and heads are AdamW's, of which pooler and NSP head have their own learning rate. Weight
-    decay is for the parameters named in `decayed`."""
+    layers; those of embeddings and heads are AdamW's. Weight decay is for the parameters named in `decayed`."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     matrices = {name for name, parameter in trained.items() if "encoder.layer." in name and parameter.ndim == 2}
-    nsp = {name for name in trained if "pooler." in name or "seq_relationship." in name}
-    others = trained.keys() - matrices - nsp
+    others = trained.keys() - matrices
     decayed = set(decayed)
 
     def group(names: Collection[str], weight_decay: float, **options) -> dict:
@@ -34,8 +28,6 @@ def parameter_groups(
     return [  # Trainer logs the learning rate of the first
         group(others & decayed, weight_decay),
         group(others - decayed, 0.0),
-        group(nsp & decayed, weight_decay, lr=nsp_learning_rate),
-        group(nsp - decayed, 0.0, lr=nsp_learning_rate),
         group(matrices, weight_decay, lr=muon_learning_rate, muon=True),
     ]
 

@@ -38,7 +38,7 @@ class PreTrainingTrainer(ScratchBertTrainer):
         if self.optimizer is None and args.optim == OwnOptimizerNames.MUON:
             decayed = self.get_decay_parameter_names(model)
             self.optimizer = MuonWithAdamW(
-                parameter_groups(model, decayed, args.weight_decay, args.muon_learning_rate, args.nsp_learning_rate),
+                parameter_groups(model, decayed, args.weight_decay, args.muon_learning_rate),
                 lr=args.learning_rate,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,

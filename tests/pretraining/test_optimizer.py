@@ -16,8 +16,8 @@ from scratch_bert.pretraining.run import prepare
 
 
 SHAPES = [(48, 48), (48, 48), (96, 24), (24, 96), (96, 24), (40, 24)]  # square, tall, wide
-LEARNING_RATE, MUON_LEARNING_RATE, NSP_LEARNING_RATE = 1e-3, 0.02, 1e-4
-RATES = [LEARNING_RATE] * 2 + [NSP_LEARNING_RATE] * 2 + [MUON_LEARNING_RATE]  # of the optimizer's groups
+LEARNING_RATE, MUON_LEARNING_RATE = 1e-3, 0.02
+RATES = [LEARNING_RATE] * 2 + [MUON_LEARNING_RATE]  # of the optimizer's groups
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # All tokens are masked, so that batches do not depend on how they are drawn.
 SAME_BATCHES = {"mlm_probability": 1.0, "mask_replace_prob": 1.0, "random_replace_prob": 0.0}
@@ -143,9 +143,7 @@ def test_matrices_of_the_layers_are_muons_and_the_rest_is_adamws(finished):
     model, optimizer = finished.trainer.model, finished.trainer.optimizer.optimizer
     assert isinstance(optimizer, MuonWithAdamW) and optimizer.dtype == torch.float32
     names = {parameter: name for name, parameter in model.named_parameters()}
-    decayed, others, nsp_decayed, nsp_others, matrices = [
-        [names[p] for p in group["params"]] for group in optimizer.param_groups
-    ]
+    decayed, others, matrices = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
     modules = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"]
     modules += ["intermediate.dense", "output.dense"]
     assert set(matrices) == {f"bert.encoder.layer.{i}.{name}.weight" for i in range(2) for name in modules}
@@ -153,14 +151,14 @@ def test_matrices_of_the_layers_are_muons_and_the_rest_is_adamws(finished):
         "bert.embeddings.word_embeddings.weight",
         "bert.embeddings.position_embeddings.weight",
         "bert.embeddings.token_type_embeddings.weight",
+        "bert.pooler.dense.weight",
         "cls.predictions.transform.dense.weight",
+        "cls.seq_relationship.weight",
     }
-    assert nsp_decayed == ["bert.pooler.dense.weight", "cls.seq_relationship.weight"]
-    assert nsp_others == ["bert.pooler.dense.bias", "cls.seq_relationship.bias"]
     assert all(name.endswith(".bias") or "LayerNorm" in name for name in others)
-    assert sorted(decayed + others + nsp_decayed + nsp_others + matrices) == sorted(names.values())
-    assert [group["muon"] for group in optimizer.param_groups] == [False] * 4 + [True]
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0, 0.01, 0.0, 0.01]
+    assert sorted(decayed + others + matrices) == sorted(names.values())
+    assert [group["muon"] for group in optimizer.param_groups] == [False, False, True]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.01, 0.0, 0.01]
     assert [group["initial_lr"] for group in optimizer.param_groups] == RATES
 
 
@@ -168,22 +166,20 @@ def test_frozen_parameters_are_in_no_group():
     model = make_model()
     model.bert.encoder.layer[0].requires_grad_(False)
     model.bert.embeddings.requires_grad_(False)
-    groups = parameter_groups(model, {"bert.pooler.dense.weight"}, 0.01, MUON_LEARNING_RATE, NSP_LEARNING_RATE)
+    groups = parameter_groups(model, {"bert.pooler.dense.weight"}, 0.01, MUON_LEARNING_RATE)
     parameters = [parameter for group in groups for parameter in group["params"]]
     assert len(parameters) == sum(parameter.requires_grad for parameter in model.parameters())
     assert all(parameter.requires_grad for parameter in parameters)
-    assert [len(group["params"]) for group in groups if group["weight_decay"]] == [0, 1, 6]
+    assert [len(group["params"]) for group in groups if group["weight_decay"]] == [1, 6]
 
 
 def test_options_of_adam_and_precision_reach_the_optimizer(make_run, tmp_path):
     options = {"adam_beta1": 0.8, "adam_beta2": 0.98, "adam_epsilon": 1e-6, "weight_decay": 0.1, "bf16": True}
-    optimizer = make_run(
-        tmp_path / "run", muon_learning_rate=0.05, nsp_learning_rate=1e-5, **options
-    ).trainer.create_optimizer()
+    optimizer = make_run(tmp_path / "run", muon_learning_rate=0.05, **options).trainer.create_optimizer()
     assert optimizer.dtype == torch.bfloat16
     assert {(group["betas"], group["eps"]) for group in optimizer.param_groups} == {((0.8, 0.98), 1e-6)}
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0, 0.1, 0.0, 0.1]
-    assert [group["lr"] for group in optimizer.param_groups] == [LEARNING_RATE] * 2 + [1e-5] * 2 + [0.05]
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0, 0.1]
+    assert [group["lr"] for group in optimizer.param_groups] == [LEARNING_RATE] * 2 + [0.05]
 
 
 def test_one_schedule_for_both_and_the_log_has_adamws_learning_rate(make_run, tmp_path):
@@ -291,11 +287,6 @@ def test_optim_takes_muon_and_trainers_names():
             {"optim": "adamw_torch", "muon_learning_rate": 0.1},
             "muon_learning_rate has no effect without optim muon: leave it out",
         ),
-        (
-            {"optim": "adamw_torch", "nsp_learning_rate": 1e-3},
-            "nsp_learning_rate has no effect without optim muon: leave it out",
-        ),
-        ({"nsp_learning_rate": -1e-4}, "nsp_learning_rate must be greater than 0, got -0.0001"),
         ({"optim": "muon", "muon_learning_rate": 0.0}, "muon_learning_rate must be greater than 0, got 0.0"),
         ({"optim": "muon", "muon_learning_rate": float("nan")}, "muon_learning_rate must be greater than 0, got nan"),
         ({"optim": "muon", "optim_args": "momentum=0.9"}, "optim_args has no effect with optim muon: leave it out"),
