@@ -12,6 +12,7 @@ from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, Pr
 from scratch_bert.pretraining.metrics import describe_metrics
 from scratch_bert.pretraining.predictions import describe_predictions
 from scratch_bert.pretraining.run import prepare
+from scratch_bert.training.trainer import DivergenceError
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -21,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors(stopped="Stopped before training."):
         run = prepare(model_args, data_args, args)
     trainer, data = run.trainer, run.data
-    with one_line_errors((OSError, TextError)):
+    with one_line_errors((OSError, TextError, DivergenceError)):
         metrics = run.train()
     if not trainer.is_world_process_zero():
         return

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from transformers import set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from ..training.callbacks import PatienceCallback
-from ..training.resume import find_checkpoint
-from ..training.trainer import METRICS_FILE, ScratchBertTrainer, write_metrics
+from ..training.checkpoint import METRICS_FILE, check_same_run, find_checkpoint, naming_what_is_kept, resumes_newest
+from ..training.trainer import ScratchBertTrainer, write_metrics
 from .arguments import FinetuningArguments, TaskArguments
 from .load import load_model, load_task
 from .metrics import GREATER_IS_BETTER
@@ -67,7 +67,7 @@ class Run:
             if run.metrics:
                 metrics[seed] = run.metrics
                 continue
-            trainer = trainer or build_trainer(self.task_name, self.task, self.task_args, run.args)
+            trainer = trainer or build_trainer(self.task_name, self.task, self.task_args, run)
             metrics[seed] = train_and_predict(trainer, self.task, run.checkpoint)
             trainer = None
         results = summarize(metrics)
@@ -101,18 +101,19 @@ def prepare(task_name: str, task_args: TaskArguments, args: FinetuningArguments)
     best_metric = args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_")
     with args.main_process_first():
         task = load_task(task_name, task_args, args.seed, best_metric)
-    unfinished = [run.args for run in seed_runs if not run.metrics]
+    unfinished = [run for run in seed_runs if not run.metrics]
     trainer = build_trainer(task_name, task, task_args, unfinished[0]) if unfinished else None
     return Run(task_name, task, task_args, seed_runs, Path(args.output_dir), trainer)
 
 
-def build_trainer(
-    task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments
-) -> ScratchBertTrainer:
-    """A Trainer for the task, with a new model. Sets the seed, and in `args` how to select the best checkpoint.
+def build_trainer(task_name: str, task: Task, task_args: TaskArguments, run: _SeedRun) -> ScratchBertTrainer:
+    """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best checkpoint.
 
-    Raises `ValueError` if it is unknown whether a greater metric is better.
+    Raises `ValueError` if it is unknown whether a greater metric is better, and if another run saved the checkpoint.
     """
+    args, record = run.args, _record(task_name, task, task_args, run.args)
+    if run.checkpoint:
+        check_same_run(record, run.checkpoint)
     set_seed(args.seed)
     args.metric_for_best_model = task.best_metric
     if args.greater_is_better is None:
@@ -130,29 +131,43 @@ def build_trainer(
         compute_metrics=task.compute_metrics,
         callbacks=[PatienceCallback(patience)] if patience else None,
         write_card=partial(write_finetuning_card, task_name=task_name, task=task, task_args=task_args),
+        record=record,
     )
+
+
+def _record(task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments) -> dict[str, dict]:
+    """What `check_same_run` compares."""
+    examples = task.features["train"]
+    checksum = 0
+    for ids in examples["input_ids"]:
+        checksum = crc32(repr(ids).encode(), checksum)
+    fixed = {"task": task_name, "seed": args.seed, "optim": args.optim.value}
+    fixed["training set"] = f"{len(examples):,} examples, CRC-32 {checksum:08x}"
+    return {"fixed": fixed, "options": args.hyperparameters() | {"dropout": task_args.dropout}}
 
 
 def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str | None = None) -> dict[str, float]:
     """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
-    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
-    trainer.raise_if_interrupted()
     output_dir = Path(trainer.args.output_dir)
-    trainer.compute_metrics = None  # computed below, from the predictions that are written
-    for split, prefix in (("validation", "eval"), ("test", "test")):
-        if split not in task.features:
-            continue
-        output = trainer.predict(task.features[split], metric_key_prefix=prefix)
-        predictions = task.decode(split, output.predictions)
-        if split in task.references:
-            scores = task.compute_scores(split, predictions)
-            metrics |= output.metrics | {f"{prefix}_{name}": value for name, value in scores.items()}
+    with trainer.holding_output_dir():
+        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+        trainer.raise_if_interrupted()
+        trainer.compute_metrics = None  # computed below, from the predictions that are written
+        for split, prefix in (("validation", "eval"), ("test", "test")):
+            if split not in task.features:
+                continue
+            output = trainer.predict(task.features[split], metric_key_prefix=prefix)
+            predictions = task.decode(split, output.predictions)
+            if split in task.references:
+                scores = task.compute_scores(split, predictions)
+                metrics |= output.metrics | {f"{prefix}_{name}": value for name, value in scores.items()}
+            if trainer.is_world_process_zero():
+                with naming_what_is_kept("The predictions", output_dir):
+                    task.write_predictions(split, predictions, output_dir)
+        trainer.results = metrics  # for the model card
+        trainer.save_model()
         if trainer.is_world_process_zero():
-            task.write_predictions(split, predictions, output_dir)
-    trainer.results = metrics  # for the model card
-    trainer.save_model()
-    if trainer.is_world_process_zero():
-        write_metrics(output_dir, metrics)
+            write_metrics(output_dir, metrics)
     return metrics
 
 
@@ -170,29 +185,23 @@ def summarize(metrics: dict[int, dict[str, float]]) -> Results:
 def _plan_runs(seeds: list[int] | None, args: FinetuningArguments) -> list[_SeedRun]:
     """The runs, each with arguments of its own. On resume, each goes on from its last checkpoint, if it has one.
 
-    Raises `ValueError` if there is nothing to resume, or if a new run would write into a directory that is not empty.
+    Raises `ValueError` if a new run would write into a directory that is not empty.
     """
     if not seeds:
         return [_SeedRun(copy.deepcopy(args), find_checkpoint(args))]
-    resume = args.resume_from_checkpoint
-    if resume is None:
+    if args.resume_from_checkpoint is None:
         find_checkpoint(args)  # for its checks
-    elif str(resume).lower() not in ("last", "true"):
+    elif not resumes_newest(args):
         raise ValueError(
             "With --seeds, pass --resume_from_checkpoint without a value: each seed continues from its own last checkpoint."
         )
-    elif not any(Path(args.output_dir).glob("seed-*")):
-        raise ValueError(f"There are no runs of --seeds to resume in {args.output_dir}.")
     return [_plan_seed(seed, args) for seed in seeds]
 
 
 def _plan_seed(seed: int, args: FinetuningArguments) -> _SeedRun:
     directory = Path(args.output_dir) / f"seed-{seed}"
     run_args = copy.deepcopy(args)
-    run_args.seed, run_args.output_dir, run_args.resume_from_checkpoint = seed, str(directory), None
+    run_args.seed, run_args.output_dir = seed, str(directory)
     if args.resume_from_checkpoint and (directory / METRICS_FILE).is_file():
         return _SeedRun(run_args, metrics=json.loads((directory / METRICS_FILE).read_text()))
-    if args.resume_from_checkpoint and directory.is_dir() and get_last_checkpoint(directory):
-        run_args.resume_from_checkpoint = "last"
-        return _SeedRun(run_args, find_checkpoint(run_args))
-    return _SeedRun(run_args)
+    return _SeedRun(run_args, find_checkpoint(run_args))

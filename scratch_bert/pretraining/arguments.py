@@ -85,11 +85,11 @@ EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever the share i
 _TEXT = ("text_column", "text_format", "sentence_splitter", "language", "dataset_config", "validation_file")
 _EXAMPLES = ("validation_share", "max_seq_length", "short_seq_prob", "single_segment_prob", "sentence_objective")
 _EXAMPLES += ("static_pairs",)
-_TOKENIZER_TRAINING = ("tokenizer_type", "vocab_size", "min_frequency", "lowercase", "first_segment_id")
+TOKENIZER_TRAINING = ("tokenizer_type", "vocab_size", "min_frequency", "lowercase", "first_segment_id")
 WITHOUT_EFFECT = {  # an option → the options that have no effect with it
-    "prepared_data": _TEXT + _EXAMPLES + _TOKENIZER_TRAINING,
+    "prepared_data": _TEXT + _EXAMPLES + TOKENIZER_TRAINING,
     "streaming": ("static_pairs", "validation_share"),
-    "tokenizer_name_or_path": _TOKENIZER_TRAINING,
+    "tokenizer_name_or_path": TOKENIZER_TRAINING,
 }
 
 
@@ -302,7 +302,7 @@ class PretrainingArguments(CommonArguments):
 class EvaluationDataArguments(DataArguments):
     """The text to evaluate on: `validation_file` alone is all of it."""
 
-    TOKENIZER: ClassVar = ("tokenizer_name_or_path", *_TOKENIZER_TRAINING)
+    TOKENIZER: ClassVar = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
     UNSUPPORTED: ClassVar = (*TOKENIZER, "streaming", "stream_buffer", "single_segment_prob")
 
     mlm_probability: float = option(EVAL_MLM_PROBABILITY, "Share of the tokens to predict.")

@@ -1,7 +1,6 @@
 """Muon for the encoder's matrices and AdamW for all other parameters, in one optimizer."""
 
 from collections.abc import Callable, Collection
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -117,14 +116,3 @@ def orthogonalize(matrices: Tensor) -> Tensor:
         gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, gram, x, beta=a)
     return x
-
-
-def check_same_optimizer(muon: bool, checkpoint: str) -> None:
-    """Raise `ValueError` if only one of the run and the `checkpoint` is trained with Muon."""
-    file = Path(checkpoint, "optimizer.pt")
-    groups = torch.load(file, map_location="cpu", mmap=True, weights_only=True)["param_groups"]
-    if muon != any(group.get("muon") for group in groups):
-        raise ValueError(
-            f"The checkpoint {checkpoint} was trained {'without' if muon else 'with'} --optim muon: resume with the "
-            "options that the run was started with."
-        )

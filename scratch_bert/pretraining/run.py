@@ -1,9 +1,10 @@
 """A pretraining run from its options: what scripts/pretrain.py does, for Python."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
@@ -14,13 +15,13 @@ from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from ..tokenizer import load_tokenizer, segment_ids, vocabulary_size
 from ..training.callbacks import TensorBoardGraphCallback
-from ..training.resume import check_same_architecture, find_checkpoint
+from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint
 from ..training.trainer import write_metrics
 from .arguments import (
     EVAL_MLM_PROBABILITY,
+    TOKENIZER_TRAINING,
     DataArguments,
     ModelArguments,
-    OwnOptimizerNames,
     PretrainingArguments,
     parse_overrides,
 )
@@ -28,7 +29,6 @@ from .embeddings import init_token_embeddings
 from .load import PretrainingData, build_collator, load_data
 from .metrics import PreTrainingMetrics, unigram_log_probs
 from .model_card import write_pretraining_card
-from .optimizer import check_same_optimizer
 from .pairs import OBJECTIVES
 from .trainer import PreTrainingTrainer
 
@@ -48,23 +48,25 @@ class Run:
     def train(self) -> dict[str, float]:
         """Train, evaluate, and save the model with its card, tokenizer and metrics.json. Returns the metrics.
 
-        Raises `OSError` if the model can't be saved or pushed, `TextError` for a bad file of a stream, and
-        `KeyboardInterrupt`, after a checkpoint is saved, if Ctrl-C ended the training.
+        Raises `OSError` if the model can't be saved or pushed or another run writes to the same directory, `TextError` for a
+        bad file of a stream, `DivergenceError` if the loss is not finite, and `KeyboardInterrupt`, after a checkpoint is
+        saved, if Ctrl-C or SIGTERM ended the training.
         """
         trainer = self.trainer
-        try:
-            metrics = trainer.train(resume_from_checkpoint=self.checkpoint).metrics
-        except TextError as error:
-            reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
-            raise TextError(
-                f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint"
-            ) from error
-        trainer.raise_if_interrupted()
-        if trainer.eval_dataset:
-            metrics |= trainer.evaluate()
-        if trainer.is_world_process_zero():
-            write_metrics(trainer.args.output_dir, metrics)
-        trainer.save_model()
+        with trainer.holding_output_dir():
+            try:
+                metrics = trainer.train(resume_from_checkpoint=self.checkpoint).metrics
+            except TextError as error:
+                reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
+                raise TextError(
+                    f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint"
+                ) from error
+            trainer.raise_if_interrupted()
+            if trainer.eval_dataset:
+                metrics |= trainer.evaluate()
+            trainer.save_model()
+            if trainer.is_world_process_zero():
+                write_metrics(trainer.args.output_dir, metrics)
         return metrics
 
 
@@ -91,11 +93,12 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         raise ValueError(f"config_overrides: {error.__cause__ or error}") from None
     with args.main_process_first():  # the others find its files
         data = load_data(data_args, args.seed, load_tokenizer(checkpoint) if checkpoint else None)
+    record = _record(model_args, data_args, args, data)
     config.max_position_embeddings = model_args.max_position_embeddings or data.max_seq_length
     _fit(config, data, overrides, checkpoint)
     if checkpoint:
         check_same_architecture(config, checkpoint)
-        check_same_optimizer(args.optim == OwnOptimizerNames.MUON, checkpoint)
+        check_same_run(record, checkpoint)
     if data.eval_dataset is None:
         logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
@@ -123,11 +126,34 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
         write_card=partial(write_pretraining_card, data_args=data_args, data=data),
+        record=record,
     )
     if args.tensorboard_graph:
         trainer.remove_callback(TensorBoardCallback)
         trainer.add_callback(TensorBoardGraphCallback)
     return Run(trainer, data, checkpoint)
+
+
+EXAMPLES = ("max_seq_length", "short_seq_prob", "single_segment_prob", "mlm_probability", "mask_replace_prob")
+EXAMPLES += ("random_replace_prob", "whole_word_mask", "max_predictions_per_seq")
+
+
+def _record(
+    model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, data: PretrainingData
+) -> dict[str, dict]:
+    """What `check_same_run` compares."""
+    options = asdict(data_args)
+    fixed = {"seed": args.seed, "optim": str(args.optim.value), "sentence objective": data.sentence_objective}
+    fixed |= {name: options[name] for name in TOKENIZER_TRAINING}
+    if data_args.tokenizer_name_or_path:
+        vocabulary = load_tokenizer(data_args.tokenizer_name_or_path).get_vocab()
+        fixed["tokenizer"] = (
+            f"{len(vocabulary)} entries, CRC-32 {crc32(repr(sorted(vocabulary.items())).encode()):08x}"
+        )
+    fixed["training text"] = f"{data.description}, CRC-32 of its token counts {crc32(data.token_counts.tobytes()):08x}"
+    other = {"dropout": model_args.dropout, "muon_learning_rate": args.muon_learning_rate}
+    other["pack_sequences"] = args.pack_sequences
+    return {"fixed": fixed, "options": args.hyperparameters() | other | {name: options[name] for name in EXAMPLES}}
 
 
 def _fit(config: ScratchBertConfig, data: PretrainingData, overrides: dict[str, Any], checkpoint: str | None) -> None:

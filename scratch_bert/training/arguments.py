@@ -17,9 +17,10 @@ class CommonArguments(TrainingArguments):
     output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
     resume_from_checkpoint: str | None = option(
         None,
-        "Continue the run in output_dir from its last checkpoint, or from the given checkpoint directory.",
+        "auto, or no value: continue the run in output_dir from its newest whole checkpoint; if there is none, start. Or "
+        "a checkpoint's directory.",
         nargs="?",
-        const="last",
+        const="auto",
     )
     per_device_eval_batch_size: int = option(32, "Examples per evaluation step and device.")
     weight_decay: float = option(0.01, "Decoupled weight decay, not applied to biases and LayerNorms.")
@@ -33,6 +34,9 @@ class CommonArguments(TrainingArguments):
     license: str | None = option(
         None, "The model's licence for its card, by the Hub's identifier: apache-2.0, mit, cc-by-4.0, …"
     )
+    logging_nan_inf_filter: bool = option(
+        False, "Leave losses that are not finite out of the log, and train on. By default they stop the run."
+    )
     dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
     ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
 
@@ -43,6 +47,14 @@ class CommonArguments(TrainingArguments):
         super().__post_init__()
         if self.license and not re.fullmatch(r"[a-z0-9.+-]+", self.license):
             raise ValueError(f"license must be one of the Hub's identifiers, such as mit; got {self.license!r}.")
+
+    def hyperparameters(self) -> dict[str, Any]:
+        """What a resumed run may change about the optimization."""
+        names = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs")
+        names += ("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay")
+        names += ("adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "bf16", "fp16")
+        options = self.to_dict()
+        return {"devices": self.world_size * max(self.n_gpu, 1)} | {name: options[name] for name in names}
 
     def must_stay(self, **fixed: tuple[Any, str]) -> None:
         """Raise `ValueError` for an argument that has another value than the supported one, with the reason given."""

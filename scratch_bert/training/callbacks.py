@@ -1,13 +1,15 @@
-"""Callbacks of both kinds of training: Ctrl-C saves a checkpoint; early stopping goes on counting after a resume;
+"""Callbacks of both kinds of training: signals save a checkpoint; early stopping goes on counting after a resume;
 TensorBoard gets the model's graph."""
 
 import logging
+import os
 import signal
 import threading
 import warnings
 
 import torch
 import transformers
+from torch import distributed
 from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
@@ -15,29 +17,64 @@ from transformers.integrations import TensorBoardCallback
 logger = logging.getLogger("scratch_bert")
 
 
-class InterruptCallback(TrainerCallback):
-    """Within `with`, the first Ctrl-C ends the step, saves and stops; a second one stops at once."""
+class SignalCallback(TrainerCallback):
+    """Within `with`, Ctrl-C and SIGTERM (of a cluster that needs the machine) end the step, save a checkpoint and stop; a
+    second one stops at once. SIGUSR1 saves a checkpoint. Several processes do this in the same step, whichever of them
+    gets the signal."""
 
-    interrupted = False
-    previous_handler = None
+    stopped = False
+
+    def __init__(self):
+        self.stop = self.save = False
+        self.previous_handlers = {}
+        self.group = self.agreement = None
 
     def __enter__(self):
-        self.interrupted = False
+        self.stop = self.save = self.stopped = False
+        self.process = os.getpid()
         if threading.current_thread() is threading.main_thread():  # other threads don't get signals
-            self.previous_handler = signal.signal(signal.SIGINT, self.interrupt)
+            handlers = {signal.SIGINT: self.request_stop, signal.SIGTERM: self.request_stop}
+            if hasattr(signal, "SIGUSR1"):  # not on Windows
+                handlers[signal.SIGUSR1] = self.request_save
+            self.previous_handlers = {number: signal.signal(number, handlers[number]) for number in handlers}
 
-    def interrupt(self, signum, frame):
-        self.interrupted = True
-        signal.signal(signal.SIGINT, self.previous_handler)
-        logger.warning("Interrupted: ending this step and saving a checkpoint. Press Ctrl-C again to stop at once.")
+    def request_stop(self, number, frame):
+        if os.getpid() != self.process:  # a data loader's worker, which ends with its parent
+            return
+        self.stop = True
+        signal.signal(number, self.previous_handlers[number])
+        again = "Press Ctrl-C again" if number == signal.SIGINT else "Send it again"
+        logger.warning(
+            f"{signal.Signals(number).name}: ending this step and saving a checkpoint. {again} to stop at once."
+        )
+
+    def request_save(self, number, frame):
+        self.save = True
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if args.world_size > 1 and self.group is None:
+            self.group = distributed.new_group(backend="gloo")  # on the CPU: no step waits for a GPU
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if self.group is not None:
+            requests = torch.tensor([self.stop, self.save], dtype=torch.int32)
+            work = distributed.all_reduce(requests, distributed.ReduceOp.MAX, self.group, async_op=True)
+            self.agreement = requests, work
 
     def on_step_end(self, args, state, control, **kwargs):
-        if self.interrupted:
-            control.should_save = control.should_training_stop = True
+        stop, save = self.stop, self.save
+        if self.agreement is not None:
+            requests, work = self.agreement
+            work.wait()
+            stop, save = requests.bool().tolist()
+        if stop or save:
+            control.should_save, self.save = True, False
+        if stop:
+            control.should_training_stop = self.stopped = True
 
     def __exit__(self, *exception):
-        if self.previous_handler is not None:
-            signal.signal(signal.SIGINT, self.previous_handler)
+        for number, handler in self.previous_handlers.items():
+            signal.signal(number, handler)
 
 
 class PatienceCallback(EarlyStoppingCallback):

@@ -1,65 +1,109 @@
-"""Trainer with model cards, complete pushes to the Hub, and a checkpoint on Ctrl-C."""
+"""Trainer with whole checkpoints, model cards, complete pushes to the Hub, and a checkpoint on Ctrl-C."""
 
 import json
 import logging
+import math
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 from huggingface_hub import CommitInfo, HfApi
 from transformers import Trainer
-from transformers.trainer_utils import HubStrategy
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, get_last_checkpoint
 from transformers.utils import PushInProgress
 
 from ..hub.model_card import is_customized
 from ..hub.publishing import ensure_branch, publish
-from .callbacks import InterruptCallback
+from .callbacks import SignalCallback
+from .checkpoint import (
+    METRICS_FILE,
+    RUN_FILE,
+    STAGING,
+    locked,
+    move_into_place,
+    naming_what_is_kept,
+    remove_surplus,
+    seal,
+    write_whole,
+)
 
 
 logger = logging.getLogger("scratch_bert")
-METRICS_FILE = "metrics.json"
 TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
 
 
 def write_metrics(directory: str | Path, metrics: dict) -> None:
     """Write the metrics of a finished run, or of several, to `directory`/metrics.json."""
-    Path(directory, METRICS_FILE).write_text(json.dumps(metrics, indent=2) + "\n")
+    with naming_what_is_kept(METRICS_FILE, Path(directory)):
+        write_whole(Path(directory, METRICS_FILE), json.dumps(metrics, indent=2) + "\n")
+
+
+class DivergenceError(FloatingPointError):
+    """The loss or a weight is not finite."""
 
 
 class ScratchBertTrainer(Trainer):
-    """The stock Trainer, with three differences:
+    """The stock Trainer, with these differences:
 
+    - Checkpoints and the model are written beside their place and renamed: what has the name is whole, whenever the
+      process dies or the disk fills.
+    - A loss or weight that is not finite raises `DivergenceError`, before it is saved.
     - `write_card(trainer, directory)` writes a model card, README.md, into every directory that it saves, unless a
       user has changed the card there.
     - Each push contains code, weights, tokenizer and card, in one commit. The training state (optimizer, arguments,
       random generators) stays on this machine, with every `hub_strategy`.
-    - Ctrl-C ends the step, saves a checkpoint and stops the training; `interrupted` is then True.
+    - Ctrl-C and SIGTERM end the step, save a checkpoint and stop the training; `interrupted` is then True. SIGUSR1 saves
+      a checkpoint.
+    - A resumed run takes the learning rates and other hyperparameters of the optimizer from its own options.
 
     For another optimizer, override `create_optimizer`. `results` are metrics for the card, in addition to those of the log.
+    `record`, what the run is, is written into each checkpoint, as run.json.
     """
 
-    def __init__(self, *args, write_card: Callable[[Trainer, Path], None] | None = None, **kwargs):
-        self.write_card = write_card
+    def __init__(
+        self,
+        *args,
+        write_card: Callable[[Trainer, Path], None] | None = None,
+        record: dict | None = None,
+        **kwargs,
+    ):
+        self.write_card, self.record = write_card, record or {}
         self.results: dict[str, float] = {}
+        self._saves_checkpoint = False
         super().__init__(*args, **kwargs)
-        self._interrupt = InterruptCallback()
-        self.add_callback(self._interrupt)
+        self._signals = SignalCallback()
+        self.add_callback(self._signals)
+
+    @contextmanager
+    def holding_output_dir(self) -> Iterator[None]:
+        """For all that writes into the output directory: refuses a second run there, and cleans up after a dead one."""
+        if not self.args.should_save:
+            yield
+            return
+        output_dir = Path(self.args.output_dir)
+        with locked(output_dir):
+            shutil.rmtree(output_dir / STAGING, ignore_errors=True)
+            with naming_what_is_kept(RUN_FILE, output_dir):
+                write_whole(output_dir / RUN_FILE, json.dumps(self.record, indent=2) + "\n")
+            yield
 
     def train(self, *args, **kwargs):
-        with self._interrupt:
+        with self._signals:
             return super().train(*args, **kwargs)
 
     @property
     def interrupted(self) -> bool:
-        """Whether a Ctrl-C ended the training."""
-        return self._interrupt.interrupted
+        """Whether Ctrl-C or SIGTERM ended the training."""
+        return self._signals.stopped
 
     def raise_if_interrupted(self) -> None:
-        """Raise `KeyboardInterrupt`, with how to continue, if a Ctrl-C ended the training."""
+        """Raise `KeyboardInterrupt`, with how to continue, if Ctrl-C or SIGTERM ended the training."""
         if self.interrupted:
             step = self.state.global_step
             raise KeyboardInterrupt(
@@ -86,13 +130,99 @@ class ScratchBertTrainer(Trainer):
             for left_over in Path(self.args.output_dir).glob(f"{STAGED}*"):  # of a run that was killed
                 shutil.rmtree(left_over)
 
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log(logs, start_time)
+        if not math.isfinite(logs.get("loss", 0.0)):
+            self._raise_divergence(f"The loss is {logs['loss']}")
+
+    def _raise_divergence(self, what: str) -> None:
+        last = get_last_checkpoint(self.args.output_dir)
+        raise DivergenceError(
+            f"{what} at step {self.state.global_step}: the training has diverged. "
+            + (f"The last checkpoint is {last}. " if last else "There is no checkpoint yet. ")
+            + "Try a lower learning rate, a longer warm-up, or fp32 instead of bf16 or fp16"
+            + (", with --resume_from_checkpoint" if last else "")
+        )
+
+    def _check_finite(self) -> None:
+        for name, parameter in self.model.named_parameters():
+            if not parameter.isfinite().all():
+                self._raise_divergence(f"{name} is not finite")
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        if self.write_card and self.args.should_save:  # before the weights, as the stock method may push
-            directory = Path(output_dir or self.args.output_dir)
-            directory.mkdir(parents=True, exist_ok=True)
-            if not is_customized(directory):
-                self.write_card(self, directory)
-        super().save_model(output_dir, _internal_call)
+        self._check_finite()
+        directory = Path(output_dir or self.args.output_dir)
+        if self._saves_checkpoint:
+            self._save_with_card(directory, directory)
+            return
+        staged = directory / STAGING / "model"
+        with naming_what_is_kept("The model", directory):
+            self._save_with_card(staged, directory)
+            if self.args.should_save:  # the card and its picture last
+                for file in sorted(staged.iterdir(), key=lambda file: file.suffix in (".md", ".png")):
+                    move_into_place(file, directory / file.name)
+                shutil.rmtree(directory / STAGING)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def _save_with_card(self, directory: Path, place: Path) -> None:
+        super().save_model(str(directory), _internal_call=True)
+        if self.write_card and self.args.should_save and not is_customized(place):
+            self.write_card(self, directory)
+
+    def _get_output_dir(self, trial) -> str:
+        directory = super()._get_output_dir(trial)
+        return str(Path(directory, STAGING)) if self._saves_checkpoint else directory
+
+    def _save_checkpoint(self, model, trial) -> None:
+        output_dir, name = Path(self._get_output_dir(trial)), f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        staged, place = output_dir / STAGING / name, output_dir / name
+        with naming_what_is_kept(name, output_dir):
+            self._saves_checkpoint = True
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self._saves_checkpoint = False
+            if self.state.best_global_step == self.state.global_step:
+                self.state.best_model_checkpoint = str(place)
+            self.accelerator.wait_for_everyone()  # each process has written the state of its random generators
+            if self.args.should_save:
+                self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
+                write_whole(staged / RUN_FILE, json.dumps(self.record, indent=2) + "\n")
+                seal(staged)
+                move_into_place(staged, place)
+                remove_surplus(output_dir, self.args.save_total_limit, self.state.best_model_checkpoint)
+                shutil.rmtree(output_dir / STAGING)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        asked = [{name: value for name, value in group.items() if name != "params"} for group in self._groups()]
+        try:
+            super()._load_optimizer_and_scheduler(checkpoint)
+        except (ValueError, KeyError) as error:
+            raise OSError(
+                f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim that the run "
+                "was started with."
+            ) from error
+        for group, options in zip(self._groups(), asked, strict=True):
+            progress = group["lr"] / group["initial_lr"] if group["initial_lr"] else 0.0
+            unchanged = group["initial_lr"] == options["initial_lr"]
+            group.update({name: value for name, value in options.items() if name != "lr"})
+            if not unchanged:
+                group["lr"] = group["initial_lr"] * progress
+        self.lr_scheduler.base_lrs = [group["initial_lr"] for group in self._groups()]
+        self.lr_scheduler._last_lr = [group["lr"] for group in self._groups()]
+
+    def _groups(self) -> list[dict]:
+        return self.optimizer.param_groups
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        name = "rng_state.pth" if self.args.world_size == 1 else f"rng_state_{self.args.process_index}.pth"
+        if checkpoint and not Path(checkpoint, name).is_file():
+            logger.warning(
+                f"{checkpoint} was saved by another number of processes: the run goes on, but not to the very weights "
+                "that it would have had without the interruption"
+            )
+        super()._load_rng_state(checkpoint)
 
     def push_to_hub(
         self,

@@ -298,15 +298,13 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     shutil.rmtree(tmp_path / "run/seed-3")
     (tmp_path / "run/seed-1/metrics.json").write_text(json.dumps({**results.seeds[1], "eval_loss": 0.0}))
     (tmp_path / "run/seed-2/metrics.json").unlink()
-    again = finetune_seeds(resume_from_checkpoint="last")
+    again = finetune_seeds(resume_from_checkpoint="auto")
     assert [again.seeds[seed]["eval_loss"] for seed in (1, 2, 3)] == [0.0, *map(pytest.approx, losses[1:])]
 
 
 def test_seeds_that_cannot_be_resumed(run, files, tmp_path):
     with pytest.raises(ValueError, match="pass --resume_from_checkpoint without a value"):
         run(seeds=[1, 2], resume_from_checkpoint=str(tmp_path / "one"), **files)
-    with pytest.raises(ValueError, match="no runs of --seeds to resume in .*run"):
-        run(seeds=[1, 2], resume_from_checkpoint="last", **files)
 
 
 def test_resumed_run_gives_what_an_unbroken_run_gives(run, files, tmp_path):
@@ -333,5 +331,5 @@ def test_ctrl_c_saves_a_checkpoint_to_resume_from(run, files, tmp_path, monkeypa
         run(**options)
     assert not (tmp_path / "run/metrics.json").exists()
     monkeypatch.undo()
-    resumed = run(resume_from_checkpoint="last", **options)
+    resumed = run(resume_from_checkpoint="auto", **options)
     assert resumed["eval_loss"] == pytest.approx(unbroken["eval_loss"], rel=1e-5)

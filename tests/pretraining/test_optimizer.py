@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 import torch
@@ -318,8 +319,13 @@ def test_sharded_parameters_are_refused(flag, make_run, tmp_path, monkeypatch):
 
 def test_resuming_with_another_optimizer_is_refused(finished, make_run, tmp_path):
     directory = finished.trainer.args.output_dir
-    with pytest.raises(ValueError, match="checkpoint-6 was trained with --optim muon: resume with the options"):
-        make_run(directory, resume_from_checkpoint="last", optim="adamw_torch")
-    make_run(tmp_path / "adamw", optim="adamw_torch", max_steps=1, save_steps=1).train()
-    with pytest.raises(ValueError, match="checkpoint-1 was trained without --optim muon: resume with the options"):
-        make_run(tmp_path / "adamw", resume_from_checkpoint="last")
+    with pytest.raises(
+        ValueError, match="checkpoint-6 has another optim: muon, not adamw_torch. Resume with the options"
+    ):
+        make_run(directory, resume_from_checkpoint="auto", optim="adamw_torch")
+    shutil.copytree(f"{directory}/checkpoint-6", tmp_path / "checkpoint-6")  # as another Trainer would save it
+    for name in ("run.json", "manifest.json"):
+        (tmp_path / "checkpoint-6" / name).unlink()
+    run = make_run(tmp_path / "run", resume_from_checkpoint=str(tmp_path / "checkpoint-6"), optim="adamw_torch")
+    with pytest.raises(OSError, match="The optimizer's state in .*checkpoint-6 cannot be loaded .*: resume with the"):
+        run.train()

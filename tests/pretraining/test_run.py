@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
@@ -20,6 +21,7 @@ from scratch_bert.pretraining.arguments import (
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.run import Run, prepare
 from scratch_bert.tokenizer import segment_ids
+from scratch_bert.training.checkpoint import seal
 
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -127,7 +129,9 @@ def test_run_with_a_segment_id_for_padding(options, tmp_path):
     metrics, data = evaluation(arguments[1], tmp_path / "run")
     assert segment_ids(data.tokenizer) == (1, 2)
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(expected), rel=1e-5)
-    prepare(*options(tmp_path / "run", max_steps=6, resume_from_checkpoint="last")).train()
+    prepare(
+        *options(tmp_path / "run", data={"first_segment_id": 1}, max_steps=6, resume_from_checkpoint="auto")
+    ).train()
 
 
 def test_run_without_sentence_objective_and_held_out_text(options, tmp_path):
@@ -146,7 +150,7 @@ def test_run_with_the_graph_in_tensorboard_trains_as_without(finished, options, 
 
 def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):
     copy = shutil.copytree(finished[0], tmp_path / "copy")
-    run = prepare(*options(copy, max_steps=6, resume_from_checkpoint="last"))
+    run = prepare(*options(copy, max_steps=6, resume_from_checkpoint="auto"))
     assert run.checkpoint == str(copy / "checkpoint-4")
     run.train()
     assert run.trainer.state.global_step == 6
@@ -182,7 +186,6 @@ def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):
         pytest.param(
             {}, {"streaming": True}, {"max_steps": -1}, "--streaming needs --max_steps", id="stream without end"
         ),
-        pytest.param({}, {}, {"resume_from_checkpoint": "last"}, "no checkpoint to resume from", id="no checkpoint"),
         pytest.param(
             {}, {}, {"tensorboard_graph": True}, "tensorboard_graph has no effect without report_to", id="graph"
         ),
@@ -197,12 +200,48 @@ def test_run_refuses(model, data, training, message, options, tmp_path):
 def test_run_resumes_with_the_architecture_and_the_tokenizer_of_the_checkpoint_alone(finished, options, tmp_path):
     copy = shutil.copytree(finished[0], tmp_path / "copy")
     with pytest.raises(ValueError, match="checkpoint-4 has norm_first=False, but the options ask for True"):
-        prepare(*options(copy, {"config_overrides": f"{OVERRIDES},norm_first=true"}, resume_from_checkpoint="last"))
+        prepare(*options(copy, {"config_overrides": f"{OVERRIDES},norm_first=true"}, resume_from_checkpoint="auto"))
     tokenizer = AutoTokenizer.from_pretrained(copy / "checkpoint-4")
     tokenizer.add_tokens(["newword"])
     tokenizer.save_pretrained(copy / "checkpoint-4")
+    seal(copy / "checkpoint-4")
     with pytest.raises(ValueError, match="The tokenizer has 501 entries, but the model's vocab_size is 500"):
-        prepare(*options(copy, resume_from_checkpoint="last"))
+        prepare(*options(copy, resume_from_checkpoint="auto"))
+
+
+@pytest.mark.parametrize(
+    ("data", "training", "message"),
+    [
+        pytest.param({}, {"seed": 1}, "another seed: 42, not 1", id="seed"),
+        pytest.param({"sentence_objective": "sop"}, {}, "another sentence objective: nsp, not sop", id="objective"),
+        pytest.param({"vocab_size": 400}, {}, "another vocab_size: 500, not 400", id="vocabulary"),
+        pytest.param({"validation_share": 0.5}, {}, "another training text: .* CRC-32", id="held-out documents"),
+    ],
+)
+def test_run_does_not_go_on_as_another_run(data, training, message, finished, options, tmp_path):
+    copy = shutil.copytree(finished[0], tmp_path / "copy")
+    with pytest.raises(ValueError, match=f"checkpoint-4 has {message}"):
+        prepare(*options(copy, data=data, resume_from_checkpoint="auto", **training))
+
+
+def test_run_that_is_started_again_by_a_launcher_ends_as_if_it_had_not_died(finished, options, tmp_path):
+    """The same command, with `auto`: before the first step, after a checkpoint, after the end."""
+
+    def again():
+        run = prepare(*options(tmp_path / "run", resume_from_checkpoint="auto"))
+        return run, run.train()
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{}")  # died in its first steps
+    run, metrics = again()
+    assert run.checkpoint is None and mlm_and_nsp(metrics) == mlm_and_nsp(finished[2])
+    expected = load_file(tmp_path / "run" / "model.safetensors")
+    for name in ("metrics.json", "model.safetensors"):  # died while the model was saved; and not at all
+        (tmp_path / "run" / name).unlink(missing_ok=True)
+        run, metrics = again()
+        assert run.checkpoint and mlm_and_nsp(metrics) == mlm_and_nsp(finished[2])
+        weights = load_file(tmp_path / "run" / "model.safetensors")
+        assert all(torch.equal(weights[name], value) for name, value in expected.items())
 
 
 # ------------------------------------------------------------------------------------------------------ evaluation

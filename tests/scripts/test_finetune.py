@@ -81,7 +81,6 @@ ERRORS = {
     "unknown metric": (f"{TEXTS} --metrics acc --trust_remote_code", "There is no metric 'acc'"),
     "patience without evaluation": (f"{TEXTS} --early_stopping_patience 2 --eval_strategy no --load_best_model_at_end false", "early_stopping_patience counts evaluations"),
     "push of several seeds": (f"{TEXTS} --seeds 1 2 --push_to_hub", "publish it with scratch-bert-push"),
-    "nothing to resume": (f"{TEXTS} --resume_from_checkpoint", "There is no checkpoint to resume from"),
 }  # fmt: skip
 
 

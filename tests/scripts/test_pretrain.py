@@ -167,7 +167,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--prediction_loss_only", "true"], "prediction_loss_only must stay False"),
         (["--dataloader_persistent_workers", "true"], "dataloader_persistent_workers must stay False"),
         (["types.yaml"], "argument --max_steps"),
-        (["--resume_from_checkpoint"], "no checkpoint to resume from"),
+        (["--resume_from_checkpoint", "runs/checkpoint-7"], "There is no checkpoint runs/checkpoint-7. Pass auto"),
         (["typo.yaml"], "typo.yaml: there is no option train_fil. Did you mean train_file?"),
         (["missing.yaml"], "missing.yaml cannot be read"),
     ],

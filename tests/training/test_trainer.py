@@ -1,64 +1,80 @@
-"""Ctrl-C in the training of any model; pushes are tested in tests/hub."""
+"""Signals, faults and resumes in the training of any model; pushes are tested in tests/hub."""
 
+import errno
+import json
 import os
 import signal
 import threading
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from helpers import SMALL, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.training import checkpoint
 from scratch_bert.training.arguments import CommonArguments
-from scratch_bert.training.resume import find_checkpoint
-from scratch_bert.training.trainer import ScratchBertTrainer
+from scratch_bert.training.checkpoint import find_checkpoint, find_damage
+from scratch_bert.training.trainer import DivergenceError, ScratchBertTrainer
 
 
 def make_trainer(output_dir, *callbacks, **options):
     batch = make_batch("AutoModelForPreTraining", rows=8)
+    examples = [{name: values[row] for name, values in batch.items()} for row in range(8)]
     options = {"save_steps": 100, "report_to": [], "disable_tqdm": True, **options}
     return ScratchBertTrainer(
         model=ScratchBertForPreTraining(ScratchBertConfig(**SMALL)),
         args=CommonArguments(output_dir=str(output_dir), max_steps=6, **options),
-        train_dataset=[{name: values[row] for name, values in batch.items()} for row in range(8)],
+        train_dataset=examples,
+        eval_dataset=examples,
         callbacks=list(callbacks),
     )
 
 
-class PressCtrlC(TrainerCallback):
-    """Before a step, as often as told."""
+class SendSignal(TrainerCallback):
+    """To this process, before a step, as often as told."""
 
-    def __init__(self, step, times=1):
-        self.step, self.times = step, times
+    def __init__(self, number, step, times=1):
+        self.number, self.step, self.times = number, step, times
 
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             for _ in range(self.times):
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), self.number)
 
 
 @pytest.fixture(autouse=True)
 def _handler_is_restored():
-    before = signal.getsignal(signal.SIGINT)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in signals]
     yield
-    assert signal.getsignal(signal.SIGINT) is before
+    assert [signal.getsignal(number) for number in signals] == before
 
 
-def test_ctrl_c_saves_a_checkpoint_to_resume_from(tmp_path):
-    trainer = make_trainer(tmp_path, PressCtrlC(step=3))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_preemption_save_a_checkpoint_to_resume_from(number, tmp_path):
+    trainer = make_trainer(tmp_path, SendSignal(number, step=3))
     trainer.train()
     assert trainer.interrupted and trainer.state.global_step == 4
     assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
-    resumed = make_trainer(tmp_path, resume_from_checkpoint="last")
+    resumed = make_trainer(tmp_path, resume_from_checkpoint="auto")
     resumed.train(resume_from_checkpoint=find_checkpoint(resumed.args))
     assert resumed.state.global_step == 6 and not resumed.interrupted
 
 
+def test_sigusr1_saves_a_checkpoint_and_goes_on(tmp_path):
+    trainer = make_trainer(tmp_path, SendSignal(signal.SIGUSR1, step=3))
+    trainer.train()
+    assert trainer.state.global_step == 6 and not trainer.interrupted
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
+
+
 def test_ctrl_c_twice_stops_at_once(tmp_path):
-    trainer = make_trainer(tmp_path, PressCtrlC(step=3, times=2))
+    trainer = make_trainer(tmp_path, SendSignal(signal.SIGINT, step=3, times=2))
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
-    assert trainer.interrupted and trainer.state.global_step == 3
+    assert trainer.state.global_step == 3
     assert not list(tmp_path.glob("checkpoint-*"))
 
 
@@ -95,3 +111,102 @@ def test_model_card_is_written_into_each_directory(tmp_path):
     trainer.save_model()
     cards = {file.parent.name: file.read_text() for file in (tmp_path / "run").rglob("README.md")}
     assert cards == {"run": "6", "checkpoint-3": "3", "checkpoint-6": "6"}
+
+
+class Spoil(TrainerCallback):
+    """Makes a weight NaN after a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        if state.global_step == self.step:
+            torch.nn.init.constant_(model.bert.pooler.dense.bias, float("nan"))
+
+
+def test_a_diverged_training_stops_and_saves_nothing(tmp_path):
+    message = (
+        r"The loss is nan at step 4: the training has diverged\. The last checkpoint is .*checkpoint-2\. Try a lower"
+    )
+    with pytest.raises(DivergenceError, match=message):
+        make_trainer(tmp_path / "logged", Spoil(3), save_steps=2, logging_steps=1).train()
+    assert sorted(path.name for path in (tmp_path / "logged").glob("checkpoint-*")) == ["checkpoint-2"]
+
+    trainer = make_trainer(tmp_path / "saved", Spoil(4), save_steps=4, logging_steps=100)
+    with pytest.raises(
+        DivergenceError, match="bert.pooler.dense.bias is not finite at step 4.* There is no checkpoint yet"
+    ):
+        trainer.train()
+    with pytest.raises(DivergenceError, match="pooler.dense.bias is not finite"):
+        trainer.save_model()
+    assert not list((tmp_path / "saved").rglob("*.safetensors"))
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, save_steps=2)
+    save = torch.save
+
+    def fill_the_disk(value, file, *args, **kwargs):
+        if "checkpoint-4" in str(file) and "optimizer" in str(file):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
+        save(value, file, *args, **kwargs)
+
+    monkeypatch.setattr(torch, "save", fill_the_disk)
+    message = (
+        "checkpoint-4 could not be written to .*No space left on device.*checkpoint-2 is kept. Free some space there"
+    )
+    with pytest.raises(OSError, match=message):
+        trainer.train()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-2"]
+    assert find_damage(tmp_path / "checkpoint-2") is None
+
+
+def test_checkpoints_and_model_are_never_seen_half_written(tmp_path, monkeypatch):
+    """What the names stand for is looked at after each write of a file."""
+    seen, sync = [], checkpoint._sync
+
+    def look(path):
+        seen.extend(find_damage(one) for one in tmp_path.glob("checkpoint-*"))
+        sync(path)
+
+    monkeypatch.setattr(checkpoint, "_sync", look)
+    trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
+    trainer.train()
+    trainer.save_model()
+    assert len(seen) > 20 and set(seen) == {None}
+    assert not (tmp_path / ".saving").exists()
+    assert not {".lock", "model.safetensors"} - {path.name for path in tmp_path.iterdir()} - {".lock"}
+
+
+def test_the_best_checkpoint_is_kept_and_loaded(tmp_path):
+    class Metrics(TrainerCallback):
+        def on_evaluate(self, args, state, control, metrics, **kwargs):
+            metrics["eval_score"] = {2: 0.3, 4: 0.9}.get(state.global_step, 0.5)
+
+    options = {"save_steps": 1, "eval_steps": 1, "eval_strategy": "steps", "save_total_limit": 2}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": True}
+    trainer = make_trainer(tmp_path, Metrics(), **options)
+    trainer.train()
+    best = str(tmp_path / "checkpoint-4")
+    assert trainer.state.best_model_checkpoint == best
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
+    saved = load_file(f"{best}/model.safetensors")
+    weights = trainer.model.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in saved.items())
+    assert json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())["best_model_checkpoint"] == best
+
+
+def test_a_resume_takes_the_learning_rate_of_its_options(tmp_path):
+    def rates(trainer):
+        return [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
+
+    options = {"save_steps": 3, "logging_steps": 1, "lr_scheduler_type": "linear", "warmup_steps": 0}
+    whole = make_trainer(tmp_path / "run", learning_rate=6e-4, **options)
+    whole.train()
+    for learning_rate in (6e-4, 3e-4):
+        again = make_trainer(
+            tmp_path / f"again{learning_rate}", learning_rate=learning_rate, weight_decay=0.2, **options
+        )
+        again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
+        assert rates(again) == pytest.approx(rates(whole)[:3] + [r * learning_rate / 6e-4 for r in rates(whole)[3:]])
+        assert [group["weight_decay"] for group in again.optimizer.param_groups] == [0.2, 0.0]

@@ -1,0 +1,204 @@
+import json
+import os
+import shutil
+
+import pytest
+from transformers import Trainer, TrainingArguments
+
+from helpers import SMALL, make_batch
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.training.checkpoint import (
+    check_same_architecture,
+    check_same_run,
+    find_checkpoint,
+    find_damage,
+    locked,
+    move_into_place,
+    remove_surplus,
+    seal,
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The output directory of two steps. To be read only."""
+    directory = tmp_path_factory.mktemp("runs") / "run"
+    batch = make_batch("AutoModelForPreTraining", rows=8)
+    Trainer(
+        model=ScratchBertForPreTraining(ScratchBertConfig(**SMALL)),
+        args=TrainingArguments(str(directory), max_steps=2, save_steps=1, use_cpu=True, report_to=[]),
+        train_dataset=[{name: values[row] for name, values in batch.items()} for row in range(8)],
+    ).train()
+    return directory
+
+
+def find(output_dir, resume=None):
+    return find_checkpoint(TrainingArguments(str(output_dir), resume_from_checkpoint=resume, use_cpu=True))
+
+
+def test_find_checkpoint_gives_the_newest_or_the_named_one(run, tmp_path):
+    newest = str(run / "checkpoint-2")
+    assert find(run, "auto") == find(run, "last") == find(run, True) == find(tmp_path / "other", newest) == newest
+    assert find(run, str(run / "checkpoint-1")) == str(run / "checkpoint-1")
+    assert find(tmp_path / "other") is None
+
+
+def test_find_checkpoint_takes_a_link_for_its_run(run, tmp_path):
+    (tmp_path / "notes").touch()
+    (tmp_path / "checkpoint-2").symlink_to(run / "checkpoint-2")
+    assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-2")
+
+
+def test_without_a_checkpoint_auto_starts_a_new_run(tmp_path, caplog):
+    caplog.set_level("INFO", "scratch_bert")
+    assert find(tmp_path / "new", "auto") is None
+    assert "no checkpoint to resume from in" in caplog.text and "a new run" in caplog.text
+    with locked(tmp_path / "died"):  # of a run that died in its first steps
+        (tmp_path / "died" / "run.json").write_text("{}")
+        (tmp_path / "died" / "runs").mkdir()
+        assert find(tmp_path / "died", "auto") is None
+    with pytest.raises(ValueError, match="died is not empty"):
+        find(tmp_path / "died")
+    (tmp_path / "died" / "metrics.json").touch()
+    with pytest.raises(ValueError, match="died is not empty"):
+        find(tmp_path / "died", "auto")
+
+
+@pytest.mark.parametrize(
+    ("output_dir", "resume", "message"),
+    [
+        pytest.param("full", "auto", "full is not empty", id="no checkpoint among other files"),
+        pytest.param("run", "checkpoint-7", "There is no checkpoint .*checkpoint-7", id="no such checkpoint"),
+        pytest.param("run", None, "run is not empty.*--resume_from_checkpoint", id="a new run over an old one"),
+        pytest.param("full", "checkpoint-2", "full is not empty", id="another run's checkpoint in a full directory"),
+    ],
+)
+def test_find_checkpoint_refuses(output_dir, resume, message, run, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes").touch()
+    resume = str(run / resume) if resume and resume.startswith("checkpoint") else resume
+    with pytest.raises(ValueError, match=message):
+        find(run if output_dir == "run" else tmp_path / output_dir, resume)
+
+
+def damage(file, how):
+    content = bytearray(file.read_bytes())
+    if how == "missing":
+        file.unlink()
+        return
+    if how == "truncated":
+        del content[len(content) // 2 :]
+    if how == "damaged":
+        content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"])
+@pytest.mark.parametrize("how", ["missing", "truncated"])
+def test_damage_is_found_without_a_manifest(how, name, run, tmp_path):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(run / "checkpoint-2", damaged)
+    damage(damaged / name, how)
+    with pytest.raises(ValueError, match=f"damaged cannot be resumed from: {name} is {how}"):
+        find(tmp_path / "other", str(damaged))
+
+
+FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", "rng_state.pth", "config.json"]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("how", ["missing", "truncated", "damaged"])
+def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, caplog):
+    shutil.copytree(run, tmp_path, dirs_exist_ok=True)
+    seal(tmp_path / "checkpoint-1")
+    seal(tmp_path / "checkpoint-2")
+    assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-2")
+    damage(tmp_path / "checkpoint-2" / name, how)
+    assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-1")
+    assert f"checkpoint-2 cannot be resumed from, {name} is {how}: it is damaged-checkpoint-2 now" in caplog.text
+    assert (tmp_path / "damaged-checkpoint-2").is_dir() and not (tmp_path / "checkpoint-2").exists()
+    shutil.copytree(tmp_path / "damaged-checkpoint-2", tmp_path / "checkpoint-2")  # damaged again
+    assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-1")
+    assert (tmp_path / "damaged-checkpoint-2-2").is_dir()
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"optimizer.pt": 7}', "\0"])
+def test_a_damaged_manifest_is_damage(content, run, tmp_path):
+    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-2" / "manifest.json").write_text(content)
+    assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is damaged"
+
+
+def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tmp_path):
+    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
+    seal(tmp_path / "checkpoint-2")
+    assert find_damage(tmp_path / "checkpoint-2") == "optimizer.pt is missing"
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "kept"),
+    [
+        (None, None, "1 2 3 4"),
+        (2, None, "3 4"),
+        (1, None, "4"),
+        (2, 1, "1 4"),
+        (1, 2, "2 4"),
+        (3, 4, "2 3 4"),
+        (2, 9, "3 4"),
+    ],
+)
+def test_surplus_checkpoints_are_removed(limit, best, kept, tmp_path):
+    for number in (1, 2, 3, 4):
+        (tmp_path / f"checkpoint-{number}").mkdir()
+        os.utime(tmp_path / f"checkpoint-{number}", (number, number))
+    remove_surplus(tmp_path, limit, best and str(tmp_path / f"checkpoint-{best}"))
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in kept.split()]
+    assert not list(tmp_path.glob(".saving/*"))
+
+
+def test_a_directory_is_replaced(tmp_path):
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    move_into_place(tmp_path / "new", tmp_path / "old")
+    assert [path.name for path in tmp_path.iterdir() if path.name != ".saving"] == ["old"]
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
+
+
+def test_a_second_run_in_the_same_directory_is_refused(tmp_path):
+    with (
+        locked(tmp_path / "run"),
+        pytest.raises(BlockingIOError, match="Another run is writing to .*run: wait until it ends"),
+        locked(tmp_path / "run"),
+    ):
+        pass
+    with locked(tmp_path / "run"):
+        pass
+
+
+def test_what_may_change_is_taken_and_what_must_not_is_refused(tmp_path, caplog):
+    caplog.set_level("INFO", "scratch_bert")
+    record = {"fixed": {"seed": 42, "optim": "muon"}, "options": {"learning_rate": 1e-3, "max_steps": 100}}
+    check_same_run(record, str(tmp_path))
+    assert "has no run.json: make sure that seed and text are those" in caplog.text
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    caplog.clear()
+    check_same_run(record, str(tmp_path))
+    check_same_run({"fixed": {"task": "new"}, "options": {"new": 7}}, str(tmp_path))  # of a later version
+    assert not caplog.text
+    check_same_run({**record, "options": {"learning_rate": 5e-4, "max_steps": 100}}, str(tmp_path))
+    assert "learning_rate: 0.001 until this checkpoint, 0.0005 from here on" in caplog.text
+    with pytest.raises(ValueError, match="has another seed: 42, not 7. Resume with the options and the data"):
+        check_same_run({**record, "fixed": {"seed": 7, "optim": "muon"}}, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("norm_first", True), ("hidden_size", 64), ("head_dim", 16), ("max_position_embeddings", 41)]
+)
+def test_check_same_architecture_names_the_first_difference(name, other, run):
+    config = ScratchBertConfig(**SMALL)
+    check_same_architecture(config, str(run / "checkpoint-2"))
+    saved = getattr(config, name)
+    with pytest.raises(ValueError, match=f"checkpoint-2 has {name}={saved}, but the options ask for {other}"):
+        check_same_architecture(ScratchBertConfig(**{**SMALL, name: other}), str(run / "checkpoint-2"))
