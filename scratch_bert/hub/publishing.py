@@ -52,7 +52,9 @@ def public_files(directory: str | Path) -> list[Path]:
         if not any((directory / name).is_file() for name in names):
             raise ValueError(f"{directory} has no {' or '.join(names)}: {remedy}.")
     files = [directory / name for name in PUBLIC_FILES if (directory / name).is_file()]
-    files += _code(directory) + _weights(directory)
+    weights = _weights(directory)
+    files += _code(directory) + weights
+    _check_weights(directory, weights)
     for file in files:
         if file.suffix in (".md", ".json", ".py"):
             _check_text(file)
@@ -98,6 +100,36 @@ def _weights(directory: Path) -> list[Path]:
         if not is_complete(file):
             raise ValueError(f"{file} is missing or truncated: save the model again.")
     return files + index
+
+
+def _check_weights(directory: Path, files: list[Path]) -> None:
+    """Raise `ValueError` if a weight is not finite, or if config, tokenizer and embeddings have different vocabularies."""
+    entries = _read_json(directory / "config.json").get("vocab_size")
+    for file in files:
+        if file.suffix != ".safetensors":
+            continue
+        with safe_open(file, framework="pt") as weights:
+            for name in weights.keys():  # noqa: SIM118 (not a dict)
+                weight = weights.get_tensor(name)
+                if not weight.isfinite().all():
+                    raise ValueError(
+                        f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
+                    )
+                if name.endswith("word_embeddings.weight") and entries and len(weight) != entries:
+                    raise ValueError(
+                        f"{file}: {name} has {len(weight):,} rows, but vocab_size in config.json is {entries:,}. Save the "
+                        "model again."
+                    )
+    if entries and (directory / "tokenizer.json").is_file():
+        tokenizer = _read_json(directory / "tokenizer.json")
+        vocabulary = (tokenizer.get("model") or {}).get("vocab")
+        ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+        ids += [token["id"] for token in tokenizer.get("added_tokens") or []]
+        if max(ids, default=-1) >= entries:
+            raise ValueError(
+                f"{directory}/tokenizer.json has ids up to {max(ids):,}, but vocab_size in config.json is {entries:,}: this is "
+                "not the model's tokenizer."
+            )
 
 
 def is_complete(file: Path) -> bool:

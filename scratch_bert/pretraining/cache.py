@@ -2,17 +2,27 @@
 
 import errno
 import hashlib
+import logging
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from ..storage import STAGING, find_damage, locked, remove, seal
 
-VERSION = 1  # raise it when the same settings give other files
+
+logger = logging.getLogger("scratch_bert")
+
+VERSION = 2  # raise it when the same settings give other files
+BUILDING = "building-"  # prefix of the directories that are not complete yet
+YOUNG = 60  # seconds: so old a directory has been locked, if its builder lives
 
 
 def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[Path], None]) -> Path:
-    """The directory for these settings; if there is none yet, `build` fills a new one.
+    """The directory for these settings; if there is none yet, or a damaged one, `build` fills a new one.
 
     Its name holds `kind` and a hash of `VERSION` and the representation of `settings`. It gets this name when it is complete:
     a run that is killed leaves nothing that looks complete, and runs that build it at the same time share the first one.
@@ -21,19 +31,24 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
     key = hashlib.blake2b(repr((VERSION, settings)).encode(), digest_size=16).hexdigest()
     directory = Path(cache_dir, f"{kind}-{key}")
     if directory.exists():
-        return directory
+        damage = find_damage(directory)
+        if damage is None:
+            return directory
+        logger.warning(f"The cache {directory} is damaged, {damage}: it is built again")
+        remove(directory)
     _check_writable(directory.parent)
-    with tempfile.TemporaryDirectory(dir=cache_dir) as scratch:
+    _remove_leftovers(directory.parent)
+    with tempfile.TemporaryDirectory(dir=cache_dir, prefix=BUILDING) as scratch, locked(Path(scratch)):
         new = Path(scratch, "new")
         new.mkdir()
         try:
             build(new)
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            seal(new)
+        except Exception as error:
+            if not _is_lack_of_space(error):
                 raise
             raise OSError(
-                f"There is no space left in {cache_dir} ({error.strerror}). Free some, or choose another directory with "
-                "--cache_dir."
+                f"There is no space left in {cache_dir} ({error}). Free some, or choose another directory with --cache_dir."
             ) from None
         try:
             os.replace(new, directory)
@@ -41,6 +56,21 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
             if not directory.exists():  # otherwise another run has built it meanwhile
                 raise
     return directory
+
+
+def _is_lack_of_space(error: Exception) -> bool:
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    # The tokenizers library raises plain exceptions.
+    return getattr(error, "errno", None) in codes or any(f"(os error {code})" in str(error) for code in codes)
+
+
+def _remove_leftovers(cache_dir: Path) -> None:
+    """Delete what killed builders have left: their locks are free."""
+    for scratch in [*cache_dir.glob(f"{BUILDING}*"), *cache_dir.glob(STAGING)]:
+        with suppress(OSError):  # its builder lives, or has just ended
+            if time.time() - scratch.stat().st_mtime > YOUNG:
+                with locked(scratch):
+                    shutil.rmtree(scratch)
 
 
 def _check_writable(directory: Path) -> None:

@@ -141,17 +141,12 @@ class TokenizedCorpus:
 
     @classmethod
     def open(cls, directory: Path) -> "TokenizedCorpus":
-        """Map a directory of the cache. Raises `ValueError` if a file in it is missing or truncated."""
-        try:
-            about = json.loads((directory / ABOUT).read_text())
-            arrays = {
-                name: np.asarray(np.memmap(directory / name, dtype=dtype, mode="r", shape=tuple(about.pop(name))))
-                for name, dtype in (("tokens", np.int32), ("sentence_offsets", np.int64), ("documents", np.int64))
-            }
-        except (FileNotFoundError, ValueError, KeyError) as error:
-            raise ValueError(
-                f"The cached corpus {directory} is damaged ({error}): delete it, to build it again."
-            ) from None
+        """Map a directory of the cache."""
+        about = json.loads((directory / ABOUT).read_text())
+        arrays = {
+            name: np.asarray(np.memmap(directory / name, dtype=dtype, mode="r", shape=tuple(about.pop(name))))
+            for name, dtype in (("tokens", np.int32), ("sentence_offsets", np.int64), ("documents", np.int64))
+        }
         return cls(**arrays, **about, directory=directory)
 
     @classmethod

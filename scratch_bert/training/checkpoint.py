@@ -5,28 +5,24 @@ import logging
 import os
 import shutil
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from transformers import TrainingArguments
 from transformers.trainer_utils import sort_checkpoints
 
+from .. import storage
 from ..hub.publishing import WEIGHTS, is_complete
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
+from ..storage import LOCK, MANIFEST, STAGING, remove
 
 
 logger = logging.getLogger("scratch_bert")
 
-MANIFEST = "manifest.json"  # in a checkpoint: the length and the CRC-32 of each other file
 RUN_FILE = "run.json"  # in an output directory: what the run in it is, from before its first step on
 METRICS_FILE = "metrics.json"  # in an output directory: the last file that a run writes
-STAGING = ".saving"  # in an output directory: what is being written, or about to be deleted
-LOCK = ".lock"  # in an output directory: held by the run that writes there
 DAMAGED = "damaged-"  # prefix of a checkpoint that a resume has passed over
 # What a resume needs: a file each, or, with FSDP, one of these.
 REQUIRED = (
@@ -35,36 +31,6 @@ REQUIRED = (
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )
-
-
-# ----------------------------------------------------------------------------------------------------------- writing
-
-
-def seal(directory: Path) -> None:
-    """Write the manifest of all files in `directory`, and wait until all of it is on the disk."""
-    paths = sorted(path for path in directory.rglob("*") if path != directory / MANIFEST)
-    files = [path for path in paths if path.is_file()]
-    manifest = {file.relative_to(directory).as_posix(): [file.stat().st_size, _crc32(file)] for file in files}
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    for path in (*paths, directory / MANIFEST, directory):
-        _sync(path)
-
-
-def move_into_place(new: Path, place: Path) -> None:
-    """Rename a directory, or a file, to `place`, and replace what is there: nobody ever sees half of either."""
-    if new.is_file():
-        _sync(new)
-    if place.is_dir():
-        remove(place)
-    os.replace(new, place)
-    _sync(place.parent)
-
-
-def write_whole(file: Path, text: str) -> None:
-    """Write a file that is never seen half written."""
-    new = file.with_name(f".{file.name}")
-    new.write_text(text, encoding="utf-8")
-    move_into_place(new, file)
 
 
 @contextmanager
@@ -85,16 +51,6 @@ def naming_what_is_kept(what: str, output_dir: Path) -> Iterator[None]:
         ) from error
 
 
-def remove(directory: Path) -> None:
-    """Delete a directory whose name must never stand for half of it."""
-    staging = directory.parent / STAGING
-    staging.mkdir(exist_ok=True)
-    doomed = staging / f"deleted-{directory.name}"
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.replace(directory, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)  # what stays is deleted with `STAGING`
-
-
 def remove_surplus(output_dir: Path, limit: int | None, best: str | None) -> None:
     """Delete the oldest checkpoints, by time, but for `limit` of them, the newest, and the best."""
     checkpoints = [Path(path) for path in sort_checkpoints(str(output_dir), use_mtime=True)]
@@ -102,47 +58,6 @@ def remove_surplus(output_dir: Path, limit: int | None, best: str | None) -> Non
     surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
     for checkpoint in [one for one in checkpoints if one not in kept][: max(surplus, 0)]:
         remove(checkpoint)
-
-
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of an output directory, which the operating system frees when the process ends, however it does.
-
-    Raises `BlockingIOError` if another run holds it.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(directory / LOCK)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise BlockingIOError(
-            f"Another run is writing to {directory}: wait until it ends, or choose another --output_dir."
-        ) from None
-    except (NotImplementedError, OSError) as error:  # a file system without locks
-        logger.warning(f"{directory} cannot be locked ({error}): do not start a second run in it")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _crc32(file: Path) -> int:
-    value = 0
-    with file.open("rb") as content:
-        for chunk in iter(partial(content.read, 1 << 20), b""):
-            value = zlib.crc32(chunk, value)
-    return value
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the entries of a directory, are on the disk."""
-    if os.name == "nt" and path.is_dir():  # cannot be opened there
-        return
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # ---------------------------------------------------------------------------------------------------------- resuming
@@ -198,19 +113,7 @@ def find_damage(checkpoint: Path) -> str | None:
     if not (checkpoint / MANIFEST).exists():
         files = (checkpoint / name for names in REQUIRED for name in names[:1])
         return next((f"{file.name} is truncated" for file in files if file.exists() and not _can_be_read(file)), None)
-    try:
-        manifest = json.loads((checkpoint / MANIFEST).read_text(encoding="utf-8"))
-        for name, (length, crc32) in manifest.items():
-            file = checkpoint / name
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size != length:
-                return f"{name} is truncated"
-            if _crc32(file) != crc32:
-                return f"{name} is damaged"
-    except (ValueError, TypeError, AttributeError):
-        return f"{MANIFEST} is damaged"
-    return None
+    return storage.find_damage(checkpoint)
 
 
 def _can_be_read(file: Path) -> bool:

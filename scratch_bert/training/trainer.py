@@ -19,18 +19,9 @@ from transformers.utils import PushInProgress
 
 from ..hub.model_card import is_customized
 from ..hub.publishing import ensure_branch, publish
+from ..storage import STAGING, locked, move_into_place, seal, write_whole
 from .callbacks import SignalCallback
-from .checkpoint import (
-    METRICS_FILE,
-    RUN_FILE,
-    STAGING,
-    locked,
-    move_into_place,
-    naming_what_is_kept,
-    remove_surplus,
-    seal,
-    write_whole,
-)
+from .checkpoint import METRICS_FILE, RUN_FILE, naming_what_is_kept, remove_surplus
 
 
 logger = logging.getLogger("scratch_bert")

@@ -1,9 +1,13 @@
 """What a directory must contain to be published, what is left out, and what is refused."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
 from helpers import CODE_FILES, MODEL_FILES, run_script
 from scratch_bert import ScratchBertForPreTraining
@@ -23,6 +27,19 @@ def edit_config(directory: Path, **changes) -> None:
 
 def truncate(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
+
+
+def edit_weights(directory: Path, name: str, edit: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    weights = load_file(directory / "model.safetensors")
+    weights[name] = edit(weights[name]).contiguous()
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def add_token(directory: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
+    config = json.loads((directory / "config.json").read_text())
+    tokenizer.add_tokens([f"new{number}" for number in range(1 + config["vocab_size"] - len(tokenizer))])
+    tokenizer.save_pretrained(directory)
 
 
 def test_publish_lists_the_model_files_only(directory, monkeypatch, capsys):
@@ -61,6 +78,21 @@ def test_publish_refuses_a_missing_file(file, message, directory):
             lambda d: edit_config(d, auto_map={k: v for k, v in AUTO_MAP.items() if k != "AutoModelForMaskedLM"}),
             "no auto_map entry for AutoModelForMaskedLM:",
             id="auto_map",
+        ),
+        pytest.param(
+            lambda d: edit_weights(d, "cls.predictions.bias", lambda bias: bias.fill_(float("nan"))),
+            "cls.predictions.bias is not finite. The training has diverged",
+            id="NaN",
+        ),
+        pytest.param(
+            lambda d: edit_weights(d, "bert.embeddings.word_embeddings.weight", lambda weight: weight[:-1]),
+            r"word_embeddings.weight has [\d,]+ rows, but vocab_size in config.json is",
+            id="embeddings",
+        ),
+        pytest.param(
+            lambda d: add_token(d),
+            r"ids up to [\d,]+, but vocab_size in config.json is .*not the model's",
+            id="vocabulary",
         ),
         pytest.param(lambda d: d.rename(d.parent / "elsewhere"), "directory .*model does not exist", id="directory"),
     ],

@@ -6,6 +6,7 @@ import pytest
 
 from scratch_bert.pretraining import cache
 from scratch_bert.pretraining.cache import cached
+from scratch_bert.storage import locked
 
 
 def write(content):
@@ -85,9 +86,22 @@ def test_cache_of_a_builder_that_is_killed_is_built_again(tmp_path):
         finally:
             os._exit(1)  # not reached
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 9
-    assert not list(tmp_path.glob("corpus-*"))
+    (left,) = tmp_path.iterdir()
+    with locked(left):  # as if it lived
+        os.utime(left, (0, 0))
+        cached(tmp_path, "corpus", 2, write("other"))
+        assert left.exists()
+    os.utime(left, (0, 0))
     directory = cached(tmp_path, "corpus", 1, write("whole"))
-    assert (directory / "file").read_text() == "whole"
+    assert (directory / "file").read_text() == "whole" and not left.exists()
+
+
+def test_cache_on_a_disk_that_is_full_for_the_tokenizer(tmp_path):
+    def build(directory):
+        raise Exception("No space left on device (os error 28)")  # as the tokenizers library does
+
+    with pytest.raises(OSError, match=r"There is no space left in .*--cache_dir"):
+        cached(tmp_path, "tokenizer", 1, build)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG], ids=errno.errorcode.get)

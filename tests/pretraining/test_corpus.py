@@ -61,7 +61,7 @@ def test_corpus_on_disk_says_what_was_left_out(on_disk):
 
 
 def test_corpus_on_disk_is_plain_arrays_and_json(on_disk, sentences, tokenizer):
-    assert {file.name for file in on_disk.directory.iterdir()} == {*ARRAYS, "corpus.json"}
+    assert {file.name for file in on_disk.directory.iterdir()} == {*ARRAYS, "corpus.json", "manifest.json"}
     about = json.loads((on_disk.directory / "corpus.json").read_text())
     assert about == {
         "tokens": [on_disk.num_tokens],
@@ -101,16 +101,28 @@ def test_corpus_is_made_once_for_a_text_and_a_tokenizer(on_disk, source, sentenc
     assert len(directories) == 2 and on_disk.directory not in directories
 
 
-@pytest.mark.parametrize("name", [*ARRAYS, "corpus.json"])
-@pytest.mark.parametrize("damage", ["missing", "truncated"])
-def test_corpus_with_a_damaged_file_is_an_error(damage, name, on_disk, tmp_path):
-    damaged = shutil.copytree(on_disk.directory, tmp_path / "corpus")
-    content = (damaged / name).read_bytes()
-    (damaged / name).unlink()
-    if damage == "truncated":
-        (damaged / name).write_bytes(content[: len(content) - 8])
-    with pytest.raises(ValueError, match="The cached corpus .*corpus is damaged .*delete it"):
-        TokenizedCorpus.open(damaged)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("tokens", "missing"),
+        ("documents", "truncated"),
+        ("tokens", "damaged"),
+        ("manifest.json", "missing or damaged"),
+    ],
+)
+def test_corpus_with_a_damaged_file_is_built_again(name, how, on_disk, source, tokenizer, tmp_path, caplog):
+    directory = shutil.copytree(on_disk.directory, tmp_path / on_disk.directory.name)
+    content = bytearray((directory / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (directory / name).unlink()
+    if "missing" not in how:
+        (directory / name).write_bytes(content[: len(content) - 8 * (how == "truncated")])
+    again = TokenizedCorpus.from_source(source, tokenizer, tmp_path)
+    assert f"{directory} is damaged, {name} is {how}: it is built again" in caplog.text
+    assert again.directory == directory and np.array_equal(again.tokens, on_disk.tokens)
+    caplog.clear()
+    TokenizedCorpus.from_source(source, tokenizer, tmp_path)
+    assert not caplog.text
 
 
 def test_corpus_is_pickled_as_the_name_of_its_directory(on_disk):

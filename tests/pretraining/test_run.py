@@ -20,8 +20,8 @@ from scratch_bert.pretraining.arguments import (
 )
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.run import Run, prepare
+from scratch_bert.storage import seal
 from scratch_bert.tokenizer import segment_ids
-from scratch_bert.training.checkpoint import seal
 
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

@@ -7,15 +7,13 @@ from transformers import Trainer, TrainingArguments
 
 from helpers import SMALL, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.storage import locked, seal
 from scratch_bert.training.checkpoint import (
     check_same_architecture,
     check_same_run,
     find_checkpoint,
     find_damage,
-    locked,
-    move_into_place,
     remove_surplus,
-    seal,
 )
 
 
@@ -126,7 +124,7 @@ def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, 
 def test_a_damaged_manifest_is_damage(content, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "manifest.json").write_text(content)
-    assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is damaged"
+    assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is missing or damaged"
 
 
 def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tmp_path):
@@ -155,26 +153,6 @@ def test_surplus_checkpoints_are_removed(limit, best, kept, tmp_path):
     remove_surplus(tmp_path, limit, best and str(tmp_path / f"checkpoint-{best}"))
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in kept.split()]
     assert not list(tmp_path.glob(".saving/*"))
-
-
-def test_a_directory_is_replaced(tmp_path):
-    for name in ("new", "old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    move_into_place(tmp_path / "new", tmp_path / "old")
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".saving"] == ["old"]
-    assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
-
-
-def test_a_second_run_in_the_same_directory_is_refused(tmp_path):
-    with (
-        locked(tmp_path / "run"),
-        pytest.raises(BlockingIOError, match="Another run is writing to .*run: wait until it ends"),
-        locked(tmp_path / "run"),
-    ):
-        pass
-    with locked(tmp_path / "run"):
-        pass
 
 
 def test_what_may_change_is_taken_and_what_must_not_is_refused(tmp_path, caplog):
