@@ -1,6 +1,8 @@
 """What pretraining and fine-tuning share of Trainer's arguments."""
 
+import os
 import re
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +43,7 @@ class CommonArguments(TrainingArguments):
     ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
 
     def __post_init__(self):
+        renew_rendezvous()
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer refuses bf16 there
         self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
         self.bf16 = self.bf16 or self.bf16_by_default
@@ -67,3 +70,28 @@ def cpu_multiplies_bf16() -> bool:
     """Whether this CPU multiplies bf16 natively; otherwise bf16 is slower than fp32."""
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's name
+
+
+def renew_rendezvous() -> None:
+    """In a process that torchrun has restarted on the only machine of a run, make all processes meet at a new store.
+
+    torchrun hands them the store of the attempt before, with the addresses of processes that are dead: initialization hangs
+    or is refused (https://github.com/pytorch/pytorch/issues/135712). With several machines, where the attempts are not
+    counted alike, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun helps.
+    """
+    environment = os.environ
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or environment.get("GROUP_WORLD_SIZE") != "1":
+        return
+    attempt = environment["TORCHELASTIC_RESTART_COUNT"]
+    if attempt == "0":
+        return
+    from torch.distributed import TCPStore  # which not every build of PyTorch has
+
+    host, key = environment["MASTER_ADDR"], f"scratch_bert/attempt-{attempt}/port"
+    store = TCPStore(host, int(environment["MASTER_PORT"]), is_master=False)
+    if environment["RANK"] == "0":
+        with socket.socket() as free:
+            free.bind((host, 0))
+            store.set(key, str(free.getsockname()[1]))
+    environment["MASTER_PORT"] = store.get(key).decode()
+    environment["TORCHELASTIC_USE_AGENT_STORE"] = "False"  # the process of rank 0 opens the new one

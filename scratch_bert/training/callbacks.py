@@ -19,19 +19,21 @@ logger = logging.getLogger("scratch_bert")
 
 class SignalCallback(TrainerCallback):
     """Within `with`, Ctrl-C and SIGTERM (of a cluster that needs the machine) end the step, save a checkpoint and stop; a
-    second one stops at once. SIGUSR1 saves a checkpoint. Several processes do this in the same step, whichever of them
-    gets the signal."""
+    second one stops at once. SIGUSR1 saves a checkpoint.
 
-    stopped = False
+    Several processes do so in the same step, whichever of them gets the signal: it leaves a note in the store by which they
+    found each other, for the step after the next. All see it in time, as no step ends anywhere before it has begun everywhere.
+    """
+
+    notes_done = 0  # by all trainings in this process
 
     def __init__(self):
-        self.stop = self.save = False
+        self.requested: str | None = None
+        self.stopped = False
         self.previous_handlers = {}
-        self.group = self.agreement = None
 
     def __enter__(self):
-        self.stop = self.save = self.stopped = False
-        self.process = os.getpid()
+        self.requested, self.stopped, self.process = None, False, os.getpid()
         if threading.current_thread() is threading.main_thread():  # other threads don't get signals
             handlers = {signal.SIGINT: self.request_stop, signal.SIGTERM: self.request_stop}
             if hasattr(signal, "SIGUSR1"):  # not on Windows
@@ -41,7 +43,7 @@ class SignalCallback(TrainerCallback):
     def request_stop(self, number, frame):
         if os.getpid() != self.process:  # a data loader's worker, which ends with its parent
             return
-        self.stop = True
+        self.requested = "stop"
         signal.signal(number, self.previous_handlers[number])
         again = "Press Ctrl-C again" if number == signal.SIGINT else "Send it again"
         logger.warning(
@@ -49,28 +51,31 @@ class SignalCallback(TrainerCallback):
         )
 
     def request_save(self, number, frame):
-        self.save = True
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        if args.world_size > 1 and self.group is None:
-            self.group = distributed.new_group(backend="gloo")  # on the CPU: no step waits for a GPU
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if self.group is not None:
-            requests = torch.tensor([self.stop, self.save], dtype=torch.int32)
-            work = distributed.all_reduce(requests, distributed.ReduceOp.MAX, self.group, async_op=True)
-            self.agreement = requests, work
+        self.requested = self.requested or "save"
 
     def on_step_end(self, args, state, control, **kwargs):
-        stop, save = self.stop, self.save
-        if self.agreement is not None:
-            requests, work = self.agreement
-            work.wait()
-            stop, save = requests.bool().tolist()
-        if stop or save:
-            control.should_save, self.save = True, False
-        if stop:
-            control.should_training_stop = self.stopped = True
+        request = self._agreed(state.global_step) if args.world_size > 1 else self.requested
+        if request is None:
+            return
+        control.should_save = True
+        control.should_training_stop |= request == "stop"
+        self.stopped |= request == "stop"
+        if request == self.requested:
+            self.requested = None
+
+    def _agreed(self, step: int) -> str | None:
+        """The request that all processes follow after this step."""
+        store = distributed.distributed_c10d._get_default_store()
+        key = f"scratch_bert/signal-{SignalCallback.notes_done}"
+        if self.requested:
+            store.compare_set(key, "", f"{self.requested} {step + 2}")  # the first note stays
+        if not store.check([key]):
+            return None
+        request, due = store.get(key).decode().split()
+        if step < int(due):
+            return None
+        SignalCallback.notes_done += 1
+        return request
 
     def __exit__(self, *exception):
         for number, handler in self.previous_handlers.items():

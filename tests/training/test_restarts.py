@@ -1,0 +1,100 @@
+"""Processes that are killed and started again, by the same command, end with the weights of a run that nothing interrupted."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from helpers import SCRIPTS, SMALL
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")]
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+
+@pytest.fixture(scope="module")
+def start(text_file, tmp_path_factory):
+    """Starts the run in a directory, or goes on with it: its process."""
+    root = tmp_path_factory.mktemp("runs")
+
+    def start(name, *options, launcher=()):
+        command = [sys.executable, *launcher, SCRIPTS / "pretrain.py", "--train_file", text_file, "--cache_dir", root]
+        command += [
+            "--vocab_size",
+            500,
+            "--max_seq_length",
+            32,
+            "--use_cpu",
+            "--bf16",
+            "false",
+            "--disable_tqdm",
+            "true",
+        ]
+        command += ["--config_overrides", ",".join(f"{size}={SMALL[size]}" for size in SIZES), "--dropout", 0.1]
+        command += ["--max_steps", 24, "--save_steps", 3, "--eval_strategy", "no", "--show_predictions", 0]
+        command += ["--output_dir", root / name, "--resume_from_checkpoint", "auto", *options]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        with (root / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                list(map(str, command)), stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+
+    start.root = root
+    return start
+
+
+def wait_for(path, process):
+    while not path.exists() and process.poll() is None:
+        time.sleep(0.001)
+
+
+def assert_same_weights(root, one, other):
+    one, other = (load_file(root / name / "model.safetensors") for name in (one, other))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "launcher"),
+    [
+        pytest.param("plain", ["--gradient_accumulation_steps", 2], [], id="one process"),
+        pytest.param("two", ["--dataloader_num_workers", 1], TORCHRUN, id="two processes with workers"),
+    ],
+)
+def test_killed_while_it_saves(name, options, launcher, start):
+    assert start(f"{name}-unbroken", *options, launcher=launcher).wait() == 0
+    generator, output_dir, kills = random.Random(0), start.root / name, 0
+    while True:
+        process = start(name, *options, launcher=launcher)
+        if kills < 4:
+            wait_for(output_dir / ".saving", process)
+            time.sleep(generator.random() / 4)  # about the time of a save
+        if process.poll() is not None or kills == 4:
+            break
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert process.wait() == 0, (start.root / f"{name}.log").read_text()
+    assert kills == 4 and not list(output_dir.glob("damaged-*"))
+    assert_same_weights(start.root, name, f"{name}-unbroken")
+
+
+@pytest.mark.parametrize("rendezvous", [["--standalone"], []], ids=["c10d", "static"])
+def test_torchrun_restarts_its_processes(rendezvous, start):
+    name = f"elastic-{len(rendezvous)}"
+    assert start(f"{name}-unbroken", launcher=TORCHRUN).wait() == 0, (start.root / f"{name}-unbroken.log").read_text()
+    launcher = ["-m", "torch.distributed.run", *rendezvous, "--nproc_per_node", 2, "--max-restarts", 2]
+    process = start(name, launcher=launcher)
+    for step in (6, 15):
+        wait_for(start.root / name / f"checkpoint-{step}", process)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(children[-1]), signal.SIGKILL)
+    assert process.wait(timeout=120) == 0, (start.root / f"{name}.log").read_text()
+    assert_same_weights(start.root, name, f"{name}-unbroken")
