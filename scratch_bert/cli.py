@@ -7,9 +7,10 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import field, fields
 from importlib.resources import files
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,26 @@ from transformers import HfArgumentParser
 
 
 def option(default: Any, help: str, **metadata: Any) -> Any:
-    """A dataclass field that becomes an option with this help text."""
+    """A dataclass field that becomes an option with this help text. `within`, such as "[0, 1)", is the range of its values,
+    which `check_ranges` checks."""
     return field(default=default, metadata={"help": help, **metadata})
+
+
+def check_ranges(arguments: Any, **more: str) -> None:
+    """Raise `ValueError` for an option of a dataclass, or one of `more`, that is out of its range. None is in any."""
+    ranges = {field.name: field.metadata.get("within") for field in fields(arguments)} | more
+    for name, interval in ranges.items():
+        value = getattr(arguments, name)
+        if interval is None or value is None:
+            continue
+        low, high = (float(end) for end in interval[1:-1].split(","))
+        within = (low <= value if interval[0] == "[" else low < value) and (
+            value <= high if interval[-1] == "]" else value < high
+        )
+        if not within:  # as NaN always is
+            ends = [f"{'at least' if interval[0] == '[' else 'greater than'} {low:g}" if low > -inf else ""]
+            ends += [f"{'at most' if interval[-1] == ']' else 'less than'} {high:g}" if high < inf else ""]
+            raise ValueError(f"{name} must be {' and '.join(filter(None, ends))}, got {value}.")
 
 
 def refuse(arguments: Any, names: Iterable[str], where: str) -> None:
@@ -36,6 +55,11 @@ def similar(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {matches[0]}?" if matches else ""
 
 
+class _Parser(HfArgumentParser):
+    def add_argument(self, *args, within: str | None = None, **kwargs) -> argparse.Action:
+        return super().add_argument(*args, **kwargs)  # the range is not argparse's
+
+
 def parse_arguments(
     *dataclasses: type,
     description: str,
@@ -49,7 +73,7 @@ def parse_arguments(
     the next argument is a YAML or JSON file, it gives options as flags would; flags take precedence. An unknown option
     or a bad value ends the program with a message, and a suggestion for a typo. `--help` leaves out the `hidden` options.
     """
-    parser = HfArgumentParser(
+    parser = _Parser(
         dataclasses,
         description=description,
         usage=f"%(prog)s {'TASK ' if tasks else ''}[OPTIONS.yaml|OPTIONS.json] [--option value ...]",
@@ -67,11 +91,15 @@ def parse_arguments(
     def reject(option: str, where: str) -> None:
         parser.error(f"{where}: there is no option {option}.{similar(option.lstrip('-').split('=')[0], known)}")
 
+    flags = [argument.split("=")[0] for argument in argv]
+    for action in parser._actions:  # of other options, the last one counts
+        if action.nargs == "+" and sum(flags.count(flag) for flag in action.option_strings) > 1:
+            parser.error(f"{action.option_strings[0]} is given twice: give it once, with all its values.")
     if argv and argv[0].endswith((".yaml", ".yml", ".json")):
         try:
             values = yaml.safe_load(Path(_find(argv[0])).read_text(encoding="utf-8")) or {}  # JSON is YAML, too
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            parser.error(f"{argv[0]} cannot be read: {error}")
+            parser.error(f"{argv[0]} cannot be read: {' '.join(str(error).split())}")
         if not isinstance(values, dict):
             parser.error(f"{argv[0]} must hold options as name: value pairs.")
         for unknown in sorted(set(values) - known):
@@ -79,7 +107,7 @@ def parse_arguments(
         argv = [flag for name, value in values.items() for flag in _as_flags(name, value)] + argv[1:]
     try:
         *parsed, remaining = parser.parse_args_into_dataclasses(before + argv, return_remaining_strings=True)
-    except ValueError as error:
+    except (ValueError, ImportError, OSError) as error:
         parser.error(str(error))
     if remaining:
         reject(remaining[0], "command line")

@@ -6,6 +6,7 @@ import logging
 import zlib
 from collections.abc import Iterable, Iterator
 from glob import escape, glob
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 import datasets
@@ -20,7 +21,7 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
     """The files that `paths` name: each a file, a glob, or a directory, which means all files of `types` below it, gzipped
     or not. Sorted within each path; each file once.
 
-    Raises `FileNotFoundError` for a path or glob without a file.
+    Raises `FileNotFoundError` for a path or glob without a file, and `ValueError` for a pipe or a device.
     """
     files: dict[Path, None] = {}
     for path in map(Path, paths):
@@ -28,6 +29,10 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
         if not matches:
             raise FileNotFoundError(f"There is no file or directory {path}.")
         for match in matches:
+            if not (match.is_dir() or match.is_file()):
+                raise ValueError(
+                    f"{match} is no regular file: files are read more than once. Write its content to one."
+                )
             files |= dict.fromkeys(_files_below(match, types) if match.is_dir() else [match])
     return list(files)
 
@@ -62,11 +67,31 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
     `options` are those of the dataset's loader.
     """
     if TABLES[suffix(file)] == "csv":
-        options |= {"converters": dict.fromkeys(text_columns, str), "keep_default_na": False}
+        _check_width(file)
+        options = {
+            "converters": dict.fromkeys(text_columns, str),
+            "keep_default_na": False,
+            "index_col": False,
+        } | options
     if suffix(file) == ".tsv":
         options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
     name = escape(str(file))  # datasets takes file names for patterns
     return datasets.load_dataset(TABLES[suffix(file)], data_files=name, split="train", streaming=streaming, **options)
+
+
+def _check_width(file: Path) -> None:
+    """Raise `TextError` if the first record has more fields than the header: pandas would drop some without a word. It
+    reports others itself."""
+    dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix(file) == ".tsv" else {}
+    try:
+        header, first = islice(chain(csv.reader(read_lines(file), **dialect), repeat([])), 2)
+    except csv.Error as error:
+        raise TextError(f"{file} cannot be read as a table: {error}") from None
+    if any(first[len(header) :]):
+        raise TextError(
+            f"{file}: the first record has {len(first)} fields, the header {len(header)}. A text that contains the "
+            "separator must be quoted."
+        )
 
 
 def open_dataset(
@@ -92,6 +117,10 @@ def read_lines(file: Path) -> Iterator[str]:
                 # -sig drops a byte-order mark
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
     except UnicodeDecodeError as error:
+        if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") and number == 1:
+            raise TextError(
+                f"{file} is UTF-16 text. Convert it first: iconv -f utf-16 -t utf-8 {file} > new{suffix(file)}"
+            ) from None
         raise TextError(
             f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. Convert it first, "
             f"for example with: iconv -f latin1 -t utf-8 {file} > new{suffix(file)}"

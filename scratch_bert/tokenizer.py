@@ -105,22 +105,27 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """The tokenizer of a local directory or a Hub repository; `model_max_length` replaces its own.
 
-    Raises `ValueError` if it lacks a special token that BERT's input needs, or is not one of the `tokenizers` library.
+    Raises `ValueError` if it can't be read, has no vocabulary, lacks a special token that BERT's input needs, or is not one
+    of the `tokenizers` library.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    except ValueError as error:
-        if "trust_remote_code" not in str(error):
-            raise
-        raise ValueError(
-            f"The tokenizer {name_or_path} needs custom code, which is not run without trust_remote_code."
-        ) from None
+    except OSError:  # which says what is missing
+        raise
+    except Exception as error:  # the tokenizers library raises plain exceptions
+        if "trust_remote_code" in str(error):
+            raise ValueError(
+                f"The tokenizer {name_or_path} needs custom code, which is not run without trust_remote_code."
+            ) from None
+        raise ValueError(f"The tokenizer {name_or_path} cannot be read ({type(error).__name__}: {error}).") from error
     missing = [name for name in ("cls", "sep", "mask", "pad") if getattr(tokenizer, f"{name}_token_id") is None]
     if missing:
         tokens = ", ".join(f"[{name.upper()}]" for name in missing)
         raise ValueError(f"The tokenizer {name_or_path} has no {tokens} token, which BERT's input needs.")
     if not tokenizer.is_fast:
         raise ValueError(f"The tokenizer {name_or_path} has no tokenizer.json, so there is no fast tokenizer.")
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers has made it up
+        raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")
     if model_max_length is not None:
         tokenizer.model_max_length = model_max_length
     return tokenizer

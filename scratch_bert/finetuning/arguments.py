@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..cli import option, refuse
+from ..cli import check_ranges, option, refuse
 from ..training.arguments import CommonArguments
 
 
@@ -36,7 +36,7 @@ class TaskArguments:
     )
     dataset_config: str | None = option(None, "The configuration of dataset_name.")
     validation_share: float = option(
-        0.1, "Share of the training examples to hold out if there are none for validation."
+        0.1, "Share of the training examples to hold out if there are none for validation.", within="(0, 1)"
     )
     text_column: str | None = option(
         None,
@@ -65,14 +65,17 @@ class TaskArguments:
         choices=["single_label_classification", "multi_label_classification", "regression"],
     )
     max_seq_length: int | None = option(
-        None, "Tokens in a sequence, at most. Default: the model's limit, and 384 at most for question-answering."
+        None,
+        "Tokens in a sequence, at most. Default: the model's limit, and 384 at most for question-answering.",
+        within="[8, 1000000]",
     )
     doc_stride: int | None = option(
         None,
         "For question-answering: tokens by which the windows over a long context overlap. Default: a third of "
         "max_seq_length.",
+        within="[0, inf)",
     )
-    max_answer_length: int = option(30, "For question-answering: tokens in an answer, at most.")
+    max_answer_length: int = option(30, "For question-answering: tokens in an answer, at most.", within="[1, inf)")
     metrics: list[str] | None = option(
         None,
         "Metrics instead of the task's own: names of scratch_bert/finetuning/metrics.py, or Hub metrics, which "
@@ -84,9 +87,10 @@ class TaskArguments:
         None,
         "Dropout of hidden states and attention, instead of the checkpoint's. Small datasets benefit, as from 0.1, if "
         "the model was pretrained without.",
+        within="[0, 1)",
     )
     early_stopping_patience: int | None = option(
-        None, "Stop after this many evaluations in a row without a new best metric."
+        None, "Stop after this many evaluations in a row without a new best metric.", within="[1, inf)"
     )
     seeds: list[int] | None = option(
         None, "Run once with each seed, in directories of their own, and report mean and standard deviation."
@@ -103,19 +107,7 @@ class TaskArguments:
             refuse(self, ["dataset_config"], "without a dataset_name")
         if self.validation_file:
             refuse(self, ["validation_share"], "with validation_file")
-        if not 0 < self.validation_share < 1:
-            raise ValueError(f"validation_share must be greater than 0 and less than 1, got {self.validation_share}.")
-        for name, minimum in (
-            ("max_seq_length", 8),
-            ("doc_stride", 0),
-            ("max_answer_length", 1),
-            ("early_stopping_patience", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and value < minimum:
-                raise ValueError(f"{name} must be {minimum} or more, got {value}.")
-        if self.dropout is not None and not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}.")
+        check_ranges(self)
         if self.seeds and len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}.")
 

@@ -3,11 +3,11 @@
 import logging
 
 import torch
-from transformers import AutoConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from ..cli import refuse
-from ..hub.conversion import convert_config, open_checkpoint
-from ..tokenizer import load_tokenizer
+from ..hub.conversion import convert_config, load_config, open_checkpoint
+from ..tokenizer import load_tokenizer, vocabulary_size
 from .arguments import TaskArguments
 from .dataset import Columns, load_splits
 from .glue import GLUE
@@ -50,8 +50,14 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
             "pass --trust_remote_code if you trust it."
         )
 
-    config = AutoConfig.from_pretrained(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
+    config = load_config(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
     tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
+    entries = vocabulary_size(tokenizer)
+    if entries > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer of {args.model_name_or_path} has {entries} entries, but the model's vocab_size is "
+            f"{config.vocab_size}."
+        )
     limit = min(config.max_position_embeddings, tokenizer.model_max_length)
     max_seq_length = args.max_seq_length or min(limit, task_class.default_max_seq_length or limit)
     if max_seq_length > limit:
@@ -104,7 +110,7 @@ def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
     """The checkpoint's model with the task's head, in fp32. A BERT is loaded as scratch_bert: the weights are the same,
     and what is saved contains the model's code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
-    config = AutoConfig.from_pretrained(name, trust_remote_code=remote)
+    config = load_config(name, trust_remote_code=remote)
     if config.model_type == "bert":
         logger.info(
             f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert-convert --to bert converts the result back."

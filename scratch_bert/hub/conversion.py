@@ -59,7 +59,7 @@ def convert_checkpoint(
     source, destination = str(source), Path(destination).resolve()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise FileExistsError(f"{destination} exists and is not empty. Choose another directory.")
-    config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    config = load_config(source, revision=revision, trust_remote_code=False)
     if config.model_type not in CONFIGS or config.model_type == to:
         wanted = ", ".join(name for name in CONFIGS if name != to)
         raise ValueError(
@@ -91,10 +91,35 @@ def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[Pr
     """The model in fp32, and the names of its newly initialised weights: those not in the checkpoint, or of another shape.
 
     `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`. Raises `ValueError`
-    if the weights cannot be read.
+    if config or weights cannot be read, or if those of the encoder are not exactly those that the config describes.
     """
+    if "config" not in options:
+        options["config"] = load_config(name_or_path, trust_remote_code=options.get("trust_remote_code", False))
     model, report = _load(model_class, name_or_path, dtype=torch.float32, **options)
+    problems = {
+        "missing": report["missing_keys"],
+        "of another shape": report["mismatched_keys"],
+        "not in the config": report["unexpected_keys"],
+    }
+    of_encoder = re.compile(rf"{re.escape(model.base_model_prefix)}\.(?!pooler\.)")
+    for problem, entries in problems.items():
+        names = sorted(name for name in map(_key_and_shapes, entries) if of_encoder.match(name))
+        if names:
+            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ValueError(
+                f"The weights of {name_or_path} do not fit its config.json: {names[0]}{others}, {problem}."
+            )
     return model, sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
+
+
+def load_config(name_or_path: str, **options) -> PreTrainedConfig:
+    """`AutoConfig.from_pretrained`. Raises `ValueError` or `OSError` that names the file."""
+    try:
+        return AutoConfig.from_pretrained(name_or_path, **options)
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"The config.json of {name_or_path} cannot be read ({error}): save the model again."
+        ) from error
 
 
 def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:

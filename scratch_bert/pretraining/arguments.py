@@ -11,7 +11,7 @@ import yaml
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
-from ..cli import option, refuse, similar
+from ..cli import check_ranges, option, refuse, similar
 from ..model.configuration_scratch_bert import PRESETS, ScratchBertConfig
 from ..tokenizer import TOKENIZER_TYPES
 from ..training.arguments import CommonArguments
@@ -30,7 +30,9 @@ class ModelArguments:
         None, "Config fields that differ from the preset, as in norm_first=true,hidden_dropout_prob=0."
     )
     max_position_embeddings: int | None = option(
-        None, "Maximum sequence length that the model can ever take, in tokens; default: max_seq_length."
+        None,
+        "Maximum sequence length that the model can ever take, in tokens; default: max_seq_length.",
+        within="[1, 1000000]",
     )
     token_embedding_init: str = option(
         "lsa",
@@ -42,12 +44,12 @@ class ModelArguments:
         0.0,
         "Of hidden states and attention weights. BERT's is 0.1: for many passes over the text, where a model overfits; "
         "in a short run it only slows learning. Fine-tuning has its own.",
+        within="[0, 1)",
     )
 
     def __post_init__(self):
         parse_overrides(self.config_overrides)  # an error is reported before any work
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and less than 1, got {self.dropout}.")
+        check_ranges(self)
 
 
 def parse_overrides(text: str | None) -> dict[str, Any]:
@@ -104,7 +106,9 @@ class DataArguments:
     validation_file: list[str] | None = option(
         None, "Text to evaluate on, as train_file. Default: documents held out from the training text."
     )
-    validation_share: float = option(0.1, "Share of the documents held out for evaluation; 0 for none.")
+    validation_share: float = option(
+        0.1, "Share of the documents held out for evaluation; 0 for none.", within="[0, 1)"
+    )
     dataset_name: str | None = option(
         None,
         "Instead of train_file: a dataset of the Hub, or a local directory that datasets.load_dataset opens. Its "
@@ -116,7 +120,9 @@ class DataArguments:
         "Read the training text during training, without a copy of it, repeating it until max_steps. Examples then "
         "depend on the number of workers and machines.",
     )
-    stream_buffer: int = option(1000, "Documents of a stream to hold at a time: pairs are drawn among them.")
+    stream_buffer: int = option(
+        1000, "Documents of a stream to hold at a time: pairs are drawn among them.", within="[2, inf)"
+    )
     prepared_data: str | None = option(None, "Instead of text: a directory written by inspect_data.py --output_dir.")
     cache_dir: str = option(
         str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert"),
@@ -149,9 +155,13 @@ class DataArguments:
         "wordpiece", "Kind of tokenizer to train: BERT's WordPiece, or whole words.", choices=list(TOKENIZER_TYPES)
     )
     vocab_size: int | None = option(
-        None, "Maximum vocabulary size of a trained tokenizer. Default: BERT's 30522, or 2048 for the built-in corpus."
+        None,
+        "Maximum vocabulary size of a trained tokenizer. Default: BERT's 30522, or 2048 for the built-in corpus.",
+        within="[6, 100000000]",
     )
-    min_frequency: int = option(2, "How often a word or word piece must occur to enter the vocabulary.")
+    min_frequency: int = option(
+        2, "How often a word or word piece must occur to enter the vocabulary.", within="[0, 4294967296)"
+    )
     lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT does.")
     first_segment_id: int = option(
         0,
@@ -173,11 +183,14 @@ class DataArguments:
         "Tokens in a sequence: [CLS], two segments, two [SEP]. Or auto:70, which has room for two sentences as long as "
         "the corpus' 70th percentile. Default: 128, or 64 for the built-in corpus.",
     )
-    short_seq_prob: float = option(0.1, "Share of the examples that are only filled to a random shorter length.")
+    short_seq_prob: float = option(
+        0.1, "Share of the examples that are only filled to a random shorter length.", within="[0, 1]"
+    )
     single_segment_prob: float = option(
         0.0,
         "Share of the training examples that are one segment, [CLS] A [SEP], for MLM alone: so the model also learns to read "
         "single texts.",
+        within="[0, 1)",
     )
     static_pairs: bool = option(False, "Keep the first epoch's pairs instead of drawing new ones each epoch.")
 
@@ -186,11 +199,16 @@ class DataArguments:
         0.3,
         "Share of the tokens to predict in training. BERT's is 0.15, which evaluation always takes, so that models "
         "can be compared; more teaches a small model faster (docs/learning.md).",
+        within="(0, 1]",
     )
-    mask_replace_prob: float = option(0.8, "Share of these that [MASK] replaces.")
-    random_replace_prob: float = option(0.1, "Share of these that a random token replaces; the others stay.")
+    mask_replace_prob: float = option(0.8, "Share of these that [MASK] replaces.", within="[0, 1]")
+    random_replace_prob: float = option(
+        0.1, "Share of these that a random token replaces; the others stay.", within="[0, 1]"
+    )
     whole_word_mask: bool = option(False, "Whole-word masking: select and replace all pieces of a word together.")
-    max_predictions_per_seq: int | None = option(None, "Maximum number of tokens to predict in a sequence.")
+    max_predictions_per_seq: int | None = option(
+        None, "Maximum number of tokens to predict in a sequence.", within="[1, inf)"
+    )
 
     def __post_init__(self):
         sources = [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
@@ -207,13 +225,12 @@ class DataArguments:
         if self.max_seq_length is None:
             self.max_seq_length = "128" if sources else "64"
         parse_max_seq_length(self.max_seq_length)  # an error is reported before any work
-        if not 0 < self.mlm_probability <= 1:
-            raise ValueError(f"mlm_probability must be greater than 0 and at most 1, got {self.mlm_probability}.")
-        if not 0 <= self.single_segment_prob < 1:
-            value = self.single_segment_prob
-            raise ValueError(f"single_segment_prob must be at least 0 and less than 1, got {value}.")
-        if self.stream_buffer < 2:
-            raise ValueError(f"stream_buffer must be 2 or more, got {self.stream_buffer}.")
+        check_ranges(self)
+        total = self.mask_replace_prob + self.random_replace_prob
+        if total > 1 + 1e-9:
+            raise ValueError(f"mask_replace_prob and random_replace_prob must add up to 1 at most, got {total:g}.")
+        if self.language and not re.fullmatch(r"[a-z]{2,3}", self.language):
+            raise ValueError(f"language must be an ISO 639 code, such as en, got {self.language}.")
         if not self.sentence_splitter:
             raise ValueError("sentence_splitter must not be empty.")
         typo = similar(self.sentence_splitter, SPLITTERS) if self.sentence_splitter not in SPLITTERS else ""
@@ -229,6 +246,8 @@ def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
     if not match:
         raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {text}.")
     tokens, percentile = (int(group) if group else None for group in match.groups())
+    if tokens and tokens > 1_000_000:
+        raise ValueError(f"max_seq_length must be at most 1,000,000, got {tokens}.")
     return tokens, percentile
 
 
@@ -253,7 +272,9 @@ class PretrainingArguments(CommonArguments):
         "muon: Muon (Jordan 2024) for the matrices of the encoder's layers, AdamW for all other parameters. The others "
         f"are Trainer's: {', '.join(OPTIMIZERS[1:])}.",
     )
-    muon_learning_rate: float = option(0.02, "Peak learning rate of Muon; that of its AdamW is learning_rate.")
+    muon_learning_rate: float = option(
+        0.02, "Peak learning rate of Muon; that of its AdamW is learning_rate.", within="(0, 10]"
+    )
     num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.")
     eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
     eval_steps: float | None = option(250, "Steps between evaluations.")
@@ -265,7 +286,9 @@ class PretrainingArguments(CommonArguments):
         "Pack the sequences of a training batch into fewer of max_seq_length. For GPUs and torch_compile, where "
         "padding is computed; elsewhere it is left out in any case.",
     )
-    show_predictions: int = option(4, "After training: masked words, and pairs of segments, to show with predictions.")
+    show_predictions: int = option(
+        4, "After training: masked words, and pairs of segments, to show with predictions.", within="[0, inf)"
+    )
     tensorboard_graph: bool = option(False, "With report_to tensorboard: show the model's graph there, too.")
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
     batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed batch by batch, no logits are kept.")
@@ -283,10 +306,6 @@ class PretrainingArguments(CommonArguments):
             refuse(self, ["optim_args", "optim_target_modules"], "with optim muon")
         else:
             refuse(self, ["muon_learning_rate"], "without optim muon")
-        if not self.muon_learning_rate > 0:
-            raise ValueError(f"muon_learning_rate must be greater than 0, got {self.muon_learning_rate}.")
-        if self.show_predictions < 0:
-            raise ValueError(f"show_predictions must be 0 or more, got {self.show_predictions}.")
         if "tensorboard" not in self.report_to:
             refuse(self, ["tensorboard_graph"], "without report_to tensorboard")
         self.must_stay(
@@ -305,7 +324,7 @@ class EvaluationDataArguments(DataArguments):
     TOKENIZER: ClassVar = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
     UNSUPPORTED: ClassVar = (*TOKENIZER, "streaming", "stream_buffer", "single_segment_prob")
 
-    mlm_probability: float = option(EVAL_MLM_PROBABILITY, "Share of the tokens to predict.")
+    mlm_probability: float = option(EVAL_MLM_PROBABILITY, "Share of the tokens to predict.", within="(0, 1]")
 
     def __post_init__(self):
         refuse(self, self.TOKENIZER, "in an evaluation, which uses the models' tokenizer")
@@ -326,17 +345,24 @@ class EvaluationArguments:
         None, "The models to evaluate, of one tokenizer: directories or Hub repositories, scratch_bert or BERT."
     )
     trust_remote_code: bool = option(False, "Run the code of a custom-code model.")
-    per_device_eval_batch_size: int = option(32, "Examples per step and device. The masks depend on it.")
+    per_device_eval_batch_size: int = option(
+        32, "Examples per step and device. The masks depend on it.", within="[1, inf)"
+    )
     bf16: bool = option(False, "bf16 autocast instead of fp32.")
-    seed: int = option(42, "Of the held-out documents, the pairs and the masks; default: that of pretraining.")
-    show_predictions: int = option(0, "Masked words, and pairs of segments, to show with each model's predictions.")
+    seed: int = option(
+        42,
+        "Of the held-out documents, the pairs and the masks; default: that of pretraining.",
+        within="[0, 4294967296)",
+    )
+    show_predictions: int = option(
+        0, "Masked words, and pairs of segments, to show with each model's predictions.", within="[0, inf)"
+    )
     output_file: str | None = option(None, "A JSON file to write the metrics to; it must not exist yet.")
 
     def __post_init__(self):
         if not self.model_name_or_path:
             raise ValueError("--model_name_or_path is required: the models to evaluate.")
-        if self.show_predictions < 0:
-            raise ValueError(f"show_predictions must be 0 or more, got {self.show_predictions}.")
+        check_ranges(self)
         if self.output_file and Path(self.output_file).exists():
             raise ValueError(f"output_file {self.output_file} exists: choose another name.")
         if self.output_file and not Path(self.output_file).resolve().parent.is_dir():
@@ -348,8 +374,8 @@ class InspectionArguments(PretrainingArguments):
     """The options of pretrain.py are accepted; of Trainer's, only the seed has an effect."""
 
     output_dir: str | None = option("", "Write the examples and the tokenizer to this new directory.")
-    show: int = option(3, "Examples to show as text.")
-    sample: int = option(20_000, "Maximum number of examples to compute the statistics from.")
+    show: int = option(3, "Examples to show as text.", within="[0, inf)")
+    sample: int = option(20_000, "Maximum number of examples to compute the statistics from.", within="[1, inf)")
     json: bool = option(False, "Print the statistics as JSON, and nothing else.")
 
     @staticmethod

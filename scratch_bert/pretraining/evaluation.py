@@ -7,7 +7,6 @@ from contextlib import suppress
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     PreTrainedModel,
@@ -15,8 +14,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from ..hub.conversion import open_checkpoint
-from ..tokenizer import gives_same_input, load_tokenizer
+from ..hub.conversion import load_config, open_checkpoint
+from ..tokenizer import gives_same_input, load_tokenizer, vocabulary_size
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .load import PretrainingData, build_collator, load_data
 from .metrics import PreTrainingMetrics, unigram_log_probs
@@ -55,7 +54,12 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
     if data.eval_dataset is None:
         data.eval_dataset = data.train_dataset
     for name in args.model_name_or_path:
-        limit = AutoConfig.from_pretrained(name, trust_remote_code=args.trust_remote_code).max_position_embeddings
+        config = load_config(name, trust_remote_code=args.trust_remote_code)
+        limit, entries = config.max_position_embeddings, vocabulary_size(tokenizer)
+        if entries > config.vocab_size:
+            raise ValueError(
+                f"The tokenizer of {name} has {entries} entries, but the model's vocab_size is {config.vocab_size}."
+            )
         if data.max_seq_length > limit:
             raise ValueError(f"{name} takes {limit} tokens at most: pass --max_seq_length {limit} or less.")
     return data

@@ -29,6 +29,13 @@ class PreTrainingMetrics:
         self.next_sentence = next_sentence
         self.sums, self.examples = 0, 0
 
+    @property
+    def names(self) -> list[str]:
+        """Of the metrics."""
+        names = ["mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy"]
+        nsp = ["nsp_loss", "nsp_majority_loss", "nsp_accuracy", "nsp_majority_accuracy"]
+        return names + nsp if self.next_sentence else names
+
     def reduce(self, logits, labels) -> torch.Tensor:
         """Logits (B, S, V), (B, 2) and labels (B, S), (B,) → the sums of each example (B, len(COLUMNS))."""
         nsp_columns = []

@@ -10,6 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
 from transformers.integrations import TensorBoardCallback
 
+from ..cli import similar
 from ..files import TextError
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
@@ -105,7 +106,10 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
 
     set_seed(args.seed)
     with_pairs = OBJECTIVES[data.sentence_objective].has_pairs
-    model = (ScratchBertForPreTraining if with_pairs else ScratchBertForMaskedLM)(config)
+    try:
+        model = (ScratchBertForPreTraining if with_pairs else ScratchBertForMaskedLM)(config)
+    except (RuntimeError, MemoryError) as error:
+        raise ValueError(f"The model does not fit into memory: {str(error).splitlines()[0]}") from None
     if args.bf16_by_default:
         logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; --bf16 false for fp32")
     logger.info(
@@ -114,6 +118,11 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
     if model_args.token_embedding_init == "lsa" and not checkpoint:
         init_token_embeddings(model, data.first_examples)
     metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), with_pairs)
+    best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
+    if best not in known:
+        raise ValueError(
+            f"There is no metric_for_best_model {best}.{similar(best, known) or ' There are ' + ', '.join(known)}"
+        )
     pack_to = data.max_seq_length if args.pack_sequences else None
     trainer = PreTrainingTrainer(
         model=model,

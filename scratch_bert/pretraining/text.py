@@ -22,6 +22,7 @@ from ..tokenizer import UNKNOWN
 
 logger = logging.getLogger("scratch_bert")
 
+MAX_CHARACTERS = 20_000  # of a paragraph that is split into sentences at once
 MAX_LINES = 10_000  # a longer paragraph comes in several pieces, to bound the memory it takes
 
 # ------------------------------------------------------------------------------------------------- formats of text
@@ -127,10 +128,25 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
             parts = paragraph.splitlines()
         else:
             paragraph = " ".join(paragraph.split())
-            parts = sentencex.segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
+            parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
         return [sentence for part in parts if (sentence := part.strip())]
 
     return split
+
+
+def _segment(language: str, paragraph: str) -> Iterator[str]:
+    """The sentences of a paragraph. A long one is segmented part by part, as the time for it grows faster than its length; a
+    sentence that a part cuts off comes again with the next."""
+    start = 0
+    while len(paragraph) - start > MAX_CHARACTERS:
+        end = paragraph.rfind(" ", start + 1, start + MAX_CHARACTERS) + 1 or start + MAX_CHARACTERS
+        *whole, last = sentencex.segment(language, paragraph[start:end])
+        yield from whole
+        again = paragraph.rfind(last, start, end) if whole else -1
+        if again < 0:
+            yield last
+        start = end if again < 0 else again
+    yield from sentencex.segment(language, paragraph[start:])
 
 
 # --------------------------------------------------------------------------------------------------------- sources

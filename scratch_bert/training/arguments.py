@@ -9,7 +9,29 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
-from ..cli import option
+from ..cli import check_ranges, option, similar
+
+
+RANGES = {  # of Trainer's own options
+    "per_device_train_batch_size": "[1, inf)",
+    "per_device_eval_batch_size": "[1, inf)",
+    "gradient_accumulation_steps": "[1, inf)",
+    "learning_rate": "[0, 10]",
+    "weight_decay": "[0, 10]",
+    "warmup_steps": "[0, inf)",
+    "num_train_epochs": "(0, inf)",
+    "adam_beta1": "[0, 1)",
+    "adam_beta2": "[0, 1)",
+    "adam_epsilon": "(0, 1]",
+    "max_grad_norm": "[0, inf)",
+    "logging_steps": "(0, inf)",
+    "eval_steps": "(0, inf)",
+    "save_steps": "(0, inf)",
+    "save_total_limit": "[1, inf)",
+    "seed": "[0, 4294967296)",
+    "dataloader_num_workers": "[0, inf)",
+}
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
 @dataclass
@@ -47,7 +69,13 @@ class CommonArguments(TrainingArguments):
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer refuses bf16 there
         self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
         self.bf16 = self.bf16 or self.bf16_by_default
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise ValueError(f"max_steps must be at least 1, or -1 for num_train_epochs, got {self.max_steps}.")
+        check_ranges(self, **RANGES)
         super().__post_init__()
+        if self.torch_compile_mode not in (None, *COMPILE_MODES):
+            known = similar(self.torch_compile_mode, COMPILE_MODES) or f" There are {', '.join(COMPILE_MODES)}."
+            raise ValueError(f"There is no torch_compile_mode {self.torch_compile_mode}.{known}")
         if self.license and not re.fullmatch(r"[a-z0-9.+-]+", self.license):
             raise ValueError(f"license must be one of the Hub's identifiers, such as mit; got {self.license!r}.")
 

@@ -9,11 +9,17 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+)
 
 from helpers import HEADS, SMALL, make_bert, run_script
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
-from scratch_bert.hub.conversion import convert_checkpoint
+from scratch_bert.hub.conversion import convert_checkpoint, load_config, open_checkpoint
 
 
 BERT_HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in HEADS.values()]
@@ -197,6 +203,17 @@ def test_conversion_refuses_damaged_weights(damage, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
     assert [path.name for path in tmp_path.iterdir()] == ["bert"]
+    message = message.partition(": ")[2] or message
+    with pytest.raises(ValueError, match=message):
+        open_checkpoint(AutoModelForSequenceClassification, str(tmp_path / "bert"))
+
+
+def test_config_that_cannot_be_used_is_named(tmp_path):
+    ScratchBertModel(ScratchBertConfig(**SMALL)).save_pretrained(tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": None}))
+    with pytest.raises(ValueError, match="The config.json of .*model cannot be read .*: save the model again"):
+        load_config(str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(

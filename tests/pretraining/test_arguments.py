@@ -93,7 +93,7 @@ def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
         ({"single_segment_prob": 1.0}, "single_segment_prob must be at least 0 and less than 1, got 1.0"),
         ({"single_segment_prob": -0.1}, "single_segment_prob must be at least 0 and less than 1, got -0.1"),
         ({"mlm_probability": 1.1}, "mlm_probability must be greater than 0 and at most 1, got 1.1"),
-        ({"streaming": True, "train_file": ["a"], "stream_buffer": 1}, "stream_buffer must be 2 or more, got 1"),
+        ({"streaming": True, "train_file": ["a"], "stream_buffer": 1}, "stream_buffer must be at least 2, got 1"),
         ({"sentence_splitter": ""}, "sentence_splitter must not be empty"),
         ({"sentence_splitter": "lines"}, "There is no sentence_splitter lines. Did you mean line?"),
         ({"stream_buffer": 5}, "stream_buffer has no effect without streaming"),

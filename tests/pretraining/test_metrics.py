@@ -47,6 +47,7 @@ def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, token
     )
     result = trainer.evaluate()
     assert trainer.evaluate()["eval_mlm_loss"] == result["eval_mlm_loss"]  # the same masks, sums started afresh
+    assert {f"eval_{name}" for name in metrics.names} <= result.keys()
 
     predictions, labels, nsp_logits, nsp_labels = [], [], [], []
     for start in range(0, 50, 8):

@@ -288,8 +288,14 @@ def test_optim_takes_muon_and_trainers_names():
             {"optim": "adamw_torch", "muon_learning_rate": 0.1},
             "muon_learning_rate has no effect without optim muon: leave it out",
         ),
-        ({"optim": "muon", "muon_learning_rate": 0.0}, "muon_learning_rate must be greater than 0, got 0.0"),
-        ({"optim": "muon", "muon_learning_rate": float("nan")}, "muon_learning_rate must be greater than 0, got nan"),
+        (
+            {"optim": "muon", "muon_learning_rate": 0.0},
+            "muon_learning_rate must be greater than 0 and at most 10, got 0.0",
+        ),
+        (
+            {"optim": "muon", "muon_learning_rate": float("nan")},
+            "muon_learning_rate must be greater than 0 and at most 10, got nan",
+        ),
         ({"optim": "muon", "optim_args": "momentum=0.9"}, "optim_args has no effect with optim muon: leave it out"),
         (
             {"optim": "muon", "optim_target_modules": "all-linear"},

@@ -187,6 +187,13 @@ def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):
             {}, {"streaming": True}, {"max_steps": -1}, "--streaming needs --max_steps", id="stream without end"
         ),
         pytest.param(
+            {},
+            {},
+            {"metric_for_best_model": "mlm_acuracy"},
+            "no metric_for_best_model mlm_acuracy. Did you mean mlm_accuracy?",
+            id="metric",
+        ),
+        pytest.param(
             {}, {}, {"tensorboard_graph": True}, "tensorboard_graph has no effect without report_to", id="graph"
         ),
     ],

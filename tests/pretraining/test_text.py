@@ -7,6 +7,7 @@ import datasets
 import pytest
 
 from scratch_bert.files import TextError, find_files
+from scratch_bert.pretraining import text as text_module
 from scratch_bert.pretraining.text import FORMATS, TextFormat, TextSource, sentence_splitter
 
 
@@ -143,8 +144,8 @@ def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
         ("latin.txt", b"Stra\xdfe", "latin.txt is not UTF-8 text: line 1"),
         ("bad.jsonl", b'{"text": "One."}\n{"text": ', "cannot be read as a table after record [01]"),
         ("bad.parquet", b"no", "cannot be read as a table after record 0"),
-        ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text after record 0"),
-        ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be read as a table"),
+        ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text: line 2"),
+        ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be decompressed after line"),
         ("list.jsonl", b'{"text": ["a"]}\n', "record 1 has a list in 'text' instead of text"),
         ("number.jsonl", b'{"text": 1}\n', "record 1 has a int in 'text' instead of text"),
     ],
@@ -154,6 +155,17 @@ def test_text_that_cannot_be_read_is_named(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TextError, match=f"{name}.*{message.removeprefix(name)}"):
         read(tmp_path / name)
+
+
+def test_long_paragraph_is_split_as_its_sentences_are(monkeypatch):
+    monkeypatch.setattr(text_module, "MAX_CHARACTERS", 200)
+    sentences = [f"This is the sentence no. {number}, as Mr. Smith said it." for number in range(50)]
+    split = sentence_splitter()
+    assert split(" ".join(sentences)) == sentences
+    long = "word " * 100
+    assert split(f"{sentences[0]} {long.strip()}. {sentences[1]}")[0] == sentences[0]
+    assert " ".join(split(long)) == long.strip()  # no sentence ends
+    assert "".join(split("x" * 1000)) == "x" * 1000
 
 
 def test_sentences_come_by_paragraph_and_what_has_none_is_counted(tmp_path):

@@ -73,7 +73,7 @@ def test_predictions_of_each_model_are_shown_on_request(evaluate, bert, tokenize
     assert "  B: " not in mlm_alone
     with pytest.raises(SystemExit):
         evaluate(bert, name="third.json", show=-1)
-    assert "show_predictions must be 0 or more" in capsys.readouterr().err
+    assert "show_predictions must be at least 0" in capsys.readouterr().err
 
 
 def test_validation_file_alone_is_evaluated_on_as_a_whole(evaluate, bert, text_file, capsys):

@@ -20,6 +20,7 @@ import transformers
 from transformers import AutoModelForPreTraining, AutoTokenizer, pipeline
 
 from helpers import SCRIPTS, launch, run_process, run_script
+from scratch_bert import ScratchBertConfig
 
 
 SIZES = ["--vocab_size", 1000, "--max_seq_length", 32, "--per_device_train_batch_size", 8, "--use_cpu"]
@@ -162,7 +163,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         ),
         (["--config_overrides", "hidden_act=["], "'hidden_act=[' cannot be parsed"),
         (["--config_overrides", "type_vocab_size=1"], "type_vocab_size must be 2 or more"),
-        (["--show_predictions", "-1"], "show_predictions must be 0 or more, got -1"),
+        (["--show_predictions", "-1"], "show_predictions must be at least 0, got -1"),
         (["--mlm_probability", "0"], "mlm_probability must be greater than 0"),
         (["--prediction_loss_only", "true"], "prediction_loss_only must stay False"),
         (["--dataloader_persistent_workers", "true"], "dataloader_persistent_workers must stay False"),
@@ -170,6 +171,37 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--resume_from_checkpoint", "runs/checkpoint-7"], "There is no checkpoint runs/checkpoint-7. Pass auto"),
         (["typo.yaml"], "typo.yaml: there is no option train_fil. Did you mean train_file?"),
         (["missing.yaml"], "missing.yaml cannot be read"),
+        (["bad.yaml"], "bad.yaml cannot be read: while parsing a flow sequence"),
+        (["--per_device_train_batch_size", "0"], "per_device_train_batch_size must be at least 1, got 0"),
+        (["--gradient_accumulation_steps", "0"], "gradient_accumulation_steps must be at least 1, got 0"),
+        (["--learning_rate", "nan"], "learning_rate must be at least 0 and at most 10, got nan"),
+        (["--learning_rate", "inf"], "learning_rate must be at least 0 and at most 10, got inf"),
+        (["--weight_decay", "nan"], "weight_decay must be at least 0 and at most 10, got nan"),
+        (["--adam_beta1", "2"], "adam_beta1 must be at least 0 and less than 1, got 2.0"),
+        (["--adam_epsilon", "-1"], "adam_epsilon must be greater than 0 and at most 1, got -1.0"),
+        (["--warmup_steps", "nan"], "warmup_steps must be at least 0, got nan"),
+        (["--num_train_epochs", "nan"], "num_train_epochs must be greater than 0, got nan"),
+        (["--max_steps", "0"], "max_steps must be at least 1, or -1 for num_train_epochs, got 0"),
+        (["--max_steps", "-5"], "max_steps must be at least 1, or -1 for num_train_epochs, got -5"),
+        (["--dataloader_num_workers", "-1"], "dataloader_num_workers must be at least 0, got -1"),
+        (["--torch_compile_mode", "max_autotune"], "no torch_compile_mode max_autotune. Did you mean max-autotune?"),
+        (["--min_frequency", "-1"], "min_frequency must be at least 0"),
+        (["--vocab_size", "1000000000000"], "vocab_size must be at least 6 and at most 1e+08"),
+        (["--max_seq_length", "1000000000"], "max_seq_length must be at most 1,000,000"),
+        (["--config_overrides", "hidden_size=1000000000"], "The model does not fit into memory"),
+        (["--mask_replace_prob", "nan"], "mask_replace_prob must be at least 0 and at most 1, got nan"),
+        (
+            ["--random_replace_prob", "0.3"],
+            "mask_replace_prob and random_replace_prob must add up to 1 at most, got 1.1",
+        ),
+        (["--language", "klingon"], "language must be an ISO 639 code, such as en, got klingon"),
+        (["--train_file", "one.txt", "--train_file", "two.txt"], "--train_file is given twice: give it once"),
+        (["--train_file", "utf16.txt"], "utf16.txt is UTF-16 text. Convert it first: iconv -f utf-16"),
+        (["--train_file", "commas.csv"], "commas.csv: the first record has 3 fields, the header 2. A text"),
+        (["--train_file", "pipe"], "pipe is no regular file"),
+        (["--tokenizer_name_or_path", "damaged"], "The tokenizer damaged cannot be read"),
+        (["--tokenizer_name_or_path", "empty"], "The tokenizer empty cannot be read"),
+        (["--tokenizer_name_or_path", "absent"], "The tokenizer absent has no vocabulary"),
     ],
 )
 def test_options_with_an_error_end_with_one_clear_line(arguments, message, tmp_path, monkeypatch, capsys):
@@ -180,6 +212,14 @@ def test_options_with_an_error_end_with_one_clear_line(arguments, message, tmp_p
     (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
     (tmp_path / "typo.yaml").write_text("train_fil: a.txt")
     (tmp_path / "types.yaml").write_text("max_steps: 2.5")
+    (tmp_path / "bad.yaml").write_text("train_file: [a.txt\nmax_steps: 2")
+    (tmp_path / "utf16.txt").write_text("One sentence.", encoding="utf-16")
+    (tmp_path / "commas.csv").write_text("text,id\nWell, Some more,1\nNo comma,2\n")
+    os.mkfifo(tmp_path / "pipe")
+    for name, tokenizer in (("damaged", "{}"), ("empty", ""), ("absent", None)):
+        ScratchBertConfig().save_pretrained(tmp_path / name)
+        if tokenizer is not None:
+            (tmp_path / name / "tokenizer.json").write_text(tokenizer)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit:
         run_script(monkeypatch, "pretrain.py", *arguments, "--output_dir", "run")
