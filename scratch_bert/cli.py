@@ -102,12 +102,12 @@ def parse_arguments(
             parser.error(f"{argv[0]} cannot be read: {' '.join(str(error).split())}")
         if not isinstance(values, dict):
             parser.error(f"{argv[0]} must hold options as name: value pairs.")
-        for unknown in sorted(set(values) - known):
+        for unknown in sorted(map(str, set(values) - known)):
             reject(unknown, argv[0])
         argv = [flag for name, value in values.items() for flag in _as_flags(name, value)] + argv[1:]
     try:
         *parsed, remaining = parser.parse_args_into_dataclasses(before + argv, return_remaining_strings=True)
-    except (ValueError, ImportError, OSError) as error:
+    except (ValueError, TypeError, ArithmeticError, ImportError, OSError) as error:
         parser.error(str(error))
     if remaining:
         reject(remaining[0], "command line")

@@ -79,14 +79,19 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
     return datasets.load_dataset(TABLES[suffix(file)], data_files=name, split="train", streaming=streaming, **options)
 
 
+def read_fields(file: Path) -> Iterator[list[str]]:
+    """The fields of each record of a CSV or TSV file. Raises `TextError` if it is none."""
+    dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix(file) == ".tsv" else {}
+    try:
+        yield from csv.reader(read_lines(file), **dialect)
+    except csv.Error as error:
+        raise TextError(f"{file} cannot be read as a table: {error}") from None
+
+
 def _check_width(file: Path) -> None:
     """Raise `TextError` if the first record has more fields than the header: pandas would drop some without a word. It
     reports others itself."""
-    dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix(file) == ".tsv" else {}
-    try:
-        header, first = islice(chain(csv.reader(read_lines(file), **dialect), repeat([])), 2)
-    except csv.Error as error:
-        raise TextError(f"{file} cannot be read as a table: {error}") from None
+    header, first = islice(chain(read_fields(file), repeat([])), 2)
     if any(first[len(header) :]):
         raise TextError(
             f"{file}: the first record has {len(first)} fields, the header {len(header)}. A text that contains the "

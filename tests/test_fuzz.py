@@ -52,6 +52,8 @@ def keys(*names):
 @example(content=b'text\n"never closed\n')
 @example(content=b"\xff\xfea\x00")
 @example(content=b"\r\x00")
+@example(content=b'{" ":[10000000000000000000],"":[null,null]}')
+@example(content=b'{"":{"\\u0000":null," ":[false,0]}}')
 @example(content=b"")
 def test_text_of_any_bytes(suffix, content):
     with tempfile.TemporaryDirectory() as directory:
@@ -113,6 +115,8 @@ def test_options_of_any_value(options):
 @given(
     content=BYTES | st.dictionaries(st.sampled_from(OPTIONS), VALUES, max_size=3).map(lambda v: yaml.dump(v).encode())
 )
+@example(content=b"1: 2")
+@example(content=b"? [a]\n: 1")
 def test_recipes_of_any_bytes(content):
     with tempfile.TemporaryDirectory() as directory:
         recipe = Path(directory, "recipe.yaml")

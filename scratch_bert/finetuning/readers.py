@@ -1,6 +1,5 @@
 """One file → its records: tables, sentences of words and tags (CoNLL), and SQuAD's JSON."""
 
-import csv
 import gzip
 import json
 import logging
@@ -12,7 +11,7 @@ from pathlib import Path
 import datasets
 from datasets import Dataset
 
-from ..files import TABLES, TextError, open_table, read_lines, suffix
+from ..files import TABLES, TextError, open_table, read_fields, read_lines, suffix
 
 
 logger = logging.getLogger("scratch_bert")
@@ -30,8 +29,7 @@ def read_table(file: Path, columns: set[str], header: Sequence[str] | None = Non
     options: dict = {}
     names: Iterable[str] = ()
     if TABLES[suffix(file)] == "csv":
-        separator = "\t" if suffix(file) == ".tsv" else ","
-        names = next(csv.reader([next(read_lines(file), "")], delimiter=separator))
+        names = next(read_fields(file), [])
         options = {"index_col": False}
         if header and columns.isdisjoint(names):
             names = header
@@ -42,7 +40,7 @@ def read_table(file: Path, columns: set[str], header: Sequence[str] | None = Non
         raise TextError(f"{file} is not UTF-8 text: {error}. Convert it with iconv.") from None
     except datasets.exceptions.DatasetGenerationError as error:
         raise TextError(f"{file} cannot be read as a table: {error.__cause__}") from None
-    except ValueError as error:
+    except (ValueError, LookupError, ArithmeticError) as error:
         reason = "contains no records" if "corresponds to no data" in str(error) else "cannot be read as a table"
         raise TextError(f"{file} {reason}: {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -91,7 +91,8 @@ def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[Pr
     """The model in fp32, and the names of its newly initialised weights: those not in the checkpoint, or of another shape.
 
     `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`. Raises `ValueError`
-    if config or weights cannot be read, or if those of the encoder are not exactly those that the config describes.
+    if config or weights cannot be read, if a weight is not finite, or if those of the encoder are not exactly those that the
+    config describes.
     """
     if "config" not in options:
         options["config"] = load_config(name_or_path, trust_remote_code=options.get("trust_remote_code", False))

@@ -279,5 +279,14 @@ class TextSource:
             ) from None
         except TextError:
             raise
-        except (ValueError, TypeError, EOFError, OSError, RuntimeError, zlib.error) as error:
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            ArithmeticError,
+            EOFError,
+            OSError,
+            RuntimeError,
+            zlib.error,
+        ) as error:
             raise TextError(f"{name} cannot be read as a table after record {number}: {error}") from None

@@ -27,6 +27,7 @@ DAMAGED = "damaged-"  # prefix of a checkpoint that a resume has passed over
 # What a resume needs: a file each, or, with FSDP, one of these.
 REQUIRED = (
     ("trainer_state.json",),
+    ("config.json",),
     (WEIGHTS, "model.safetensors.index.json", "pytorch_model_fsdp.bin", "pytorch_model_fsdp_0"),
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),

@@ -195,12 +195,10 @@ class ScratchBertTrainer(Trainer):
                 "was started with."
             ) from error
         for group, options in zip(self._groups(), asked, strict=True):
-            progress = group["lr"] / group["initial_lr"] if group["initial_lr"] else 0.0
-            unchanged = group["initial_lr"] == options["initial_lr"]
+            if group.get("initial_lr") != options.get("initial_lr"):
+                group["lr"] *= options["initial_lr"] / group["initial_lr"] if group["initial_lr"] else 1.0
             group.update({name: value for name, value in options.items() if name != "lr"})
-            if not unchanged:
-                group["lr"] = group["initial_lr"] * progress
-        self.lr_scheduler.base_lrs = [group["initial_lr"] for group in self._groups()]
+        self.lr_scheduler.base_lrs = [group.get("initial_lr") for group in self._groups()]
         self.lr_scheduler._last_lr = [group["lr"] for group in self._groups()]
 
     def _groups(self) -> list[dict]:

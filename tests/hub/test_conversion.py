@@ -208,6 +208,14 @@ def test_conversion_refuses_damaged_weights(damage, message, tmp_path):
         open_checkpoint(AutoModelForSequenceClassification, str(tmp_path / "bert"))
 
 
+def test_model_of_a_diverged_training_is_refused(tmp_path):
+    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
+    torch.nn.init.constant_(model.bert.encoder.layer[1].output.dense.bias, float("inf"))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="bert.encoder.layer.1.output.dense.bias of .* is not finite"):
+        open_checkpoint(AutoModelForMaskedLM, str(tmp_path))
+
+
 def test_config_that_cannot_be_used_is_named(tmp_path):
     ScratchBertModel(ScratchBertConfig(**SMALL)).save_pretrained(tmp_path / "model")
     file = tmp_path / "model" / "config.json"
