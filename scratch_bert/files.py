@@ -82,16 +82,22 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
 def read_fields(file: Path) -> Iterator[list[str]]:
     """The fields of each record of a CSV or TSV file. Raises `TextError` if it is none."""
     dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix(file) == ".tsv" else {}
+    csv.field_size_limit(2**31 - 1)
     try:
-        yield from csv.reader(read_lines(file), **dialect)
+        yield from filter(None, csv.reader(read_lines(file), **dialect))
     except csv.Error as error:
-        raise TextError(f"{file} cannot be read as a table: {error}") from None
+        raise TextError(f"{file} cannot be read as a table: {error}") from error
 
 
 def _check_width(file: Path) -> None:
     """Raise `TextError` if the first record has more fields than the header: pandas would drop some without a word. It
-    reports others itself."""
-    header, first = islice(chain(read_fields(file), repeat([])), 2)
+    reports later ones itself."""
+    try:
+        header, first = islice(chain(read_fields(file), repeat([])), 2)
+    except TextError as error:
+        if isinstance(error.__cause__, csv.Error):  # pandas may know better
+            return
+        raise
     if any(first[len(header) :]):
         raise TextError(
             f"{file}: the first record has {len(first)} fields, the header {len(header)}. A text that contains the "

@@ -6,7 +6,7 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,10 +21,11 @@ STAGING = ".saving"  # beside the names of directories: what is being written, o
 LOCK = ".lock"  # in a directory: held by the process that writes there
 
 
-def seal(directory: Path) -> None:
-    """Write the manifest of all files in `directory`, and wait until all of it is on the disk."""
+def seal(directory: Path, without: Collection[str] = ()) -> None:
+    """Write the manifest of all files in `directory`, but for those of the names `without`, and wait until all of them are on
+    the disk."""
     paths = sorted(path for path in directory.rglob("*") if path != directory / MANIFEST)
-    files = [path for path in paths if path.is_file()]
+    files = [path for path in paths if path.is_file() and path.name not in without]
     manifest = {file.relative_to(directory).as_posix(): [file.stat().st_size, _crc32(file)] for file in files}
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     for path in (*paths, directory / MANIFEST, directory):
@@ -45,6 +46,8 @@ def find_damage(directory: Path) -> str | None:
                 return f"{name} is damaged"
     except (FileNotFoundError, ValueError, TypeError, AttributeError):
         return f"{MANIFEST} is missing or damaged"
+    except OSError as error:  # of the disk
+        return str(error)
     return None
 
 
@@ -53,8 +56,13 @@ def move_into_place(new: Path, place: Path) -> None:
     if new.is_file():
         sync(new)
     if place.is_dir():
-        remove(place)
-    os.replace(new, place)
+        old = _staging(place.parent) / f"old-{place.name}"
+        shutil.rmtree(old, ignore_errors=True)
+        os.replace(place, old)
+        os.replace(new, place)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.replace(new, place)
     sync(place.parent)
 
 
@@ -67,18 +75,23 @@ def write_whole(file: Path, text: str) -> None:
 
 def remove(directory: Path) -> None:
     """Delete a directory whose name must never stand for half of it."""
-    staging = directory.parent / STAGING
-    staging.mkdir(exist_ok=True)
-    doomed = staging / f"deleted-{directory.name}"
+    doomed = _staging(directory.parent) / f"deleted-{directory.name}"
     shutil.rmtree(doomed, ignore_errors=True)
     with suppress(FileNotFoundError):  # another process has deleted it
         os.replace(directory, doomed)
     shutil.rmtree(doomed, ignore_errors=True)  # what stays is deleted with `STAGING`
 
 
+def _staging(directory: Path) -> Path:
+    staging = directory / STAGING
+    staging.mkdir(exist_ok=True)
+    return staging
+
+
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory, which the operating system frees when the process ends, however it does.
+def locked(directory: Path) -> Iterator[bool]:
+    """Hold the lock of a directory, which the operating system frees when the process ends, however it does. Gives False on a
+    file system without locks.
 
     Raises `BlockingIOError` if another process holds it.
     """
@@ -93,7 +106,7 @@ def locked(directory: Path) -> Iterator[None]:
     except (NotImplementedError, OSError) as error:  # a file system without locks
         logger.warning(f"{directory} cannot be locked ({error}): do not start a second run in it")
     try:
-        yield
+        yield lock.is_locked
     finally:
         lock.release()
 
@@ -113,5 +126,8 @@ def sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError:
+        if path.is_file():  # not every file system knows it of directories
+            raise
     finally:
         os.close(descriptor)

@@ -110,6 +110,11 @@ def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[Pr
             raise ValueError(
                 f"The weights of {name_or_path} do not fit its config.json: {names[0]}{others}, {problem}."
             )
+    for name, weight in model.named_parameters():
+        if not weight.isfinite().all():
+            raise ValueError(
+                f"The weight {name} of {name_or_path} is not finite: the training that saved it has diverged."
+            )
     return model, sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
 
 

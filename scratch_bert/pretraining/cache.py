@@ -69,8 +69,9 @@ def _remove_leftovers(cache_dir: Path) -> None:
     for scratch in [*cache_dir.glob(f"{BUILDING}*"), *cache_dir.glob(STAGING)]:
         with suppress(OSError):  # its builder lives, or has just ended
             if time.time() - scratch.stat().st_mtime > YOUNG:
-                with locked(scratch):
-                    shutil.rmtree(scratch)
+                with locked(scratch) as held:
+                    if held:
+                        shutil.rmtree(scratch)
 
 
 def _check_writable(directory: Path) -> None:

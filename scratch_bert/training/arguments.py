@@ -83,11 +83,20 @@ class CommonArguments(TrainingArguments):
 
     def hyperparameters(self) -> dict[str, Any]:
         """What a resumed run may change about the optimization."""
-        names = ("per_device_train_batch_size", "gradient_accumulation_steps", "max_steps", "num_train_epochs")
-        names += ("learning_rate", "lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay")
+        names = (
+            "max_steps",
+            "num_train_epochs",
+            "learning_rate",
+            "lr_scheduler_type",
+            "lr_scheduler_kwargs",
+            "warmup_steps",
+            "weight_decay",
+        )
         names += ("adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "bf16", "fp16")
         options = self.to_dict()
-        return {"devices": self.world_size * max(self.n_gpu, 1)} | {name: options[name] for name in names}
+        examples = self.world_size * max(self.n_gpu, 1) * self.per_device_train_batch_size
+        examples *= self.gradient_accumulation_steps
+        return {"examples in a step": examples} | {name: options[name] for name in names}
 
     def must_stay(self, **fixed: tuple[Any, str]) -> None:
         """Raise `ValueError` for an argument that has another value than the supported one, with the reason given."""

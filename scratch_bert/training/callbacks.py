@@ -53,8 +53,11 @@ class SignalCallback(TrainerCallback):
     def request_save(self, number, frame):
         self.requested = self.requested or "save"
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        SignalCallback.notes_done += 1  # what is left of an earlier training is not for this one
+
     def on_step_end(self, args, state, control, **kwargs):
-        request = self._agreed(state.global_step) if args.world_size > 1 else self.requested
+        request = self._agreed(state.global_step, state.max_steps) if args.world_size > 1 else self.requested
         if request is None:
             return
         control.should_save = True
@@ -63,12 +66,18 @@ class SignalCallback(TrainerCallback):
         if request == self.requested:
             self.requested = None
 
-    def _agreed(self, step: int) -> str | None:
+    def on_epoch_end(self, args, state, control, **kwargs):
+        if (
+            self.stopped and state.epoch % 1
+        ):  # saved already; an evaluation here would count as one of the unbroken run
+            control.should_evaluate = control.should_save = False
+
+    def _agreed(self, step: int, max_steps: int) -> str | None:
         """The request that all processes follow after this step."""
         store = distributed.distributed_c10d._get_default_store()
         key = f"scratch_bert/signal-{SignalCallback.notes_done}"
-        if self.requested:
-            store.compare_set(key, "", f"{self.requested} {step + 2}")  # the first note stays
+        if self.requested and step < max_steps:
+            store.compare_set(key, "", f"{self.requested} {min(step + 2, max_steps)}")  # the first note stays
         if not store.check([key]):
             return None
         request, due = store.get(key).decode().split()

@@ -27,7 +27,6 @@ DAMAGED = "damaged-"  # prefix of a checkpoint that a resume has passed over
 # What a resume needs: a file each, or, with FSDP, one of these.
 REQUIRED = (
     ("trainer_state.json",),
-    ("config.json",),
     (WEIGHTS, "model.safetensors.index.json", "pytorch_model_fsdp.bin", "pytorch_model_fsdp_0"),
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
@@ -52,13 +51,16 @@ def naming_what_is_kept(what: str, output_dir: Path) -> Iterator[None]:
         ) from error
 
 
-def remove_surplus(output_dir: Path, limit: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints, by time, but for `limit` of them, the newest, and the best."""
-    checkpoints = [Path(path) for path in sort_checkpoints(str(output_dir), use_mtime=True)]
-    kept = {checkpoints[-1], Path(best)} if best else set(checkpoints[-1:])
+def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
+    """Delete the oldest checkpoints, by time, beside the `newest`, but for `limit` of them, the newest and the best."""
+    checkpoints = [Path(path) for path in sort_checkpoints(str(newest.parent), use_mtime=True)]
+    kept = {newest, Path(best)} if best else {newest}
     surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
     for checkpoint in [one for one in checkpoints if one not in kept][: max(surplus, 0)]:
-        remove(checkpoint)
+        try:
+            remove(checkpoint)
+        except OSError as error:  # such as an open file on Windows
+            logger.warning(f"{checkpoint} could not be deleted: {error}")
 
 
 # ---------------------------------------------------------------------------------------------------------- resuming
@@ -130,6 +132,8 @@ def _newest_whole(output_dir: Path, set_aside: bool) -> Path | None:
         checkpoint, damage = Path(path), find_damage(Path(path))
         if not damage:
             return checkpoint
+        if storage.find_damage(checkpoint) is None:  # as it was saved
+            raise ValueError(f"{checkpoint} was saved without what a resume needs: {damage}. Start a new run.")
         if set_aside:
             place, number = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}"), 1
             while place.exists():
@@ -171,6 +175,10 @@ def check_same_run(record: dict[str, dict], checkpoint: str) -> None:
                 f"The checkpoint {checkpoint} has another {name}: {saved['fixed'][name]}, not {value}. Resume with the "
                 "options and the data that the run was started with, or start a new one in another --output_dir."
             )
+    if saved["options"].get("examples in a step") != record["options"].get("examples in a step"):
+        logger.warning(
+            "Another number of examples in a step: as steps are counted, some examples come twice or not at all"
+        )
     for name, value in record["options"].items():
         if saved["options"].get(name, value) != value:
             logger.info(f"{name}: {saved['options'][name]} until this checkpoint, {value} from here on")
@@ -178,6 +186,8 @@ def check_same_run(record: dict[str, dict], checkpoint: str) -> None:
 
 def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
     """Raise `ValueError` if the model in `checkpoint` has another architecture than `config`."""
+    if not Path(checkpoint, "config.json").is_file():
+        raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: config.json is missing.")
     saved = ScratchBertConfig.from_pretrained(checkpoint)
     for name in ARCHITECTURE_FIELDS:
         if getattr(saved, name) != getattr(config, name):

@@ -3,15 +3,18 @@
 import json
 import logging
 import math
+import os
 import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from huggingface_hub import CommitInfo, HfApi
+from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, get_last_checkpoint
@@ -26,6 +29,7 @@ from .checkpoint import METRICS_FILE, RUN_FILE, naming_what_is_kept, remove_surp
 
 logger = logging.getLogger("scratch_bert")
 TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
+HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
 
 
@@ -33,6 +37,15 @@ def write_metrics(directory: str | Path, metrics: dict) -> None:
     """Write the metrics of a finished run, or of several, to `directory`/metrics.json."""
     with naming_what_is_kept(METRICS_FILE, Path(directory)):
         write_whole(Path(directory, METRICS_FILE), json.dumps(metrics, indent=2) + "\n")
+
+
+def start_worker(init: Callable[[int], None] | None, number: int) -> None:
+    """Begin a data loader's worker in a process group of its own: signals to the group end the training in good order, which
+    needs the workers until then."""
+    if hasattr(os, "setpgrp"):  # not on Windows
+        os.setpgrp()
+    if init is not None:
+        init(number)
 
 
 class DivergenceError(FloatingPointError):
@@ -152,7 +165,7 @@ class ScratchBertTrainer(Trainer):
             if self.args.should_save:  # the card and its picture last
                 for file in sorted(staged.iterdir(), key=lambda file: file.suffix in (".md", ".png")):
                     move_into_place(file, directory / file.name)
-                shutil.rmtree(directory / STAGING)
+                shutil.rmtree(directory / STAGING, ignore_errors=True)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -160,6 +173,29 @@ class ScratchBertTrainer(Trainer):
         super().save_model(str(directory), _internal_call=True)
         if self.write_card and self.args.should_save and not is_customized(place):
             self.write_card(self, directory)
+
+    def _run_epoch(self, *args, **kwargs) -> None:
+        if (
+            self.state.global_step >= self.state.max_steps
+        ):  # resumed at the end, where the stock method trains a step more
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
+    def _determine_best_metric(self, *args, **kwargs) -> bool:
+        # With save_strategy best, what is no new best is not saved.
+        return super()._determine_best_metric(*args, **kwargs) or self.interrupted
+
+    def _finalize_training(self, *args, **kwargs):
+        if self.interrupted:  # or, with save_total_limit 1, the stock method deletes what was just saved
+            self.state.best_model_checkpoint = None
+        return super()._finalize_training(*args, **kwargs)
+
+    def _get_dataloader(self, *args, **kwargs) -> DataLoader:
+        loader = super()._get_dataloader(*args, **kwargs)
+        stock = getattr(loader, "base_dataloader", loader)  # accelerate's wrap it
+        stock.worker_init_fn = partial(start_worker, stock.worker_init_fn)
+        return loader
 
     def _get_output_dir(self, trial) -> str:
         directory = super()._get_output_dir(trial)
@@ -174,16 +210,17 @@ class ScratchBertTrainer(Trainer):
                 super()._save_checkpoint(model, trial)
             finally:
                 self._saves_checkpoint = False
-            if self.state.best_global_step == self.state.global_step:
-                self.state.best_model_checkpoint = str(place)
+            best = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+            if self.state.best_global_step and (best == place or best.is_dir()):
+                self.state.best_model_checkpoint = str(best)
             self.accelerator.wait_for_everyone()  # each process has written the state of its random generators
             if self.args.should_save:
                 self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
                 write_whole(staged / RUN_FILE, json.dumps(self.record, indent=2) + "\n")
-                seal(staged)
+                seal(staged, without=("README.md", "curves.png"))  # which a user may edit
                 move_into_place(staged, place)
-                remove_surplus(output_dir, self.args.save_total_limit, self.state.best_model_checkpoint)
-                shutil.rmtree(output_dir / STAGING)
+                remove_surplus(place, self.args.save_total_limit, self.state.best_model_checkpoint)
+                shutil.rmtree(output_dir / STAGING, ignore_errors=True)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         asked = [{name: value for name, value in group.items() if name != "params"} for group in self._groups()]
@@ -191,13 +228,13 @@ class ScratchBertTrainer(Trainer):
             super()._load_optimizer_and_scheduler(checkpoint)
         except (ValueError, KeyError) as error:
             raise OSError(
-                f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim that the run "
-                "was started with."
+                f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim and the "
+                "--lr_scheduler_type that the run was started with."
             ) from error
         for group, options in zip(self._groups(), asked, strict=True):
             if group.get("initial_lr") != options.get("initial_lr"):
                 group["lr"] *= options["initial_lr"] / group["initial_lr"] if group["initial_lr"] else 1.0
-            group.update({name: value for name, value in options.items() if name != "lr"})
+            group.update({name: options[name] for name in HYPERPARAMETERS if name in options})
         self.lr_scheduler.base_lrs = [group.get("initial_lr") for group in self._groups()]
         self.lr_scheduler._last_lr = [group["lr"] for group in self._groups()]
 

@@ -128,10 +128,16 @@ def test_a_damaged_manifest_is_damage(content, run, tmp_path):
 
 
 def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tmp_path):
+    """Those of save_only_model, which are as they were meant to be."""
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
     seal(tmp_path / "checkpoint-2")
     assert find_damage(tmp_path / "checkpoint-2") == "optimizer.pt is missing"
+    with pytest.raises(
+        ValueError, match="checkpoint-2 was saved without what a resume needs: optimizer.pt is missing"
+    ):
+        find(tmp_path, "auto")
+    assert (tmp_path / "checkpoint-2").is_dir()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_surplus_checkpoints_are_removed(limit, best, kept, tmp_path):
     for number in (1, 2, 3, 4):
         (tmp_path / f"checkpoint-{number}").mkdir()
         os.utime(tmp_path / f"checkpoint-{number}", (number, number))
-    remove_surplus(tmp_path, limit, best and str(tmp_path / f"checkpoint-{best}"))
+    remove_surplus(tmp_path / "checkpoint-4", limit, best and str(tmp_path / f"checkpoint-{best}"))
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == [f"checkpoint-{n}" for n in kept.split()]
     assert not list(tmp_path.glob(".saving/*"))
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers import SCRIPTS, SMALL
+from scratch_bert.training.checkpoint import find_damage
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")]
@@ -84,6 +86,19 @@ def test_killed_while_it_saves(name, options, launcher, start):
     assert process.wait() == 0, (start.root / f"{name}.log").read_text()
     assert kills == 4 and not list(output_dir.glob("damaged-*"))
     assert_same_weights(start.root, name, f"{name}-unbroken")
+
+
+def test_preempted_by_torchrun(start):
+    """All processes of its groups get SIGTERM, also data loaders' workers."""
+    options = ["--dataloader_num_workers", 1, "--max_steps", 2000]
+    process = start("preempted", *options, launcher=TORCHRUN)
+    wait_for(start.root / "preempted" / "checkpoint-3", process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) != 0
+    log = (start.root / "preempted.log").read_text()
+    (step,) = set(re.findall(r"Stopped at step (\d+)", log))
+    assert find_damage(start.root / "preempted" / f"checkpoint-{step}") is None
+    assert "Traceback" not in log.partition("Stopped at step")[0]
 
 
 @pytest.mark.parametrize("rendezvous", [["--standalone"], []], ids=["c10d", "static"])

@@ -62,6 +62,54 @@ def test_ctrl_c_and_preemption_save_a_checkpoint_to_resume_from(number, tmp_path
     assert resumed.state.global_step == 6 and not resumed.interrupted
 
 
+EACH_EPOCH = {"per_device_train_batch_size": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}  # of four steps
+
+
+def test_a_stop_within_an_epoch_evaluates_nothing_and_keeps_its_checkpoint(tmp_path):
+    best = {"metric_for_best_model": "loss", "save_total_limit": 1, "load_best_model_at_end": True}
+    trainer = make_trainer(tmp_path, SendSignal(signal.SIGTERM, step=4), **EACH_EPOCH, **best)
+    trainer.train()
+    assert trainer.interrupted and trainer.state.global_step == 5
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [4]
+    assert find_checkpoint(make_trainer(tmp_path, resume_from_checkpoint="auto").args) == str(
+        tmp_path / "checkpoint-5"
+    )
+    state = json.loads((tmp_path / "checkpoint-5" / "trainer_state.json").read_text())
+    assert state["best_model_checkpoint"] == str(tmp_path / "checkpoint-4") and state["best_global_step"] == 4
+
+
+def test_a_resume_at_the_last_step_trains_no_other(tmp_path):
+    options = {
+        "per_device_train_batch_size": 2,
+        "lr_scheduler_type": "constant",
+        "save_steps": 2,
+        "save_total_limit": 5,
+    }
+    whole = make_trainer(tmp_path, **options)
+    whole.train()
+    again = make_trainer(tmp_path, **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
+    assert again.state.global_step == 6 and not (tmp_path / "checkpoint-7").exists()
+    weights = again.model.state_dict()
+    assert all(torch.equal(weights[name], value) for name, value in whole.model.state_dict().items())
+
+
+def test_the_best_checkpoint_is_found_where_the_output_directory_was_moved_to(tmp_path):
+    options = {"save_steps": 1, "eval_steps": 1, "eval_strategy": "steps", "save_total_limit": 2}
+    options |= {"load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": True}
+
+    class Metrics(TrainerCallback):
+        def on_evaluate(self, args, state, control, metrics, **kwargs):
+            metrics["eval_score"] = -state.global_step
+
+    make_trainer(tmp_path / "run", Metrics(), SendSignal(signal.SIGINT, step=2), **options).train()
+    (tmp_path / "run").rename(tmp_path / "moved")
+    trainer = make_trainer(tmp_path / "moved", Metrics(), **options)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "moved" / "checkpoint-3"))
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "moved" / "checkpoint-1")
+    assert sorted(path.name for path in (tmp_path / "moved").glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-6"]
+
+
 def test_sigusr1_saves_a_checkpoint_and_goes_on(tmp_path):
     trainer = make_trainer(tmp_path, SendSignal(signal.SIGUSR1, step=3))
     trainer.train()
