@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import datasets
 import yaml
+from huggingface_hub.errors import StrictDataclassError
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
@@ -50,6 +51,18 @@ class ModelArguments:
     def __post_init__(self):
         parse_overrides(self.config_overrides)  # an error is reported before any work
         check_ranges(self)
+
+    def overrides(self) -> dict[str, Any]:
+        """The config fields that the options set."""
+        dropout = {"hidden_dropout_prob": self.dropout, "attention_probs_dropout_prob": self.dropout}
+        return dropout | parse_overrides(self.config_overrides)
+
+    def config(self) -> ScratchBertConfig:
+        """Raises `ValueError` for values that make no model."""
+        try:
+            return ScratchBertConfig.from_preset(self.preset, **self.overrides())
+        except (StrictDataclassError, TypeError, AttributeError) as error:  # the first one's cause says what is wrong
+            raise ValueError(f"config_overrides: {error.__cause__ or error}") from None
 
 
 def parse_overrides(text: str | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 from zlib import crc32
 
-from huggingface_hub.errors import StrictDataclassError
 from transformers import set_seed
 from transformers.integrations import TensorBoardCallback
 
@@ -24,7 +23,6 @@ from .arguments import (
     DataArguments,
     ModelArguments,
     PretrainingArguments,
-    parse_overrides,
 )
 from .embeddings import init_token_embeddings
 from .load import PretrainingData, build_collator, load_data
@@ -86,17 +84,12 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         if args.max_steps <= 0:
             raise ValueError("--streaming needs --max_steps: the length of a stream is unknown.")
         args.accelerator_config.dispatch_batches = False  # each process reads its own share
-    dropout = {"hidden_dropout_prob": model_args.dropout, "attention_probs_dropout_prob": model_args.dropout}
-    overrides = dropout | parse_overrides(model_args.config_overrides)
-    try:
-        config = ScratchBertConfig.from_preset(model_args.preset, **overrides)
-    except StrictDataclassError as error:  # its cause says what is wrong
-        raise ValueError(f"config_overrides: {error.__cause__ or error}") from None
+    config = model_args.config()
     with args.main_process_first():  # the others find its files
         data = load_data(data_args, args.seed, load_tokenizer(checkpoint) if checkpoint else None)
     record = _record(model_args, data_args, args, data)
     config.max_position_embeddings = model_args.max_position_embeddings or data.max_seq_length
-    _fit(config, data, overrides, checkpoint)
+    _fit(config, data, model_args.overrides(), checkpoint)
     if checkpoint:
         check_same_architecture(config, checkpoint)
         check_same_run(record, checkpoint)
