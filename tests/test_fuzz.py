@@ -155,6 +155,7 @@ def test_config_overrides_of_any_value(text):
 )
 @example(changes={"auto_map": None})
 @example(changes={"model_type": None})
+@example(changes={"dtype": []})
 def test_config_files_of_any_value(changes):
     with tempfile.TemporaryDirectory() as directory:
         ScratchBertConfig().save_pretrained(directory)

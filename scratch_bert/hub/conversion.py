@@ -122,7 +122,7 @@ def load_config(name_or_path: str, **options) -> PreTrainedConfig:
     """`AutoConfig.from_pretrained`. Raises `ValueError` or `OSError` that names the file."""
     try:
         return AutoConfig.from_pretrained(name_or_path, **options)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise ValueError(
             f"The config.json of {name_or_path} cannot be read ({error}): save the model again."
         ) from error
