@@ -56,9 +56,7 @@ def move_into_place(new: Path, place: Path) -> None:
     if new.is_file():
         sync(new)
     if place.is_dir():
-        old = _staging(place.parent) / f"old-{place.name}"
-        shutil.rmtree(old, ignore_errors=True)
-        os.replace(place, old)
+        old = _set_aside(place)
         os.replace(new, place)
         shutil.rmtree(old, ignore_errors=True)
     else:
@@ -66,26 +64,27 @@ def move_into_place(new: Path, place: Path) -> None:
     sync(place.parent)
 
 
-def write_whole(file: Path, text: str) -> None:
+def write_json(file: Path, value: object) -> None:
     """Write a file that is never seen half written."""
     new = file.with_name(f".{file.name}")
-    new.write_text(text, encoding="utf-8")
+    new.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     move_into_place(new, file)
 
 
 def remove(directory: Path) -> None:
     """Delete a directory whose name must never stand for half of it."""
-    doomed = _staging(directory.parent) / f"deleted-{directory.name}"
-    shutil.rmtree(doomed, ignore_errors=True)
-    with suppress(FileNotFoundError):  # another process has deleted it
-        os.replace(directory, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)  # what stays is deleted with `STAGING`
+    shutil.rmtree(_set_aside(directory), ignore_errors=True)  # what stays is deleted with `STAGING`
 
 
-def _staging(directory: Path) -> Path:
-    staging = directory / STAGING
+def _set_aside(directory: Path) -> Path:
+    """Move a directory into `STAGING`: its new path."""
+    staging = directory.parent / STAGING
     staging.mkdir(exist_ok=True)
-    return staging
+    old = staging / f"old-{directory.name}"
+    shutil.rmtree(old, ignore_errors=True)
+    with suppress(FileNotFoundError):  # another process has deleted it
+        os.replace(directory, old)
+    return old
 
 
 @contextmanager

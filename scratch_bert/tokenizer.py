@@ -136,6 +136,13 @@ def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(tokenizer.get_vocab().values()) + 1
 
 
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, of: str = "") -> None:
+    """Raise `ValueError` if the tokenizer, ` of` some model, has ids that a model with this `vocab_size` has not."""
+    entries = vocabulary_size(tokenizer)
+    if entries > vocab_size:
+        raise ValueError(f"The tokenizer{of} has {entries} entries, but the model's vocab_size is {vocab_size}.")
+
+
 def segment_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
     """The segment ids (`token_type_ids`) of texts A and B: BERT's 0 and 1, unless the tokenizer has others."""
     pair = tokenizer.backend_tokenizer.encode("a", "b")

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from ..cli import refuse
 from ..hub.conversion import convert_config, load_config, open_checkpoint
-from ..tokenizer import load_tokenizer, vocabulary_size
+from ..tokenizer import check_vocabulary, load_tokenizer
 from .arguments import TaskArguments
 from .dataset import Columns, load_splits
 from .glue import GLUE
@@ -52,12 +52,7 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
 
     config = load_config(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
     tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
-    entries = vocabulary_size(tokenizer)
-    if entries > config.vocab_size:
-        raise ValueError(
-            f"The tokenizer of {args.model_name_or_path} has {entries} entries, but the model's vocab_size is "
-            f"{config.vocab_size}."
-        )
+    check_vocabulary(tokenizer, config.vocab_size, f" of {args.model_name_or_path}")
     limit = min(config.max_position_embeddings, tokenizer.model_max_length)
     max_seq_length = args.max_seq_length or min(limit, task_class.default_max_seq_length or limit)
     if max_seq_length > limit:

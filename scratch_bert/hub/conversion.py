@@ -22,6 +22,7 @@ from ..model.configuration_scratch_bert import (
 )
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from .model_card import write_conversion_card
+from .publishing import find_not_finite
 
 
 # The ends of the models' class names: Model, ForPreTraining, ForMaskedLM, …
@@ -110,11 +111,11 @@ def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[Pr
             raise ValueError(
                 f"The weights of {name_or_path} do not fit its config.json: {names[0]}{others}, {problem}."
             )
-    for name, weight in model.named_parameters():
-        if not weight.isfinite().all():
-            raise ValueError(
-                f"The weight {name} of {name_or_path} is not finite: the training that saved it has diverged."
-            )
+    name = find_not_finite(model.named_parameters())
+    if name:
+        raise ValueError(
+            f"The weight {name} of {name_or_path} is not finite: the training that saved it has diverged."
+        )
     return model, sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
 
 

@@ -2,8 +2,10 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+import torch
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
@@ -109,15 +111,17 @@ def _check_weights(directory: Path, files: list[Path]) -> None:
         if file.suffix != ".safetensors":
             continue
         with safe_open(file, framework="pt") as weights:
-            for name in weights.keys():  # noqa: SIM118 (not a dict)
-                weight = weights.get_tensor(name)
-                if not weight.isfinite().all():
+            names = list(weights.keys())
+            name = find_not_finite((name, weights.get_tensor(name)) for name in names)
+            if name:
+                raise ValueError(
+                    f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
+                )
+            for name in names:
+                rows = weights.get_slice(name).get_shape()[0] if name.endswith("word_embeddings.weight") else entries
+                if entries and rows != entries:
                     raise ValueError(
-                        f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
-                    )
-                if name.endswith("word_embeddings.weight") and entries and len(weight) != entries:
-                    raise ValueError(
-                        f"{file}: {name} has {len(weight):,} rows, but vocab_size in config.json is {entries:,}. Save the "
+                        f"{file}: {name} has {rows:,} rows, but vocab_size in config.json is {entries:,}. Save the "
                         "model again."
                     )
     if entries and (directory / "tokenizer.json").is_file():
@@ -130,6 +134,11 @@ def _check_weights(directory: Path, files: list[Path]) -> None:
                 f"{directory}/tokenizer.json has ids up to {max(ids):,}, but vocab_size in config.json is {entries:,}: this is "
                 "not the model's tokenizer."
             )
+
+
+def find_not_finite(weights: Iterable[tuple[str, torch.Tensor]]) -> str | None:
+    """The name of the first weight with a NaN or an infinity."""
+    return next((name for name, weight in weights if not weight.isfinite().all()), None)
 
 
 def is_complete(file: Path) -> bool:

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from ..hub.conversion import load_config, open_checkpoint
-from ..tokenizer import gives_same_input, load_tokenizer, vocabulary_size
+from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .load import PretrainingData, build_collator, load_data
 from .metrics import PreTrainingMetrics, unigram_log_probs
@@ -55,11 +55,8 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
         data.eval_dataset = data.train_dataset
     for name in args.model_name_or_path:
         config = load_config(name, trust_remote_code=args.trust_remote_code)
-        limit, entries = config.max_position_embeddings, vocabulary_size(tokenizer)
-        if entries > config.vocab_size:
-            raise ValueError(
-                f"The tokenizer of {name} has {entries} entries, but the model's vocab_size is {config.vocab_size}."
-            )
+        check_vocabulary(tokenizer, config.vocab_size, f" of {name}")
+        limit = config.max_position_embeddings
         if data.max_seq_length > limit:
             raise ValueError(f"{name} takes {limit} tokens at most: pass --max_seq_length {limit} or less.")
     return data

@@ -13,7 +13,7 @@ from ..cli import similar
 from ..files import TextError
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
-from ..tokenizer import load_tokenizer, segment_ids, vocabulary_size
+from ..tokenizer import check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from ..training.callbacks import TensorBoardGraphCallback
 from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint
 from ..training.trainer import write_metrics
@@ -167,11 +167,11 @@ def _fit(config: ScratchBertConfig, data: PretrainingData, overrides: dict[str, 
         )
     data.tokenizer.model_max_length = config.max_position_embeddings
     config.pad_token_id = data.tokenizer.pad_token_id
-    entries = vocabulary_size(data.tokenizer)
     if "vocab_size" not in overrides:
-        config.vocab_size = ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else entries
-    if entries > config.vocab_size:
-        raise ValueError(f"The tokenizer has {entries} entries, but the model's vocab_size is {config.vocab_size}.")
+        config.vocab_size = (
+            ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else vocabulary_size(data.tokenizer)
+        )
+    check_vocabulary(data.tokenizer, config.vocab_size)
     a, b = segment_ids(data.tokenizer)
     if "type_vocab_size" not in overrides:
         config.type_vocab_size = b + 1

@@ -67,6 +67,7 @@ def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
 
 
 def resumes_newest(args: TrainingArguments) -> bool:
+    """Whether `--resume_from_checkpoint` names no directory. `True` is the stock Trainer's word for it."""
     return str(args.resume_from_checkpoint).lower() in ("auto", "last", "true")
 
 
@@ -93,7 +94,7 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
         return str(checkpoint)
     if args.resume_from_checkpoint:
         with args.main_process_first():
-            newest = _newest_whole(output_dir, set_aside=args.should_save)
+            newest = _newest_whole(output_dir, check=args.should_save)
         if newest:
             return str(newest)
         if not _is_beginning(output_dir):
@@ -127,20 +128,21 @@ def _can_be_read(file: Path) -> bool:
     return is_complete(file)
 
 
-def _newest_whole(output_dir: Path, set_aside: bool) -> Path | None:
+def _newest_whole(output_dir: Path, check: bool) -> Path | None:
+    """Only one process needs to `check`: it renames damaged checkpoints, before the others look."""
     for path in reversed(sort_checkpoints(str(output_dir))):
-        checkpoint, damage = Path(path), find_damage(Path(path))
+        checkpoint = Path(path)
+        damage = find_damage(checkpoint) if check else None
         if not damage:
             return checkpoint
         if storage.find_damage(checkpoint) is None:  # as it was saved
             raise ValueError(f"{checkpoint} was saved without what a resume needs: {damage}. Start a new run.")
-        if set_aside:
-            place, number = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}"), 1
-            while place.exists():
-                number += 1
-                place = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}-{number}")
-            os.replace(checkpoint, place)
-            logger.warning(f"{checkpoint} cannot be resumed from, {damage}: it is {place.name} now")
+        place, number = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}"), 1
+        while place.exists():
+            number += 1
+            place = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}-{number}")
+        os.replace(checkpoint, place)
+        logger.warning(f"{checkpoint} cannot be resumed from, {damage}: it is {place.name} now")
     return None
 
 

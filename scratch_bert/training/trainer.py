@@ -1,6 +1,5 @@
 """Trainer with whole checkpoints, model cards, complete pushes to the Hub, and a checkpoint on Ctrl-C."""
 
-import json
 import logging
 import math
 import os
@@ -21,8 +20,8 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, get_l
 from transformers.utils import PushInProgress
 
 from ..hub.model_card import is_customized
-from ..hub.publishing import ensure_branch, publish
-from ..storage import STAGING, locked, move_into_place, seal, write_whole
+from ..hub.publishing import ensure_branch, find_not_finite, publish
+from ..storage import STAGING, locked, move_into_place, seal, write_json
 from .callbacks import SignalCallback
 from .checkpoint import METRICS_FILE, RUN_FILE, naming_what_is_kept, remove_surplus
 
@@ -36,7 +35,7 @@ STAGED = ".push-"  # prefix of the temporary directories that are pushed during 
 def write_metrics(directory: str | Path, metrics: dict) -> None:
     """Write the metrics of a finished run, or of several, to `directory`/metrics.json."""
     with naming_what_is_kept(METRICS_FILE, Path(directory)):
-        write_whole(Path(directory, METRICS_FILE), json.dumps(metrics, indent=2) + "\n")
+        write_json(Path(directory, METRICS_FILE), metrics)
 
 
 def start_worker(init: Callable[[int], None] | None, number: int) -> None:
@@ -94,7 +93,7 @@ class ScratchBertTrainer(Trainer):
         with locked(output_dir):
             shutil.rmtree(output_dir / STAGING, ignore_errors=True)
             with naming_what_is_kept(RUN_FILE, output_dir):
-                write_whole(output_dir / RUN_FILE, json.dumps(self.record, indent=2) + "\n")
+                write_json(output_dir / RUN_FILE, self.record)
             yield
 
     def train(self, *args, **kwargs):
@@ -149,9 +148,9 @@ class ScratchBertTrainer(Trainer):
         )
 
     def _check_finite(self) -> None:
-        for name, parameter in self.model.named_parameters():
-            if not parameter.isfinite().all():
-                self._raise_divergence(f"{name} is not finite")
+        name = find_not_finite(self.model.named_parameters())
+        if name:
+            self._raise_divergence(f"{name} is not finite")
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         self._check_finite()
@@ -175,12 +174,11 @@ class ScratchBertTrainer(Trainer):
             self.write_card(self, directory)
 
     def _run_epoch(self, *args, **kwargs) -> None:
-        if (
-            self.state.global_step >= self.state.max_steps
-        ):  # resumed at the end, where the stock method trains a step more
+        # Resumed at the end, the stock method would train a step more.
+        if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
-            return
-        super()._run_epoch(*args, **kwargs)
+        else:
+            super()._run_epoch(*args, **kwargs)
 
     def _determine_best_metric(self, *args, **kwargs) -> bool:
         # With save_strategy best, what is no new best is not saved.
@@ -216,14 +214,16 @@ class ScratchBertTrainer(Trainer):
             self.accelerator.wait_for_everyone()  # each process has written the state of its random generators
             if self.args.should_save:
                 self.state.save_to_json(str(staged / TRAINER_STATE_NAME))
-                write_whole(staged / RUN_FILE, json.dumps(self.record, indent=2) + "\n")
+                write_json(staged / RUN_FILE, self.record)
                 seal(staged, without=("README.md", "curves.png"))  # which a user may edit
                 move_into_place(staged, place)
                 remove_surplus(place, self.args.save_total_limit, self.state.best_model_checkpoint)
                 shutil.rmtree(output_dir / STAGING, ignore_errors=True)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        asked = [{name: value for name, value in group.items() if name != "params"} for group in self._groups()]
+        asked = [
+            {name: group[name] for name in HYPERPARAMETERS if name in group} for group in self.optimizer.param_groups
+        ]
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
         except (ValueError, KeyError) as error:
@@ -231,15 +231,13 @@ class ScratchBertTrainer(Trainer):
                 f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim and the "
                 "--lr_scheduler_type that the run was started with."
             ) from error
-        for group, options in zip(self._groups(), asked, strict=True):
-            if group.get("initial_lr") != options.get("initial_lr"):
-                group["lr"] *= options["initial_lr"] / group["initial_lr"] if group["initial_lr"] else 1.0
-            group.update({name: options[name] for name in HYPERPARAMETERS if name in options})
-        self.lr_scheduler.base_lrs = [group.get("initial_lr") for group in self._groups()]
-        self.lr_scheduler._last_lr = [group["lr"] for group in self._groups()]
-
-    def _groups(self) -> list[dict]:
-        return self.optimizer.param_groups
+        groups = self.optimizer.param_groups
+        for group, options in zip(groups, asked, strict=True):
+            if group.get("initial_lr") and "initial_lr" in options:  # not with every schedule
+                group["lr"] *= options["initial_lr"] / group["initial_lr"]
+            group.update(options)
+        self.lr_scheduler.base_lrs = [group.get("initial_lr") for group in groups]
+        self.lr_scheduler._last_lr = [group["lr"] for group in groups]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         name = "rng_state.pth" if self.args.world_size == 1 else f"rng_state_{self.args.process_index}.pth"
