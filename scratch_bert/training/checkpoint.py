@@ -90,7 +90,7 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
                 f"newest whole one in {output_dir}."
             )
         if checkpoint.absolute().parent.resolve() != output_dir.resolve():
-            _check_new(output_dir, args)
+            _check_new(output_dir, args, "Pass an empty one, or that of the checkpoint.")
         return str(checkpoint)
     if args.resume_from_checkpoint:
         with args.main_process_first():
@@ -98,10 +98,11 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
         if newest:
             return str(newest)
         if not _is_beginning(output_dir):
-            _check_new(output_dir, args)
+            _check_new(output_dir, args, "There is no whole checkpoint in it: pass another --output_dir to start a new run.")
         logger.info(f"There is no checkpoint to resume from in {output_dir}: a new run")
         return None
-    _check_new(output_dir, args)
+    remedy = "Pass --resume_from_checkpoint to continue the run in it, or another --output_dir to start a new one."
+    _check_new(output_dir, args, remedy)
     return None
 
 
@@ -151,14 +152,11 @@ def _is_beginning(output_dir: Path) -> bool:
     return (output_dir / RUN_FILE).is_file() and not (output_dir / METRICS_FILE).exists()
 
 
-def _check_new(output_dir: Path, args: TrainingArguments) -> None:
-    """Raise `ValueError` if a new run would write into a directory that is not empty."""
+def _check_new(output_dir: Path, args: TrainingArguments, remedy: str) -> None:
+    """Raise `ValueError` with this remedy if a new run would write into a directory that is not empty."""
     beginnings = (LOCK, f".{RUN_FILE}")
     if args.should_save and output_dir.exists() and any(path.name not in beginnings for path in output_dir.iterdir()):
-        raise ValueError(
-            f"The output directory {output_dir} is not empty. Pass --resume_from_checkpoint to continue the run in it, or "
-            "another --output_dir to start a new one."
-        )
+        raise ValueError(f"The output directory {output_dir} is not empty. {remedy}")
 
 
 def check_same_run(record: dict[str, dict], checkpoint: str) -> None:
