@@ -53,7 +53,8 @@ def naming_what_is_kept(what: str, output_dir: Path) -> Iterator[None]:
 
 def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
     """Delete the oldest checkpoints, by time, beside the `newest`, but for `limit` of them, the newest and the best."""
-    checkpoints = [Path(path) for path in sort_checkpoints(str(newest.parent), use_mtime=True)]
+    by_number = map(Path, sort_checkpoints(str(newest.parent)))
+    checkpoints = sorted(by_number, key=lambda checkpoint: checkpoint.stat().st_mtime)
     kept = {newest, Path(best)} if best else {newest}
     surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
     for checkpoint in [one for one in checkpoints if one not in kept][: max(surplus, 0)]:
