@@ -293,6 +293,11 @@ class PretrainingArguments(CommonArguments):
     muon_learning_rate: float = option(
         0.02, "Peak learning rate of Muon; that of its AdamW is learning_rate.", within="(0, 10]"
     )
+    weight_decay: float = option(
+        0.2,
+        "Decoupled weight decay, not applied to biases and LayerNorms. With Muon, it keeps attention from collapsing in a "
+        "long run. BERT's is 0.01.",
+    )
     num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.")
     eval_strategy: str = option("steps", "When to evaluate: no, steps or epoch.")
     eval_steps: float | None = option(250, "Steps between evaluations.")

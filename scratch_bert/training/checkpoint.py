@@ -99,7 +99,9 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
         if newest:
             return str(newest)
         if not _is_beginning(output_dir):
-            _check_new(output_dir, args, "There is no whole checkpoint in it: pass another --output_dir to start a new run.")
+            _check_new(
+                output_dir, args, "There is no whole checkpoint in it: pass another --output_dir to start a new run."
+            )
         logger.info(f"There is no checkpoint to resume from in {output_dir}: a new run")
         return None
     remedy = "Pass --resume_from_checkpoint to continue the run in it, or another --output_dir to start a new one."

@@ -65,7 +65,9 @@ def test_without_a_checkpoint_auto_starts_a_new_run(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("output_dir", "resume", "message"),
     [
-        pytest.param("full", "auto", "full is not empty. There is no whole checkpoint", id="no checkpoint among other files"),
+        pytest.param(
+            "full", "auto", "full is not empty. There is no whole checkpoint", id="no checkpoint among other files"
+        ),
         pytest.param("run", "checkpoint-7", "There is no checkpoint .*checkpoint-7", id="no such checkpoint"),
         pytest.param("run", None, "run is not empty.*--resume_from_checkpoint", id="a new run over an old one"),
         pytest.param("full", "checkpoint-2", "full is not empty", id="another run's checkpoint in a full directory"),
