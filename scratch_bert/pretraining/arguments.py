@@ -294,7 +294,7 @@ class PretrainingArguments(CommonArguments):
         0.02, "Peak learning rate of Muon; that of its AdamW is learning_rate.", within="(0, 10]"
     )
     weight_decay: float = option(
-        0.2,
+        0.1,
         "Decoupled weight decay, not applied to biases and LayerNorms. With Muon, it keeps attention from collapsing in a "
         "long run. BERT's is 0.01.",
     )
