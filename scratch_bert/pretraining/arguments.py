@@ -61,12 +61,8 @@ class ModelArguments:
         """Raises `ValueError` for values that make no model."""
         try:
             return ScratchBertConfig.from_preset(self.preset, **self.overrides())
-        except (
-            StrictDataclassError,
-            TypeError,
-            LookupError,
-            AttributeError,
-        ) as error:  # the first one's cause says what is wrong
+        except (StrictDataclassError, TypeError, LookupError, AttributeError) as error:
+            # A `StrictDataclassError` has a cause, which says what is wrong.
             raise ValueError(f"config_overrides: {error.__cause__ or error}") from None
 
 
