@@ -14,18 +14,19 @@ from scratch_bert.pretraining.arguments import DataArguments, InspectionArgument
 from scratch_bert.pretraining.dataset import write_prepared
 from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
 from scratch_bert.pretraining.load import build_collator, load_data
+from scratch_bert.pretraining.model import named_tokenizer
 
 
 def main(argv: list[str] | None = None) -> None:
     options = (ModelArguments, DataArguments, InspectionArguments)
     hidden = InspectionArguments.without_effect()
-    _, data_args, args = parse_arguments(*options, description=__doc__, argv=argv, hidden=hidden)
+    model_args, data_args, args = parse_arguments(*options, description=__doc__, argv=argv, hidden=hidden)
     configure_logging(logging.ERROR if args.json else logging.INFO)
     set_seed(args.seed)
     with one_line_errors():
         if args.output_dir and (data_args.streaming or data_args.prepared_data):
             raise ValueError("--output_dir can't be used with --streaming or --prepared_data.")
-        data = load_data(data_args, args.seed)
+        data = load_data(data_args, args.seed, named_tokenizer(model_args, data_args))
         collator = build_collator(data_args, data.tokenizer)
         statistics = example_statistics(data, collator, args.sample, args.seed)
         if args.output_dir:

@@ -436,6 +436,23 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
             for module in attention:
                 self._init_mimetic(module.self, module.output.dense)
 
+    def get_position_embeddings(self) -> nn.Module:
+        return self.base_model.embeddings.position_embeddings
+
+    @torch.no_grad()
+    def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
+        """Take sequences of another length: learned positions beyond the last are copies of the first ones, in their order, as
+        in Longformer (Beltagy et al., 2020, section 5), so that attention to near tokens is as before."""
+        self.config.max_position_embeddings = new_num_position_embeddings
+        embeddings, old = self.base_model.embeddings, self.get_position_embeddings()
+        device = old.weight.device
+        if isinstance(old, ScratchBertSinusoidalPositions):
+            embeddings.position_embeddings = ScratchBertSinusoidalPositions(self.config).to(device)
+        else:
+            numbers = torch.arange(new_num_position_embeddings, device=device) % old.num_embeddings
+            embeddings.position_embeddings = nn.Embedding.from_pretrained(old.weight[numbers], freeze=False)
+        embeddings.position_ids = torch.arange(new_num_position_embeddings, device=device)[None]
+
     @staticmethod
     def _init_mimetic(attention: ScratchBertSelfAttention, output: nn.Linear) -> None:
         """Correlated weights: each head's keys start like its queries, so that tokens attend to tokens like themselves,

@@ -32,7 +32,8 @@ class ModelArguments:
     )
     max_position_embeddings: int | None = option(
         None,
-        "Maximum sequence length that the model can ever take, in tokens; default: max_seq_length.",
+        "Maximum sequence length that the model can ever take, in tokens; default: max_seq_length. Beyond those of "
+        "model_name_or_path, its position embeddings are repeated.",
         within="[1, 1000000]",
     )
     token_embedding_init: str = option(
@@ -47,8 +48,22 @@ class ModelArguments:
         "in a short run it only slows learning. Fine-tuning has its own.",
         within="[0, 1)",
     )
+    model_name_or_path: str | None = option(
+        None,
+        "Continue from this model instead of starting a new one: a directory or Hub repository, scratch_bert or BERT. Its "
+        "tokenizer is used; a head that it doesn't have starts anew.",
+    )
+    add_tokens: str | None = option(
+        None,
+        "With model_name_or_path: a file of tokens to add to its vocabulary, one a line, words or ##continuations. An "
+        "embedding starts as the mean of those of the token's pieces.",
+    )
 
     def __post_init__(self):
+        if self.model_name_or_path:
+            refuse(self, ["preset", "config_overrides", "token_embedding_init"], "with model_name_or_path")
+        else:
+            refuse(self, ["add_tokens"], "without model_name_or_path")
         parse_overrides(self.config_overrides)  # an error is reported before any work
         check_ranges(self)
 
@@ -250,8 +265,10 @@ class DataArguments:
         typo = similar(self.sentence_splitter, SPLITTERS) if self.sentence_splitter not in SPLITTERS else ""
         if typo:
             raise ValueError(f"There is no sentence_splitter {self.sentence_splitter}.{typo}")
-        if self.vocab_size is None:
-            self.vocab_size = 30522 if sources else 2048
+
+    def max_vocab_size(self) -> int:
+        """Of a tokenizer that is trained on the text."""
+        return self.vocab_size or (30522 if self.train_file or self.dataset_name else 2048)
 
 
 def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
@@ -390,7 +407,8 @@ class EvaluationArguments:
 
 @dataclass
 class InspectionArguments(PretrainingArguments):
-    """The options of pretrain.py are accepted; of Trainer's, only the seed has an effect."""
+    """The options of pretrain.py are accepted; of those of model and Trainer, only the seed and the names of the model to
+    continue from and of its added tokens have an effect."""
 
     output_dir: str | None = option("", "Write the examples and the tokenizer to this new directory.")
     show: int = option(3, "Examples to show as text.", within="[0, inf)")
@@ -401,4 +419,5 @@ class InspectionArguments(PretrainingArguments):
     def without_effect() -> set[str]:
         """The options that are accepted, so that those of a run can be given as they are, but not used."""
         fields = (*dataclasses.fields(PretrainingArguments), *dataclasses.fields(ModelArguments))
-        return {field.name for field in fields} - {"seed", "output_dir"}
+        used = {"seed", "output_dir", "model_name_or_path", "add_tokens"}
+        return {field.name for field in fields} - used

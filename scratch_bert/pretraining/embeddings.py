@@ -1,5 +1,5 @@
-"""Token embeddings that start from latent semantic analysis of the training text, so that attention has something to
-compare from the first step. docs/learning.md has what this gives."""
+"""Where token embeddings start: from latent semantic analysis of the training text, so that attention has something to
+compare from the first step (docs/learning.md has what this gives); those of added tokens, from their pieces."""
 
 import logging
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 logger = logging.getLogger("scratch_bert")
@@ -68,3 +68,20 @@ def init_token_embeddings(model: PreTrainedModel, examples: Dataset) -> None:
     own = 0.7 * (own - own @ directions.mT @ directions)
     size = 2 * model.config.initializer_range * dimensions**0.5
     embeddings[known] = own + size * vectors[known] @ directions
+
+
+@torch.no_grad()
+def init_added_embeddings(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, old_tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Give tokens that `old_tokenizer` doesn't have the mean embedding of the pieces into which it splits them, and their
+    mean output bias (Gee et al., 2022, https://arxiv.org/abs/2402.09977); where a piece is unknown, the mean of all tokens."""
+    embeddings, bias = model.get_input_embeddings().weight, model.get_output_embeddings().bias  # (V, H), (V,)
+    old_vocabulary = old_tokenizer.get_vocab()
+    known = torch.tensor(sorted(set(old_vocabulary.values()) - set(old_tokenizer.all_special_ids)))
+    added = {token: number for token, number in tokenizer.get_vocab().items() if token not in old_vocabulary}
+    for token, number in added.items():
+        pieces = old_tokenizer.encode(token.removeprefix("##"), add_special_tokens=False)
+        source = known if old_tokenizer.unk_token_id in pieces else torch.tensor(pieces)
+        embeddings[number], bias[number] = embeddings[source].mean(0), bias[source].mean()
+    logger.info(f"Vocabulary: {len(added):,} tokens added")

@@ -121,7 +121,7 @@ def build_tokenizer(args: DataArguments, source: TextSource) -> PreTrainedTokeni
     if args.tokenizer_name_or_path:
         return load_tokenizer(args.tokenizer_name_or_path)
     options = {
-        "vocab_size": args.vocab_size,
+        "vocab_size": args.max_vocab_size(),
         "tokenizer_type": args.tokenizer_type,
         "lowercase": args.lowercase,
         "min_frequency": args.min_frequency,

@@ -6,19 +6,25 @@ from huggingface_hub import EvalResult
 
 from ..hub.model_card import TAGS, write_card
 from ..training.model_card import model_name, training_context
-from .arguments import DataArguments
+from .arguments import DataArguments, ModelArguments
 from .load import PretrainingData
 from .pairs import OBJECTIVES, SentenceObjective
 from .trainer import PreTrainingTrainer
 
 
 def write_pretraining_card(
-    trainer: PreTrainingTrainer, directory: Path, data_args: DataArguments, data: PretrainingData
+    trainer: PreTrainingTrainer,
+    directory: Path,
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    data: PretrainingData,
 ) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, metrics = model_name(trainer), trainer.latest_metrics()
     key, objective = data.sentence_objective, OBJECTIVES[data.sentence_objective]
     eval_steps = [entry["step"] for entry in trainer.state.log_history if "eval_mlm_loss" in entry]
+    start = model_args.model_name_or_path
+    base_model = None if start is None or Path(start).exists() else start
     on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
     builtin = not (data_args.train_file or data_args.dataset_name or data_args.prepared_data)
     source = data_args.dataset_name if on_the_hub else _source(data_args)
@@ -34,12 +40,14 @@ def write_pretraining_card(
         metadata={
             "tags": TAGS + [objective.title.lower().replace(" ", "-")] * objective.has_pairs,
             "license": trainer.args.license,
+            "base_model": base_model,
             "language": data_args.language or ("en" if builtin else None),
             "datasets": [data_args.dataset_name] if on_the_hub else None,
             "metrics": ["perplexity", "accuracy"] if "eval_mlm_loss" in metrics else None,
             "model_name": name.split("/")[-1],
             "eval_results": _eval_results(metrics, f"{eval_source}: {source}", objective) or None,
         },
+        base_model=base_model or (start and "a local pretrained model"),
         objective=objective,
         objective_key=key,
         source=source,

@@ -3,17 +3,14 @@
 import logging
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
 from zlib import crc32
 
-from transformers import set_seed
+from transformers import PreTrainedTokenizerBase, set_seed
 from transformers.integrations import TensorBoardCallback
 
 from ..cli import similar
 from ..files import TextError
-from ..model.configuration_scratch_bert import ScratchBertConfig
-from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
-from ..tokenizer import check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
+from ..tokenizer import load_tokenizer
 from ..training.callbacks import TensorBoardGraphCallback
 from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint
 from ..training.trainer import write_metrics
@@ -24,9 +21,9 @@ from .arguments import (
     ModelArguments,
     PretrainingArguments,
 )
-from .embeddings import init_token_embeddings
 from .load import PretrainingData, build_collator, load_data
 from .metrics import PreTrainingMetrics, unigram_log_probs
+from .model import build_model, fit_config, named_tokenizer, start_config
 from .model_card import write_pretraining_card
 from .pairs import OBJECTIVES
 from .trainer import PreTrainingTrainer
@@ -84,12 +81,12 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         if args.max_steps <= 0:
             raise ValueError("--streaming needs --max_steps: the length of a stream is unknown.")
         args.accelerator_config.dispatch_batches = False  # each process reads its own share
-    config = model_args.config()
+    config = start_config(model_args)
     with args.main_process_first():  # the others find its files
-        data = load_data(data_args, args.seed, load_tokenizer(checkpoint) if checkpoint else None)
-    record = _record(model_args, data_args, args, data)
-    config.max_position_embeddings = model_args.max_position_embeddings or data.max_seq_length
-    _fit(config, data, model_args.overrides(), checkpoint)
+        tokenizer = named_tokenizer(model_args, data_args)
+        data = load_data(data_args, args.seed, load_tokenizer(checkpoint) if checkpoint else tokenizer)
+    record = _record(model_args, data_args, args, data, tokenizer)
+    fit_config(config, model_args, data, checkpoint)
     if checkpoint:
         check_same_architecture(config, checkpoint)
         check_same_run(record, checkpoint)
@@ -99,17 +96,11 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
 
     set_seed(args.seed)
     with_pairs = OBJECTIVES[data.sentence_objective].has_pairs
-    try:
-        model = (ScratchBertForPreTraining if with_pairs else ScratchBertForMaskedLM)(config)
-    except (RuntimeError, MemoryError) as error:
-        raise ValueError(f"The model does not fit into memory: {str(error).splitlines()[0]}") from None
+    model = build_model(model_args, config, data, checkpoint)
     if args.bf16_by_default:
         logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; --bf16 false for fp32")
-    logger.info(
-        f"Model: {model_args.preset}, vocabulary of {config.vocab_size:,}, {model.num_parameters():,} parameters"
-    )
-    if model_args.token_embedding_init == "lsa" and not checkpoint:
-        init_token_embeddings(model, data.first_examples)
+    name = model_args.model_name_or_path or model_args.preset
+    logger.info(f"Model: {name}, vocabulary of {config.vocab_size:,}, {model.num_parameters():,} parameters")
     metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), with_pairs)
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
     if best not in known:
@@ -127,7 +118,7 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         processing_class=data.tokenizer,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
-        write_card=partial(write_pretraining_card, data_args=data_args, data=data),
+        write_card=partial(write_pretraining_card, model_args=model_args, data_args=data_args, data=data),
         record=record,
     )
     if args.tensorboard_graph:
@@ -141,14 +132,18 @@ EXAMPLES += ("random_replace_prob", "whole_word_mask", "max_predictions_per_seq"
 
 
 def _record(
-    model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, data: PretrainingData
+    model_args: ModelArguments,
+    data_args: DataArguments,
+    args: PretrainingArguments,
+    data: PretrainingData,
+    tokenizer: PreTrainedTokenizerBase | None,
 ) -> dict[str, dict]:
-    """What `check_same_run` compares."""
+    """What `check_same_run` compares; `tokenizer` is the one that the options name, if it isn't trained."""
     options = asdict(data_args)
     fixed = {"seed": args.seed, "optim": str(args.optim.value), "sentence objective": data.sentence_objective}
     fixed |= {name: options[name] for name in TOKENIZER_TRAINING}
-    if data_args.tokenizer_name_or_path:
-        vocabulary = load_tokenizer(data_args.tokenizer_name_or_path).get_vocab()
+    if tokenizer:
+        vocabulary = tokenizer.get_vocab()
         fixed["tokenizer"] = (
             f"{len(vocabulary)} entries, CRC-32 {crc32(repr(sorted(vocabulary.items())).encode()):08x}"
         )
@@ -156,25 +151,3 @@ def _record(
     other = {"dropout": model_args.dropout, "muon_learning_rate": args.muon_learning_rate}
     other["pack_sequences"] = args.pack_sequences
     return {"fixed": fixed, "options": args.hyperparameters() | other | {name: options[name] for name in EXAMPLES}}
-
-
-def _fit(config: ScratchBertConfig, data: PretrainingData, overrides: dict[str, Any], checkpoint: str | None) -> None:
-    """Fit vocabulary, segments and lengths of model and tokenizer to each other. Raises `ValueError` if they can't be."""
-    if data.max_seq_length > config.max_position_embeddings:
-        raise ValueError(
-            f"max_seq_length ({data.max_seq_length}) is longer than max_position_embeddings "
-            f"({config.max_position_embeddings})."
-        )
-    data.tokenizer.model_max_length = config.max_position_embeddings
-    config.pad_token_id = data.tokenizer.pad_token_id
-    if "vocab_size" not in overrides:
-        config.vocab_size = (
-            ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else vocabulary_size(data.tokenizer)
-        )
-    check_vocabulary(data.tokenizer, config.vocab_size)
-    a, b = segment_ids(data.tokenizer)
-    if "type_vocab_size" not in overrides:
-        config.type_vocab_size = b + 1
-    least = 1 + (b if OBJECTIVES[data.sentence_objective].has_pairs else a)
-    if config.type_vocab_size < least:
-        raise ValueError(f"type_vocab_size must be {least} or more: the segment ids are {a} and {b}.")

@@ -1,0 +1,118 @@
+"""The model that a run starts with: a new one, or one to continue from, with more positions and tokens if it needs them."""
+
+import logging
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ..cli import refuse
+from ..hub.conversion import convert_config, load_config, open_checkpoint
+from ..model.configuration_scratch_bert import ScratchBertConfig
+from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from ..tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
+from .arguments import TOKENIZER_TRAINING, DataArguments, ModelArguments
+from .embeddings import init_added_embeddings, init_token_embeddings
+from .load import PretrainingData
+from .pairs import OBJECTIVES
+
+
+logger = logging.getLogger("scratch_bert")
+
+
+def named_tokenizer(args: ModelArguments, data_args: DataArguments) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that the options name, or that of the model to continue from, with added tokens. None if one is to be
+    trained."""
+    if not args.model_name_or_path:
+        return load_tokenizer(data_args.tokenizer_name_or_path) if data_args.tokenizer_name_or_path else None
+    unused = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
+    refuse(data_args, unused, "with model_name_or_path, whose tokenizer is used")
+    tokenizer = load_tokenizer(args.model_name_or_path)
+    return add_tokens(tokenizer, args.add_tokens) if args.add_tokens else tokenizer
+
+
+def start_config(args: ModelArguments) -> ScratchBertConfig:
+    """Of the preset, or of the model to continue from, before it is fitted to the data. Raises `ValueError` for values that
+    make no model, and for another type of model."""
+    name = args.model_name_or_path
+    if not name:
+        return args.config()
+    config = load_config(name, trust_remote_code=False)
+    if config.model_type == "bert":
+        config = convert_config(config, "scratch_bert")
+    elif config.model_type != "scratch_bert":
+        raise ValueError(f"{name} is a {config.model_type}: pretraining continues from a scratch_bert or a BERT.")
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = args.dropout
+    return config
+
+
+def fit_config(
+    config: ScratchBertConfig, args: ModelArguments, data: PretrainingData, checkpoint: str | None = None
+) -> None:
+    """Fit vocabulary, segments and lengths of model and tokenizer to each other; those of a run that is resumed from
+    `checkpoint`, too. Raises `ValueError` if they can't be."""
+    length = data.max_seq_length
+    if args.model_name_or_path:
+        config.max_position_embeddings = args.max_position_embeddings or max(config.max_position_embeddings, length)
+        if args.add_tokens:  # a published vocab_size may have room for them
+            config.vocab_size = max(config.vocab_size, vocabulary_size(data.tokenizer))
+        fixed = ("vocab_size", "type_vocab_size")
+    else:
+        config.max_position_embeddings = args.max_position_embeddings or length
+        fixed = args.overrides()
+    if length > config.max_position_embeddings:
+        raise ValueError(
+            f"max_seq_length ({length}) is longer than max_position_embeddings ({config.max_position_embeddings})."
+        )
+    data.tokenizer.model_max_length = config.max_position_embeddings
+    config.pad_token_id = data.tokenizer.pad_token_id
+    if "vocab_size" not in fixed:
+        config.vocab_size = (
+            ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else vocabulary_size(data.tokenizer)
+        )
+    check_vocabulary(data.tokenizer, config.vocab_size)
+    a, b = segment_ids(data.tokenizer)
+    if "type_vocab_size" not in fixed:
+        config.type_vocab_size = b + 1
+    least = 1 + (b if OBJECTIVES[data.sentence_objective].has_pairs else a)
+    if config.type_vocab_size < least:
+        raise ValueError(f"type_vocab_size must be {least} or more: the segment ids are {a} and {b}.")
+
+
+def build_model(
+    args: ModelArguments, config: ScratchBertConfig, data: PretrainingData, checkpoint: str | None = None
+) -> PreTrainedModel:
+    """The model with the heads of the objectives. A resumed run's weights come later, from the checkpoint.
+
+    Raises `ValueError` if it doesn't fit into memory, or if the model to continue from can't be read.
+    """
+    model_class = (
+        ScratchBertForPreTraining if OBJECTIVES[data.sentence_objective].has_pairs else ScratchBertForMaskedLM
+    )
+    try:
+        if args.model_name_or_path and not checkpoint:
+            return _continued(model_class, args, config, data.tokenizer)
+        model = model_class(config)
+    except (RuntimeError, MemoryError) as error:
+        raise ValueError(f"The model does not fit into memory: {str(error).splitlines()[0]}") from None
+    if args.token_embedding_init == "lsa" and not checkpoint:
+        init_token_embeddings(model, data.first_examples)
+    return model
+
+
+def _continued(
+    model_class: type[PreTrainedModel],
+    args: ModelArguments,
+    config: ScratchBertConfig,
+    tokenizer: PreTrainedTokenizerBase,
+) -> PreTrainedModel:
+    """The model to continue from, as large as `config`."""
+    model, new = open_checkpoint(model_class, args.model_name_or_path, config=start_config(args))
+    logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
+    model.config.pad_token_id = config.pad_token_id
+    positions = model.config.max_position_embeddings
+    if positions != config.max_position_embeddings:
+        logger.info(f"Position embeddings: {positions} → {config.max_position_embeddings}, repeated from the first on")
+        model.resize_position_embeddings(config.max_position_embeddings)
+    if args.add_tokens:
+        model.resize_token_embeddings(config.vocab_size, mean_resizing=False)
+        init_added_embeddings(model, tokenizer, load_tokenizer(args.model_name_or_path))
+    return model
