@@ -21,9 +21,9 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
         run = prepare(model_args, data_args, args)
-    trainer, data = run.trainer, run.data
     with one_line_errors((OSError, TextError, DivergenceError)):
         metrics = run.train()
+    trainer, data = run.trainer, run.data
     if not trainer.is_world_process_zero():
         return
     if data.eval_dataset:

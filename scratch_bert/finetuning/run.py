@@ -14,7 +14,7 @@ from transformers import set_seed
 
 from ..training.callbacks import PatienceCallback
 from ..training.checkpoint import METRICS_FILE, check_same_run, find_checkpoint, naming_what_is_kept, resumes_newest
-from ..training.trainer import ScratchBertTrainer, write_metrics
+from ..training.trainer import ScratchBertTrainer, holding_output_dir, write_metrics
 from .arguments import FinetuningArguments, TaskArguments
 from .load import load_model, load_task
 from .metrics import GREATER_IS_BETTER
@@ -149,7 +149,7 @@ def _record(task_name: str, task: Task, task_args: TaskArguments, args: Finetuni
 def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str | None = None) -> dict[str, float]:
     """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
     output_dir = Path(trainer.args.output_dir)
-    with trainer.holding_output_dir():
+    with holding_output_dir(trainer.args, trainer.record):
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         trainer.raise_if_interrupted()
         trainer.compute_metrics = None  # computed below, from the predictions that are written

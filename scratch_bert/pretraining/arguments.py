@@ -322,6 +322,13 @@ class PretrainingArguments(CommonArguments):
         "Pack the sequences of a training batch into fewer of max_seq_length. For GPUs and torch_compile, where "
         "padding is computed; elsewhere it is left out in any case.",
     )
+    final_max_seq_length: int | None = option(
+        None,
+        "Tokens in a sequence of the last steps, as the paper's 512 after 128 (appendix A.2). Needs max_steps. There, the run "
+        "goes on as if it were resumed: with its optimizer and schedule.",
+        within="[5, 1000000]",
+    )
+    final_share: float = option(0.1, "Share of the steps that have final_max_seq_length.", within="(0, 1)")
     show_predictions: int = option(
         4, "After training: masked words, and pairs of segments, to show with predictions.", within="[0, inf)"
     )
@@ -344,6 +351,10 @@ class PretrainingArguments(CommonArguments):
             refuse(self, ["muon_learning_rate"], "without optim muon")
         if "tensorboard" not in self.report_to:
             refuse(self, ["tensorboard_graph"], "without report_to tensorboard")
+        if not self.final_max_seq_length:
+            refuse(self, ["final_share"], "without final_max_seq_length")
+        elif not 0 < self.final_phase_start() < self.max_steps:
+            raise ValueError("final_max_seq_length needs max_steps, of which final_share is one or more, but not all.")
         self.must_stay(
             remove_unused_columns=(False, "the collator reads more columns than the model"),
             batch_eval_metrics=(True, "metrics are summed batch by batch"),
@@ -351,6 +362,10 @@ class PretrainingArguments(CommonArguments):
             label_smoothing_factor=(0, "both losses come from the model itself"),
             dataloader_persistent_workers=(False, "persistent workers would keep the first epoch's examples"),
         )
+
+    def final_phase_start(self) -> int:
+        """After which step sequences have `final_max_seq_length` tokens."""
+        return self.max_steps - round(self.max_steps * self.final_share)
 
 
 @dataclass

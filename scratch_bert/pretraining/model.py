@@ -45,11 +45,14 @@ def start_config(args: ModelArguments) -> ScratchBertConfig:
 
 
 def fit_config(
-    config: ScratchBertConfig, args: ModelArguments, data: PretrainingData, checkpoint: str | None = None
+    config: ScratchBertConfig,
+    args: ModelArguments,
+    data: PretrainingData,
+    length: int,
+    checkpoint: str | None = None,
 ) -> None:
-    """Fit vocabulary, segments and lengths of model and tokenizer to each other; those of a run that is resumed from
-    `checkpoint`, too. Raises `ValueError` if they can't be."""
-    length = data.max_seq_length
+    """Fit vocabulary, segments and lengths of model and tokenizer to each other, for sequences of up to `length` tokens; those
+    of a run that is resumed from `checkpoint`, too. Raises `ValueError` if they can't be."""
     if args.model_name_or_path:
         config.max_position_embeddings = args.max_position_embeddings or max(config.max_position_embeddings, length)
         if args.add_tokens:  # a published vocab_size may have room for them

@@ -1,8 +1,11 @@
 """A pretraining run from its options: what scripts/pretrain.py does, for Python."""
 
 import logging
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from copy import copy
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from zlib import crc32
 
 from transformers import PreTrainedTokenizerBase, set_seed
@@ -12,8 +15,8 @@ from ..cli import similar
 from ..files import TextError
 from ..tokenizer import load_tokenizer
 from ..training.callbacks import TensorBoardGraphCallback
-from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint
-from ..training.trainer import write_metrics
+from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint, saved_step
+from ..training.trainer import holding_output_dir, write_metrics
 from .arguments import (
     EVAL_MLM_PROBABILITY,
     TOKENIZER_TRAINING,
@@ -40,6 +43,8 @@ class Run:
     data: PretrainingData
     checkpoint: str | None = None
     """The one to resume from."""
+    final_phase: Callable[[], "Run"] | None = None
+    """Prepares the rest of the run, with sequences of another length, when this one has saved the checkpoint for it."""
 
     def train(self) -> dict[str, float]:
         """Train, evaluate, and save the model with its card, tokenizer and metrics.json. Returns the metrics.
@@ -48,21 +53,32 @@ class Run:
         bad file of a stream, `DivergenceError` if the loss is not finite, and `KeyboardInterrupt`, after a checkpoint is
         saved, if Ctrl-C or SIGTERM ended the training.
         """
-        trainer = self.trainer
-        with trainer.holding_output_dir():
-            try:
-                metrics = trainer.train(resume_from_checkpoint=self.checkpoint).metrics
-            except TextError as error:
-                reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
-                raise TextError(
-                    f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint"
-                ) from error
-            trainer.raise_if_interrupted()
+        with holding_output_dir(self.trainer.args, self.trainer.record):
+            metrics = self._train()
+            if self.final_phase:
+                seconds = metrics["train_runtime"]
+                self.trainer = None  # or its model and optimizer would stay in memory
+                final = self.final_phase()
+                self.trainer, self.data = final.trainer, final.data
+                metrics = final._train()
+                metrics["train_runtime"] += seconds
+            trainer = self.trainer
             if trainer.eval_dataset:
                 metrics |= trainer.evaluate()
             trainer.save_model()
             if trainer.is_world_process_zero():
                 write_metrics(trainer.args.output_dir, metrics)
+        return metrics
+
+    def _train(self) -> dict[str, float]:
+        try:
+            metrics = self.trainer.train(resume_from_checkpoint=self.checkpoint).metrics
+        except TextError as error:
+            reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
+            raise TextError(
+                f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint"
+            ) from error
+        self.trainer.raise_if_interrupted()
         return metrics
 
 
@@ -81,12 +97,19 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         if args.max_steps <= 0:
             raise ValueError("--streaming needs --max_steps: the length of a stream is unknown.")
         args.accelerator_config.dispatch_batches = False  # each process reads its own share
+    examples_args, is_final = data_args, False
+    if args.final_max_seq_length:
+        if data_args.streaming or data_args.prepared_data:
+            raise ValueError("final_max_seq_length needs text that is neither streamed nor prepared: run it in two.")
+        is_final = checkpoint is not None and saved_step(checkpoint) >= args.final_phase_start()
+        if is_final:
+            examples_args = replace(data_args, max_seq_length=args.final_max_seq_length)
     config = start_config(model_args)
     with args.main_process_first():  # the others find its files
         tokenizer = named_tokenizer(model_args, data_args)
-        data = load_data(data_args, args.seed, load_tokenizer(checkpoint) if checkpoint else tokenizer)
+        data = load_data(examples_args, args.seed, load_tokenizer(checkpoint) if checkpoint else tokenizer)
     record = _record(model_args, data_args, args, data, tokenizer)
-    fit_config(config, model_args, data, checkpoint)
+    fit_config(config, model_args, data, max(data.max_seq_length, args.final_max_seq_length or 0), checkpoint)
     if checkpoint:
         check_same_architecture(config, checkpoint)
         check_same_run(record, checkpoint)
@@ -120,11 +143,17 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         preprocess_logits_for_metrics=metrics.reduce,
         write_card=partial(write_pretraining_card, model_args=model_args, data_args=data_args, data=data),
         record=record,
+        stop_after=args.final_phase_start() if args.final_max_seq_length and not is_final else None,
     )
     if args.tensorboard_graph:
         trainer.remove_callback(TensorBoardCallback)
         trainer.add_callback(TensorBoardGraphCallback)
-    return Run(trainer, data, checkpoint)
+    run = Run(trainer, data, checkpoint)
+    if trainer.stop_after:
+        final_args = copy(args)
+        final_args.resume_from_checkpoint = str(Path(args.output_dir, f"checkpoint-{trainer.stop_after}"))
+        run.final_phase = partial(prepare, model_args, data_args, final_args)
+    return run
 
 
 EXAMPLES = ("max_seq_length", "short_seq_prob", "single_segment_prob", "mlm_probability", "mask_replace_prob")

@@ -13,9 +13,10 @@ from .optimizer import MuonWithAdamW, parameter_groups
 class PreTrainingTrainer(ScratchBertTrainer):
     """Trainer for pretraining: logs `mlm_loss` and `nsp_loss` (also for SOP) beside their sum, and calls the training
     set's `set_epoch`. `train_collator` replaces `data_collator` in training only. `PretrainingArguments` with the `optim`
-    muon train with `MuonWithAdamW`."""
+    muon train with `MuonWithAdamW`. With `stop_after`, a step, it saves a checkpoint there and stops, to be resumed from by a
+    trainer with other examples."""
 
-    def __init__(self, *args, train_collator: DataCollator | None = None, **kwargs):
+    def __init__(self, *args, train_collator: DataCollator | None = None, stop_after: int | None = None, **kwargs):
         super().__init__(*args, **kwargs)
         if self.args.optim == OwnOptimizerNames.MUON and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
@@ -24,7 +25,10 @@ class PreTrainingTrainer(ScratchBertTrainer):
             )
         self.train_collator = train_collator or self.data_collator
         self._loss_sums: dict[str, torch.Tensor] = {}
+        self.stop_after = stop_after
         self.add_callback(SetEpochCallback)
+        if stop_after:
+            self.add_callback(StopCallback(stop_after))
 
     def get_train_dataloader(self) -> DataLoader:
         evaluating, self.data_collator = self.data_collator, self.train_collator
@@ -64,6 +68,13 @@ class PreTrainingTrainer(ScratchBertTrainer):
                     self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
         return (loss, outputs) if return_outputs else loss
 
+    def _finalize_training(self, *args, **kwargs):
+        if (
+            self.stop_after
+        ):  # or the stock method goes back to the best checkpoint, and may delete the one to resume from
+            self.state.best_model_checkpoint = None
+        return super()._finalize_training(*args, **kwargs)
+
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if self.args.train_sampling_strategy == "group_by_length" and hasattr(dataset, "lengths"):
@@ -86,6 +97,15 @@ class SetEpochCallback(TrainerCallback):
         dataset = getattr(train_dataloader, "dataset", None)
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(int(state.epoch))
+
+
+class StopCallback(TrainerCallback):
+    def __init__(self, step: int):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step >= self.step:
+            control.should_save = control.should_training_stop = True
 
 
 class EpochLengthGroupedSampler(LengthGroupedSampler):

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
-from transformers import TrainingArguments
+from transformers import TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import sort_checkpoints
 
 from .. import storage
@@ -122,6 +123,10 @@ def find_damage(checkpoint: Path) -> str | None:
         files = (checkpoint / name for names in REQUIRED for name in names[:1])
         return next((f"{file.name} is truncated" for file in files if file.exists() and not _can_be_read(file)), None)
     return storage.find_damage(checkpoint)
+
+
+def saved_step(checkpoint: str) -> int:
+    return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
 
 
 def _can_be_read(file: Path) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from huggingface_hub import CommitInfo, HfApi
 from torch.utils.data import DataLoader
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, get_last_checkpoint
 from transformers.utils import PushInProgress
@@ -36,6 +36,21 @@ def write_metrics(directory: str | Path, metrics: dict) -> None:
     """Write the metrics of a finished run, or of several, to `directory`/metrics.json."""
     with naming_what_is_kept(METRICS_FILE, Path(directory)):
         write_json(Path(directory, METRICS_FILE), metrics)
+
+
+@contextmanager
+def holding_output_dir(args: TrainingArguments, record: dict) -> Iterator[None]:
+    """For all that a run writes into its output directory: refuses a second run there, cleans up after a dead one, and leaves
+    the `record` of what the run is."""
+    if not args.should_save:
+        yield
+        return
+    output_dir = Path(args.output_dir)
+    with locked(output_dir):
+        shutil.rmtree(output_dir / STAGING, ignore_errors=True)
+        with naming_what_is_kept(RUN_FILE, output_dir):
+            write_json(output_dir / RUN_FILE, record)
+        yield
 
 
 def start_worker(init: Callable[[int], None] | None, number: int) -> None:
@@ -82,19 +97,6 @@ class ScratchBertTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self._signals = SignalCallback()
         self.add_callback(self._signals)
-
-    @contextmanager
-    def holding_output_dir(self) -> Iterator[None]:
-        """For all that writes into the output directory: refuses a second run there, and cleans up after a dead one."""
-        if not self.args.should_save:
-            yield
-            return
-        output_dir = Path(self.args.output_dir)
-        with locked(output_dir):
-            shutil.rmtree(output_dir / STAGING, ignore_errors=True)
-            with naming_what_is_kept(RUN_FILE, output_dir):
-                write_json(output_dir / RUN_FILE, self.record)
-            yield
 
     def train(self, *args, **kwargs):
         with self._signals:

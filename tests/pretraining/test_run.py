@@ -156,9 +156,74 @@ def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):
     assert run.trainer.state.global_step == 6
 
 
+@pytest.fixture(scope="module")
+def phases(options, tmp_path_factory):
+    """A run of ten steps, the last four of them with sequences of 96 tokens instead of 32, and the lengths it has seen."""
+    lengths = {}
+
+    def make(directory, **training):
+        training = {
+            "max_steps": 10,
+            "final_max_seq_length": 96,
+            "final_share": 0.4,
+            "save_total_limit": None,
+            "logging_steps": 1,
+        } | training
+        run = prepare(*options(directory, **training))
+
+        def watch(run):
+            forward = run.trainer.model.forward
+
+            def watched(*args, **inputs):
+                if run.trainer.model.training:
+                    lengths.setdefault(run.trainer.state.global_step + 1, inputs["input_ids"].shape[1])
+                return forward(*args, **inputs)
+
+            run.trainer.model.forward = watched
+            return run
+
+        watch(run)
+        if run.final_phase:
+            final_phase = run.final_phase
+            run.final_phase = lambda: watch(final_phase())
+        return run
+
+    directory = tmp_path_factory.mktemp("phases") / "run"
+    run = make(directory)
+    return directory, make, run, run.train(), lengths
+
+
+def test_run_ends_with_longer_sequences_under_one_schedule(phases):
+    directory, _, run, metrics, lengths = phases
+    assert list(lengths) == list(range(1, 11))
+    assert all(lengths[step] <= 32 for step in range(1, 7)) and all(lengths[step] > 32 for step in range(7, 11))
+    assert run.data.max_seq_length == run.trainer.model.config.max_position_embeddings == 96
+    assert run.trainer.state.global_step == 10 and metrics == json.loads((directory / "metrics.json").read_text())
+    rates = json.loads((directory / "checkpoint-10" / "trainer_state.json").read_text())["log_history"]
+    assert [entry["learning_rate"] for entry in rates if "learning_rate" in entry] == pytest.approx(
+        [0, *(1e-3 * (1 - step / 9) for step in range(9))]  # a step of warm-up
+    )
+
+
+@pytest.mark.parametrize("step", [4, 6, 8])
+def test_run_of_two_lengths_resumes_as_if_it_had_not_stopped(step, phases, tmp_path):
+    directory, make, *_ = phases
+    shutil.copytree(directory / f"checkpoint-{step}", tmp_path / "run" / f"checkpoint-{step}")
+    make(tmp_path / "run", resume_from_checkpoint="auto").train()
+    expected, found = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "run"))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
 @pytest.mark.parametrize(
     ("model", "data", "training", "message"),
     [
+        pytest.param(
+            {},
+            {"streaming": True},
+            {"final_max_seq_length": 64, "max_steps": 10},
+            "final_max_seq_length needs text that is neither streamed nor prepared",
+            id="stream of two lengths",
+        ),
         pytest.param(
             {"config_overrides": f"{OVERRIDES},vocab_size=400"},
             {},
@@ -185,6 +250,20 @@ def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):
         ),
         pytest.param(
             {}, {"streaming": True}, {"max_steps": -1}, "--streaming needs --max_steps", id="stream without end"
+        ),
+        pytest.param(
+            {},
+            {},
+            {"final_max_seq_length": 64, "max_steps": -1},
+            "final_max_seq_length needs max_steps",
+            id="two lengths without steps",
+        ),
+        pytest.param(
+            {},
+            {},
+            {"final_share": 0.5},
+            "final_share has no effect without final_max_seq_length",
+            id="one length and its share",
         ),
         pytest.param(
             {},
