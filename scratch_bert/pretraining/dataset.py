@@ -66,16 +66,24 @@ class SentencePairDataset(Dataset):
             return
         rng = np.random.default_rng((self.seed, epoch))
         label_0 = label_1 = 0
-        with tempfile.TemporaryFile() as file:
-            for block in self.corpus.blocks():
-                pairs = build_pairs(
-                    block, self.max_seq_length, self.short_seq_prob, rng, self.objective, self.single_segment_prob
-                )
-                label_0 += int((pairs[:, 4] == 0).sum())
-                label_1 += int((pairs[:, 4] == 1).sum())
-                file.write(np.ascontiguousarray(pairs))
-            file.flush()
-            self.pairs = np.memmap(file, dtype=np.int64, mode="r").reshape(-1, 5)  # (pairs, 5), as build_pairs says
+        try:
+            with tempfile.TemporaryFile() as file:
+                for block in self.corpus.blocks():
+                    pairs = build_pairs(
+                        block, self.max_seq_length, self.short_seq_prob, rng, self.objective, self.single_segment_prob
+                    )
+                    label_0 += int((pairs[:, 4] == 0).sum())
+                    label_1 += int((pairs[:, 4] == 1).sum())
+                    file.write(np.ascontiguousarray(pairs))
+                file.flush()
+                self.pairs = np.memmap(file, dtype=np.int64, mode="r").reshape(
+                    -1, 5
+                )  # (pairs, 5), as build_pairs says
+        except OSError as error:
+            raise OSError(
+                f"The pairs of an epoch could not be written to a temporary file in {tempfile.gettempdir()}: {error}. Free some "
+                "space there, or set TMPDIR to another directory."
+            ) from error
         self.label_0_share = label_0 / max(label_0 + label_1, 1)
         self.num_examples = self.num_examples or len(self.pairs)
 

@@ -32,6 +32,7 @@ REQUIRED = (
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )
+TORCH_CANNOT_WRITE = ("inline_container.cc", "iostream error")  # in messages of torch.save
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def naming_what_is_kept(what: str, output_dir: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "inline_container.cc" not in str(error):  # of torch.save
+        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in TORCH_CANNOT_WRITE):
             raise
         shutil.rmtree(output_dir / STAGING, ignore_errors=True)
         reason = "the disk may be full" if isinstance(error, RuntimeError) else error

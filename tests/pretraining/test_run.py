@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -328,6 +329,33 @@ def test_run_that_is_started_again_by_a_launcher_ends_as_if_it_had_not_died(fini
         assert run.checkpoint and mlm_and_nsp(metrics) == mlm_and_nsp(finished[2])
         weights = load_file(tmp_path / "run" / "model.safetensors")
         assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+@contextmanager
+def files_limited_to(size):
+    """Writes beyond this many bytes in a file fail, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "modeling_scratch_bert.py", "model.safetensors", "optimizer.pt"])
+def test_run_that_cannot_write_a_file_says_so_and_goes_on_when_it_can(name, finished, options, tmp_path):
+    directory, *_ = finished
+    size = (directory / "checkpoint-4" / name).stat().st_size
+
+    def run():
+        prepare(*options(tmp_path / "run", resume_from_checkpoint="auto")).train()
+
+    with files_limited_to(size - 1), pytest.raises(OSError, match="could not be written to .*(large|full)"):
+        run()
+    run()
+    expected, found = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "run"))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
 # ------------------------------------------------------------------------------------------------------ evaluation
