@@ -4,6 +4,7 @@ import argparse
 import difflib
 import json
 import logging
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -118,13 +119,15 @@ def parse_arguments(
 def one_line_errors(
     kinds: tuple = (OSError, ValueError, ImportError, StrictDataclassError), stopped: str = "Stopped."
 ) -> Iterator[None]:
-    """End the program with the message of an error that the user can fix, or with `stopped` after Ctrl-C; no traceback."""
+    """End the program with the message of an error that the user can fix, or with `stopped` after Ctrl-C; no traceback. The exit
+    code is 1 after an error, 128 + the number of a signal after that."""
     try:
         yield
     except kinds as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt as interrupt:
-        sys.exit(str(interrupt) or stopped)
+        print(str(interrupt) or stopped, file=sys.stderr)
+        sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))
 
 
 def configure_logging(level: int = logging.INFO) -> None:

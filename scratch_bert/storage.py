@@ -1,6 +1,7 @@
 """Files and directories that are whole or absent, whenever the process dies: written beside their place and renamed, with
 checksums to find later damage; and locks of directories."""
 
+import errno
 import json
 import logging
 import os
@@ -23,17 +24,22 @@ LOCK = ".lock"  # in a directory: held by the process that writes there
 
 def seal(directory: Path, without: Collection[str] = ()) -> None:
     """Write the manifest of all files in `directory`, but for those of the names `without`, and wait until all of them are on
-    the disk."""
+    the disk. All get the permissions of the manifest: safetensors' files are for their owner alone."""
     paths = sorted(path for path in directory.rglob("*") if path != directory / MANIFEST)
     files = [path for path in paths if path.is_file() and path.name not in without]
     manifest = {file.relative_to(directory).as_posix(): [file.stat().st_size, _crc32(file)] for file in files}
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    for file in files:
+        file.chmod((directory / MANIFEST).stat().st_mode)
     for path in (*paths, directory / MANIFEST, directory):
         sync(path)
 
 
 def find_damage(directory: Path) -> str | None:
-    """What is wrong with a sealed directory: the first file that has not the length and CRC-32 it had, or None."""
+    """What is wrong with a sealed directory: the first file that has not the length and CRC-32 it had, or None.
+
+    Raises `OSError` for a file that can't be read, which says nothing about its content.
+    """
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         for name, (length, crc32) in manifest.items():
@@ -46,8 +52,6 @@ def find_damage(directory: Path) -> str | None:
                 return f"{name} is damaged"
     except (FileNotFoundError, ValueError, TypeError, AttributeError):
         return f"{MANIFEST} is missing or damaged"
-    except OSError as error:  # of the disk
-        return str(error)
     return None
 
 
@@ -85,6 +89,13 @@ def _set_aside(directory: Path) -> Path:
     with suppress(FileNotFoundError):  # another process has deleted it
         os.replace(directory, old)
     return old
+
+
+def is_lack_of_space(error: Exception) -> bool:
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    # The tokenizers and safetensors libraries, and torch, raise exceptions of other kinds.
+    signs = (*(f"(os error {code})" for code in codes), "inline_container.cc", "iostream error")
+    return getattr(error, "errno", None) in codes or any(sign in str(error) for sign in signs)
 
 
 @contextmanager

@@ -13,8 +13,6 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .files import read_lines
-
 
 UNKNOWN = "[UNK]"  # in a text: a word that the corpus itself replaced, as WikiText-2 does with <unk>
 TOKENIZER_TYPES = ("wordpiece", "wordlevel")
@@ -135,9 +133,9 @@ def load_tokenizer(
     return tokenizer
 
 
-def add_tokens(tokenizer: PreTrainedTokenizerBase, file: str) -> PreTrainedTokenizerBase:
-    """A copy of a WordPiece or word-level tokenizer whose vocabulary has the entries of a file, too, one a line: words, or
-    `##` and a continuation. They are matched as all others: the longest first. Those that it has already are skipped.
+def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreTrainedTokenizerBase:
+    """A copy of a WordPiece or word-level tokenizer whose vocabulary has the entry of each line, too: a word, or `##` and a
+    continuation. They are matched as all others: the longest first. Those that it has already are skipped.
 
     Raises `ValueError` for a line that this tokenizer would split, and if there is nothing new.
     """
@@ -147,21 +145,21 @@ def add_tokens(tokenizer: PreTrainedTokenizerBase, file: str) -> PreTrainedToken
     if content["model"]["type"] not in ("WordPiece", "WordLevel"):
         raise ValueError(f"add_tokens needs a WordPiece or word-level tokenizer, not {content['model']['type']}.")
     prefix, number, before = content["model"].get("continuing_subword_prefix"), vocabulary_size(tokenizer), len(vocab)
-    for line_number, line in enumerate(read_lines(Path(file)), 1):
+    for line_number, line in enumerate(lines, 1):
         continuation = bool(prefix) and line.startswith(prefix)
         text = line.strip().removeprefix(prefix) if continuation else line.strip()
         text = backend.normalizer.normalize_str(text) if backend.normalizer else text
         words = backend.pre_tokenizer.pre_tokenize_str(text)
         if len(words) > 1:
             raise ValueError(
-                f"{file}, line {line_number}: to this tokenizer, {line.strip()!r} is {len(words)} words: one a line."
+                f"Line {line_number}: to this tokenizer, {line.strip()!r} is {len(words)} words: one a line."
             )
-        token = prefix * continuation + text if continuation else text
+        token = prefix + text if continuation else text
         if words and token not in vocab:
             vocab[token] = number
             number += 1
     if len(vocab) == before:
-        raise ValueError(f"{file} has no token that is not in the vocabulary already.")
+        raise ValueError("There is no token that is not in the vocabulary already.")
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")

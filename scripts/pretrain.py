@@ -31,7 +31,8 @@ def main(argv: list[str] | None = None) -> None:
         if count:
             print(f"\n{describe_predictions(trainer.model, data.eval_dataset, data.tokenizer, objective, count)}")
         print(f"\n{describe_metrics({'model': metrics}, objective)}")
-    print(f"\nTrained for {metrics['train_runtime']:.0f} s. The model is in {args.output_dir}")
+    since = " since the resume" if run.checkpoint else ""
+    print(f"\nTrained for {metrics['train_runtime']:.0f} s{since}. The model is in {args.output_dir}")
 
 
 if __name__ == "__main__":

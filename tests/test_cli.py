@@ -1,4 +1,5 @@
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from scratch_bert.pretraining.arguments import (
     parse_max_seq_length,
     parse_overrides,
 )
+from scratch_bert.training.trainer import Interrupted
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -111,20 +113,27 @@ def test_refuse_names_the_option_that_has_no_effect():
         refuse(DataArguments(language="de"), ["text_format", "language"], "here")
 
 
+@pytest.mark.parametrize("error", [ValueError("no text"), FileNotFoundError("no text")], ids=repr)
+def test_one_line_errors_end_the_program(error):
+    with pytest.raises(SystemExit) as exit, one_line_errors():
+        raise error
+    assert exit.value.code == "error: no text"  # which Python prints, and gives the exit code 1
+
+
 @pytest.mark.parametrize(
-    ("error", "message"),
+    ("error", "message", "code"),
     [
-        (ValueError("no text"), "error: no text"),
-        (FileNotFoundError("no file"), "error: no file"),
-        (KeyboardInterrupt(), "Stopped early."),
-        (KeyboardInterrupt("Stopped at step 3."), "Stopped at step 3."),
+        (KeyboardInterrupt(), "Stopped early.", 130),
+        (Interrupted("Stopped at step 3.", signal.SIGINT), "Stopped at step 3.", 130),
+        (Interrupted("Stopped at step 3.", signal.SIGTERM), "Stopped at step 3.", 143),
     ],
     ids=repr,
 )
-def test_one_line_errors_end_the_program(error, message):
+def test_a_signal_ends_the_program_with_a_message_and_its_exit_code(error, message, code, capsys):
     with pytest.raises(SystemExit) as exit, one_line_errors(stopped="Stopped early."):
         raise error
-    assert exit.value.code == message
+    assert exit.value.code == code
+    assert capsys.readouterr().err == f"{message}\n"
 
 
 def test_one_line_errors_leave_the_errors_of_the_program_alone():

@@ -101,6 +101,13 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
     )
 
 
+def describe_model(args: TaskArguments) -> str:
+    """The type and the size of the checkpoint's model, by its config."""
+    config = load_config(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
+    sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    return " × ".join(map(str, (config.model_type, *sizes)))
+
+
 def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
     """The checkpoint's model with the task's head, in fp32. A BERT is loaded as scratch_bert: the weights are the same,
     and what is saved contains the model's code."""

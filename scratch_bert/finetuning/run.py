@@ -16,7 +16,7 @@ from ..training.callbacks import PatienceCallback
 from ..training.checkpoint import METRICS_FILE, check_same_run, find_checkpoint, naming_what_is_kept, resumes_newest
 from ..training.trainer import ScratchBertTrainer, holding_output_dir, write_metrics
 from .arguments import FinetuningArguments, TaskArguments
-from .load import load_model, load_task
+from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
 from .task import Task
@@ -101,6 +101,9 @@ def prepare(task_name: str, task_args: TaskArguments, args: FinetuningArguments)
     best_metric = args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_")
     with args.main_process_first():
         task = load_task(task_name, task_args, args.seed, best_metric)
+    for run in seed_runs:
+        if run.metrics:
+            check_same_run(_record(task_name, task, task_args, run.args), run.args.output_dir, finished=True)
     unfinished = [run for run in seed_runs if not run.metrics]
     trainer = build_trainer(task_name, task, task_args, unfinished[0]) if unfinished else None
     return Run(task_name, task, task_args, seed_runs, Path(args.output_dir), trainer)
@@ -143,13 +146,17 @@ def _record(task_name: str, task: Task, task_args: TaskArguments, args: Finetuni
         checksum = crc32(repr(ids).encode(), checksum)
     fixed = {"task": task_name, "seed": args.seed, "optim": args.optim.value}
     fixed["training set"] = f"{len(examples):,} examples, CRC-32 {checksum:08x}"
-    return {"fixed": fixed, "options": args.hyperparameters() | {"dropout": task_args.dropout}}
+    fixed["model"] = describe_model(task_args)
+    fixed["best_metric"] = task.best_metric
+    names = ("dropout", "validation_share", "early_stopping_patience", "random_init")
+    options = args.recorded() | {name: getattr(task_args, name) for name in names}
+    return {"fixed": fixed, "options": options}
 
 
 def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str | None = None) -> dict[str, float]:
     """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
     output_dir = Path(trainer.args.output_dir)
-    with holding_output_dir(trainer.args, trainer.record):
+    with holding_output_dir(trainer.args, trainer.record, checkpoint):
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         trainer.raise_if_interrupted()
         trainer.compute_metrics = None  # computed below, from the predictions that are written
@@ -203,5 +210,10 @@ def _plan_seed(seed: int, args: FinetuningArguments) -> _SeedRun:
     run_args = copy.deepcopy(args)
     run_args.seed, run_args.output_dir = seed, str(directory)
     if args.resume_from_checkpoint and (directory / METRICS_FILE).is_file():
-        return _SeedRun(run_args, metrics=json.loads((directory / METRICS_FILE).read_text()))
+        try:
+            return _SeedRun(run_args, metrics=json.loads((directory / METRICS_FILE).read_text()))
+        except ValueError as error:
+            raise ValueError(
+                f"{directory / METRICS_FILE} cannot be read ({error}): delete it to finish this run again."
+            ) from None
     return _SeedRun(run_args, find_checkpoint(run_args))

@@ -121,6 +121,8 @@ def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[Pr
 
 def load_config(name_or_path: str, **options) -> PreTrainedConfig:
     """`AutoConfig.from_pretrained`. Raises `ValueError` or `OSError` that names the file."""
+    if name_or_path.count("/") != 1 and not Path(name_or_path).exists() and Path(name_or_path).parent != Path("."):
+        raise FileNotFoundError(f"There is no model directory {name_or_path}.")  # and no repository has such a name
     try:
         return AutoConfig.from_pretrained(name_or_path, **options)
     except (TypeError, LookupError, AttributeError, ArithmeticError) as error:

@@ -1,6 +1,5 @@
 """A cache of directories, each built once for its settings."""
 
-import errno
 import hashlib
 import logging
 import os
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ..storage import STAGING, find_damage, locked, remove, seal
+from ..storage import STAGING, find_damage, is_lack_of_space, locked, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
@@ -45,7 +44,7 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
             build(new)
             seal(new)
         except Exception as error:
-            if not _is_lack_of_space(error):
+            if not is_lack_of_space(error):
                 raise
             raise OSError(
                 f"There is no space left in {cache_dir} ({error}). Free some, or choose another directory with --cache_dir."
@@ -56,12 +55,6 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
             if not directory.exists():  # otherwise another run has built it meanwhile
                 raise
     return directory
-
-
-def _is_lack_of_space(error: Exception) -> bool:
-    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    # The tokenizers library raises plain exceptions.
-    return getattr(error, "errno", None) in codes or any(f"(os error {code})" in str(error) for code in codes)
 
 
 def _remove_leftovers(cache_dir: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
+from zlib import crc32
 
 import datasets
 import numpy as np
@@ -40,6 +41,9 @@ class PretrainingData:
     """(vocabulary size,): of each token in the training text, or in a stream's first documents."""
     description: str
     """Of the training text, without a path."""
+    fingerprint: str
+    """Of the training text: checksums of its token counts and of the lengths of its documents, or examples, in their order; of
+    a stream, of its first documents and the sizes of its files."""
     quality: str = ""
     """Of the training and the held-out text: unknown tokens, and what was skipped."""
 
@@ -78,6 +82,7 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
         except ValueError as error:
             raise ValueError(f"The held-out text, {eval_corpus.summary()}, gives no examples. {error}") from None
         logger.info(f"Held-out text: {eval_corpus.summary()} → {eval_dataset.summary()}")
+    token_counts = corpus.token_counts(vocabulary_size(tokenizer))
     return PretrainingData(
         tokenizer=tokenizer,
         train_dataset=train_dataset,
@@ -85,8 +90,9 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
         first_examples=first_examples,
         max_seq_length=settings["max_seq_length"],
         sentence_objective=args.sentence_objective,
-        token_counts=corpus.token_counts(vocabulary_size(tokenizer)),
+        token_counts=token_counts,
         description="a stream" if args.streaming else corpus.summary(),
+        fingerprint=_fingerprint(token_counts, corpus.document_tokens, _sizes(source) if args.streaming else []),
         quality="" if args.streaming else corpus.quality(),
     )
 
@@ -176,6 +182,7 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenize
     for split, dataset in splits.items():
         logger.info(f"Prepared examples, {split}: {dataset.summary()}")
     train_dataset = splits["train"]
+    token_counts = train_dataset.token_counts(vocabulary_size(tokenizer))
     return PretrainingData(
         tokenizer=tokenizer,
         train_dataset=train_dataset,
@@ -183,9 +190,20 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenize
         first_examples=train_dataset,
         max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
         sentence_objective=objective,
-        token_counts=train_dataset.token_counts(vocabulary_size(tokenizer)),
+        token_counts=token_counts,
         description=train_dataset.summary(),
+        fingerprint=_fingerprint(token_counts, train_dataset.lengths(), []),
     )
+
+
+def _fingerprint(token_counts: np.ndarray, lengths: np.ndarray, sizes: list[int]) -> str:
+    order = crc32(repr(sizes).encode(), crc32(np.ascontiguousarray(lengths)))
+    return f"CRC-32 of its token counts {crc32(token_counts.tobytes()):08x}, of its order {order:08x}"
+
+
+def _sizes(source: TextSource) -> list[int]:
+    """In bytes, of the files of a source."""
+    return [shard.stat().st_size for shard in source.shards if isinstance(shard, Path)]
 
 
 def build_collator(

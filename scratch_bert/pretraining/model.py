@@ -1,10 +1,12 @@
 """The model that a run starts with: a new one, or one to continue from, with more positions and tokens if it needs them."""
 
 import logging
+from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..cli import refuse
+from ..files import read_lines
 from ..hub.conversion import convert_config, load_config, open_checkpoint
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
@@ -18,23 +20,34 @@ from .pairs import OBJECTIVES
 logger = logging.getLogger("scratch_bert")
 
 
-def named_tokenizer(args: ModelArguments, data_args: DataArguments) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that the options name, or that of the model to continue from, with added tokens. None if one is to be
-    trained."""
+def named_tokenizer(
+    args: ModelArguments, data_args: DataArguments, checkpoint: str | None = None
+) -> PreTrainedTokenizerBase | None:
+    """The tokenizer that the options name, or that of the model to continue from, with added tokens; or, of a run that is
+    resumed, that of its `checkpoint`. None if one is to be trained."""
     if not args.model_name_or_path:
         return load_tokenizer(data_args.tokenizer_name_or_path) if data_args.tokenizer_name_or_path else None
     unused = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
     refuse(data_args, unused, "with model_name_or_path, whose tokenizer is used")
+    if checkpoint:
+        return load_tokenizer(checkpoint)
     tokenizer = load_tokenizer(args.model_name_or_path)
-    return add_tokens(tokenizer, args.add_tokens) if args.add_tokens else tokenizer
+    if not args.add_tokens:
+        return tokenizer
+    lines = list(read_lines(Path(args.add_tokens)))
+    try:
+        return add_tokens(tokenizer, lines)
+    except ValueError as error:
+        raise ValueError(f"{args.add_tokens}: {error}") from None
 
 
-def start_config(args: ModelArguments) -> ScratchBertConfig:
-    """Of the preset, or of the model to continue from, before it is fitted to the data. Raises `ValueError` for values that
-    make no model, and for another type of model."""
-    name = args.model_name_or_path
-    if not name:
+def start_config(args: ModelArguments, checkpoint: str | None = None) -> ScratchBertConfig:
+    """Of the preset, or of the model to continue from, before it is fitted to the data. Where a run is resumed from
+    `checkpoint`, that model is not needed any more. Raises `ValueError` for values that make no model, and for another type
+    of model."""
+    if not args.model_name_or_path:
         return args.config()
+    name = checkpoint or args.model_name_or_path
     config = load_config(name, trust_remote_code=False)
     if config.model_type == "bert":
         config = convert_config(config, "scratch_bert")

@@ -50,15 +50,18 @@ class Run:
         """Train, evaluate, and save the model with its card, tokenizer and metrics.json. Returns the metrics.
 
         Raises `OSError` if the model can't be saved or pushed or another run writes to the same directory, `TextError` for a
-        bad file of a stream, `DivergenceError` if the loss is not finite, and `KeyboardInterrupt`, after a checkpoint is
+        bad file of a stream, `DivergenceError` if the loss is not finite, and `Interrupted`, after a checkpoint is
         saved, if Ctrl-C or SIGTERM ended the training.
         """
-        with holding_output_dir(self.trainer.args, self.trainer.record):
+        with holding_output_dir(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = self._train()
             if self.final_phase:
                 seconds = metrics["train_runtime"]
                 self.trainer = None  # or its model and optimizer would stay in memory
-                final = self.final_phase()
+                try:
+                    final = self.final_phase()
+                except ValueError as error:  # the text has changed meanwhile
+                    raise TextError(f"The run cannot go on with longer sequences. {error}") from error
                 self.trainer, self.data = final.trainer, final.data
                 metrics = final._train()
                 metrics["train_runtime"] += seconds
@@ -104,9 +107,9 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         is_final = checkpoint is not None and saved_step(checkpoint) >= args.final_phase_start()
         if is_final:
             examples_args = replace(data_args, max_seq_length=args.final_max_seq_length)
-    config = start_config(model_args)
+    config = start_config(model_args, checkpoint)
     with args.main_process_first():  # the others find its files
-        tokenizer = named_tokenizer(model_args, data_args)
+        tokenizer = named_tokenizer(model_args, data_args, checkpoint)
         data = load_data(examples_args, args.seed, load_tokenizer(checkpoint) if checkpoint else tokenizer)
     record = _record(model_args, data_args, args, data, tokenizer)
     fit_config(config, model_args, data, max(data.max_seq_length, args.final_max_seq_length or 0), checkpoint)
@@ -156,8 +159,16 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
     return run
 
 
-EXAMPLES = ("max_seq_length", "short_seq_prob", "single_segment_prob", "mlm_probability", "mask_replace_prob")
-EXAMPLES += ("random_replace_prob", "whole_word_mask", "max_predictions_per_seq")
+# Not recorded: what a resume takes from the checkpoint, or may differ without an effect on the weights.
+UNRECORDED = {"model_name_or_path", "add_tokens", "preset", "config_overrides", "token_embedding_init", "cache_dir"}
+UNRECORDED |= {
+    "train_file",
+    "validation_file",
+    "dataset_name",
+    "dataset_config",
+    "prepared_data",
+    "tokenizer_name_or_path",
+}
 
 
 def _record(
@@ -168,15 +179,17 @@ def _record(
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> dict[str, dict]:
     """What `check_same_run` compares; `tokenizer` is the one that the options name, if it isn't trained."""
-    options = asdict(data_args)
+    options = asdict(model_args) | asdict(data_args) | args.recorded()
     fixed = {"seed": args.seed, "optim": str(args.optim.value), "sentence objective": data.sentence_objective}
     fixed |= {name: options[name] for name in TOKENIZER_TRAINING}
+    fixed["tokenizer"] = "trained on the text"
     if tokenizer:
-        vocabulary = tokenizer.get_vocab()
-        fixed["tokenizer"] = (
-            f"{len(vocabulary)} entries, CRC-32 {crc32(repr(sorted(vocabulary.items())).encode()):08x}"
-        )
-    fixed["training text"] = f"{data.description}, CRC-32 of its token counts {crc32(data.token_counts.tobytes()):08x}"
-    other = {"dropout": model_args.dropout, "muon_learning_rate": args.muon_learning_rate}
-    other["pack_sequences"] = args.pack_sequences
-    return {"fixed": fixed, "options": args.hyperparameters() | other | {name: options[name] for name in EXAMPLES}}
+        vocabulary = repr(sorted(tokenizer.get_vocab().items())).encode()
+        fixed["tokenizer"] = f"{len(tokenizer)} entries, CRC-32 {crc32(vocabulary):08x}"
+    fixed["training text"] = f"{data.description}, {data.fingerprint}"
+    if args.metric_for_best_model:
+        fixed["metric_for_best_model"] = args.metric_for_best_model
+    if data_args.streaming:  # which its workers divide
+        fixed["dataloader_num_workers"] = args.dataloader_num_workers
+    options = {name: value for name, value in options.items() if name not in UNRECORDED | set(fixed)}
+    return {"fixed": fixed, "options": options}

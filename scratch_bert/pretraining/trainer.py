@@ -68,12 +68,9 @@ class PreTrainingTrainer(ScratchBertTrainer):
                     self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
         return (loss, outputs) if return_outputs else loss
 
-    def _finalize_training(self, *args, **kwargs):
-        if (
-            self.stop_after
-        ):  # or the stock method goes back to the best checkpoint, and may delete the one to resume from
-            self.state.best_model_checkpoint = None
-        return super()._finalize_training(*args, **kwargs)
+    @property
+    def stops_early(self) -> bool:
+        return super().stops_early or self.stop_after is not None
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset

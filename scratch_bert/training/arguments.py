@@ -31,6 +31,31 @@ RANGES = {  # of Trainer's own options
     "seed": "[0, 4294967296)",
     "dataloader_num_workers": "[0, inf)",
 }
+# The beginnings of names of options that have no effect on the weights, or differ from one process or machine to another.
+UNRECORDED = (
+    "output_dir",
+    "resume_from",
+    "log_",
+    "logging_",
+    "hub_",
+    "push_",
+    "run_name",
+    "report_to",
+    "project",
+    "trackio",
+    "local_rank",
+    "ddp_",
+    "disable_tqdm",
+)
+UNRECORDED += (
+    "per_device_train",
+    "gradient_accumulation",
+    "dataloader_pin",
+    "bf16_by_default",
+    "use_cpu",
+    "license",
+    "show_",
+)
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -81,22 +106,12 @@ class CommonArguments(TrainingArguments):
         if self.license and not re.fullmatch(r"[a-z0-9.+-]+", self.license):
             raise ValueError(f"license must be one of the Hub's identifiers, such as mit; got {self.license!r}.")
 
-    def hyperparameters(self) -> dict[str, Any]:
-        """What a resumed run may change about the optimization."""
-        names = (
-            "max_steps",
-            "num_train_epochs",
-            "learning_rate",
-            "lr_scheduler_type",
-            "lr_scheduler_kwargs",
-            "warmup_steps",
-            "weight_decay",
-        )
-        names += ("adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm", "bf16", "fp16")
-        options = self.to_dict()
+    def recorded(self) -> dict[str, Any]:
+        """What a resumed run tells if it has changed."""
         examples = self.world_size * max(self.n_gpu, 1) * self.per_device_train_batch_size
         examples *= self.gradient_accumulation_steps
-        return {"examples in a step": examples} | {name: options[name] for name in names}
+        options = {name: value for name, value in self.to_dict().items() if not name.startswith(UNRECORDED)}
+        return {"examples in a step": examples} | options
 
     def must_stay(self, **fixed: tuple[Any, str]) -> None:
         """Raise `ValueError` for an argument that has another value than the supported one, with the reason given."""

@@ -29,6 +29,7 @@ class SignalCallback(TrainerCallback):
 
     def __init__(self):
         self.requested: str | None = None
+        self.number = signal.SIGTERM  # of the signal, unless another process got it
         self.stopped = False
         self.previous_handlers = {}
 
@@ -43,7 +44,7 @@ class SignalCallback(TrainerCallback):
     def request_stop(self, number, frame):
         if os.getpid() != self.process:  # a data loader's worker, which ends with its parent
             return
-        self.requested = "stop"
+        self.requested, self.number = "stop", number
         signal.signal(number, self.previous_handlers[number])
         again = "Press Ctrl-C again" if number == signal.SIGINT else "Send it again"
         logger.warning(
@@ -55,6 +56,7 @@ class SignalCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         SignalCallback.notes_done += 1  # what is left of an earlier training is not for this one
+        state.compute_steps(args, state.max_steps)  # those of the options, not of the checkpoint
 
     def on_step_end(self, args, state, control, **kwargs):
         request = self._agreed(state.global_step, state.max_steps) if args.world_size > 1 else self.requested

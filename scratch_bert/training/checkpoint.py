@@ -17,7 +17,7 @@ from transformers.trainer_utils import sort_checkpoints
 from .. import storage
 from ..hub.publishing import WEIGHTS, is_complete
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
-from ..storage import LOCK, MANIFEST, STAGING, remove
+from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, remove
 
 
 logger = logging.getLogger("scratch_bert")
@@ -25,6 +25,7 @@ logger = logging.getLogger("scratch_bert")
 RUN_FILE = "run.json"  # in an output directory: what the run in it is, from before its first step on
 METRICS_FILE = "metrics.json"  # in an output directory: the last file that a run writes
 DAMAGED = "damaged-"  # prefix of a checkpoint that a resume has passed over
+ABANDONED = "abandoned-"  # prefix of a checkpoint of later steps than the one that a resume names
 # What a resume needs: a file each, or, with FSDP, one of these.
 REQUIRED = (
     ("trainer_state.json",),
@@ -32,7 +33,6 @@ REQUIRED = (
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )
-TORCH_CANNOT_WRITE = ("inline_container.cc", "iostream error")  # in messages of torch.save
 
 
 @contextmanager
@@ -41,7 +41,8 @@ def naming_what_is_kept(what: str, output_dir: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in TORCH_CANNOT_WRITE):
+        full = is_lack_of_space(error)
+        if isinstance(error, RuntimeError) and not full:
             raise
         shutil.rmtree(output_dir / STAGING, ignore_errors=True)
         reason = "the disk may be full" if isinstance(error, RuntimeError) else error
@@ -49,7 +50,8 @@ def naming_what_is_kept(what: str, output_dir: Path) -> Iterator[None]:
         raise OSError(
             f"{what} could not be written to {output_dir}: {reason}. "
             + (f"{Path(kept[-1]).name} is kept. " if kept else "There is no checkpoint yet. ")
-            + "Free some space there, then continue: the same command with --resume_from_checkpoint"
+            + ("Free some space there, then continue" if full else "When it can be, continue")
+            + ": the same command with --resume_from_checkpoint"
         ) from error
 
 
@@ -78,10 +80,19 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint that `args.resume_from_checkpoint` asks for: a directory, or with `auto` the newest one in output_dir
     that is whole. Newer ones that are damaged are renamed.
 
-    None for a new run. Raises `ValueError` if the directory is no checkpoint or damaged, and if there is no checkpoint in
-    output_dir and something else in it than the beginnings of a run.
+    None for a new run. Raises `ValueError` if the directory is no checkpoint or damaged, or of a later step than the last, and
+    if there is no checkpoint in output_dir and something else in it than the beginnings of a run, or logs.
     """
-    output_dir = Path(args.output_dir)
+    checkpoint = _find_checkpoint(args, Path(args.output_dir))
+    step = saved_step(checkpoint) if checkpoint else 0
+    if 0 < args.max_steps < step:
+        raise ValueError(
+            f"{checkpoint} is of step {step}, but max_steps is {args.max_steps}: there is nothing to train."
+        )
+    return checkpoint
+
+
+def _find_checkpoint(args: TrainingArguments, output_dir: Path) -> str | None:
     if args.resume_from_checkpoint and not resumes_newest(args):
         checkpoint = Path(args.resume_from_checkpoint)
         if not checkpoint.is_dir():
@@ -134,7 +145,10 @@ def _can_be_read(file: Path) -> bool:
     if file.suffix == ".pt":
         return zipfile.is_zipfile(file)  # a file saved by torch ends with the zip format's directory
     if file.suffix == ".json":
-        return file.read_text(encoding="utf-8", errors="replace").rstrip().endswith("}")
+        try:
+            return "global_step" in json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            return False
     return is_complete(file)
 
 
@@ -147,13 +161,29 @@ def _newest_whole(output_dir: Path, check: bool) -> Path | None:
             return checkpoint
         if storage.find_damage(checkpoint) is None:  # as it was saved
             raise ValueError(f"{checkpoint} was saved without what a resume needs: {damage}. Start a new run.")
-        place, number = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}"), 1
-        while place.exists():
-            number += 1
-            place = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}-{number}")
-        os.replace(checkpoint, place)
-        logger.warning(f"{checkpoint} cannot be resumed from, {damage}: it is {place.name} now")
+        name = _rename(checkpoint, DAMAGED)
+        logger.warning(f"{checkpoint} cannot be resumed from, {damage}: it is {name} now")
     return None
+
+
+def _rename(checkpoint: Path, prefix: str) -> str:
+    """Give it a name that no resume looks at: the new name."""
+    place, number = checkpoint.with_name(f"{prefix}{checkpoint.name}"), 1
+    while place.exists():
+        number += 1
+        place = checkpoint.with_name(f"{prefix}{checkpoint.name}-{number}")
+    os.replace(checkpoint, place)
+    return place.name
+
+
+def abandon_later(checkpoint: str, output_dir: Path) -> None:
+    """Rename checkpoints in `output_dir` of later steps than this one in it, from which the run goes on another way: they are
+    not to be taken for its newest."""
+    step = saved_step(checkpoint)
+    if Path(checkpoint).resolve().parent == output_dir.resolve():
+        for path in map(Path, sort_checkpoints(str(output_dir))):
+            if int(path.name.rsplit("-", 1)[1]) > step:
+                logger.warning(f"{path} is later than {Path(checkpoint).name}: it is {_rename(path, ABANDONED)} now")
 
 
 def _is_beginning(output_dir: Path) -> bool:
@@ -163,26 +193,31 @@ def _is_beginning(output_dir: Path) -> bool:
 
 def _check_new(output_dir: Path, args: TrainingArguments, remedy: str) -> None:
     """Raise `ValueError` with this remedy if a new run would write into a directory that is not empty."""
-    beginnings = (LOCK, f".{RUN_FILE}")
-    if args.should_save and output_dir.exists() and any(path.name not in beginnings for path in output_dir.iterdir()):
+    beginnings, logs = (LOCK, f".{RUN_FILE}"), (".log", ".out", ".err")  # as of the job itself
+    if not args.should_save or not output_dir.exists():
+        return
+    if any(path.name not in beginnings and path.suffix not in logs for path in output_dir.iterdir()):
         raise ValueError(f"The output directory {output_dir} is not empty. {remedy}")
 
 
-def check_same_run(record: dict[str, dict], checkpoint: str) -> None:
+def check_same_run(record: dict[str, dict], checkpoint: str, finished: bool = False) -> None:
     """Compare a run with the one that saved `checkpoint`: raise `ValueError` for a difference in `record["fixed"]`, and log
-    those in `record["options"]`, which the resumed run takes."""
-    file = Path(checkpoint, RUN_FILE)
-    if not file.is_file():
+    those in `record["options"]`, which the resumed run takes; but if it is `finished`, raise for these, too."""
+    try:
+        saved = json.loads(Path(checkpoint, RUN_FILE).read_text(encoding="utf-8"))
+        saved = {"fixed": dict(saved["fixed"]), "options": dict(saved["options"])}
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
         logger.warning(
-            f"{checkpoint} has no {RUN_FILE}: make sure that seed and text are those of the run that saved it"
+            f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that saved it"
         )
         return
-    saved = json.loads(file.read_text(encoding="utf-8"))
-    for name, value in record["fixed"].items():
-        if saved["fixed"].get(name, value) != value:
+    before, now = ((run["fixed"] | run["options"] if finished else run["fixed"]) for run in (saved, record))
+    for name, value in now.items():
+        if before.get(name, value) != value:
             raise ValueError(
-                f"The checkpoint {checkpoint} has another {name}: {saved['fixed'][name]}, not {value}. Resume with the "
-                "options and the data that the run was started with, or start a new one in another --output_dir."
+                f"The {'run in' if finished else 'checkpoint'} {checkpoint} has another {name}: {before[name]}, not {value}. "
+                f"Resume with the options and the data that the run was started with, or start a new one in another "
+                "--output_dir."
             )
     if saved["options"].get("examples in a step") != record["options"].get("examples in a step"):
         logger.warning(

@@ -23,7 +23,7 @@ from ..hub.model_card import is_customized
 from ..hub.publishing import ensure_branch, find_not_finite, publish
 from ..storage import STAGING, locked, move_into_place, seal, write_json
 from .callbacks import SignalCallback
-from .checkpoint import METRICS_FILE, RUN_FILE, naming_what_is_kept, remove_surplus
+from .checkpoint import METRICS_FILE, RUN_FILE, abandon_later, find_damage, naming_what_is_kept, remove_surplus
 
 
 logger = logging.getLogger("scratch_bert")
@@ -39,16 +39,20 @@ def write_metrics(directory: str | Path, metrics: dict) -> None:
 
 
 @contextmanager
-def holding_output_dir(args: TrainingArguments, record: dict) -> Iterator[None]:
-    """For all that a run writes into its output directory: refuses a second run there, cleans up after a dead one, and leaves
-    the `record` of what the run is."""
+def holding_output_dir(args: TrainingArguments, record: dict, checkpoint: str | None) -> Iterator[None]:
+    """For all that a run writes into its output directory: refuses a second run there, cleans up after a dead one, leaves the
+    `record` of what the run is, and renames checkpoints later than the one that it goes on from."""
     if not args.should_save:
         yield
         return
     output_dir = Path(args.output_dir)
     with locked(output_dir):
+        if checkpoint and not Path(checkpoint).is_dir():
+            raise OSError(f"{checkpoint} is gone: another run has gone on from it. Start the command again.")
         shutil.rmtree(output_dir / STAGING, ignore_errors=True)
         with naming_what_is_kept(RUN_FILE, output_dir):
+            if checkpoint:
+                abandon_later(checkpoint, output_dir)
             write_json(output_dir / RUN_FILE, record)
         yield
 
@@ -60,6 +64,14 @@ def start_worker(init: Callable[[int], None] | None, number: int) -> None:
         os.setpgrp()
     if init is not None:
         init(number)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM has ended the training."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
 
 
 class DivergenceError(FloatingPointError):
@@ -108,11 +120,11 @@ class ScratchBertTrainer(Trainer):
         return self._signals.stopped
 
     def raise_if_interrupted(self) -> None:
-        """Raise `KeyboardInterrupt`, with how to continue, if Ctrl-C or SIGTERM ended the training."""
-        if self.interrupted:
-            step = self.state.global_step
-            raise KeyboardInterrupt(
-                f"Stopped at step {step}. To continue: the same command with --resume_from_checkpoint"
+        """Raise `Interrupted`, with how to continue, if Ctrl-C or SIGTERM ended the training, or came at its end."""
+        if self.interrupted or self._signals.requested == "stop":
+            raise Interrupted(
+                f"Stopped at step {self.state.global_step}. To continue: the same command with --resume_from_checkpoint",
+                self._signals.number,
             )
 
     def latest_metrics(self) -> dict[str, float]:
@@ -183,13 +195,34 @@ class ScratchBertTrainer(Trainer):
             super()._run_epoch(*args, **kwargs)
 
     def _determine_best_metric(self, *args, **kwargs) -> bool:
-        # With save_strategy best, what is no new best is not saved.
-        return super()._determine_best_metric(*args, **kwargs) or self.interrupted
+        # With save_strategy best, the stock trainer saves nothing else, whatever a signal asks for.
+        return super()._determine_best_metric(*args, **kwargs) or self.control.should_save
 
     def _finalize_training(self, *args, **kwargs):
-        if self.interrupted:  # or, with save_total_limit 1, the stock method deletes what was just saved
-            self.state.best_model_checkpoint = None
-        return super()._finalize_training(*args, **kwargs)
+        self.state.best_model_checkpoint = None if self.stops_early else self._find_best()
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:  # with a limit of 1, the stock method deletes the last checkpoint before the model is saved
+            return super()._finalize_training(*args, **kwargs)
+        finally:
+            self.args.save_total_limit = limit
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether the training is to go on later."""
+        return self.interrupted
+
+    def _find_best(self) -> str | None:
+        """The best checkpoint, if it is whole: in the output directory, wherever that was, or in the one of a resume."""
+        saved, best = self.state.best_model_checkpoint, f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
+        if not saved or not self.args.load_best_model_at_end:
+            return None
+        best = Path(self.args.output_dir, best)
+        best = best if best.is_dir() else Path(saved)
+        damage = find_damage(best)
+        if damage:
+            logger.warning(f"The best checkpoint, {best}, cannot be used, {damage}: the last model is kept instead")
+            return None
+        return str(best)
 
     def _get_dataloader(self, *args, **kwargs) -> DataLoader:
         loader = super()._get_dataloader(*args, **kwargs)

@@ -280,7 +280,7 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     few_steps = {"max_steps": 2, **WITHOUT_CHECKPOINTS, "save_strategy": "epoch"}
 
     def finetune_seeds(**options):
-        args = FinetuningArguments(output_dir=str(tmp_path / "run"), **FAST, **few_steps, **options)
+        args = FinetuningArguments(output_dir=str(tmp_path / "run"), **(FAST | few_steps | options))
         task_args = TaskArguments(model_name_or_path=str(saved), seeds=[1, 2, 3], **files)
         return finetune("sequence-classification", task_args, args)
 
@@ -301,10 +301,24 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     again = finetune_seeds(resume_from_checkpoint="auto")
     assert [again.seeds[seed]["eval_loss"] for seed in (1, 2, 3)] == [0.0, *map(pytest.approx, losses[1:])]
 
+    # Seeds of different runs are not averaged.
+    with pytest.raises(ValueError, match="The run in .*seed-1 has another learning_rate: 0.003, not 0.001"):
+        finetune_seeds(resume_from_checkpoint="auto", learning_rate=1e-3)
+    (tmp_path / "run/seed-1/metrics.json").write_text("")
+    with pytest.raises(ValueError, match="seed-1/metrics.json cannot be read"):
+        finetune_seeds(resume_from_checkpoint="auto")
+
 
 def test_seeds_that_cannot_be_resumed(run, files, tmp_path):
     with pytest.raises(ValueError, match="pass --resume_from_checkpoint without a value"):
         run(seeds=[1, 2], resume_from_checkpoint=str(tmp_path / "one"), **files)
+
+
+def test_resume_with_another_model_is_refused(run, tokenizer, files, tmp_path):
+    run(**files, max_steps=2, save_steps=2, save_strategy="steps", eval_strategy="no", load_best_model_at_end=False)
+    make_bert("ForPreTraining", tmp_path / "other", tokenizer, num_hidden_layers=3)
+    with pytest.raises(ValueError, match="checkpoint-2 has another model: scratch_bert × 2 × 32 × .*, not bert × 3"):
+        run(model=tmp_path / "other", **files, resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
 
 
 def test_resumed_run_gives_what_an_unbroken_run_gives(run, files, tmp_path):

@@ -1,6 +1,7 @@
 """Continued pretraining: from transformers' BERT and from our own models, with more positions and more tokens."""
 
 import logging
+import shutil
 
 import pytest
 import torch
@@ -140,13 +141,15 @@ def test_added_tokens_are_trained_saved_and_converted(run, bert, tokenizer, word
     assert AutoTokenizer.from_pretrained(tmp_path / "back").tokenize("zyxomycin") == ["zyxomycin"]
 
 
-def test_a_continued_run_resumes_as_if_it_had_not_stopped(run, saved, words):
+def test_a_continued_run_resumes_as_if_it_had_not_stopped(run, saved, words, tmp_path):
     options = {"add_tokens": str(words), "max_position_embeddings": 50}
     whole = run(saved, output="whole", **options)
     whole.train()
-    run(saved, output="part", **options).trainer.train()  # two steps, a checkpoint after each
-    first = str(whole.trainer.args.output_dir).replace("whole", "part") + "/checkpoint-1"
-    resumed = run(saved, output="part", resume_from_checkpoint=first, **options)
+    start = shutil.copytree(saved, tmp_path / "start")
+    run(start, output="part", **options).trainer.train()  # two steps, a checkpoint after each
+    shutil.rmtree(start)  # a resume needs the checkpoint alone
+    first = str(tmp_path / "part" / "checkpoint-1")
+    resumed = run(start, output="part", resume_from_checkpoint=first, **options)
     resumed.train()
     states = (whole.trainer.model.state_dict(), resumed.trainer.model.state_dict())
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
@@ -155,9 +158,9 @@ def test_a_continued_run_resumes_as_if_it_had_not_stopped(run, saved, words):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("a\nNew York\n", "words.txt, line 2: to this tokenizer, 'New York' is 2 words"),
-        ("the\n", "words.txt has no token that is not in the vocabulary already"),
-        ("", "words.txt has no token that is not in the vocabulary already"),
+        ("a\nNew York\n", "words.txt: Line 2: to this tokenizer, 'New York' is 2 words"),
+        ("the\n", "words.txt: There is no token that is not in the vocabulary already"),
+        ("", "words.txt: There is no token that is not in the vocabulary already"),
     ],
 )
 def test_added_tokens_are_checked(lines, message, run, saved, words):

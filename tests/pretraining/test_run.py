@@ -1,6 +1,8 @@
 """Pretraining and evaluation from Python: what the scripts call."""
 
+import dataclasses
 import json
+import logging
 import shutil
 from contextlib import contextmanager
 
@@ -12,6 +14,7 @@ from transformers import AutoTokenizer
 
 from helpers import SMALL
 from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.files import TextError
 from scratch_bert.pretraining.arguments import (
     DataArguments,
     EvaluationArguments,
@@ -215,6 +218,24 @@ def test_run_of_two_lengths_resumes_as_if_it_had_not_stopped(step, phases, tmp_p
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def test_run_of_two_lengths_goes_on_where_nothing_else_would_be_saved(phases, tmp_path):
+    _, make, *_ = phases
+    best = {"save_strategy": "best", "eval_steps": 3, "metric_for_best_model": "mlm_loss", "learning_rate": 1e-7}
+    run = make(tmp_path / "run", **best, muon_learning_rate=1e-7)
+    run.train()
+    assert (tmp_path / "run" / "checkpoint-6").is_dir() and run.trainer.state.global_step == 10
+
+
+def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file, tmp_path):
+    text = shutil.copy(text_file, tmp_path / "text.txt")
+    steps = {"max_steps": 4, "final_max_seq_length": 64, "final_share": 0.5}
+    model, data, training = options(tmp_path / "run", **steps)
+    run = prepare(model, dataclasses.replace(data, train_file=[str(text)]), training)
+    text.write_text(text_file.read_text() + "\n\nAnd more.\n", encoding="utf-8")
+    with pytest.raises(TextError, match="cannot go on with longer sequences.* has another training text"):
+        run.train()
+
+
 @pytest.mark.parametrize(
     ("model", "data", "training", "message"),
     [
@@ -309,6 +330,38 @@ def test_run_does_not_go_on_as_another_run(data, training, message, finished, op
     copy = shutil.copytree(finished[0], tmp_path / "copy")
     with pytest.raises(ValueError, match=f"checkpoint-4 has {message}"):
         prepare(*options(copy, data=data, resume_from_checkpoint="auto", **training))
+
+
+def test_run_does_not_go_on_with_its_documents_in_another_order(options, text_file, tmp_path):
+    documents = text_file.read_text(encoding="utf-8").split("\n\n")
+    text = tmp_path / "text.txt"
+
+    def run(order, **training):
+        text.write_text("\n\n".join(documents[::order]), encoding="utf-8")
+        model, data, args = options(tmp_path / "run", data={"validation_share": 0}, **training)
+        return prepare(model, dataclasses.replace(data, train_file=[str(text)]), args)
+
+    run(1).train()
+    with pytest.raises(ValueError, match="another training text: .* of its order"):
+        run(-1, resume_from_checkpoint="auto")
+
+
+def test_run_says_which_options_have_changed_and_nothing_else(finished, options, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "scratch_bert")
+    copy = shutil.copytree(finished[0], tmp_path / "copy")
+    prepare(*options(copy, resume_from_checkpoint="auto"))
+    assert "from here on" not in caplog.text
+    changed = {"data_seed": 7, "train_sampling_strategy": "group_by_length", "dataloader_drop_last": True}
+    prepare(*options(copy, data={"static_pairs": True}, resume_from_checkpoint="auto", **changed))
+    for name in (*changed, "static_pairs"):
+        assert f"\n{name}: " in "\n".join(caplog.messages)
+    best = {"load_best_model_at_end": True, "eval_steps": 2}
+    other = options(tmp_path / "best", **best)
+    prepare(*other).train()
+    with pytest.raises(ValueError, match="has another metric_for_best_model: loss, not mlm_accuracy"):
+        prepare(
+            *options(tmp_path / "best", **best, metric_for_best_model="mlm_accuracy", resume_from_checkpoint="auto")
+        )
 
 
 def test_run_that_is_started_again_by_a_launcher_ends_as_if_it_had_not_died(finished, options, tmp_path):

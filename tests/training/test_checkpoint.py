@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -6,9 +7,10 @@ import pytest
 from transformers import Trainer, TrainingArguments
 
 from helpers import SMALL, make_batch
-from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
 from scratch_bert.storage import locked, seal
 from scratch_bert.training.checkpoint import (
+    abandon_later,
     check_same_architecture,
     check_same_run,
     find_checkpoint,
@@ -45,6 +47,41 @@ def test_find_checkpoint_takes_a_link_for_its_run(run, tmp_path):
     (tmp_path / "notes").touch()
     (tmp_path / "checkpoint-2").symlink_to(run / "checkpoint-2")
     assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-2")
+
+
+def test_find_checkpoint_refuses_fewer_steps_than_it_has(run):
+    arguments = {"resume_from_checkpoint": "auto", "use_cpu": True}
+    assert find_checkpoint(TrainingArguments(str(run), max_steps=2, **arguments)) == str(run / "checkpoint-2")
+    with pytest.raises(ValueError, match="checkpoint-2 is of step 2, but max_steps is 1: there is nothing to train"):
+        find_checkpoint(TrainingArguments(str(run), max_steps=1, **arguments))
+
+
+def test_a_directory_with_the_logs_of_the_job_alone_is_new(tmp_path):
+    (tmp_path / "slurm-1.out").touch()
+    assert find(tmp_path) is None and find(tmp_path, "auto") is None
+
+
+def test_what_cannot_be_read_is_not_taken_for_damaged(run, tmp_path, monkeypatch):
+    shutil.copytree(run, tmp_path / "run")
+    seal(tmp_path / "run" / "checkpoint-2")
+
+    def fail(file):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
+
+    monkeypatch.setattr(storage, "_crc32", fail)
+    with pytest.raises(PermissionError, match="Permission denied: .*checkpoint-2"):
+        find(tmp_path / "run", "auto")
+    assert (tmp_path / "run" / "checkpoint-2").is_dir()
+
+
+def test_checkpoints_later_than_the_named_one_are_abandoned(run, tmp_path):
+    """Where a run goes on another way from an earlier checkpoint, the later ones are not its newest."""
+    shutil.copytree(run, tmp_path / "run")
+    abandon_later(str(run / "checkpoint-1"), tmp_path / "run")  # of another directory: nothing is abandoned
+    assert find(tmp_path / "run", "auto") == str(tmp_path / "run" / "checkpoint-2")
+    abandon_later(str(tmp_path / "run" / "checkpoint-1"), tmp_path / "run")
+    assert find(tmp_path / "run", "auto") == str(tmp_path / "run" / "checkpoint-1")
+    assert (tmp_path / "run" / "abandoned-checkpoint-2" / "trainer_state.json").is_file()
 
 
 def test_without_a_checkpoint_auto_starts_a_new_run(tmp_path, caplog):
@@ -167,7 +204,11 @@ def test_what_may_change_is_taken_and_what_must_not_is_refused(tmp_path, caplog)
     caplog.set_level("INFO", "scratch_bert")
     record = {"fixed": {"seed": 42, "optim": "muon"}, "options": {"learning_rate": 1e-3, "max_steps": 100}}
     check_same_run(record, str(tmp_path))
-    assert "has no run.json: make sure that seed and text are those" in caplog.text
+    for content in ("", "{}", "[]", '{"fixed": {}}'):
+        assert "has no run.json that can be read: make sure that seed and text are those" in caplog.text
+        caplog.clear()
+        (tmp_path / "run.json").write_text(content)
+        check_same_run(record, str(tmp_path))
     (tmp_path / "run.json").write_text(json.dumps(record))
     caplog.clear()
     check_same_run(record, str(tmp_path))
@@ -175,6 +216,8 @@ def test_what_may_change_is_taken_and_what_must_not_is_refused(tmp_path, caplog)
     assert not caplog.text
     check_same_run({**record, "options": {"learning_rate": 5e-4, "max_steps": 100}}, str(tmp_path))
     assert "learning_rate: 0.001 until this checkpoint, 0.0005 from here on" in caplog.text
+    with pytest.raises(ValueError, match="The run in .* has another learning_rate: 0.001, not 0.0005"):
+        check_same_run({**record, "options": {"learning_rate": 5e-4}}, str(tmp_path), finished=True)
     with pytest.raises(ValueError, match="has another seed: 42, not 7. Resume with the options and the data"):
         check_same_run({**record, "fixed": {"seed": 7, "optim": "muon"}}, str(tmp_path))
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import threading
 
@@ -14,8 +15,8 @@ from transformers import TrainerCallback
 from helpers import SMALL, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
 from scratch_bert.training.arguments import CommonArguments
-from scratch_bert.training.checkpoint import find_checkpoint, find_damage
-from scratch_bert.training.trainer import DivergenceError, ScratchBertTrainer
+from scratch_bert.training.checkpoint import find_checkpoint, find_damage, naming_what_is_kept
+from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer, holding_output_dir
 
 
 def make_trainer(output_dir, *callbacks, **options):
@@ -241,6 +242,78 @@ def test_the_best_checkpoint_is_kept_and_loaded(tmp_path):
     weights = trainer.model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in saved.items())
     assert json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())["best_model_checkpoint"] == best
+
+
+class Scores(TrainerCallback):
+    """The best at step 2."""
+
+    def on_evaluate(self, args, state, control, metrics, **kwargs):
+        metrics["eval_score"] = {2: 0.9}.get(state.global_step, 0.5)
+
+
+BEST = {"save_steps": 2, "eval_steps": 2, "eval_strategy": "steps", "load_best_model_at_end": True}
+BEST |= {"metric_for_best_model": "score", "greater_is_better": True}
+
+
+def test_with_a_limit_of_one_the_best_and_the_last_checkpoint_stay(tmp_path):
+    make_trainer(tmp_path, Scores(), **BEST, save_total_limit=1).train()
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-6"]
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_the_best_checkpoint_is_found_in_a_moved_directory_and_left_out_if_damaged(damaged, tmp_path, caplog):
+    make_trainer(tmp_path / "run", Scores(), **BEST, save_total_limit=3).train()
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    best, last = (load_file(tmp_path / "moved" / f"checkpoint-{step}" / "model.safetensors") for step in (2, 6))
+    if damaged:
+        weights = tmp_path / "moved" / "checkpoint-2" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    trainer = make_trainer(tmp_path / "moved", Scores(), **BEST, save_total_limit=3)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "moved" / "checkpoint-6"))
+    found = trainer.model.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in (last if damaged else best).items())
+    assert ("checkpoint-2, cannot be used, model.safetensors is damaged" in caplog.text) == damaged
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_at_an_evaluation_that_is_not_the_best(number, tmp_path):
+    trainer = make_trainer(tmp_path, SendSignal(number, step=3), Scores(), **BEST | {"save_strategy": "best"})
+    trainer.train()
+    assert (tmp_path / "checkpoint-4").is_dir()
+
+
+def test_a_signal_in_the_last_save_still_counts(tmp_path):
+    class DuringSave(TrainerCallback):
+        def on_save(self, args, state, control, **kwargs):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = make_trainer(tmp_path, DuringSave(), save_steps=6)
+    trainer.train()
+    with pytest.raises(Interrupted, match="Stopped at step 6") as interrupt:
+        trainer.raise_if_interrupted()
+    assert interrupt.value.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_resume_takes_the_intervals_of_its_options(tmp_path):
+    make_trainer(tmp_path, save_steps=3).train()
+    shutil.rmtree(tmp_path / "checkpoint-6")
+    make_trainer(tmp_path, save_steps=1).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert {"checkpoint-4", "checkpoint-5", "checkpoint-6"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_an_output_directory_is_held_with_its_checkpoint_in_place(tmp_path):
+    args = CommonArguments(output_dir=str(tmp_path))
+    gone = holding_output_dir(args, {}, str(tmp_path / "checkpoint-2"))
+    with pytest.raises(OSError, match="checkpoint-2 is gone: another run has gone on from it"), gone:
+        pass
+
+
+def test_what_is_no_lack_of_space_has_another_remedy(tmp_path):
+    with (
+        pytest.raises(OSError, match="checkpoint-2 could not be written .*When it can be, continue: the same command"),
+        naming_what_is_kept("checkpoint-2", tmp_path),
+    ):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def test_a_resume_takes_the_learning_rate_of_its_options(tmp_path):
