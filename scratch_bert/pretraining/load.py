@@ -41,7 +41,7 @@ class PretrainingData:
     """(vocabulary size,): of each token in the training text, or in a stream's first documents."""
     description: str
     """Of the training text, without a path."""
-    fingerprint: str
+    fingerprint: str = ""
     """Of the training text: checksums of its token counts and of the lengths of its documents, or examples, in their order; of
     a stream, of its first documents and the sizes of its files."""
     quality: str = ""

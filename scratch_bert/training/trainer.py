@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, get_last_checkpoint
-from transformers.utils import PushInProgress
+from transformers.utils import CONFIG_NAME, PushInProgress
 
 from ..hub.model_card import is_customized
 from ..hub.publishing import ensure_branch, find_not_finite, publish
@@ -176,7 +176,9 @@ class ScratchBertTrainer(Trainer):
         with naming_what_is_kept("The model", directory):
             self._save_with_card(staged, directory)
             if self.args.should_save:  # the card and its picture last
+                mode = (staged / CONFIG_NAME).stat().st_mode
                 for file in sorted(staged.iterdir(), key=lambda file: file.suffix in (".md", ".png")):
+                    file.chmod(mode)  # safetensors' files are for their owner alone
                     move_into_place(file, directory / file.name)
                 shutil.rmtree(directory / STAGING, ignore_errors=True)
         if self.args.push_to_hub and not _internal_call:
@@ -213,11 +215,10 @@ class ScratchBertTrainer(Trainer):
 
     def _find_best(self) -> str | None:
         """The best checkpoint, if it is whole: in the output directory, wherever that was, or in the one of a resume."""
-        saved, best = self.state.best_model_checkpoint, f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}"
-        if not saved or not self.args.load_best_model_at_end:
+        if not self.state.best_global_step or not self.args.load_best_model_at_end:
             return None
-        best = Path(self.args.output_dir, best)
-        best = best if best.is_dir() else Path(saved)
+        here = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
+        best = here if here.is_dir() else Path(self.state.best_model_checkpoint or here)
         damage = find_damage(best)
         if damage:
             logger.warning(f"The best checkpoint, {best}, cannot be used, {damage}: the last model is kept instead")

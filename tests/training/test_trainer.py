@@ -224,6 +224,8 @@ def test_checkpoints_and_model_are_never_seen_half_written(tmp_path, monkeypatch
     assert len(seen) > 20 and set(seen) == {None}
     assert not (tmp_path / ".saving").exists()
     assert {"model.safetensors", "checkpoint-6"} <= {path.name for path in tmp_path.iterdir()}
+    files = [file for file in tmp_path.rglob("*") if file.is_file() and file.name != ".lock"]
+    assert len({file.stat().st_mode for file in files}) == 1  # all are for the same users
 
 
 def test_the_best_checkpoint_is_kept_and_loaded(tmp_path):
