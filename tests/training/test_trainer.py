@@ -41,7 +41,7 @@ class SendSignal(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             for _ in range(self.times):
-                os.kill(os.getpid(), self.number)
+                signal.raise_signal(self.number)  # os.kill may reach another thread first, and two signals become one
 
 
 @pytest.fixture(autouse=True)
