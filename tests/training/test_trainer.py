@@ -46,10 +46,12 @@ class SendSignal(TrainerCallback):
 
 @pytest.fixture(autouse=True)
 def _handler_is_restored():
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     before = [signal.getsignal(number) for number in signals]
     yield
     assert [signal.getsignal(number) for number in signals] == before
+    signal.signal(signal.SIGINT, inherited)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
