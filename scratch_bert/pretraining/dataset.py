@@ -76,9 +76,8 @@ class SentencePairDataset(Dataset):
                     label_1 += int((pairs[:, 4] == 1).sum())
                     file.write(np.ascontiguousarray(pairs))
                 file.flush()
-                self.pairs = np.memmap(file, dtype=np.int64, mode="r").reshape(
-                    -1, 5
-                )  # (pairs, 5), as build_pairs says
+                pairs = np.memmap(file, dtype=np.int64, mode="r")
+                self.pairs = pairs.reshape(-1, 5)  # (pairs, 5), as build_pairs says
         except OSError as error:
             raise OSError(
                 f"The pairs of an epoch could not be written to a temporary file in {tempfile.gettempdir()}: {error}. Free some "
