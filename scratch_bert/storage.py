@@ -24,13 +24,11 @@ LOCK = ".lock"  # in a directory: held by the process that writes there
 
 def seal(directory: Path, without: Collection[str] = ()) -> None:
     """Write the manifest of all files in `directory`, but for those of the names `without`, and wait until all of them are on
-    the disk. All get the permissions of the manifest: safetensors' files are for their owner alone."""
+    the disk."""
     paths = sorted(path for path in directory.rglob("*") if path != directory / MANIFEST)
     files = [path for path in paths if path.is_file() and path.name not in without]
     manifest = {file.relative_to(directory).as_posix(): [file.stat().st_size, _crc32(file)] for file in files}
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
-    for file in files:
-        file.chmod((directory / MANIFEST).stat().st_mode)
     for path in (*paths, directory / MANIFEST, directory):
         sync(path)
 

@@ -21,16 +21,16 @@ logger = logging.getLogger("scratch_bert")
 
 
 def named_tokenizer(
-    args: ModelArguments, data_args: DataArguments, checkpoint: str | None = None
+    args: ModelArguments, data_args: DataArguments, resumed: PreTrainedTokenizerBase | None = None
 ) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that the options name, or that of the model to continue from, with added tokens; or, of a run that is
-    resumed, that of its `checkpoint`. None if one is to be trained."""
+    """The tokenizer that the options name, or that of the model to continue from, with added tokens; for the latter, of a run
+    that is `resumed`, its own. None if one is to be trained."""
     if not args.model_name_or_path:
         return load_tokenizer(data_args.tokenizer_name_or_path) if data_args.tokenizer_name_or_path else None
     unused = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
     refuse(data_args, unused, "with model_name_or_path, whose tokenizer is used")
-    if checkpoint:
-        return load_tokenizer(checkpoint)
+    if resumed:
+        return resumed
     tokenizer = load_tokenizer(args.model_name_or_path)
     if not args.add_tokens:
         return tokenizer

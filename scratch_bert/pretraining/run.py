@@ -109,8 +109,9 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
             examples_args = replace(data_args, max_seq_length=args.final_max_seq_length)
     config = start_config(model_args, checkpoint)
     with args.main_process_first():  # the others find its files
-        tokenizer = named_tokenizer(model_args, data_args, checkpoint)
-        data = load_data(examples_args, args.seed, load_tokenizer(checkpoint) if checkpoint else tokenizer)
+        resumed = load_tokenizer(checkpoint) if checkpoint else None
+        tokenizer = named_tokenizer(model_args, data_args, resumed)
+        data = load_data(examples_args, args.seed, resumed or tokenizer)
     record = _record(model_args, data_args, args, data, tokenizer)
     fit_config(config, model_args, data, max(data.max_seq_length, args.final_max_seq_length or 0), checkpoint)
     if checkpoint:

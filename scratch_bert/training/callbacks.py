@@ -56,7 +56,6 @@ class SignalCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         SignalCallback.notes_done += 1  # what is left of an earlier training is not for this one
-        state.compute_steps(args, state.max_steps)  # those of the options, not of the checkpoint
 
     def on_step_end(self, args, state, control, **kwargs):
         request = self._agreed(state.global_step, state.max_steps) if args.world_size > 1 else self.requested
@@ -91,6 +90,13 @@ class SignalCallback(TrainerCallback):
     def __exit__(self, *exception):
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
+
+
+class IntervalsCallback(TrainerCallback):
+    """A resumed run logs, evaluates and saves at the intervals of its options, not of the checkpoint."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        state.compute_steps(args, state.max_steps)
 
 
 class PatienceCallback(EarlyStoppingCallback):

@@ -216,7 +216,7 @@ def check_same_run(record: dict[str, dict], checkpoint: str, finished: bool = Fa
         if before.get(name, value) != value:
             raise ValueError(
                 f"The {'run in' if finished else 'checkpoint'} {checkpoint} has another {name}: {before[name]}, not {value}. "
-                f"Resume with the options and the data that the run was started with, or start a new one in another "
+                "Resume with the options and the data that the run was started with, or start a new one in another "
                 "--output_dir."
             )
     if saved["options"].get("examples in a step") != record["options"].get("examples in a step"):

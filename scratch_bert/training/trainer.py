@@ -22,7 +22,7 @@ from transformers.utils import CONFIG_NAME, PushInProgress
 from ..hub.model_card import is_customized
 from ..hub.publishing import ensure_branch, find_not_finite, publish
 from ..storage import STAGING, locked, move_into_place, seal, write_json
-from .callbacks import SignalCallback
+from .callbacks import IntervalsCallback, SignalCallback
 from .checkpoint import METRICS_FILE, RUN_FILE, abandon_later, find_damage, naming_what_is_kept, remove_surplus
 
 
@@ -109,6 +109,7 @@ class ScratchBertTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self._signals = SignalCallback()
         self.add_callback(self._signals)
+        self.add_callback(IntervalsCallback)
 
     def train(self, *args, **kwargs):
         with self._signals:
@@ -176,9 +177,7 @@ class ScratchBertTrainer(Trainer):
         with naming_what_is_kept("The model", directory):
             self._save_with_card(staged, directory)
             if self.args.should_save:  # the card and its picture last
-                mode = (staged / CONFIG_NAME).stat().st_mode
                 for file in sorted(staged.iterdir(), key=lambda file: file.suffix in (".md", ".png")):
-                    file.chmod(mode)  # safetensors' files are for their owner alone
                     move_into_place(file, directory / file.name)
                 shutil.rmtree(directory / STAGING, ignore_errors=True)
         if self.args.push_to_hub and not _internal_call:
@@ -186,7 +185,11 @@ class ScratchBertTrainer(Trainer):
 
     def _save_with_card(self, directory: Path, place: Path) -> None:
         super().save_model(str(directory), _internal_call=True)
-        if self.write_card and self.args.should_save and not is_customized(place):
+        if not self.args.should_save:
+            return
+        for weights in directory.glob("*.safetensors"):  # which safetensors writes for their owner alone
+            weights.chmod((directory / CONFIG_NAME).stat().st_mode)
+        if self.write_card and not is_customized(place):
             self.write_card(self, directory)
 
     def _run_epoch(self, *args, **kwargs) -> None:
@@ -201,7 +204,8 @@ class ScratchBertTrainer(Trainer):
         return super()._determine_best_metric(*args, **kwargs) or self.control.should_save
 
     def _finalize_training(self, *args, **kwargs):
-        self.state.best_model_checkpoint = None if self.stops_early else self._find_best()
+        if self.args.load_best_model_at_end:
+            self.state.best_model_checkpoint = None if self.stops_early else self._find_best()
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:  # with a limit of 1, the stock method deletes the last checkpoint before the model is saved
             return super()._finalize_training(*args, **kwargs)
@@ -215,7 +219,7 @@ class ScratchBertTrainer(Trainer):
 
     def _find_best(self) -> str | None:
         """The best checkpoint, if it is whole: in the output directory, wherever that was, or in the one of a resume."""
-        if not self.state.best_global_step or not self.args.load_best_model_at_end:
+        if not self.state.best_global_step:
             return None
         here = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
         best = here if here.is_dir() else Path(self.state.best_model_checkpoint or here)
