@@ -72,7 +72,7 @@ def convert_checkpoint(
     target_class = _model_class(to, head)
     options = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
     target = target_class._from_config(target_config, dtype=model.dtype, **options)
-    target.load_state_dict(model.state_dict())
+    target.load_state_dict(_rename_bias(model.state_dict(), to))
 
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
@@ -142,6 +142,16 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
             if value != plain:
                 raise ValueError(f"{name} is {value!r}, which BertConfig does not support: it must be {plain!r}.")
     return CONFIGS[to](**values)
+
+
+def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.Tensor]:
+    """BERT's MLM head has its bias under two names, of which its forward uses the second."""
+    name, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
+    if name not in weights:
+        return weights
+    if to == "bert":
+        return weights | {second: weights[name]}
+    return {key: tensor for key, tensor in weights.items() if key != second} | {name: weights[second]}
 
 
 def _prefix(model_type: str) -> str:

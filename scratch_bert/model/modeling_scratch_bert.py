@@ -340,11 +340,13 @@ class ScratchBertPredictions(nn.Module):
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
         self.transform = ScratchBertTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        self.bias = nn.Parameter(torch.zeros(config.vocab_size))  # tied to decoder.bias: checkpoints hold either
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        # Not of the decoder: FSDP shards that with the token embeddings, and fails on a second name for its parameters.
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.decoder(self.transform(hidden_states))  # (…, V)
+        logits = self.decoder(self.transform(hidden_states))  # (…, V)
+        return logits + self.bias.to(logits.dtype)
 
 
 def cross_entropy(
@@ -639,10 +641,7 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
     """What the two models with an MLM head share: tied output embeddings and a loss that counts masked tokens."""
 
     accepts_loss_kwargs = True
-    _tied_weights_keys = {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
+    _tied_weights_keys = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
@@ -677,10 +676,12 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        tied, bias = self.config.tie_word_embeddings, new_embeddings.bias
-        self.cls.predictions.decoder = new_embeddings
-        # Untied, checkpoints still hold both, and a tensor with two names is saved under one.
-        self.cls.predictions.bias = bias if tied else nn.Parameter(bias.detach().clone())
+        """Tokens that are new, as when `resize_token_embeddings` calls this, get the mean bias."""
+        predictions, size = self.cls.predictions, len(new_embeddings.weight)
+        predictions.decoder, old = new_embeddings, predictions.bias
+        if size != len(old):
+            bias = torch.cat([old, old.mean().repeat(max(size - len(old), 0))])[:size]
+            predictions.bias = nn.Parameter(bias.detach(), requires_grad=old.requires_grad)
 
 
 class ScratchBertForPreTraining(ScratchBertWithMLMHead):

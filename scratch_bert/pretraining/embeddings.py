@@ -76,7 +76,7 @@ def init_added_embeddings(
 ) -> None:
     """Give tokens that `old_tokenizer` doesn't have the mean embedding of the pieces into which it splits them, and their
     mean output bias (Gee et al., 2022, https://arxiv.org/abs/2402.09977); where a piece is unknown, the mean of all tokens."""
-    embeddings, bias = model.get_input_embeddings().weight, model.get_output_embeddings().bias  # (V, H), (V,)
+    embeddings, bias = model.get_input_embeddings().weight, model.cls.predictions.bias  # (V, H), (V,)
     old_vocabulary = old_tokenizer.get_vocab()
     known = torch.tensor(sorted(set(old_vocabulary.values()) - set(old_tokenizer.all_special_ids)))
     added = {token: number for token, number in tokenizer.get_vocab().items() if token not in old_vocabulary}

@@ -50,6 +50,8 @@ def start_config(args: ModelArguments, checkpoint: str | None = None) -> Scratch
     name = checkpoint or args.model_name_or_path
     config = load_config(name, trust_remote_code=False)
     if config.model_type == "bert":
+        if not config.tie_word_embeddings:  # then its MLM head has two biases
+            raise ValueError(f"{name} has untied word embeddings: convert it with scratch-bert-convert first.")
         config = convert_config(config, "scratch_bert")
     elif config.model_type != "scratch_bert":
         raise ValueError(f"{name} is a {config.model_type}: pretraining continues from a scratch_bert or a BERT.")

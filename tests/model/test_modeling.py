@@ -144,20 +144,22 @@ def test_initial_weights_are_truncated_at_two_deviations():
             assert weight.abs().max() <= 0.1, name
             if weight.numel() > 4000:  # truncation at two deviations leaves 0.88 of the deviation
                 assert weight.std().item() == pytest.approx(0.88 * 0.05, rel=0.05), name
-        if isinstance(module, nn.Linear):
+        if getattr(module, "bias", None) is not None:
             assert not module.bias.any(), name
         if isinstance(module, nn.LayerNorm):
-            assert (module.weight == 1).all() and not module.bias.any()
+            assert (module.weight == 1).all()
     assert not model.get_input_embeddings().weight[0].any()  # padding
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_resizing_token_embeddings(tied, tmp_path):
     model = make_model(tie_word_embeddings=tied)
-    before = model.get_input_embeddings().weight[:100].clone()
+    before, bias = model.get_input_embeddings().weight[:100].clone(), torch.randn(120)
+    model.cls.predictions.bias.data.copy_(bias)
     model.resize_token_embeddings(131)
     assert model.config.vocab_size == 131
     assert torch.equal(model.get_input_embeddings().weight[:100], before)
+    torch.testing.assert_close(model.cls.predictions.bias, torch.cat([bias, bias.mean().repeat(11)]))
     inputs = make_inputs()
     inputs["input_ids"][0, 0] = 130
     assert model(**inputs).prediction_logits.shape == (4, 20, 131)
@@ -168,6 +170,7 @@ def test_resizing_token_embeddings(tied, tmp_path):
     model.resize_token_embeddings(100)
     inputs["input_ids"].clamp_(max=99)
     assert model(**inputs).prediction_logits.shape == (4, 20, 100)
+    assert torch.equal(model.cls.predictions.bias, bias[:100])
 
 
 def test_pooler_can_be_left_out():

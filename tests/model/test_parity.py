@@ -21,6 +21,7 @@ SIZES = {
     },
 }
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
+SECOND_NAME = "cls.predictions.decoder.bias"  # that transformers' BERT has for the bias of its MLM head
 
 
 def make_both(auto_class, size="small", attention="sdpa", **options):
@@ -29,9 +30,9 @@ def make_both(auto_class, size="small", attention="sdpa", **options):
     bert = make_bert(HEADS[auto_class].__name__.removeprefix("ScratchBert"), **options)
     ours = HEADS[auto_class](ScratchBertConfig(**{**SMALL, **options, "num_labels": bert.config.num_labels}))
     result = ours.load_state_dict(bert.state_dict(), strict=False)
-    assert result.missing_keys == [] and result.unexpected_keys == []
+    assert result.missing_keys == [] and set(result.unexpected_keys) <= {SECOND_NAME}
     result = bert.load_state_dict(ours.state_dict(), strict=False)
-    assert result.missing_keys == [] and result.unexpected_keys == []
+    assert set(result.missing_keys) <= {SECOND_NAME} and result.unexpected_keys == []
     return bert, ours.eval()
 
 
@@ -117,8 +118,8 @@ def test_parity_of_checkpoints_in_both_directions(auto_class, direction, tmp_pat
     loaded, info = target.from_pretrained(tmp_path, output_loading_info=True)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         assert len(info[kind]) == 0, (kind, info[kind])
-    for name, tensor in source.state_dict().items():
-        assert torch.equal(loaded.state_dict()[name], tensor), name
+    for name in source.state_dict().keys() - {SECOND_NAME}:
+        assert torch.equal(loaded.state_dict()[name], source.state_dict()[name]), name
 
 
 def test_parity_of_the_encoder_of_a_pretraining_checkpoint(tmp_path):

@@ -48,7 +48,7 @@ def test_mlm_evaluation_of_the_stock_trainer_gives_the_metrics_of_transformers_b
     options = {**SMALL, "vocab_size": len(tokenizer)}
     bert = BertForMaskedLM(BertConfig(**options))
     ours = ScratchBertForMaskedLM(ScratchBertConfig(**options))
-    ours.load_state_dict(bert.state_dict())
+    ours.load_state_dict(bert.state_dict(), strict=False)  # the decoder's bias has a second name
     texts = ["the list is sorted in place", "a", "raise an exception if the key is not found in it"] * 5
 
     def compute_metrics(prediction):

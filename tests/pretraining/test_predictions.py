@@ -46,9 +46,8 @@ def test_mlm_predictions_find_a_word_that_the_model_is_sure_of(pairs, tokenizer)
     """A model whose output bias makes one token all but certain."""
     sizes = {**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
     model = ScratchBertForMaskedLM(ScratchBertConfig(**sizes)).eval()
-    bias = model.get_output_embeddings().bias
     with torch.no_grad():
-        bias[tokenizer.convert_tokens_to_ids("class")] = 50.0
+        model.cls.predictions.bias[tokenizer.convert_tokens_to_ids("class")] = 50.0
     for _, _, ((token, probability), *_) in mlm_predictions(model, pairs, tokenizer):
         assert token == "class" and probability == pytest.approx(1, abs=1e-4)
 
