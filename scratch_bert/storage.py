@@ -27,7 +27,7 @@ def seal(directory: Path, without: Collection[str] = ()) -> None:
     the disk."""
     paths = sorted(path for path in directory.rglob("*") if path != directory / MANIFEST)
     files = [path for path in paths if path.is_file() and path.name not in without]
-    manifest = {file.relative_to(directory).as_posix(): [file.stat().st_size, _crc32(file)] for file in files}
+    manifest = {file.relative_to(directory).as_posix(): [file.stat().st_size, checksum(file)] for file in files}
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     for path in (*paths, directory / MANIFEST, directory):
         sync(path)
@@ -46,7 +46,7 @@ def find_damage(directory: Path) -> str | None:
                 return f"{name} is missing"
             if file.stat().st_size != length:
                 return f"{name} is truncated"
-            if _crc32(file) != crc32:
+            if checksum(file) != crc32:
                 return f"{name} is damaged"
     except (FileNotFoundError, ValueError, TypeError, AttributeError):
         return f"{MANIFEST} is missing or damaged"
@@ -119,7 +119,8 @@ def locked(directory: Path) -> Iterator[bool]:
         lock.release()
 
 
-def _crc32(file: Path) -> int:
+def checksum(file: Path) -> int:
+    """CRC-32."""
     value = 0
     with file.open("rb") as content:
         for chunk in iter(partial(content.read, 1 << 20), b""):

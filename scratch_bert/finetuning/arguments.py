@@ -124,7 +124,7 @@ class FinetuningArguments(CommonArguments):
     num_train_epochs: float = option(3, "Passes over the training examples.")
     eval_strategy: str = option("epoch", "When to evaluate: no, steps or epoch.")
     save_strategy: str = option("epoch", "When to save a checkpoint: no, steps or epoch.")
-    save_total_limit: int | None = option(2, "Checkpoints to keep; the best one is always among them.")
+    save_total_limit: int | None = option(2, "Checkpoints to keep; the best and the last are among them, even with 1.")
     logging_steps: float = option(50, "Steps between log lines.")
     load_best_model_at_end: bool = option(True, "Load the best checkpoint after training.")
     metric_for_best_model: str | None = option(

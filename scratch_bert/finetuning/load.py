@@ -1,12 +1,14 @@
 """From the options of fine-tuning to a task with its data, and a model for it."""
 
 import logging
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
 
 from ..cli import refuse
 from ..hub.conversion import convert_config, load_config, open_checkpoint
+from ..storage import checksum
 from ..tokenizer import check_vocabulary, load_tokenizer
 from .arguments import TaskArguments
 from .dataset import Columns, load_splits
@@ -102,10 +104,15 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
 
 
 def describe_model(args: TaskArguments) -> str:
-    """The type and the size of the checkpoint's model, by its config."""
+    """The type and the size of the checkpoint's model, by its config, and which weights it has."""
     config = load_config(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
     sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    return " × ".join(map(str, (config.model_type, *sizes)))
+    size = " × ".join(map(str, (config.model_type, *sizes)))
+    if args.random_init:
+        return size
+    files = sorted(Path(args.model_name_or_path).glob("*.safetensors"))
+    weights = ", ".join(f"CRC-32 {checksum(file):08x}" for file in files)  # else a Hub repository, or an old format
+    return f"{size}, {weights or config._commit_hash or 'unknown weights'}"
 
 
 def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-from zlib import crc32
 
 from transformers import set_seed
 
@@ -23,6 +22,31 @@ from .task import Task
 
 
 logger = logging.getLogger("scratch_bert")
+
+
+# With which the runs of several seeds must agree, beside what no resume may change.
+HYPERPARAMETERS = [
+    "dropout",
+    "early_stopping_patience",
+    "random_init",
+    "learning_rate",
+    "num_train_epochs",
+    "max_steps",
+    "warmup_steps",
+    "lr_scheduler_type",
+    "weight_decay",
+    "adam_beta1",
+    "adam_beta2",
+    "adam_epsilon",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "load_best_model_at_end",
+    "eval_strategy",
+    "eval_steps",
+    "save_strategy",
+    "save_steps",
+    "examples in a step",
+]
 
 
 class Results(NamedTuple):
@@ -103,7 +127,8 @@ def prepare(task_name: str, task_args: TaskArguments, args: FinetuningArguments)
         task = load_task(task_name, task_args, args.seed, best_metric)
     for run in seed_runs:
         if run.metrics:
-            check_same_run(_record(task_name, task, task_args, run.args), run.args.output_dir, finished=True)
+            record = _record(task_name, task, task_args, run.args)
+            check_same_run(record, run.args.output_dir, also_fixed=HYPERPARAMETERS)
     unfinished = [run for run in seed_runs if not run.metrics]
     trainer = build_trainer(task_name, task, task_args, unfinished[0]) if unfinished else None
     return Run(task_name, task, task_args, seed_runs, Path(args.output_dir), trainer)
@@ -140,17 +165,14 @@ def build_trainer(task_name: str, task: Task, task_args: TaskArguments, run: _Se
 
 def _record(task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments) -> dict[str, dict]:
     """What `check_same_run` compares."""
-    examples = task.features["train"]
-    checksum = 0
-    for ids in examples["input_ids"]:
-        checksum = crc32(repr(ids).encode(), checksum)
     fixed = {"task": task_name, "seed": args.seed, "optim": args.optim.value}
-    fixed["training set"] = f"{len(examples):,} examples, CRC-32 {checksum:08x}"
+    for split in ("train", "validation"):
+        fixed[f"{split} split"] = f"{len(task.features[split]):,} examples, CRC-32 {task.checksums[split]:08x}"
     fixed["model"] = describe_model(task_args)
-    fixed["best_metric"] = task.best_metric
-    names = ("dropout", "validation_share", "early_stopping_patience", "random_init")
-    options = args.recorded() | {name: getattr(task_args, name) for name in names}
-    return {"fixed": fixed, "options": options}
+    fixed["metric_for_best_model"] = task.best_metric
+    options = args.recorded() | {name: getattr(task_args, name) for name in ("dropout", "early_stopping_patience")}
+    options["random_init"] = task_args.random_init
+    return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 
 
 def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str | None = None) -> dict[str, float]:

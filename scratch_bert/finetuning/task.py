@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+from zlib import crc32
 
 import numpy as np
 from datasets import ClassLabel, Dataset
@@ -64,6 +65,7 @@ class Task:
         self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
         self.best_metric = self.choose_best_metric(best_metric)
         self.features = {split: self.encode(split) for split in self.splits}
+        self.checksums = {split: self._checksum(split) for split in self.references}
 
     # ----------------------------------------------------------------------------------- what a kind of task defines
 
@@ -197,6 +199,13 @@ class Task:
             new_fingerprint=f"tokenized-{split}",  # by default, all of this object would be hashed: minutes
             desc=f"Tokenizing {split}",
         )
+
+    def _checksum(self, split: str) -> int:
+        """CRC-32 of the token ids and of the references, in their order."""
+        value = crc32(repr(self.references[split]).encode())
+        for ids in self.features[split]["input_ids"]:
+            value = crc32(repr(ids).encode(), value)
+        return value
 
     def log_truncated(self, split: str, features: Dataset) -> None:
         full = sum(len(ids) == self.max_seq_length for ids in features["input_ids"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -117,10 +118,20 @@ class TokenizedCorpus:
     def token_counts(self, vocab_size: int) -> np.ndarray:
         """How often each token id occurs: (vocab_size,) int64."""
         counts = np.zeros(vocab_size, dtype=np.int64)
-        for block in self.blocks(documents=1):
-            tokens = np.concatenate([self.tokens[start:end] for start, end in block.document_tokens.tolist()])
+        for tokens in self._blocks_of_tokens():
             counts += np.bincount(tokens, minlength=vocab_size)
         return counts
+
+    def checksum(self) -> int:
+        """CRC-32 of the tokens of all documents, and of the documents' lengths, in their order."""
+        value = crc32(np.diff(self.document_tokens).astype(np.int64).tobytes())
+        for tokens in self._blocks_of_tokens():
+            value = crc32(tokens, value)
+        return value
+
+    def _blocks_of_tokens(self) -> Iterator[np.ndarray]:
+        for block in self.blocks(documents=1):
+            yield np.concatenate([self.tokens[start:end] for start, end in block.document_tokens.tolist()])
 
     def max_seq_length(self, percentile: int) -> int:
         """Tokens that two sentences of that percentile's length need, with special tokens; from the first million."""

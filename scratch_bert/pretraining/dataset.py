@@ -279,6 +279,13 @@ class PreparedDataset(Dataset):
         """How often each token id occurs: (vocab_size,) int64."""
         return sum(np.bincount(ids, minlength=vocab_size) for ids in self._chunks())
 
+    def checksum(self) -> int:
+        """CRC-32 of all token ids, and of the examples' lengths, in their order."""
+        value = zlib.crc32(self.lengths().tobytes())
+        for ids in self._chunks():
+            value = zlib.crc32(np.ascontiguousarray(ids), value)
+        return value
+
     def _chunks(self) -> Iterator[np.ndarray]:
         return (chunk.values.to_numpy() for chunk in self.examples.data.column("input_ids").chunks)
 

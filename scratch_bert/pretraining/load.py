@@ -41,9 +41,9 @@ class PretrainingData:
     """(vocabulary size,): of each token in the training text, or in a stream's first documents."""
     description: str
     """Of the training text, without a path."""
-    fingerprint: str = ""
-    """Of the training text: checksums of its token counts and of the lengths of its documents, or examples, in their order; of
-    a stream, of its first documents and the sizes of its files."""
+    train_checksum: int = 0
+    """Of the training text's tokens; of a stream, of its first documents and the sizes of its files."""
+    eval_checksum: int | None = None
     quality: str = ""
     """Of the training and the held-out text: unknown tokens, and what was skipped."""
 
@@ -92,7 +92,10 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
         sentence_objective=args.sentence_objective,
         token_counts=token_counts,
         description="a stream" if args.streaming else corpus.summary(),
-        fingerprint=_fingerprint(token_counts, corpus.document_tokens, _sizes(source) if args.streaming else []),
+        train_checksum=crc32(repr(_sizes(source)).encode(), corpus.checksum())
+        if args.streaming
+        else corpus.checksum(),
+        eval_checksum=eval_corpus and eval_corpus.checksum(),
         quality="" if args.streaming else corpus.quality(),
     )
 
@@ -192,13 +195,9 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenize
         sentence_objective=objective,
         token_counts=token_counts,
         description=train_dataset.summary(),
-        fingerprint=_fingerprint(token_counts, train_dataset.lengths(), []),
+        train_checksum=train_dataset.checksum(),
+        eval_checksum=splits["validation"].checksum() if "validation" in splits else None,
     )
-
-
-def _fingerprint(token_counts: np.ndarray, lengths: np.ndarray, sizes: list[int]) -> str:
-    order = crc32(repr(sizes).encode(), crc32(np.ascontiguousarray(lengths)))
-    return f"CRC-32 of its token counts {crc32(token_counts.tobytes()):08x}, of its order {order:08x}"
 
 
 def _sizes(source: TextSource) -> list[int]:

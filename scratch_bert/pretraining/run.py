@@ -79,7 +79,7 @@ class Run:
         except TextError as error:
             reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
             raise TextError(
-                f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint"
+                f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint auto"
             ) from error
         self.trainer.raise_if_interrupted()
         return metrics
@@ -112,14 +112,14 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         resumed = load_tokenizer(checkpoint) if checkpoint else None
         tokenizer = named_tokenizer(model_args, data_args, resumed)
         data = load_data(examples_args, args.seed, resumed or tokenizer)
+    if data.eval_dataset is None:
+        logger.info("No held-out text: evaluation is disabled")
+        args.eval_strategy = "no"
     record = _record(model_args, data_args, args, data, tokenizer)
     fit_config(config, model_args, data, max(data.max_seq_length, args.final_max_seq_length or 0), checkpoint)
     if checkpoint:
         check_same_architecture(config, checkpoint)
         check_same_run(record, checkpoint)
-    if data.eval_dataset is None:
-        logger.info("No held-out text: evaluation is disabled")
-        args.eval_strategy = "no"
 
     set_seed(args.seed)
     with_pairs = OBJECTIVES[data.sentence_objective].has_pairs
@@ -160,16 +160,20 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
     return run
 
 
-# Not recorded: what a resume takes from the checkpoint, or may differ without an effect on the weights.
-UNRECORDED = {"model_name_or_path", "add_tokens", "preset", "config_overrides", "token_embedding_init", "cache_dir"}
-UNRECORDED |= {
+# Not recorded: with which weights the run started, and where the text is, whose checksums are recorded.
+UNRECORDED = [
+    "model_name_or_path",
+    "add_tokens",
+    "preset",
+    "token_embedding_init",
+    "cache_dir",
     "train_file",
     "validation_file",
     "dataset_name",
     "dataset_config",
     "prepared_data",
     "tokenizer_name_or_path",
-}
+]
 
 
 def _record(
@@ -187,10 +191,11 @@ def _record(
     if tokenizer:
         vocabulary = repr(sorted(tokenizer.get_vocab().items())).encode()
         fixed["tokenizer"] = f"{len(tokenizer)} entries, CRC-32 {crc32(vocabulary):08x}"
-    fixed["training text"] = f"{data.description}, {data.fingerprint}"
-    if args.metric_for_best_model:
-        fixed["metric_for_best_model"] = args.metric_for_best_model
+    fixed["training text"] = f"{data.description}, CRC-32 {data.train_checksum:08x}"
+    options["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"
+    if args.load_best_model_at_end:
+        fixed |= {name: options[name] for name in ("metric_for_best_model", "held-out text")}
     if data_args.streaming:  # which its workers divide
         fixed["dataloader_num_workers"] = args.dataloader_num_workers
-    options = {name: value for name, value in options.items() if name not in UNRECORDED | set(fixed)}
+    options = {name: value for name, value in options.items() if name not in {*UNRECORDED, *fixed}}
     return {"fixed": fixed, "options": options}

@@ -31,8 +31,9 @@ RANGES = {  # of Trainer's own options
     "seed": "[0, 4294967296)",
     "dataloader_num_workers": "[0, inf)",
 }
-# The beginnings of names of options that have no effect on the weights, or differ from one process or machine to another.
-UNRECORDED = (
+# The beginnings of names of options that have no effect on the weights, or differ from one process or machine to another, or
+# are recorded as the examples in a step.
+UNRECORDED = [
     "output_dir",
     "resume_from",
     "log_",
@@ -43,19 +44,16 @@ UNRECORDED = (
     "report_to",
     "project",
     "trackio",
-    "local_rank",
-    "ddp_",
-    "disable_tqdm",
-)
-UNRECORDED += (
-    "per_device_train",
-    "gradient_accumulation",
-    "dataloader_pin",
-    "bf16_by_default",
-    "use_cpu",
     "license",
     "show_",
-)
+    "disable_tqdm",
+    "local_rank",
+    "ddp_",
+    "use_cpu",
+    "dataloader_pin",
+    "per_device_train",
+    "gradient_accumulation",
+]
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -110,7 +108,7 @@ class CommonArguments(TrainingArguments):
         """What a resumed run tells if it has changed."""
         examples = self.world_size * max(self.n_gpu, 1) * self.per_device_train_batch_size
         examples *= self.gradient_accumulation_steps
-        options = {name: value for name, value in self.to_dict().items() if not name.startswith(UNRECORDED)}
+        options = {name: value for name, value in self.to_dict().items() if not name.startswith(tuple(UNRECORDED))}
         return {"examples in a step": examples} | options
 
     def must_stay(self, **fixed: tuple[Any, str]) -> None:

@@ -3,16 +3,17 @@
 import json
 import logging
 import os
+import re
 import shutil
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import sort_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .. import storage
 from ..hub.publishing import WEIGHTS, is_complete
@@ -35,6 +36,19 @@ REQUIRED = (
 )
 
 
+def checkpoints_in(directory: Path) -> list[Path]:
+    """By their steps. A user's copies under other names, such as checkpoint-4-backup, aren't among them."""
+    names = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-\d+")
+    found = (
+        path for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if names.fullmatch(path.name) and path.is_dir()
+    )
+    return sorted(found, key=_step_of)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1])
+
+
 @contextmanager
 def naming_what_is_kept(what: str, output_dir: Path) -> Iterator[None]:
     """Raise `OSError` with the last checkpoint, and the remedy, if something can't be written."""
@@ -46,19 +60,18 @@ def naming_what_is_kept(what: str, output_dir: Path) -> Iterator[None]:
             raise
         shutil.rmtree(output_dir / STAGING, ignore_errors=True)
         reason = "the disk may be full" if isinstance(error, RuntimeError) else error
-        kept = sort_checkpoints(str(output_dir))
+        kept = checkpoints_in(output_dir)
         raise OSError(
             f"{what} could not be written to {output_dir}: {reason}. "
-            + (f"{Path(kept[-1]).name} is kept. " if kept else "There is no checkpoint yet. ")
+            + (f"{kept[-1].name} is kept. " if kept else "There is no checkpoint yet. ")
             + ("Free some space there, then continue" if full else "When it can be, continue")
-            + ": the same command with --resume_from_checkpoint"
+            + ": the same command with --resume_from_checkpoint auto"
         ) from error
 
 
 def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
     """Delete the oldest checkpoints, by time, beside the `newest`, but for `limit` of them, the newest and the best."""
-    by_number = map(Path, sort_checkpoints(str(newest.parent)))
-    checkpoints = sorted(by_number, key=lambda checkpoint: checkpoint.stat().st_mtime)
+    checkpoints = sorted(checkpoints_in(newest.parent), key=lambda checkpoint: checkpoint.stat().st_mtime)
     kept = {newest, Path(best)} if best else {newest}
     surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
     for checkpoint in [one for one in checkpoints if one not in kept][: max(surplus, 0)]:
@@ -80,19 +93,10 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     """The checkpoint that `args.resume_from_checkpoint` asks for: a directory, or with `auto` the newest one in output_dir
     that is whole. Newer ones that are damaged are renamed.
 
-    None for a new run. Raises `ValueError` if the directory is no checkpoint or damaged, or of a later step than the last, and
-    if there is no checkpoint in output_dir and something else in it than the beginnings of a run, or logs.
+    None for a new run. Raises `ValueError` if the directory is no checkpoint or damaged, and if there is no checkpoint in
+    output_dir and something else in it than the beginnings of a run, or logs; `OSError` if the newest one can't be read.
     """
-    checkpoint = _find_checkpoint(args, Path(args.output_dir))
-    step = saved_step(checkpoint) if checkpoint else 0
-    if 0 < args.max_steps < step:
-        raise ValueError(
-            f"{checkpoint} is of step {step}, but max_steps is {args.max_steps}: there is nothing to train."
-        )
-    return checkpoint
-
-
-def _find_checkpoint(args: TrainingArguments, output_dir: Path) -> str | None:
+    output_dir = Path(args.output_dir)
     if args.resume_from_checkpoint and not resumes_newest(args):
         checkpoint = Path(args.resume_from_checkpoint)
         if not checkpoint.is_dir():
@@ -154,9 +158,13 @@ def _can_be_read(file: Path) -> bool:
 
 def _newest_whole(output_dir: Path, check: bool) -> Path | None:
     """Only one process needs to `check`: it renames damaged checkpoints, before the others look."""
-    for path in reversed(sort_checkpoints(str(output_dir))):
-        checkpoint = Path(path)
-        damage = find_damage(checkpoint) if check else None
+    for checkpoint in reversed(checkpoints_in(output_dir)):
+        try:
+            damage = find_damage(checkpoint) if check else None
+        except OSError as error:
+            raise OSError(
+                f"{checkpoint} cannot be read: {error}. Check the disk, or rename this checkpoint to resume from the one before."
+            ) from error
         if not damage:
             return checkpoint
         if storage.find_damage(checkpoint) is None:  # as it was saved
@@ -181,8 +189,8 @@ def abandon_later(checkpoint: str, output_dir: Path) -> None:
     not to be taken for its newest."""
     step = saved_step(checkpoint)
     if Path(checkpoint).resolve().parent == output_dir.resolve():
-        for path in map(Path, sort_checkpoints(str(output_dir))):
-            if int(path.name.rsplit("-", 1)[1]) > step:
+        for path in checkpoints_in(output_dir):
+            if _step_of(path) > step:
                 logger.warning(f"{path} is later than {Path(checkpoint).name}: it is {_rename(path, ABANDONED)} now")
 
 
@@ -200,32 +208,32 @@ def _check_new(output_dir: Path, args: TrainingArguments, remedy: str) -> None:
         raise ValueError(f"The output directory {output_dir} is not empty. {remedy}")
 
 
-def check_same_run(record: dict[str, dict], checkpoint: str, finished: bool = False) -> None:
-    """Compare a run with the one that saved `checkpoint`: raise `ValueError` for a difference in `record["fixed"]`, and log
-    those in `record["options"]`, which the resumed run takes; but if it is `finished`, raise for these, too."""
+def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:
+    """Compare a run with the one that saved `checkpoint`: raise `ValueError` for a difference in `record["fixed"]`, or in an
+    option that is `also_fixed`, and log those in the other `record["options"]`, which the resumed run takes."""
     try:
         saved = json.loads(Path(checkpoint, RUN_FILE).read_text(encoding="utf-8"))
-        saved = {"fixed": dict(saved["fixed"]), "options": dict(saved["options"])}
+        saved = dict(saved["fixed"]) | dict(saved["options"])
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         logger.warning(
             f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that saved it"
         )
         return
-    before, now = ((run["fixed"] | run["options"] if finished else run["fixed"]) for run in (saved, record))
-    for name, value in now.items():
-        if before.get(name, value) != value:
+    changed = {
+        name: value for name, value in (record["fixed"] | record["options"]).items() if saved.get(name, value) != value
+    }
+    for name, value in changed.items():
+        if name in record["fixed"] or name in also_fixed:
             raise ValueError(
-                f"The {'run in' if finished else 'checkpoint'} {checkpoint} has another {name}: {before[name]}, not {value}. "
-                "Resume with the options and the data that the run was started with, or start a new one in another "
-                "--output_dir."
+                f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and the "
+                "data that the run was started with, or start a new one in another --output_dir."
             )
-    if saved["options"].get("examples in a step") != record["options"].get("examples in a step"):
+    if "examples in a step" in changed:
         logger.warning(
             "Another number of examples in a step: as steps are counted, some examples come twice or not at all"
         )
-    for name, value in record["options"].items():
-        if saved["options"].get(name, value) != value:
-            logger.info(f"{name}: {saved['options'][name]} until this checkpoint, {value} from here on")
+    for name, value in changed.items():
+        logger.info(f"{name}: {saved[name]} until this checkpoint, {value} from here on")
 
 
 def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:

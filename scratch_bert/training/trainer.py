@@ -1,5 +1,6 @@
 """Trainer with whole checkpoints, model cards, complete pushes to the Hub, and a checkpoint on Ctrl-C."""
 
+import json
 import logging
 import math
 import os
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from accelerate.utils import broadcast_object_list
 from huggingface_hub import CommitInfo, HfApi
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
@@ -32,6 +34,14 @@ HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimi
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
 
 
+def read_metrics(directory: str | Path) -> dict:
+    """Those that a finished run has written, or none."""
+    try:
+        return json.loads(Path(directory, METRICS_FILE).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
 def write_metrics(directory: str | Path, metrics: dict) -> None:
     """Write the metrics of a finished run, or of several, to `directory`/metrics.json."""
     with naming_what_is_kept(METRICS_FILE, Path(directory)):
@@ -40,8 +50,8 @@ def write_metrics(directory: str | Path, metrics: dict) -> None:
 
 @contextmanager
 def holding_output_dir(args: TrainingArguments, record: dict, checkpoint: str | None) -> Iterator[None]:
-    """For all that a run writes into its output directory: refuses a second run there, cleans up after a dead one, leaves the
-    `record` of what the run is, and renames checkpoints later than the one that it goes on from."""
+    """For all that a run writes into its output directory: refuses a second run there, cleans up after a dead one, and leaves
+    the `record` of what the run is."""
     if not args.should_save:
         yield
         return
@@ -51,8 +61,6 @@ def holding_output_dir(args: TrainingArguments, record: dict, checkpoint: str | 
             raise OSError(f"{checkpoint} is gone: another run has gone on from it. Start the command again.")
         shutil.rmtree(output_dir / STAGING, ignore_errors=True)
         with naming_what_is_kept(RUN_FILE, output_dir):
-            if checkpoint:
-                abandon_later(checkpoint, output_dir)
             write_json(output_dir / RUN_FILE, record)
         yield
 
@@ -121,10 +129,14 @@ class ScratchBertTrainer(Trainer):
         return self._signals.stopped
 
     def raise_if_interrupted(self) -> None:
-        """Raise `Interrupted`, with how to continue, if Ctrl-C or SIGTERM ended the training, or came at its end."""
-        if self.interrupted or self._signals.requested == "stop":
+        """Raise `Interrupted`, with how to continue, if Ctrl-C or SIGTERM ended the training, or came while its last checkpoint
+        was saved: not where no checkpoint has the last step, or other processes don't know of the signal."""
+        step = self.state.global_step
+        saved = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}").is_dir()
+        at_the_end = self._signals.requested == "stop" and saved and self.args.world_size == 1
+        if self.interrupted or at_the_end:
             raise Interrupted(
-                f"Stopped at step {self.state.global_step}. To continue: the same command with --resume_from_checkpoint",
+                f"Stopped at step {step}. To continue: the same command with --resume_from_checkpoint auto",
                 self._signals.number,
             )
 
@@ -159,7 +171,7 @@ class ScratchBertTrainer(Trainer):
             f"{what} at step {self.state.global_step}: the training has diverged. "
             + (f"The last checkpoint is {last}. " if last else "There is no checkpoint yet. ")
             + "Try a lower learning rate, a longer warm-up, or fp32 instead of bf16 or fp16"
-            + (", with --resume_from_checkpoint" if last else "")
+            + (", with --resume_from_checkpoint auto" if last else "")
         )
 
     def _check_finite(self) -> None:
@@ -192,6 +204,20 @@ class ScratchBertTrainer(Trainer):
         if self.write_card and not is_customized(place):
             self.write_card(self, directory)
 
+    def _init_training_state(self, max_steps, num_update_steps, num_epochs, checkpoint, trial) -> tuple[int, int]:
+        progress = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
+        if self.state.global_step > max_steps:
+            raise OSError(
+                f"{checkpoint} is of step {self.state.global_step}, but the run ends at {max_steps}: there is nothing to train."
+            )
+        if checkpoint:
+            best = Path(checkpoint).with_name(f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
+            if best.is_dir():  # wherever it was saved
+                self.state.best_model_checkpoint = str(best)
+            if self.args.should_save:
+                abandon_later(checkpoint, Path(self.args.output_dir))
+        return progress
+
     def _run_epoch(self, *args, **kwargs) -> None:
         # Resumed at the end, the stock method would train a step more.
         if self.state.global_step >= self.state.max_steps:
@@ -205,12 +231,20 @@ class ScratchBertTrainer(Trainer):
 
     def _finalize_training(self, *args, **kwargs):
         if self.args.load_best_model_at_end:
-            self.state.best_model_checkpoint = None if self.stops_early else self._find_best()
+            self.accelerator.wait_for_everyone()  # the last checkpoint may be the best
+            best = self._find_best() if self.is_world_process_zero() and not self.stops_early else None
+            self.state.best_model_checkpoint = broadcast_object_list([best])[0]
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:  # with a limit of 1, the stock method deletes the last checkpoint before the model is saved
-            return super()._finalize_training(*args, **kwargs)
+            output = super()._finalize_training(*args, **kwargs)
         finally:
             self.args.save_total_limit = limit
+        if self.state.global_step == self._initial_global_step:  # a finished run, resumed: no zeros for its training
+            metrics = read_metrics(self.args.output_dir)
+            kept = {name: metrics[name] for name in output.metrics.keys() & metrics.keys()}
+            output.metrics.update(kept)
+            self.state.log_history[-1].update(kept)
+        return output
 
     @property
     def stops_early(self) -> bool:
@@ -218,12 +252,15 @@ class ScratchBertTrainer(Trainer):
         return self.interrupted
 
     def _find_best(self) -> str | None:
-        """The best checkpoint, if it is whole: in the output directory, wherever that was, or in the one of a resume."""
+        """The best checkpoint, if it is whole: in the output directory, or beside the one that the run was resumed from."""
         if not self.state.best_global_step:
             return None
         here = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
         best = here if here.is_dir() else Path(self.state.best_model_checkpoint or here)
-        damage = find_damage(best)
+        try:
+            damage = find_damage(best)
+        except OSError as error:
+            damage = str(error)
         if damage:
             logger.warning(f"The best checkpoint, {best}, cannot be used, {damage}: the last model is kept instead")
             return None

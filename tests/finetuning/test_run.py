@@ -10,7 +10,7 @@ import weakref
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
 from helpers import make_bert, write_metric
@@ -279,9 +279,9 @@ def test_hub_metric_must_have_a_direction(run, files, tmp_path):
 def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     few_steps = {"max_steps": 2, **WITHOUT_CHECKPOINTS, "save_strategy": "epoch"}
 
-    def finetune_seeds(**options):
+    def finetune_seeds(data=None, **options):
         args = FinetuningArguments(output_dir=str(tmp_path / "run"), **(FAST | few_steps | options))
-        task_args = TaskArguments(model_name_or_path=str(saved), seeds=[1, 2, 3], **files)
+        task_args = TaskArguments(**{"model_name_or_path": str(saved), "seeds": [1, 2, 3], **files, **(data or {})})
         return finetune("sequence-classification", task_args, args)
 
     results = finetune_seeds()
@@ -304,6 +304,17 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     # Seeds of different runs are not averaged.
     with pytest.raises(ValueError, match="The run in .*seed-1 has another learning_rate: 0.003, not 0.001"):
         finetune_seeds(resume_from_checkpoint="auto", learning_rate=1e-3)
+    finetune_seeds(resume_from_checkpoint="auto", save_total_limit=1, per_device_eval_batch_size=8)  # no other results
+    swapped = [str(write_examples(tmp_path / "swapped.csv", 160, label=lambda good: "bad" if good else "good"))]
+    other = shutil.copytree(saved, tmp_path / "other") / "model.safetensors"
+    save_file({name: 2 * weight for name, weight in load_file(other).items()}, other, metadata={"format": "pt"})
+    for name, data in {
+        "validation split": {"validation_file": files["train_file"]},
+        "train split": {"train_file": swapped},
+        "model": {"model_name_or_path": str(other.parent)},
+    }.items():
+        with pytest.raises(ValueError, match=f"seed-1 has another {name}: .* CRC-32"):
+            finetune_seeds(data, resume_from_checkpoint="auto")
     (tmp_path / "run/seed-1/metrics.json").write_text("")
     with pytest.raises(ValueError, match="seed-1/metrics.json cannot be read"):
         finetune_seeds(resume_from_checkpoint="auto")

@@ -342,7 +342,7 @@ def test_run_does_not_go_on_with_its_documents_in_another_order(options, text_fi
         return prepare(model, dataclasses.replace(data, train_file=[str(text)]), args)
 
     run(1).train()
-    with pytest.raises(ValueError, match="another training text: .* of its order"):
+    with pytest.raises(ValueError, match="another training text: .* CRC-32"):
         run(-1, resume_from_checkpoint="auto")
 
 
@@ -353,15 +353,28 @@ def test_run_says_which_options_have_changed_and_nothing_else(finished, options,
     assert "from here on" not in caplog.text
     changed = {"data_seed": 7, "train_sampling_strategy": "group_by_length", "dataloader_drop_last": True}
     prepare(*options(copy, data={"static_pairs": True}, resume_from_checkpoint="auto", **changed))
-    for name in (*changed, "static_pairs"):
+    prepare(*options(copy, {"config_overrides": f"{OVERRIDES},hidden_act=relu"}, resume_from_checkpoint="auto"))
+    for name in (*changed, "static_pairs", "config_overrides"):
         assert f"\n{name}: " in "\n".join(caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        pytest.param({}, "held-out text: CRC-32 .*, not CRC-32", id="text"),
+        pytest.param({"metric_for_best_model": "mlm_accuracy"}, "metric_for_best_model: loss, not", id="metric"),
+    ],
+)
+def test_run_does_not_select_its_best_model_by_two_measures(changed, message, options, text_file, tmp_path):
+    held_out = shutil.copy(text_file, tmp_path / "held-out.txt")
     best = {"load_best_model_at_end": True, "eval_steps": 2}
-    other = options(tmp_path / "best", **best)
-    prepare(*other).train()
-    with pytest.raises(ValueError, match="has another metric_for_best_model: loss, not mlm_accuracy"):
-        prepare(
-            *options(tmp_path / "best", **best, metric_for_best_model="mlm_accuracy", resume_from_checkpoint="auto")
-        )
+    data = {"validation_file": [str(held_out)]}
+    prepare(*options(tmp_path / "run", data=data, **best)).train()
+    prepare(*options(tmp_path / "run", data=data, **best, resume_from_checkpoint="auto"))
+    if not changed:
+        held_out.write_text(text_file.read_text(encoding="utf-8") + "\n\nAnd more.\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=f"has another {message}"):
+        prepare(*options(tmp_path / "run", data=data, **best, resume_from_checkpoint="auto", **changed))
 
 
 def test_run_that_is_started_again_by_a_launcher_ends_as_if_it_had_not_died(finished, options, tmp_path):

@@ -49,11 +49,15 @@ def test_find_checkpoint_takes_a_link_for_its_run(run, tmp_path):
     assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-2")
 
 
-def test_find_checkpoint_refuses_fewer_steps_than_it_has(run):
-    arguments = {"resume_from_checkpoint": "auto", "use_cpu": True}
-    assert find_checkpoint(TrainingArguments(str(run), max_steps=2, **arguments)) == str(run / "checkpoint-2")
-    with pytest.raises(ValueError, match="checkpoint-2 is of step 2, but max_steps is 1: there is nothing to train"):
-        find_checkpoint(TrainingArguments(str(run), max_steps=1, **arguments))
+def test_copies_under_other_names_are_no_checkpoints(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    for name in ("checkpoint-2-backup", "checkpoint-1-2000"):
+        shutil.copytree(run / "checkpoint-2", tmp_path / "run" / name)
+    assert find(tmp_path / "run", "auto") == str(tmp_path / "run" / "checkpoint-2")
+    remove_surplus(tmp_path / "run" / "checkpoint-2", 1, None)
+    abandon_later(str(tmp_path / "run" / "checkpoint-2"), tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").glob("checkpoint-*")}
+    assert names == {"checkpoint-2", "checkpoint-2-backup", "checkpoint-1-2000"}
 
 
 def test_a_directory_with_the_logs_of_the_job_alone_is_new(tmp_path):
@@ -68,8 +72,10 @@ def test_what_cannot_be_read_is_not_taken_for_damaged(run, tmp_path, monkeypatch
     def fail(file):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
-    monkeypatch.setattr(storage, "_crc32", fail)
-    with pytest.raises(PermissionError, match="Permission denied: .*checkpoint-2"):
+    monkeypatch.setattr(storage, "checksum", fail)
+    with pytest.raises(
+        OSError, match="Permission denied: .*checkpoint-2.* rename this checkpoint to resume from the one"
+    ):
         find(tmp_path / "run", "auto")
     assert (tmp_path / "run" / "checkpoint-2").is_dir()
 
@@ -217,7 +223,11 @@ def test_what_may_change_is_taken_and_what_must_not_is_refused(tmp_path, caplog)
     check_same_run({**record, "options": {"learning_rate": 5e-4, "max_steps": 100}}, str(tmp_path))
     assert "learning_rate: 0.001 until this checkpoint, 0.0005 from here on" in caplog.text
     with pytest.raises(ValueError, match="The run in .* has another learning_rate: 0.001, not 0.0005"):
-        check_same_run({**record, "options": {"learning_rate": 5e-4}}, str(tmp_path), finished=True)
+        check_same_run({**record, "options": {"learning_rate": 5e-4}}, str(tmp_path), also_fixed=["learning_rate"])
+    check_same_run({**record, "options": {"max_steps": 50}}, str(tmp_path), also_fixed=["learning_rate"])
+    moved = {"fixed": {**record["fixed"], "learning_rate": 5e-4}, "options": {}}  # what may change with other options
+    with pytest.raises(ValueError, match="has another learning_rate"):
+        check_same_run(moved, str(tmp_path))
     with pytest.raises(ValueError, match="has another seed: 42, not 7. Resume with the options and the data"):
         check_same_run({**record, "fixed": {"seed": 7, "optim": "muon"}}, str(tmp_path))
 

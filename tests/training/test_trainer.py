@@ -16,7 +16,13 @@ from helpers import SMALL, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
 from scratch_bert.training.arguments import CommonArguments
 from scratch_bert.training.checkpoint import find_checkpoint, find_damage, naming_what_is_kept
-from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer, holding_output_dir
+from scratch_bert.training.trainer import (
+    DivergenceError,
+    Interrupted,
+    ScratchBertTrainer,
+    holding_output_dir,
+    write_metrics,
+)
 
 
 def make_trainer(output_dir, *callbacks, **options):
@@ -25,7 +31,7 @@ def make_trainer(output_dir, *callbacks, **options):
     options = {"save_steps": 100, "report_to": [], "disable_tqdm": True, **options}
     return ScratchBertTrainer(
         model=ScratchBertForPreTraining(ScratchBertConfig(**SMALL)),
-        args=CommonArguments(output_dir=str(output_dir), max_steps=6, **options),
+        args=CommonArguments(output_dir=str(output_dir), **{"max_steps": 6, **options}),
         train_dataset=examples,
         eval_dataset=examples,
         callbacks=list(callbacks),
@@ -95,6 +101,22 @@ def test_a_resume_at_the_last_step_trains_no_other(tmp_path):
     assert again.state.global_step == 6 and not (tmp_path / "checkpoint-7").exists()
     weights = again.model.state_dict()
     assert all(torch.equal(weights[name], value) for name, value in whole.model.state_dict().items())
+
+
+def test_a_finished_run_that_is_resumed_keeps_the_metrics_of_its_training(tmp_path):
+    metrics = make_trainer(tmp_path).train().metrics
+    write_metrics(tmp_path, metrics)
+    again = make_trainer(tmp_path)
+    found = again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6")).metrics
+    assert found == metrics and metrics["train_loss"] > 0
+    assert again.latest_metrics()["train_loss"] == metrics["train_loss"]
+
+
+def test_a_resume_from_a_later_step_than_the_last_is_refused(tmp_path):
+    make_trainer(tmp_path).train()
+    again = make_trainer(tmp_path, max_steps=-1, num_train_epochs=2)  # of one step each
+    with pytest.raises(OSError, match="checkpoint-6 is of step 6, but the run ends at 2: there is nothing to train"):
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
 def test_the_best_checkpoint_is_found_where_the_output_directory_was_moved_to(tmp_path):
@@ -264,19 +286,31 @@ def test_with_a_limit_of_one_the_best_and_the_last_checkpoint_stay(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-6"]
 
 
-@pytest.mark.parametrize("damaged", [False, True])
-def test_the_best_checkpoint_is_found_in_a_moved_directory_and_left_out_if_damaged(damaged, tmp_path, caplog):
+@pytest.mark.parametrize(("damaged", "elsewhere"), [(False, False), (False, True), (True, False)])
+def test_the_best_checkpoint_is_found_beside_that_of_the_resume_and_left_out_if_damaged(
+    damaged, elsewhere, tmp_path, caplog
+):
     make_trainer(tmp_path / "run", Scores(), **BEST, save_total_limit=3).train()
     shutil.move(tmp_path / "run", tmp_path / "moved")
     best, last = (load_file(tmp_path / "moved" / f"checkpoint-{step}" / "model.safetensors") for step in (2, 6))
     if damaged:
         weights = tmp_path / "moved" / "checkpoint-2" / "model.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    trainer = make_trainer(tmp_path / "moved", Scores(), **BEST, save_total_limit=3)
+    output_dir = tmp_path / ("other" if elsewhere else "moved")
+    trainer = make_trainer(output_dir, Scores(), **BEST, save_total_limit=3)
     trainer.train(resume_from_checkpoint=str(tmp_path / "moved" / "checkpoint-6"))
     found = trainer.model.state_dict()
     assert all(torch.equal(found[name], value) for name, value in (last if damaged else best).items())
     assert ("checkpoint-2, cannot be used, model.safetensors is damaged" in caplog.text) == damaged
+
+
+def test_a_best_checkpoint_that_cannot_be_read_is_left_out(tmp_path, caplog, monkeypatch):
+    def fail(checkpoint):
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(checkpoint))
+
+    monkeypatch.setattr("scratch_bert.training.trainer.find_damage", fail)
+    make_trainer(tmp_path, Scores(), **BEST).train()
+    assert "checkpoint-2, cannot be used, [Errno 5]" in caplog.text and "the last model is kept" in caplog.text
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
@@ -296,6 +330,17 @@ def test_a_signal_in_the_last_save_still_counts(tmp_path):
     with pytest.raises(Interrupted, match="Stopped at step 6") as interrupt:
         trainer.raise_if_interrupted()
     assert interrupt.value.exit_code == 128 + signal.SIGTERM
+
+
+def test_a_signal_after_the_last_step_lets_a_run_end_that_saves_no_checkpoint_there(tmp_path):
+    class DuringEvaluation(TrainerCallback):
+        def on_evaluate(self, args, state, control, **kwargs):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    trainer = make_trainer(tmp_path, DuringEvaluation(), save_strategy="no", eval_strategy="steps", eval_steps=6)
+    trainer.train()
+    trainer.raise_if_interrupted()
+    assert trainer.state.global_step == 6
 
 
 def test_a_resume_takes_the_intervals_of_its_options(tmp_path):
