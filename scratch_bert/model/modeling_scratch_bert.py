@@ -396,6 +396,15 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         config.validate()  # it may have been changed since it was made, as from_pretrained(…, hidden_act=…) does
         super().__init__(config)
 
+    def save_pretrained(self, *args, **kwargs) -> None:
+        # FSDP2 makes the model's class one of torch's, whose code would be saved instead of this file.
+        trained = self.__class__
+        self.__class__ = next(one for one in trained.__mro__ if not one.__module__.startswith("torch."))
+        try:
+            super().save_pretrained(*args, **kwargs)
+        finally:
+            self.__class__ = trained
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Weights from a normal of std `initializer_range` cut at two deviations, biases 0, LayerNorms 1.

@@ -95,8 +95,6 @@ class CommonArguments(TrainingArguments):
         if self.max_steps < 1 and self.max_steps != -1:
             raise ValueError(f"max_steps must be at least 1, or -1 for num_train_epochs, got {self.max_steps}.")
         check_ranges(self, **RANGES)
-        if self.fsdp and self.use_cpu:
-            raise ValueError("fsdp needs accelerators: on CPUs, leave it out, and all processes hold the whole model.")
         super().__post_init__()
         if self.torch_compile_mode not in (None, *COMPILE_MODES):
             known = similar(self.torch_compile_mode, COMPILE_MODES) or f" There are {', '.join(COMPILE_MODES)}."

@@ -31,6 +31,7 @@ from .checkpoint import METRICS_FILE, RUN_FILE, abandon_later, find_damage, nami
 logger = logging.getLogger("scratch_bert")
 TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
+FSDP_STATES = {"FULL_STATE_DICT": "pytorch_model_fsdp.bin", "SHARDED_STATE_DICT": "pytorch_model_fsdp_0"}
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
 
 
@@ -115,6 +116,8 @@ class ScratchBertTrainer(Trainer):
         self.results: dict[str, float] = {}
         self._saves_checkpoint = False
         super().__init__(*args, **kwargs)
+        if self.args.fsdp and not self.is_fsdp_enabled:
+            raise ValueError("fsdp needs accelerators: on CPUs, leave it out, and all processes hold the whole model.")
         self._signals = SignalCallback()
         self.add_callback(self._signals)
         self.add_callback(IntervalsCallback)
@@ -196,7 +199,13 @@ class ScratchBertTrainer(Trainer):
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
     def _save_with_card(self, directory: Path, place: Path) -> None:
+        plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
+        if plugin:  # a whole model in checkpoints whose state is sharded, too
+            kind = plugin.state_dict_type
+            plugin.set_state_dict_type("FULL_STATE_DICT")
         super().save_model(str(directory), _internal_call=True)
+        if plugin:
+            plugin.set_state_dict_type(kind)
         if not self.args.should_save:
             return
         for weights in directory.glob("*.safetensors"):  # which safetensors writes for their owner alone
@@ -296,6 +305,13 @@ class ScratchBertTrainer(Trainer):
                 move_into_place(staged, place)
                 remove_surplus(place, self.args.save_total_limit, self.state.best_model_checkpoint)
                 shutil.rmtree(output_dir / STAGING, ignore_errors=True)
+
+    def _load_from_checkpoint(self, checkpoint: str, model=None) -> None:
+        saved = next((kind for kind, name in FSDP_STATES.items() if Path(checkpoint, name).exists()), None)
+        if saved != (self.accelerator.state.fsdp_plugin.state_dict_type.name if self.is_fsdp_enabled else None):
+            how = f"with FSDP and the state_dict_type {saved}" if saved else "without FSDP"
+            raise OSError(f"{checkpoint} was saved {how}: resume it in the same way, on any number of processes.")
+        super()._load_from_checkpoint(checkpoint, model)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         asked = [

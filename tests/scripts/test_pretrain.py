@@ -185,7 +185,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--max_steps", "-5"], "max_steps must be at least 1, or -1 for num_train_epochs, got -5"),
         (["--dataloader_num_workers", "-1"], "dataloader_num_workers must be at least 0, got -1"),
         (["--torch_compile_mode", "max_autotune"], "no torch_compile_mode max_autotune. Did you mean max-autotune?"),
-        (["--fsdp", "true", "--use_cpu"], "fsdp needs accelerators"),
+        (["--fsdp", "true", "--use_cpu"], "fsdp only works in distributed training"),
         (["--min_frequency", "-1"], "min_frequency must be at least 0"),
         (["--vocab_size", "1000000000000"], "vocab_size must be at least 6 and at most 1e+08"),
         (["--max_seq_length", "1000000000"], "max_seq_length must be at most 1,000,000"),

@@ -379,3 +379,12 @@ def test_a_resume_takes_the_learning_rate_of_its_options(tmp_path):
         again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
         assert rates(again) == pytest.approx(rates(whole)[:3] + [r * learning_rate / 6e-4 for r in rates(whole)[3:]])
         assert [group["weight_decay"] for group in again.optimizer.param_groups] == [0.2, 0.0]
+
+
+def test_a_checkpoint_of_fsdp_is_not_resumed_without(tmp_path):
+    make_trainer(tmp_path, save_steps=3).train()
+    (tmp_path / "checkpoint-3" / "pytorch_model_fsdp_0").mkdir()
+    with pytest.raises(
+        OSError, match="was saved with FSDP and the state_dict_type SHARDED_STATE_DICT: resume it in the"
+    ):
+        make_trainer(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
