@@ -38,8 +38,8 @@ from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBe
 from scratch_bert.cli import option, parse_arguments
 from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.pretraining.collator import PreTrainingCollator
-from scratch_bert.pretraining.dataset import PreparedDataset
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, parameter_groups
+from scratch_bert.pretraining.prepared import PreparedDataset
 from scratch_bert.tokenizer import load_tokenizer
 
 

@@ -11,10 +11,10 @@ from transformers import set_seed
 
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.pretraining.arguments import DataArguments, InspectionArguments, ModelArguments
-from scratch_bert.pretraining.dataset import write_prepared
 from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
 from scratch_bert.pretraining.load import build_collator, load_data
 from scratch_bert.pretraining.model import named_tokenizer
+from scratch_bert.pretraining.prepared import write_prepared
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,6 +1,7 @@
 """The options of pretraining, of evaluating a pretrained model, and of inspecting its data."""
 
 import dataclasses
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,9 +151,13 @@ class DataArguments:
         "depend on the number of workers and machines.",
     )
     stream_buffer: int = option(
-        1000, "Documents of a stream to hold at a time: pairs are drawn among them.", within="[2, inf)"
+        1000,
+        "Documents of a stream to hold at a time: pairs are drawn among them. Of prepared examples, how many to shuffle among.",
+        within="[2, inf)",
     )
-    prepared_data: str | None = option(None, "Instead of text: a directory written by inspect_data.py --output_dir.")
+    prepared_data: str | None = option(
+        None, "Instead of text: a directory written by inspect_data.py --output_dir or prepare_data.py."
+    )
     cache_dir: str = option(
         str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert"),
         "Directory for token ids and trained tokenizers, so that the next run on the same text starts at once.",
@@ -243,8 +248,8 @@ class DataArguments:
         sources = [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
         if len(sources) > 1:
             raise ValueError(f"Give one of {' and '.join(sources)}, not both.")
-        if self.streaming and not (self.train_file or self.dataset_name):
-            raise ValueError("streaming needs a train_file or a dataset_name.")
+        if self.streaming and not sources:
+            raise ValueError("streaming needs a train_file, a dataset_name or prepared_data.")
         for source, without_effect in WITHOUT_EFFECT.items():
             if getattr(self, source):
                 refuse(self, without_effect, f"with {source}")
@@ -366,6 +371,76 @@ class PretrainingArguments(CommonArguments):
     def final_phase_start(self) -> int:
         """After which step sequences have `final_max_seq_length` tokens."""
         return self.max_steps - round(self.max_steps * self.final_share)
+
+
+@dataclass
+class PreparationDataArguments(DataArguments):
+    """How documents become examples: of a `DataArguments`, what applies to text that others read."""
+
+    USED: ClassVar = (
+        "text_column",
+        "text_format",
+        "sentence_splitter",
+        "language",
+        "tokenizer_name_or_path",
+        "sentence_objective",
+        "max_seq_length",
+        "short_seq_prob",
+        "single_segment_prob",
+    )
+
+    max_seq_length: str | None = option("128", "Tokens in a sequence: [CLS], two segments, two [SEP].")
+
+    def __post_init__(self):
+        refuse(self, self.unused(), "here")
+        super().__post_init__()
+        if not self.tokenizer_name_or_path:
+            raise ValueError("--tokenizer_name_or_path is required: all tasks need the same one.")
+        if parse_max_seq_length(self.max_seq_length)[0] is None:
+            raise ValueError("max_seq_length must be a number: the whole text is not known.")
+
+    @classmethod
+    def unused(cls) -> list[str]:
+        return [field.name for field in dataclasses.fields(cls) if field.name not in cls.USED]
+
+
+@dataclass
+class PreparationArguments:
+    input_dir: str | None = option(
+        None,
+        "Directory of the text, read with its subdirectories: local, or as fsspec names it, such as s3://bucket/text.",
+    )
+    input_format: str = option(
+        "jsonl",
+        "Of its files, compressed or not. Of warc, the main text of the HTML pages is extracted.",
+        choices=["jsonl", "parquet", "csv", "warc"],
+    )
+    glob_pattern: str | None = option(None, "Which files to read, such as '*.jsonl.gz'. Default: all.")
+    output_dir: str | None = option(None, "Directory for the examples, on a file system that all tasks share.")
+    split: str = option(
+        "train", "Whether the examples are to train or to evaluate on.", choices=["train", "validation"]
+    )
+    seed: int = option(42, "Of the pairs.", within="[0, 4294967296)")
+    tasks: int = option(1, "Into how many tasks the files are divided.", within="[1, inf)")
+    workers: int = option(-1, "How many tasks run at a time. Default: all.", within="[-1, inf)")
+    executor: str = option("local", "What runs the tasks: one of datatrove's.", choices=["local", "slurm", "ray"])
+    executor_options: str | None = option(
+        None, """More options of the executor, as JSON: for Slurm, '{"partition": "cpu", "time": "10:00:00"}'."""
+    )
+
+    def __post_init__(self):
+        for name in ("input_dir", "output_dir"):
+            if not getattr(self, name):
+                raise ValueError(f"--{name} is required.")
+        check_ranges(self)
+        if self.workers == 0:
+            raise ValueError("workers must be at least 1, or -1 for as many as tasks.")
+        try:
+            self.executor_options = json.loads(self.executor_options or "{}")
+        except ValueError as error:
+            raise ValueError(f"executor_options must be JSON: {error}.") from None
+        if not isinstance(self.executor_options, dict):
+            raise ValueError("executor_options must be a JSON object.")
 
 
 @dataclass

@@ -1,20 +1,15 @@
 """Pairs in, examples out, [CLS] A [SEP] B [SEP]: by index, from a stream, or prepared earlier in parquet files."""
 
-import copy
-import json
-import os
 import tempfile
 import zlib
 from collections.abc import Iterator
-from glob import escape
-from pathlib import Path
 
 import datasets
 import numpy as np
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from ..tokenizer import gives_same_input, load_tokenizer, segment_ids, vocabulary_size
+from ..tokenizer import segment_ids, vocabulary_size
 from .corpus import TokenizedCorpus
 from .pairs import OBJECTIVES, build_pairs
 from .text import TextSource
@@ -138,7 +133,7 @@ class SentencePairDataset(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
         example = self.encode(self.corpus.tokens, self.pairs[self._pair(int(index))])
-        return example | {"mask_seed": _mask_seed(self.seed, self.epoch, int(index))}
+        return example | {"mask_seed": mask_seed(self.seed, self.epoch, int(index))}
 
 
 def _check(corpus: TokenizedCorpus, max_seq_length: int, short_seq_prob: float, objective: str) -> None:
@@ -191,7 +186,7 @@ class ExampleEncoder:
         return encoded | {"next_sentence_label": label} if self.has_pairs else encoded
 
 
-def _mask_seed(*numbers: int) -> int:
+def mask_seed(*numbers: int) -> int:
     return hash(numbers) & 0x7FFFFFFF  # of integers only, the hash is the same in every process
 
 
@@ -229,7 +224,7 @@ def stream_examples(
         )
         encoded = [encode(corpus.tokens, pair) for pair in pairs]
         columns = {name: [example[name] for example in encoded] for name in (encoded[0] if encoded else ())}
-        return columns | {"mask_seed": [_mask_seed(seed, start, number) for number in range(len(pairs))]}
+        return columns | {"mask_seed": [mask_seed(seed, start, number) for number in range(len(pairs))]}
 
     shuffled = documents.shuffle(seed=seed, buffer_size=buffer)
     return shuffled.map(examples_of, batched=True, batch_size=buffer, remove_columns="sentences")
@@ -237,126 +232,3 @@ def stream_examples(
 
 def _documents(shards: list, source: TextSource) -> Iterator[dict[str, list[str]]]:
     return ({"sentences": document} for document in source.with_shards(shards).documents())
-
-
-# ----------------------------------------------------------------------------------------------- prepared examples
-
-PREPARED = "examples.json"  # beside the splits' parquet files
-
-
-class PreparedDataset(Dataset):
-    """Examples that `write_prepared` has written, with a `mask_seed` that is new each epoch.
-
-    Raises `ValueError` for a token id that the tokenizer does not have, and for missing columns.
-    """
-
-    def __init__(self, examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, seed: int = 0):
-        columns = ["input_ids", "token_type_ids", "special_tokens_mask", "next_sentence_label"]
-        missing = [name for name in columns[:3] if name not in examples.column_names]
-        if missing:
-            raise ValueError(f"The prepared examples have no column {', '.join(missing)}; write them again.")
-        present = [name for name in columns if name in examples.column_names]
-        self.examples = examples.select_columns(present).with_format("numpy")
-        self.tokenizer, self.seed, self.epoch = tokenizer, seed, 0
-        highest = max(int(ids.max()) for ids in self._chunks())
-        if highest >= vocabulary_size(tokenizer):
-            raise ValueError(
-                f"The prepared examples hold the token id {highest}, but the tokenizer has {vocabulary_size(tokenizer)} "
-                "entries. Use the tokenizer that they were prepared with: it is in their directory."
-            )
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def summary(self) -> str:
-        return f"{len(self):,} examples of up to {self.lengths().max()} tokens"
-
-    def lengths(self) -> np.ndarray:
-        """Tokens of each example, with special tokens: (examples,) int64."""
-        return np.concatenate([np.diff(chunk.offsets) for chunk in self.examples.data.column("input_ids").chunks])
-
-    def token_counts(self, vocab_size: int) -> np.ndarray:
-        """How often each token id occurs: (vocab_size,) int64."""
-        return sum(np.bincount(ids, minlength=vocab_size) for ids in self._chunks())
-
-    def checksum(self) -> int:
-        """CRC-32 of all token ids, and of the examples' lengths, in their order."""
-        value = zlib.crc32(self.lengths().tobytes())
-        for ids in self._chunks():
-            value = zlib.crc32(np.ascontiguousarray(ids), value)
-        return value
-
-    def _chunks(self) -> Iterator[np.ndarray]:
-        return (chunk.values.to_numpy() for chunk in self.examples.data.column("input_ids").chunks)
-
-    def __len__(self) -> int:
-        return len(self.examples)
-
-    def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
-        return self.examples[int(index)] | {"mask_seed": _mask_seed(self.seed, self.epoch, int(index))}
-
-
-def write_prepared(directory: Path, splits: dict[str, SentencePairDataset], objective: str) -> None:
-    """Write the first epoch's examples as a parquet file per split, and the tokenizer: all of it or nothing.
-
-    Raises `ValueError` if `directory` is not empty.
-    """
-    if directory.exists() and any(directory.iterdir()):
-        raise ValueError(f"The output directory {directory} is not empty. Choose another one.")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    columns = {
-        "input_ids": datasets.List(datasets.Value("int32")),
-        "token_type_ids": datasets.List(datasets.Value("int8")),
-        "special_tokens_mask": datasets.List(datasets.Value("int8")),
-    }
-    if OBJECTIVES[objective].has_pairs:
-        columns |= {name: datasets.Value("int64") for name in ("next_sentence_label", "document_a", "document_b")}
-
-    def records(dataset: SentencePairDataset) -> Iterator[dict]:
-        for example, (a, b) in zip(dataset, dataset.documents().tolist(), strict=True):
-            example |= {"document_a": a, "document_b": b}
-            yield {name: example[name] for name in columns}
-
-    with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
-        new = Path(scratch, "new")
-        new.mkdir()
-        for split, dataset in splits.items():
-            prepared = datasets.Dataset.from_generator(
-                records,
-                gen_kwargs={"dataset": dataset},
-                features=datasets.Features(columns),
-                cache_dir=scratch,
-                fingerprint=split,
-            )
-            prepared.to_parquet(str(new / f"{split}.parquet"))
-        tokenizer = copy.deepcopy(splits["train"].tokenizer)
-        tokenizer.model_max_length = splits["train"].max_seq_length
-        tokenizer.save_pretrained(new)
-        (new / PREPARED).write_text(json.dumps({"sentence_objective": objective}) + "\n")
-        os.replace(new, directory)
-
-
-def open_prepared(
-    directory: Path, seed: int, cache_dir: str, tokenizer: PreTrainedTokenizerBase | None = None
-) -> tuple[dict[str, PreparedDataset], PreTrainedTokenizerBase, str]:
-    """The splits that `write_prepared` has written, `train` and perhaps `validation`, their tokenizer, and their objective.
-
-    Raises `FileNotFoundError` if `directory` holds none, and `ValueError` if they were made with another vocabulary or
-    other segment ids than those of `tokenizer`.
-    """
-    for name in ("train.parquet", PREPARED):
-        if not (directory / name).is_file():
-            raise FileNotFoundError(f"{directory} holds no {name}: write it with inspect_data.py --output_dir.")
-    own_tokenizer = load_tokenizer(str(directory))
-    if tokenizer and not gives_same_input(tokenizer, own_tokenizer):
-        raise ValueError(
-            f"The examples in {directory} were made with another vocabulary or other segment ids: prepare them again with "
-            "inspect_data.py --tokenizer_name_or_path and the model's tokenizer."
-        )
-    tokenizer = tokenizer or own_tokenizer
-    splits = {
-        split: PreparedDataset(datasets.Dataset.from_parquet(escape(str(file)), cache_dir=cache_dir), tokenizer, seed)
-        for split in ("train", "validation")
-        if (file := directory / f"{split}.parquet").is_file()
-    }
-    return splits, tokenizer, json.loads((directory / PREPARED).read_text())["sentence_objective"]

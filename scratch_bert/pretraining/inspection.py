@@ -12,9 +12,10 @@ from transformers import PreTrainedTokenizerBase
 
 from ..tokenizer import segment_ids
 from .collator import PreTrainingCollator
-from .dataset import PreparedDataset, SentencePairDataset
+from .dataset import SentencePairDataset
 from .load import PretrainingData
 from .pairs import OBJECTIVES
+from .prepared import PreparedDataset
 
 
 PERCENTILES = (5, 25, 50, 75, 95, 100)

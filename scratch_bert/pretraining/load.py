@@ -19,7 +19,8 @@ from .builtin import builtin_documents
 from .cache import cached
 from .collator import PreTrainingCollator
 from .corpus import TokenizedCorpus
-from .dataset import SentencePairDataset, open_prepared, stream_examples
+from .dataset import SentencePairDataset, stream_examples
+from .prepared import open_prepared
 from .text import TextSource
 
 
@@ -181,21 +182,30 @@ def _first_documents(args: DataArguments, stream: TextSource, tokenizer: PreTrai
 def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
     if args.tokenizer_name_or_path and not tokenizer:
         tokenizer = load_tokenizer(args.tokenizer_name_or_path)
-    splits, tokenizer, objective = open_prepared(Path(args.prepared_data), seed, args.cache_dir, tokenizer)
+    prepared = open_prepared(Path(args.prepared_data), tokenizer)
+    files = prepared.files["train"]
+    if args.streaming:  # its first file stands for all
+        prepared = prepared._replace(files=prepared.files | {"train": files[:1]})
+    splits = {split: prepared.mapped(split, seed, args.cache_dir) for split in prepared.files}
     for split, dataset in splits.items():
         logger.info(f"Prepared examples, {split}: {dataset.summary()}")
-    train_dataset = splits["train"]
-    token_counts = train_dataset.token_counts(vocabulary_size(tokenizer))
+    train_dataset = first_examples = splits["train"]
+    checksum, length = first_examples.checksum(), int(max(dataset.lengths().max() for dataset in splits.values()))
+    if args.streaming:
+        logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")
+        train_dataset = prepared._replace(files={"train": files}).streamed("train", seed, args.stream_buffer)
+        checksum = crc32(repr([file.stat().st_size for file in files]).encode(), checksum)
+        length = prepared.tokenizer.model_max_length
     return PretrainingData(
-        tokenizer=tokenizer,
+        tokenizer=prepared.tokenizer,
         train_dataset=train_dataset,
         eval_dataset=splits.get("validation"),
-        first_examples=train_dataset,
-        max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
-        sentence_objective=objective,
-        token_counts=token_counts,
-        description=train_dataset.summary(),
-        train_checksum=train_dataset.checksum(),
+        first_examples=first_examples,
+        max_seq_length=length,
+        sentence_objective=prepared.objective,
+        token_counts=first_examples.token_counts(vocabulary_size(prepared.tokenizer)),
+        description="a stream of prepared examples" if args.streaming else first_examples.summary(),
+        train_checksum=checksum,
         eval_checksum=splits["validation"].checksum() if "validation" in splits else None,
     )
 

@@ -2,7 +2,6 @@ import json
 import pickle
 from itertools import chain, islice
 
-import datasets
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader
@@ -10,13 +9,7 @@ from torch.utils.data import DataLoader
 from helpers import launch, make_corpus, run_process
 from scratch_bert.pretraining.collator import PreTrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.dataset import (
-    PreparedDataset,
-    SentencePairDataset,
-    open_prepared,
-    stream_examples,
-    write_prepared,
-)
+from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
 from scratch_bert.pretraining.text import TextSource
 from scratch_bert.tokenizer import train_tokenizer
 
@@ -173,6 +166,7 @@ IN_ANOTHER_PROCESS = """
 import json, pickle, sys
 from scratch_bert.pretraining.builtin import builtin_documents
 from scratch_bert.pretraining.text import TextSource
+from scratch_bert.tokenizer import train_tokenizer
 from scratch_bert.pretraining.dataset import SentencePairDataset
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.tokenizer import load_tokenizer
@@ -255,112 +249,6 @@ def test_stream_is_divided_among_machines_and_workers_without_overlap(tokenizer)
     assert min(counts) == 1 and sum(counts) < 36  # a few are drawn again as random segments
 
 
-# ----------------------------------------------------------------------------------------------- prepared examples
-
-
-def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, tokenizer):
-    examples = as_lists(pairs[i] for i in range(40))
-    mask_seeds = [example.pop("mask_seed") for example in examples]
-    dataset = PreparedDataset(datasets.Dataset.from_list(examples), tokenizer, seed=1)
-    assert [{**example, "mask_seed": None} for example in examples] == [
-        {**example, "mask_seed": None} for example in all_examples(dataset)
-    ]
-    assert [example["mask_seed"] for example in all_examples(dataset)] != mask_seeds
-    assert len(dataset) == 40 and dataset.lengths().tolist() == [len(example["input_ids"]) for example in examples]
-    counts = np.bincount(np.concatenate([example["input_ids"] for example in examples]), minlength=2000)
-    assert np.array_equal(dataset.token_counts(2000), counts)
-    first = PreTrainingCollator(tokenizer)([dataset[i] for i in range(4)])
-    dataset.set_epoch(1)
-    second = PreTrainingCollator(tokenizer)([dataset[i] for i in range(4)])
-    assert not np.array_equal(first["labels"], second["labels"])
-    assert np.array_equal(first["next_sentence_label"], [example["next_sentence_label"] for example in examples[:4]])
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        pytest.param(
-            {"input_ids": [[2, 9999, 3]], "token_type_ids": [[0] * 3], "special_tokens_mask": [[1, 0, 1]]},
-            "hold the token id 9999, but the tokenizer has 2000 entries",
-            id="another tokenizer",
-        ),
-        pytest.param(
-            {"input_ids": [[1]], "special_tokens_mask": [[1]]}, "no column token_type_ids", id="missing column"
-        ),
-    ],
-)
-def test_prepared_dataset_refuses(columns, message, tokenizer):
-    with pytest.raises(ValueError, match=message):
-        PreparedDataset(datasets.Dataset.from_dict(columns), tokenizer)
-
-
-@pytest.fixture
-def splits(small_corpus, tokenizer):
-    train, validation = small_corpus.hold_out(0.2, seed=0)
-
-    def of(objective="nsp"):
-        return {
-            name: SentencePairDataset(part, tokenizer, max_seq_length=64, objective=objective)
-            for name, part in (("train", train), ("validation", validation))
-        }
-
-    return of
-
-
-@pytest.mark.parametrize("objective", ["nsp", "none"])
-def test_prepared_directory_opens_with_its_examples_tokenizer_and_objective(objective, splits, tmp_path):
-    written = splits(objective)
-    write_prepared(tmp_path / "new" / "prepared[1]", written, objective)
-    assert [file.name for file in (tmp_path / "new").iterdir()] == ["prepared[1]"]
-    assert {"train.parquet", "validation.parquet", "examples.json", "tokenizer.json"} <= {
-        file.name for file in (tmp_path / "new" / "prepared[1]").iterdir()
-    }
-    opened, tokenizer, found = open_prepared(tmp_path / "new" / "prepared[1]", 0, str(tmp_path / "cache"))
-    assert (found, tokenizer.model_max_length) == (objective, 64)
-    assert tokenizer.get_vocab() == written["train"].tokenizer.get_vocab()
-    assert written["train"].tokenizer.model_max_length == 128  # as it was
-    for name in ("train", "validation"):
-        assert all_examples(opened[name]) == all_examples(written[name])
-
-
-def test_prepared_directory_holds_the_documents_of_the_segments(splits, tmp_path):
-    written = splits()
-    write_prepared(tmp_path / "prepared", written, "nsp")
-    table = datasets.Dataset.from_parquet(str(tmp_path / "prepared" / "train.parquet"), cache_dir=str(tmp_path / "c"))
-    documents = np.stack([table["document_a"], table["document_b"]], axis=1)
-    assert np.array_equal(documents, written["train"].documents())
-
-
-def test_prepared_directory_is_all_or_nothing(splits, tmp_path, monkeypatch):
-    written = splits()
-    monkeypatch.setattr(type(written["train"].tokenizer), "save_pretrained", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        write_prepared(tmp_path / "new" / "prepared", written, "nsp")
-    assert list((tmp_path / "new").iterdir()) == []
-
-
-def test_prepared_directory_is_not_overwritten(splits, tmp_path):
-    (tmp_path / "prepared").mkdir()
-    (tmp_path / "prepared" / "notes").touch()
-    with pytest.raises(ValueError, match="prepared is not empty"):
-        write_prepared(tmp_path / "prepared", splits(), "nsp")
-    assert [file.name for file in (tmp_path / "prepared").iterdir()] == ["notes"]
-
-
-def test_prepared_directory_with_a_file_missing_or_another_tokenizer_is_refused(splits, sentences, tmp_path):
-    cache_dir = str(tmp_path / "cache")
-    write_prepared(tmp_path / "prepared", splits(), "nsp")
-    for other in (train_tokenizer(sentences[:50], 300), train_tokenizer(sentences, 2000, first_segment_id=1)):
-        with pytest.raises(
-            ValueError, match="with another vocabulary or other segment ids: .*--tokenizer_name_or_path"
-        ):
-            open_prepared(tmp_path / "prepared", 0, cache_dir, other)
-    for name in ("examples.json", "train.parquet"):
-        (tmp_path / "prepared" / name).unlink()
-        with pytest.raises(FileNotFoundError, match=f"prepared holds no {name}: write it with inspect_data.py"):
-            open_prepared(tmp_path / "prepared", 0, cache_dir)
-
-
 # ----------------------------------------------------------------------------------------------- several processes
 
 DEALT_OUT = """
@@ -370,6 +258,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 from scratch_bert.pretraining.builtin import builtin_documents
 from scratch_bert.pretraining.text import TextSource
+from scratch_bert.tokenizer import train_tokenizer
 from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.tokenizer import load_tokenizer

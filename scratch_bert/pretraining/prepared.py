@@ -1,0 +1,181 @@
+"""Examples that are written once and trained on later: parquet files, a tokenizer, and what they were made with."""
+
+import copy
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from glob import escape
+from pathlib import Path
+from typing import NamedTuple
+
+import datasets
+import numpy as np
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from ..tokenizer import gives_same_input, load_tokenizer, vocabulary_size
+from .dataset import SentencePairDataset, mask_seed
+from .pairs import OBJECTIVES
+
+
+PREPARED = "examples.json"  # beside the splits' parquet files, or the directories of them
+SPLITS = ("train", "validation")
+
+
+class PreparedDataset(Dataset):
+    """Examples that were written before, with a `mask_seed` that is new each epoch.
+
+    Raises `ValueError` for a token id that the tokenizer does not have, and for missing columns.
+    """
+
+    def __init__(self, examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, seed: int = 0):
+        columns = ["input_ids", "token_type_ids", "special_tokens_mask", "next_sentence_label"]
+        missing = [name for name in columns[:3] if name not in examples.column_names]
+        if missing:
+            raise ValueError(f"The prepared examples have no column {', '.join(missing)}; write them again.")
+        present = [name for name in columns if name in examples.column_names]
+        self.examples = examples.select_columns(present).with_format("numpy")
+        self.tokenizer, self.seed, self.epoch = tokenizer, seed, 0
+        highest = max((int(ids.max()) for ids in self._chunks()), default=0)
+        if highest >= vocabulary_size(tokenizer):
+            raise ValueError(
+                f"The prepared examples hold the token id {highest}, but the tokenizer has {vocabulary_size(tokenizer)} "
+                "entries. Use the tokenizer that they were prepared with: it is in their directory."
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def summary(self) -> str:
+        return f"{len(self):,} examples of up to {self.lengths().max()} tokens"
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each example, with special tokens: (examples,) int64."""
+        return np.concatenate([np.diff(chunk.offsets) for chunk in self.examples.data.column("input_ids").chunks])
+
+    def token_counts(self, vocab_size: int) -> np.ndarray:
+        """How often each token id occurs: (vocab_size,) int64."""
+        return sum(np.bincount(ids, minlength=vocab_size) for ids in self._chunks())
+
+    def checksum(self) -> int:
+        """CRC-32 of all token ids, and of the examples' lengths, in their order."""
+        value = zlib.crc32(self.lengths().tobytes())
+        for ids in self._chunks():
+            value = zlib.crc32(np.ascontiguousarray(ids), value)
+        return value
+
+    def _chunks(self) -> Iterator[np.ndarray]:
+        return (chunk.values.to_numpy() for chunk in self.examples.data.column("input_ids").chunks if len(chunk))
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
+        return self.examples[int(index)] | {"mask_seed": mask_seed(self.seed, self.epoch, int(index))}
+
+
+def prepared_columns(objective: str) -> datasets.Features:
+    columns = {
+        "input_ids": datasets.List(datasets.Value("int32")),
+        "token_type_ids": datasets.List(datasets.Value("int8")),
+        "special_tokens_mask": datasets.List(datasets.Value("int8")),
+    }
+    if OBJECTIVES[objective].has_pairs:
+        columns["next_sentence_label"] = datasets.Value("int64")
+    return datasets.Features(columns)
+
+
+def write_prepared(directory: Path, splits: dict[str, SentencePairDataset], objective: str) -> None:
+    """Write the first epoch's examples as a parquet file per split, and the tokenizer: all of it or nothing.
+
+    Raises `ValueError` if `directory` is not empty.
+    """
+    if directory.exists() and any(directory.iterdir()):
+        raise ValueError(f"The output directory {directory} is not empty. Choose another one.")
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    columns = prepared_columns(objective)
+    if OBJECTIVES[objective].has_pairs:
+        columns |= {name: datasets.Value("int64") for name in ("document_a", "document_b")}
+
+    def records(dataset: SentencePairDataset) -> Iterator[dict]:
+        for example, (a, b) in zip(dataset, dataset.documents().tolist(), strict=True):
+            example |= {"document_a": a, "document_b": b}
+            yield {name: example[name] for name in columns}
+
+    with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+        new = Path(scratch, "new")
+        new.mkdir()
+        for split, dataset in splits.items():
+            prepared = datasets.Dataset.from_generator(
+                records,
+                gen_kwargs={"dataset": dataset},
+                features=columns,
+                cache_dir=scratch,
+                fingerprint=split,
+            )
+            prepared.to_parquet(str(new / f"{split}.parquet"))
+        tokenizer = copy.deepcopy(splits["train"].tokenizer)
+        tokenizer.model_max_length = splits["train"].max_seq_length
+        tokenizer.save_pretrained(new)
+        (new / PREPARED).write_text(json.dumps({"sentence_objective": objective}) + "\n")
+        os.replace(new, directory)
+
+
+class PreparedExamples(NamedTuple):
+    """A directory of examples."""
+
+    files: dict[str, list[Path]]
+    """Of each split."""
+    tokenizer: PreTrainedTokenizerBase
+    objective: str
+
+    def mapped(self, split: str, seed: int, cache_dir: str) -> PreparedDataset:
+        """The examples of all files of a split, mapped into memory: all processes of a machine share one copy in the cache."""
+        files = [escape(str(file)) for file in self.files[split]]
+        return PreparedDataset(datasets.Dataset.from_parquet(files, cache_dir=cache_dir), self.tokenizer, seed)
+
+    def streamed(self, split: str, seed: int, buffer: int) -> datasets.IterableDataset:
+        """The same without a copy, in an order that is shuffled by files and among `buffer` examples, without an end. Each pass
+        has other masks."""
+        files = [escape(str(file)) for file in self.files[split]]
+        examples = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+
+        def add_mask_seeds(batch: dict[str, list]) -> dict[str, list[int]]:
+            start = zlib.crc32(repr(batch["input_ids"][0]).encode())
+            return {"mask_seed": [mask_seed(seed, start, number) for number in range(len(batch["input_ids"]))]}
+
+        shuffled = examples.repeat(None).shuffle(seed=seed, buffer_size=buffer)
+        return shuffled.map(add_mask_seeds, batched=True)
+
+
+def open_prepared(directory: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> PreparedExamples:
+    """What inspect_data.py --output_dir or prepare_data.py has written: the splits train and perhaps validation.
+
+    Raises `FileNotFoundError` if `directory` holds no examples or not those of all files, and `ValueError` if they were made with
+    another vocabulary or other segment ids than those of `tokenizer`.
+    """
+    files = {split: [directory / f"{split}.parquet"] for split in SPLITS if (directory / f"{split}.parquet").is_file()}
+    files |= {
+        split: sorted((directory / split).rglob("*.parquet")) for split in SPLITS if (directory / split).is_dir()
+    }
+    for name, found in (("training examples", "train" in files), (PREPARED, (directory / PREPARED).is_file())):
+        if not found:
+            raise FileNotFoundError(
+                f"{directory} holds no {name}: write them with inspect_data.py --output_dir or prepare_data.py."
+            )
+    about = json.loads((directory / PREPARED).read_text())
+    for split, expected in about.get("files", {}).items():
+        if len(files.get(split, ())) != expected:
+            raise FileNotFoundError(
+                f"{directory} holds examples of {len(files.get(split, ()))} files for {split}, but the text has {expected}: "
+                "start prepare_data.py again, which makes those that are missing."
+            )
+    own_tokenizer = load_tokenizer(str(directory))
+    if tokenizer and not gives_same_input(tokenizer, own_tokenizer):
+        raise ValueError(
+            f"The examples in {directory} were made with another vocabulary or other segment ids: prepare them again with "
+            "--tokenizer_name_or_path and the model's tokenizer."
+        )
+    return PreparedExamples(files, tokenizer or own_tokenizer, about["sentence_objective"])

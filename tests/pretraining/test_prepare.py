@@ -1,0 +1,179 @@
+"""Examples prepared by tasks of datatrove: the same from any number of them, and after any death of one."""
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from io import BytesIO
+
+import pyarrow.parquet as pq
+import pytest
+
+from helpers import SCRIPTS, run_process, run_script
+from scratch_bert.pretraining.arguments import DataArguments
+from scratch_bert.pretraining.load import load_data
+from scratch_bert.pretraining.prepared import open_prepared
+from scratch_bert.tokenizer import load_tokenizer
+
+
+pytestmark = pytest.mark.integrations
+FILES = 6
+
+
+@pytest.fixture(scope="module")
+def texts(text_file):
+    return [text for text in text_file.read_text(encoding="utf-8").split("\n\n") if text.strip()]
+
+
+@pytest.fixture(scope="module")
+def text_dir(texts, tmp_path_factory):
+    """The documents in files, some of them compressed, and in two directories."""
+    root = tmp_path_factory.mktemp("text")
+    (root / "more").mkdir()
+    for number in range(FILES):
+        lines = "".join(json.dumps({"text": text, "file_path": "elsewhere"}) + "\n" for text in texts[number::FILES])
+        if number % 2:
+            (root / f"{number}.jsonl").write_text(lines, encoding="utf-8")
+        else:
+            with gzip.open(root / "more" / f"{number}.jsonl.gz", "wt", encoding="utf-8") as file:
+                file.write(lines)
+    return root
+
+
+@pytest.fixture
+def prepare(saved, text_dir, tmp_path):
+    """Runs the script, in another process; gives the output directory."""
+
+    def prepare(name, *arguments, input_dir=text_dir):
+        options = ["--input_dir", input_dir, "--output_dir", tmp_path / name, "--tokenizer_name_or_path", saved]
+        run_process(SCRIPTS / "prepare_data.py", *options, "--max_seq_length", 64, *arguments, OMP_NUM_THREADS="1")
+        return tmp_path / name
+
+    return prepare
+
+
+def contents(directory):
+    return {str(file.relative_to(directory)): file.read_bytes() for file in directory.rglob("*.parquet")}
+
+
+def test_the_examples_of_a_file_are_the_same_from_any_number_of_tasks(prepare, texts, tmp_path):
+    one, several = contents(prepare("one")), contents(prepare("several", "--tasks", 8, "--workers", 2))
+    assert one == several and len(one) == FILES
+    prepared = open_prepared(tmp_path / "one")
+    examples = prepared.mapped("train", 0, str(tmp_path / "cache"))
+    tokens = sum(len(ids) for ids in prepared.tokenizer(texts, add_special_tokens=False)["input_ids"])
+    in_examples = (examples.lengths() - 3).sum()  # without [CLS] and two [SEP]
+    assert 0.9 * tokens < in_examples <= tokens
+    labels = [example["next_sentence_label"] for example in examples]
+    assert 0.4 < sum(labels) / len(labels) < 0.6
+    assert load_tokenizer(str(tmp_path / "one")).model_max_length == 64
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills a process group")
+def test_a_killed_run_goes_on_with_the_files_that_are_missing(prepare, saved, text_dir, tmp_path):
+    expected = contents(prepare("whole"))
+    command = [
+        sys.executable,
+        SCRIPTS / "prepare_data.py",
+        "--input_dir",
+        text_dir,
+        "--output_dir",
+        tmp_path / "killed",
+    ]
+    command += ["--tokenizer_name_or_path", saved, "--max_seq_length", 64]
+    process = subprocess.Popen(list(map(str, command)), start_new_session=True, stderr=subprocess.DEVNULL)
+    while not list(tmp_path.glob("killed/train/**/*.parquet")) and process.poll() is None:
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "killed").rglob("*.parquet")}
+    assert len(before) > 0
+    if len(before) < FILES:
+        with pytest.raises(
+            FileNotFoundError, match=f"of {len(before)} files for train, but the text has {FILES}: start"
+        ):
+            open_prepared(tmp_path / "killed")
+    assert contents(prepare("killed", "--tasks", 2)) == expected
+    assert (
+        before.items() <= {file: file.stat().st_mtime_ns for file in (tmp_path / "killed").rglob("*.parquet")}.items()
+    )
+
+
+def test_pretraining_reads_both_splits_mapped_or_streamed(prepare, saved, texts, tmp_path, monkeypatch):
+    held_out = tmp_path / "held-out"
+    held_out.mkdir()
+    (held_out / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:12]))
+    prepare("prepared")
+    prepared = prepare("prepared", "--split", "validation", input_dir=held_out)
+    assert json.loads((prepared / "examples.json").read_text())["files"] == {"train": FILES, "validation": 1}
+    for streaming in (False, True):
+        data = load_data(DataArguments(prepared_data=str(prepared), streaming=streaming, cache_dir=str(tmp_path)), 0)
+        assert data.sentence_objective == "nsp" and len(data.eval_dataset) > 1
+        options = ["--prepared_data", prepared, "--cache_dir", tmp_path / "cache", "--bf16", "false"]
+        options += ["--streaming"] if streaming else []
+        output_dir = tmp_path / f"run-{streaming}"
+        run_script(
+            monkeypatch, "pretrain.py", *options, "--max_steps", 2, "--output_dir", output_dir, "--preset", "tiny"
+        )
+        assert json.loads((output_dir / "metrics.json").read_text())["eval_mlm_loss"] > 0
+
+
+def test_the_main_text_of_pages_in_warc_files(prepare, texts, tmp_path):
+    from warcio.statusandheaders import StatusAndHeaders
+    from warcio.warcwriter import WARCWriter
+
+    (tmp_path / "web").mkdir()
+    with (tmp_path / "web" / "a.warc.gz").open("wb") as file:
+        writer = WARCWriter(file, gzip=True)
+        for number, text in enumerate([" ".join(texts[i : i + 3]) for i in range(0, 12, 3)]):
+            page = f"<html><body><nav>menu</nav><article><p>{text.replace('<', ' ')}</p></article></body></html>"
+            headers = StatusAndHeaders("200 OK", [("Content-Type", "text/html")], protocol="HTTP/1.0")
+            record = writer.create_warc_record(
+                f"http://example.com/{number}", "response", payload=BytesIO(page.encode()), http_headers=headers
+            )
+            writer.write_record(record)
+    directory = prepare("prepared", "--input_format", "warc", input_dir=tmp_path / "web")
+    prepared = open_prepared(directory)
+    tokens = {t for ids in pq.read_table(prepared.files["train"][0])["input_ids"].to_pylist() for t in ids}
+    words = set(prepared.tokenizer.convert_ids_to_tokens(sorted(tokens)))
+    assert len(words) > 50 and "menu" not in words and "nav" not in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(["--input_dir", "."], "tokenizer_name_or_path is required", id="no tokenizer"),
+        pytest.param(["--output_dir", "o", "--tokenizer_name_or_path", "t"], "--input_dir is required", id="no input"),
+        pytest.param(["--max_seq_length", "auto:70"], "max_seq_length must be a number", id="auto"),
+        pytest.param(["--streaming"], "streaming has no effect here", id="unused"),
+        pytest.param(["--executor_options", "{"], "executor_options must be JSON", id="JSON"),
+        pytest.param(["--glob_pattern", "*.warc"], "There are no files .*warc in", id="no files"),
+        pytest.param(
+            ["--executor", "slurm"], "executor_options do not fit slurm: .*'time'", id="Slurm without a time"
+        ),
+        pytest.param(["--seed", "7"], "holds examples with another seed: 42, not 7", id="another seed"),
+    ],
+)
+def test_options_that_are_refused(arguments, message, prepare, saved, text_dir, tmp_path, monkeypatch, capsys):
+    options = {"--input_dir": text_dir, "--output_dir": tmp_path / "out", "--tokenizer_name_or_path": saved}
+    if arguments[0] in ("--input_dir", "--output_dir"):
+        options = {}
+    if "--seed" in arguments:
+        prepare("out", "--max_seq_length", 128)
+    flags = [argument for item in options.items() for argument in item]
+    with pytest.raises(SystemExit) as exit:
+        run_script(monkeypatch, "prepare_data.py", *flags, *arguments)
+    assert re.search(message, capsys.readouterr().err + str(exit.value.code))
+
+
+def test_a_file_that_gives_no_examples_is_named(prepare, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "alone.jsonl").write_text(json.dumps({"text": "One document. It is alone."}) + "\n")
+    with pytest.raises(AssertionError, match="error: alone.jsonl: Next-sentence prediction needs 2 documents or more"):
+        prepare("out", input_dir=tmp_path / "text")
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    prepare("other", "--sentence_objective", "none", input_dir=tmp_path / "text")
