@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help pretrain test check format
+.PHONY: help pretrain test gpu check format
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OUTPUT_DIR ?= runs/$(shell date +%Y-%m-%d_%H-%M-%S)
@@ -21,6 +21,11 @@ pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the mode
 
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries
 	.venv/bin/python -m pytest -n auto --maxprocesses 8 -m "not slow and not integrations" $(ARGS)
+
+gpu: $(INSTALLED) ## Run the tests that need a GPU, then the speed suite on it
+	.venv/bin/python -m pytest -m gpu $(ARGS)
+	.venv/bin/python benchmarks/model.py --suite --device cuda
+	.venv/bin/python benchmarks/model.py --suite --device cuda --mode trainer
 
 check: $(INSTALLED) ## Check format, style and the direction of imports
 	.venv/bin/ruff format --check .

@@ -46,6 +46,7 @@ from .operations_scratch_bert import (
     cross_entropy_sum,
     find_attention,
     padded_attention,
+    true_positions,
 )
 
 
@@ -499,22 +500,26 @@ def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[in
             raise ValueError("seq_idx must not decrease: number the sequences 0, 1, 2, … from left to right.")
 
 
-def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor) -> torch.Tensor:
-    """Where packed sequences begin: (N,) indices of the flattened batch."""
+def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor, count: int | None = None) -> torch.Tensor:
+    """Where packed sequences, `count` of them, begin: (N,) indices of the flattened batch."""
     highest = seq_idx.masked_fill(attention_mask == 0, -1).cummax(1).values  # (B, S): the highest number so far
-    return (highest > F.pad(highest[:, :-1], (1, 0), value=-1)).flatten().nonzero()[:, 0]
+    return true_positions(highest > F.pad(highest[:, :-1], (1, 0), value=-1), count)
 
 
 def packed_labels(
-    labels: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None
+    labels: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    seq_idx: torch.Tensor | None,
+    count: int | None = None,
 ) -> torch.Tensor:
-    """Labels (B, K) of packed sequences, as many as there are: (N,). Those of a sequence may be -100, like the padding."""
+    """Labels (B, K) of packed sequences, as many as there are, `count`: (N,). Those of a sequence may be -100, like the padding."""
     if seq_idx is None:
         return labels[labels != -100]
     mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
-    entries = first_tokens(mask, seq_idx) // seq_idx.shape[1]  # (N,)
-    counts = torch.bincount(entries, minlength=len(seq_idx))  # (B,)
-    return labels[torch.arange(labels.shape[1], device=labels.device) < counts[:, None]]
+    entries = first_tokens(mask, seq_idx, count) // seq_idx.shape[1]  # (N,)
+    counts = torch.zeros_like(labels[:, 0]).index_add_(0, entries, torch.ones_like(entries))  # (B,)
+    present = torch.arange(labels.shape[1], device=labels.device) < counts[:, None]  # (B, K)
+    return labels.flatten()[true_positions(present, count)]
 
 
 class ScratchBertModel(ScratchBertPreTrainedModel):
@@ -524,7 +529,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     padding, or (B, 1, S, S), True where a token may attend to another, or a number to add to the scores;
     `token_type_ids` (B, S), the segment; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
     numbers the sequences of each batch entry, ascending from 0: tokens attend to their own sequence only. Give
-    `position_ids` that restart with each sequence, too.
+    `position_ids` that restart with each sequence, too. `sequence_lengths`, a list of the lengths of all sequences, in
+    order, of a batch that is padded on the right, spares the host from waiting for a GPU that counts them.
 
     Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed sequences, in their order;
     with `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager
@@ -563,6 +569,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         seq_idx: torch.Tensor | None = None,
         unpad_inputs: bool | None = None,
+        sequence_lengths: list[int] | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPooling:
         inputs = self.embeddings.complete(input_ids, token_type_ids, position_ids, inputs_embeds)
@@ -573,9 +580,11 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             attention_mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
             check_packing(seq_idx, attention_mask, shape)
             if self.pooler is not None:  # before the encoder: on a GPU, counting waits for the work queued so far
-                first = first_tokens(attention_mask, seq_idx)  # (N,)
+                count = None if sequence_lengths is None else len(sequence_lengths)
+                first = first_tokens(attention_mask, seq_idx, count)  # (N,)
 
-        sequences = self.find_sequences(inputs.token_type_ids, attention_mask, seq_idx, unpad_inputs, **kwargs)
+        options = {"unpad_inputs": unpad_inputs, "sequence_lengths": sequence_lengths}
+        sequences = self.find_sequences(inputs.token_type_ids, attention_mask, seq_idx, **options, **kwargs)
         if sequences is not None:
             inputs = EmbeddingInputs(*(None if tensor is None else sequences.unpad(tensor) for tensor in inputs))
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
@@ -590,7 +599,13 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
 
     def find_sequences(
-        self, token_type_ids: torch.Tensor, attention_mask, seq_idx, unpad_inputs: bool | None, **kwargs
+        self,
+        token_type_ids: torch.Tensor,
+        attention_mask,
+        seq_idx,
+        unpad_inputs: bool | None,
+        sequence_lengths: list[int] | None,
+        **kwargs,
     ) -> Sequences | None:
         """The sequences to unpad the batch to, or None to compute it as it is, padding included."""
         shape, device = tuple(token_type_ids.shape), token_type_ids.device
@@ -605,7 +620,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         if attention_mask is None:
             sequences = Sequences(shape, [shape[1]] * shape[0])
         elif is_padding_mask(attention_mask):
-            sequences = Sequences.from_mask(attention_mask, seq_idx)
+            sequences = Sequences.from_mask(attention_mask, seq_idx, sequence_lengths)
         else:
             return None
         # The pooler reads the first token, and BERT's does even where that is padding.
@@ -658,14 +673,14 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
             # Not saved twice anyway; listed here, so that Trainer does not miss them in a checkpoint it resumes from.
             self._keys_to_ignore_on_save = list(self._tied_weights_keys)
 
-    def masked_positions(self, labels: torch.Tensor | None) -> torch.Tensor | None:
+    def masked_positions(self, labels: torch.Tensor | None, count: int | None) -> torch.Tensor | None:
         """Where to predict in training: (M,) indices of the flattened batch. None: everywhere.
 
         To be called before the encoder: on a GPU, counting waits for all work queued before.
         """
         if labels is None or not self.training or not self.config.sparse_prediction:
             return None
-        return labels.flatten().ne(-100).nonzero()[:, 0]
+        return true_positions(labels != -100, count)
 
     def mlm_logits_and_loss(
         self,
@@ -698,7 +713,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
     from elsewhere, or (B, K) if batch entries pack up to K sequences, then -100 where there is none. Either may be
-    given alone; `loss` is the sum of the losses that have labels.
+    given alone; `loss` is the sum of the losses that have labels. `num_masked`, the count of labels other than -100, spares
+    the host from waiting for a GPU that counts them.
     """
 
     def __init__(self, config: ScratchBertConfig):
@@ -721,13 +737,16 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         next_sentence_label: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         seq_idx: torch.Tensor | None = None,
+        sequence_lengths: list[int] | None = None,
+        num_masked: int | None = None,
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
-        positions = self.masked_positions(labels)
-        if next_sentence_label is not None and next_sentence_label.dim() == 2:
-            next_sentence_label = packed_labels(next_sentence_label, attention_mask, seq_idx)  # (B, K) → (N,)
+        positions = self.masked_positions(labels, num_masked)
+        if next_sentence_label is not None and next_sentence_label.dim() == 2:  # (B, K) → (N,)
+            count = None if sequence_lengths is None else len(sequence_lengths)
+            next_sentence_label = packed_labels(next_sentence_label, attention_mask, seq_idx, count)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
-        outputs = self.bert(*inputs, return_dict=True, **kwargs)
+        outputs = self.bert(*inputs, sequence_lengths=sequence_lengths, return_dict=True, **kwargs)
         prediction_logits, mlm_loss = self.mlm_logits_and_loss(
             outputs.last_hidden_state, labels, positions, num_items_in_batch
         )
@@ -774,9 +793,10 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
         labels: torch.Tensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         seq_idx: torch.Tensor | None = None,
+        num_masked: int | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
-        positions = self.masked_positions(labels)
+        positions = self.masked_positions(labels, num_masked)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         logits, loss = self.mlm_logits_and_loss(outputs.last_hidden_state, labels, positions, num_items_in_batch)

@@ -24,6 +24,12 @@ except ImportError:  # checkpoints are opened with older versions of PyTorch, to
 # ------------------------------------------------------------------------------------------------------ unpadding
 
 
+def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor:
+    """Where a mask is True: (count,) indices of it, flattened. Without their `count`, the host waits for the device."""
+    flat = mask.flatten()
+    return (flat.nonzero() if count is None else torch.nonzero_static(flat, size=count))[:, 0]
+
+
 @dataclass
 class Sequences:
     """The non-padding tokens of a batch, and the N sequences that they form.
@@ -42,12 +48,20 @@ class Sequences:
     _cu_seqlens: torch.Tensor | None = None
 
     @classmethod
-    def from_mask(cls, attention_mask: torch.Tensor, seq_idx: torch.Tensor | None = None) -> "Sequences":
+    def from_mask(
+        cls,
+        attention_mask: torch.Tensor,
+        seq_idx: torch.Tensor | None = None,
+        lengths: list[int] | None = None,
+    ) -> "Sequences":
         """From a mask (B, S), 0 at padding, and the numbers (B, S) of packed sequences in each batch entry, if any.
 
-        The host waits for the device once, for the counts.
+        Without the `lengths` of all sequences, in order, the host waits for the device once, for the counts. With them, the
+        batch is taken to be padded on the right only.
         """
         mask = attention_mask.bool()
+        if lengths is not None:
+            return cls(tuple(mask.shape), lengths, cls._indices(mask, lengths))
         if seq_idx is None:
             counts = mask.sum(1)  # (B,)
         else:
@@ -56,10 +70,12 @@ class Sequences:
         padded_left = (mask.any(1) & ~mask[:, 0]).any()
         *counts, padded_left = torch.cat([counts.flatten(), padded_left[None]]).tolist()
         lengths = [count for count in counts if count > 0]
-        indices = None
-        if sum(lengths) < mask.numel():
-            indices = torch.nonzero_static(mask.flatten(), size=sum(lengths))[:, 0]  # (T,)
-        return cls(tuple(mask.shape), lengths, indices, bool(padded_left))
+        return cls(tuple(mask.shape), lengths, cls._indices(mask, lengths), bool(padded_left))
+
+    @staticmethod
+    def _indices(mask: torch.Tensor, lengths: list[int]) -> torch.Tensor | None:
+        count = sum(lengths)
+        return true_positions(mask, count) if count < mask.numel() else None  # (T,)
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
         """(B, S, …) → (1, T, …): as a batch of one entry."""
@@ -77,7 +93,10 @@ class Sequences:
     def cu_seqlens(self, device: torch.device) -> torch.Tensor:
         """Where each sequence begins among the T tokens, and where the last ends: (N + 1,) int32."""
         if self._cu_seqlens is None or self._cu_seqlens.device != device:  # kept, as each layer asks for it
-            self._cu_seqlens = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32, device=device)
+            ends = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32)
+            if device.type == "cuda":  # from unpinned memory, the host would wait for the copy
+                ends = ends.pin_memory()
+            self._cu_seqlens = ends.to(device, non_blocking=True)
         return self._cu_seqlens
 
 

@@ -1,5 +1,6 @@
 """Examples in, a masked batch out, padded or packed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,6 +82,22 @@ class PreTrainingCollator(DataCollatorForLanguageModeling):
         indices = torch.randint(len(self.ordinary_ids), (int(randomize.sum()),), generator=self.generator)
         inputs[randomize] = self.ordinary_ids[indices]
         return inputs, labels
+
+
+@dataclass
+class CountingCollator:
+    """Adds to another collator's batches what the model would otherwise count on the device, while the host waits:
+    `sequence_lengths`, of all sequences in order, and `num_masked`, the count of labels other than -100."""
+
+    collator: Callable[[list[dict]], dict[str, torch.Tensor]]
+
+    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor | list[int] | int]:
+        batch = self.collator(examples)
+        mask = batch["attention_mask"]  # (B, S)
+        numbers = batch.get("seq_idx", torch.zeros_like(mask))
+        lengths = torch.zeros_like(mask).scatter_add_(1, numbers, mask).flatten().tolist()
+        counts = {"sequence_lengths": [length for length in lengths if length > 0]}
+        return batch | counts | {"num_masked": int((batch["labels"] != -100).sum())}
 
 
 def pack_sequences(batch: dict[str, torch.Tensor], length: int, pad_token_id: int) -> dict[str, torch.Tensor]:

@@ -7,6 +7,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..training.trainer import ScratchBertTrainer
 from .arguments import OwnOptimizerNames
+from .collator import CountingCollator
 from .optimizer import MuonWithAdamW, parameter_groups
 
 
@@ -24,6 +25,8 @@ class PreTrainingTrainer(ScratchBertTrainer):
                 "or choose another optim."
             )
         self.train_collator = train_collator or self.data_collator
+        if self.args.device.type != "cpu" and self.args.n_gpu < 2 and not self.args.torch_compile:
+            self.train_collator = CountingCollator(self.train_collator)
         self._loss_sums: dict[str, torch.Tensor] = {}
         self.stop_after = stop_after
         self.add_callback(SetEpochCallback)

@@ -1,9 +1,12 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
 from transformers import DataCollatorForLanguageModeling
 
-from scratch_bert.pretraining.collator import PreTrainingCollator, pack_sequences
+from helpers import assert_same_gradients, make_batch, make_pair
+from scratch_bert.pretraining.collator import CountingCollator, PreTrainingCollator, pack_sequences
 
 
 def test_mlm_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
@@ -159,3 +162,21 @@ def test_packing_fills_rows_with_the_longest_sequences_first():
     assert packed["next_sentence_label"].tolist() == [[1, 1], [0, -100]]
     with pytest.raises(ValueError, match="A sequence has 5 tokens, more than the 4 of a packed one"):
         pack_sequences(batch, 4, pad_token_id=99)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("auto_class", ["AutoModelForPreTraining", "AutoModelForMaskedLM"])
+def test_counts_of_the_collator_change_nothing(auto_class, packed):
+    """They are for GPUs, where the model would wait for its own."""
+    collator = CountingCollator(lambda batch: pack_sequences(batch, 40, 0) if packed else batch)
+    batch = make_batch(auto_class, rows=9)
+    with_counts = collator(copy.deepcopy(batch))
+    counts = {name: with_counts.pop(name) for name in ("sequence_lengths", "num_masked")}
+    assert sorted(counts["sequence_lengths"]) == sorted(batch["attention_mask"].sum(1).tolist())
+    assert counts["num_masked"] == (batch["labels"] != -100).sum()
+    model, counted = make_pair(auto_class)
+    expected, found = model(**with_counts), counted(**with_counts, **counts)
+    assert expected.loss == found.loss
+    expected.loss.backward()
+    found.loss.backward()
+    assert_same_gradients(counted, model)

@@ -1,0 +1,174 @@
+"""On a GPU: the outputs and gradients of transformers' BERT, whatever the precision and the path, and no wait of the host for
+the device in a step."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from transformers import BertConfig, BertForPreTraining
+
+from helpers import NO_DROPOUT, make_batch
+from scratch_bert import ScratchBertForPreTraining
+from scratch_bert.hub.conversion import convert_config
+from scratch_bert.pretraining.collator import CountingCollator, pack_sequences
+from scratch_bert.pretraining.optimizer import MuonWithAdamW, parameter_groups
+
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
+# Heads of 64, as flash attention takes them.
+SIZES = {
+    "vocab_size": 1000,
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 512,
+}
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@pytest.fixture(autouse=True)
+def _whole_precision():
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def make_models(attention="sdpa", **options):
+    """transformers' BERT and ours, with the same weights, in training mode on the GPU."""
+    torch.manual_seed(0)
+    config = BertConfig(**SIZES, **NO_DROPOUT, attn_implementation=attention)
+    bert = BertForPreTraining(config)
+    for parameter in bert.parameters():
+        torch.nn.init.normal_(parameter, std=0.05)
+    ours = ScratchBertForPreTraining(convert_config(config, "scratch_bert"))
+    ours.set_attn_implementation(attention)
+    ours.load_state_dict(bert.state_dict(), strict=False)
+    for name, value in options.items():
+        setattr(ours.config, name, value)
+    return bert.cuda().train(), ours.cuda().train()
+
+
+def to_gpu(batch):
+    return {name: value.cuda() if torch.is_tensor(value) else value for name, value in batch.items()}
+
+
+def loss_and_gradients(model, batch, dtype=torch.float32):
+    model.zero_grad()
+    with torch.autocast("cuda", dtype=dtype, enabled=dtype != torch.float32):
+        loss = model(**batch).loss
+    loss.backward()
+    gradients = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    return loss.item(), gradients
+
+
+@pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("precision", DTYPES)
+def test_losses_and_gradients_are_those_of_bert(precision, attention, unpad_inputs):
+    """In half precision: no further from BERT's in fp32 than BERT's own in that precision, but for chance."""
+    bert, ours = make_models(attention, unpad_inputs=unpad_inputs)
+    batch = to_gpu(make_batch("AutoModelForPreTraining", rows=16, length=128))
+    loss, gradients = loss_and_gradients(bert, batch)
+    mine = loss_and_gradients(ours, batch, DTYPES[precision])
+    # Ours has no second name for the bias of the MLM head, so the order of the parameters is the same.
+    error = abs(mine[0] - loss), (mine[1] - gradients).norm() / gradients.norm()
+    if precision == "fp32":
+        assert error[0] < 1e-5 and error[1] < 1e-4
+        return
+    theirs = loss_and_gradients(bert, batch, DTYPES[precision])
+    assert error[0] < 2 * abs(theirs[0] - loss) + 1e-2
+    assert error[1] < 1.5 * (theirs[1] - gradients).norm() / gradients.norm()
+
+
+def test_unpadded_batches_take_the_varlen_attention_of_pytorch():
+    _, ours = make_models()
+    batch = to_gpu(make_batch("AutoModelForPreTraining", rows=16, length=128))
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        mask = batch["attention_mask"]
+        sequences = ours.bert.find_sequences(batch["token_type_ids"], mask, None, None, None)
+    assert sequences.attention.__name__ == "varlen_attention"
+
+
+def test_flash_attention_gives_the_loss_of_sdpa():
+    pytest.importorskip("flash_attn")
+    batch = to_gpu(make_batch("AutoModelForPreTraining", rows=16, length=128))
+    losses = [
+        loss_and_gradients(make_models(name)[1], batch, torch.bfloat16)[0] for name in ("sdpa", "flash_attention_2")
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-2)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_step_does_not_wait_for_the_device(packed):
+    _, ours = make_models()
+    optimizer = MuonWithAdamW(parameter_groups(ours, [], 0.1, 0.02), lr=1e-3)
+    collator = CountingCollator(lambda batch: pack_sequences(batch, 256, 0) if packed else batch)
+    batches = [
+        to_gpu(collator(make_batch("AutoModelForPreTraining", rows=16, length=128, seed=seed))) for seed in range(4)
+    ]
+    for number, batch in enumerate(batches):
+        if number == 2:  # what is set up once has been
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = ours(**batch).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_without_counts_a_step_waits_twice():
+    _, ours = make_models()
+    batch = to_gpu(make_batch("AutoModelForPreTraining", rows=16, length=128))
+    ours(**batch)
+    torch.cuda.set_sync_debug_mode("warn")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ours(**batch).loss.backward()
+    torch.cuda.set_sync_debug_mode("default")
+    assert len([one for one in caught if "synchronizing" in str(one.message)]) <= 2
+
+
+@pytest.mark.slow
+def test_compiled_steps_give_the_loss_and_gradients_of_eager_execution():
+    _, ours = make_models()
+    compiled = torch.compile(copy.deepcopy(ours))
+    for seed in range(2):
+        batch = to_gpu(make_batch("AutoModelForPreTraining", rows=16, length=128, seed=seed))
+        expected, found = (loss_and_gradients(model, batch) for model in (ours, compiled))
+        assert found[0] == pytest.approx(expected[0], abs=1e-4)
+        assert (found[1] - expected[1]).norm() < 1e-3 * expected[1].norm()
+
+
+def test_muon_gives_the_weights_that_it_gives_on_the_cpu():
+    weights = []
+    for device in ("cpu", "cuda"):
+        ours = make_models()[1].to(device)
+        optimizer = MuonWithAdamW(parameter_groups(ours, [], 0.1, 0.02), lr=1e-3, dtype=torch.float32)
+        for seed in range(3):
+            batch = make_batch("AutoModelForPreTraining", rows=8, seed=seed)
+            ours(**{name: value.to(device) for name, value in batch.items()}).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        weights.append({name: parameter.detach().cpu() for name, parameter in ours.named_parameters()})
+    for name, weight in weights[0].items():
+        assert (weights[1][name] - weight).abs().max() < 1e-3, name
+
+
+def test_memory_of_a_step_is_less_than_that_of_bert():
+    bert, ours = make_models()
+    batch = to_gpu(make_batch("AutoModelForPreTraining", rows=64, length=256))
+    peaks = []
+    for model in (bert, ours):
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        loss_and_gradients(model, batch, torch.bfloat16)
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+        model.zero_grad()
+    assert peaks[1] < peaks[0]
