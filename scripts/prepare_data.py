@@ -6,9 +6,11 @@ Each file gives one parquet file, whatever the number of tasks. Started again, t
 on them with pretrain.py --prepared_data DIR, with --streaming if they are more than this machine can copy."""
 
 import logging
+from pathlib import Path
 
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.pretraining.arguments import PreparationArguments, PreparationDataArguments
+from scratch_bert.storage import locked
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -22,7 +24,8 @@ def main(argv: list[str] | None = None) -> None:
             raise ImportError(
                 f'{error}. Install what this script needs: pip install "scratch_bert[datatrove]"'
             ) from error
-        build_executor(data_args, args).run()
+        with locked(Path(args.output_dir)):
+            build_executor(data_args, args).run()
 
 
 if __name__ == "__main__":

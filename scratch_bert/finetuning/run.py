@@ -24,29 +24,15 @@ from .task import Task
 logger = logging.getLogger("scratch_bert")
 
 
-# With which the runs of several seeds must agree, beside what no resume may change.
-HYPERPARAMETERS = [
-    "dropout",
-    "early_stopping_patience",
-    "random_init",
-    "learning_rate",
-    "num_train_epochs",
-    "max_steps",
-    "warmup_steps",
-    "lr_scheduler_type",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "label_smoothing_factor",
-    "load_best_model_at_end",
-    "eval_strategy",
-    "eval_steps",
-    "save_strategy",
-    "save_steps",
-    "examples in a step",
-]
+# Options that a run of another seed may have otherwise: its results are the same.
+WITHOUT_EFFECT = {
+    "save_total_limit",
+    "per_device_eval_batch_size",
+    "eval_accumulation_steps",
+    "dataloader_num_workers",
+    "dataloader_prefetch_factor",
+    "skip_memory_metrics",
+}
 
 
 class Results(NamedTuple):
@@ -128,7 +114,7 @@ def prepare(task_name: str, task_args: TaskArguments, args: FinetuningArguments)
     for run in seed_runs:
         if run.metrics:
             record = _record(task_name, task, task_args, run.args)
-            check_same_run(record, run.args.output_dir, also_fixed=HYPERPARAMETERS)
+            check_same_run(record, run.args.output_dir, also_fixed=record["options"].keys() - WITHOUT_EFFECT)
     unfinished = [run for run in seed_runs if not run.metrics]
     trainer = build_trainer(task_name, task, task_args, unfinished[0]) if unfinished else None
     return Run(task_name, task, task_args, seed_runs, Path(args.output_dir), trainer)

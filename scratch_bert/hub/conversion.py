@@ -1,4 +1,5 @@
-"""Convert checkpoints from transformers' BERT to scratch_bert and back: the same tensors, the same names, another config."""
+"""Convert checkpoints from transformers' BERT to scratch_bert and back: the same tensors and names, but for one that BERT's MLM
+bias has twice, and another config."""
 
 import os
 import pickle

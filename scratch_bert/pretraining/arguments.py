@@ -407,15 +407,16 @@ class PreparationDataArguments(DataArguments):
 @dataclass
 class PreparationArguments:
     input_dir: str | None = option(
-        None,
-        "Directory of the text, read with its subdirectories: local, or as fsspec names it, such as s3://bucket/text.",
+        None, "Directory of the text: local, or as fsspec names it, such as s3://bucket/text."
     )
     input_format: str = option(
         "jsonl",
         "Of its files, compressed or not. Of warc, the main text of the HTML pages is extracted.",
         choices=["jsonl", "parquet", "csv", "warc"],
     )
-    glob_pattern: str | None = option(None, "Which files to read, such as '*.jsonl.gz'. Default: all.")
+    glob_pattern: str | None = option(
+        None, "Which files to read, such as '**/*.jsonl.gz'; * does not match /. Default: all, with subdirectories."
+    )
     output_dir: str | None = option(None, "Directory for the examples, on a file system that all tasks share.")
     split: str = option(
         "train", "Whether the examples are to train or to evaluate on.", choices=["train", "validation"]

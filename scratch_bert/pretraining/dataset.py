@@ -226,7 +226,8 @@ def stream_examples(
         columns = {name: [example[name] for example in encoded] for name in (encoded[0] if encoded else ())}
         return columns | {"mask_seed": [mask_seed(seed, start, number) for number in range(len(pairs))]}
 
-    shuffled = documents.shuffle(seed=seed, buffer_size=buffer)
+    # From several shards at a time, it would take as many documents of a small one as of a large one.
+    shuffled = documents.shuffle(seed=seed, buffer_size=buffer, max_buffer_input_shards=1)
     return shuffled.map(examples_of, batched=True, batch_size=buffer, remove_columns="sentences")
 
 

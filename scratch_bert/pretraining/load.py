@@ -195,7 +195,7 @@ def _load_prepared(args: DataArguments, seed: int, tokenizer: PreTrainedTokenize
         logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")
         train_dataset = prepared._replace(files={"train": files}).streamed("train", seed, args.stream_buffer)
         checksum = crc32(repr([file.stat().st_size for file in files]).encode(), checksum)
-        length = prepared.tokenizer.model_max_length
+        length = prepared.max_seq_length
     return PretrainingData(
         tokenizer=prepared.tokenizer,
         train_dataset=train_dataset,

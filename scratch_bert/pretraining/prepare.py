@@ -2,11 +2,11 @@
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 from zlib import crc32
 
 import numpy as np
@@ -18,9 +18,10 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.extractors import Trafilatura
 from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, WarcReader
 from datatrove.pipeline.readers.base import BaseDiskReader
+from transformers import PreTrainedTokenizerBase
 
-from ..storage import write_json
-from ..tokenizer import load_tokenizer
+from ..storage import LOCK, move_into_place, write_json
+from ..tokenizer import gives_same_input, load_tokenizer
 from .arguments import PreparationArguments, PreparationDataArguments
 from .corpus import TokenizedCorpus
 from .dataset import SentencePairDataset
@@ -39,9 +40,9 @@ SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held 
 class WriteExamples(PipelineStep):
     """Writes the examples of each file of the `reader` to a parquet file of its name, in `output_dir`, whose tokenizer it uses.
 
-    The examples of a file follow from its content, its name, the seed and the options alone, not from the number of tasks. A
-    parquet file that is there is whole: a task that is started again goes on with the next. Raises `ValueError` for a file that
-    gives no examples.
+    The examples of a file follow from its content, its name, the seed and the options, not from the number of tasks. A parquet
+    file that is there is whole: a task that is started again goes on with the next. Raises `ValueError` at its end for files that
+    give no examples.
     """
 
     type, name = "scratch_bert", "examples"
@@ -61,20 +62,33 @@ class WriteExamples(PipelineStep):
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator:
         self.tokenizer = load_tokenizer(str(self.output_dir))
+        errors = []
         for file in files_of(self.reader, rank, world_size):
             parquet = self.output_dir / self.split / f"{file}.parquet"
-            if not parquet.exists():
+            if parquet.exists():
+                continue
+            try:
                 self._write(file, parquet)
+            except ValueError as error:
+                errors.append(f"{file}: {error}")
+        if errors:
+            others = f"\n… and {len(errors) - 5:,} more" if len(errors) > 5 else ""
+            raise ValueError(
+                "Files without examples, to be mended, or left out of input_dir or glob_pattern:\n"
+                + "\n".join(errors[:5])
+                + others
+            )
         yield from data or ()
 
     def _write(self, file: str, parquet: Path) -> None:
-        new = parquet.with_name(f".{parquet.name}.new")
-        new.parent.mkdir(parents=True, exist_ok=True)
+        parquet.parent.mkdir(parents=True, exist_ok=True)
+        new = parquet.with_name(f".{parquet.name}.{uuid4().hex}.new")  # two tasks may write the same
         schema = prepared_columns(self.args.sentence_objective).arrow_schema
-        with pq.ParquetWriter(new, schema) as writer:
-            for number, documents in enumerate(self._blocks(file)):
-                seed = crc32(f"{self.seed} {file} {number}".encode())
-                try:
+        single_segment_prob = self.args.single_segment_prob if self.split == "train" else 0.0
+        try:
+            with pq.ParquetWriter(new, schema) as writer:
+                for number, documents in enumerate(self._blocks(file)):
+                    seed = crc32(f"{self.seed} {file} {number}".encode())
                     dataset = SentencePairDataset(
                         TokenizedCorpus.from_documents(documents, self.tokenizer),
                         self.tokenizer,
@@ -82,19 +96,20 @@ class WriteExamples(PipelineStep):
                         self.args.short_seq_prob,
                         seed,
                         self.args.sentence_objective,
-                        single_segment_prob=self.args.single_segment_prob,
+                        single_segment_prob=single_segment_prob,
                     )
-                except ValueError as error:
-                    raise ValueError(f"{file}: {error}") from None
-                examples = [dataset[i] for i in np.random.default_rng(seed).permutation(len(dataset))]
-                columns = {name: [example[name] for example in examples] for name in schema.names}
-                writer.write_table(pa.table(columns, schema))
-                self.stat_update("examples", value=len(examples), unit="block")
-                self.stat_update("tokens", value=dataset.corpus.num_tokens, unit="block")
-        os.replace(new, parquet)
+                    examples = [dataset[i] for i in np.random.default_rng(seed).permutation(len(dataset))]
+                    columns = {name: [example[name] for example in examples] for name in schema.names}
+                    writer.write_table(pa.table(columns, schema))
+                    self.stat_update("examples", value=len(examples), unit="block")
+                    self.stat_update("tokens", value=dataset.corpus.num_tokens, unit="block")
+            move_into_place(new, parquet)
+        finally:
+            new.unlink(missing_ok=True)
 
     def _blocks(self, file: str) -> Iterator[list[list[str]]]:
-        """The documents of a file, each as its sentences, in blocks of as many as a pair may need, or more."""
+        """The documents of a file, each as its sentences, in blocks of as many as a pair may need, or more: the last is joined
+        to the one before."""
         least = OBJECTIVES[self.args.sentence_objective].min_documents
         before, block, sentences = [], [], 0
         for document in self._documents(file):
@@ -104,9 +119,6 @@ class WriteExamples(PipelineStep):
                 if before:
                     yield before
                 before, block, sentences = block, [], 0
-        if before and len(block) >= least:
-            yield before
-            before = []
         yield before + block
 
     def _documents(self, file: str) -> Iterator[list[str]]:
@@ -125,10 +137,11 @@ def files_of(reader: BaseDiskReader, rank: int = 0, world_size: int = 1) -> list
 
 
 def build_executor(data_args: PreparationDataArguments, args: PreparationArguments) -> PipelineExecutor:
-    """What runs the tasks, when its `run` is called. Writes the tokenizer, and what the examples are made with, into the output
-    directory, or checks that they are the same there.
+    """What runs the tasks, when its `run` is called. Writes into the output directory with what its examples are made, and the
+    tokenizer, or checks that examples in it are made with the same.
 
-    Raises `ValueError` or `OSError` if there are no files, and if the directory holds other examples or anything else.
+    Raises `ValueError` or `OSError` if there are no files, for options that the executor does not take, and if the directory
+    holds examples of other text or with other options, or anything else.
     """
     output_dir = Path(args.output_dir).absolute()
     reader = READERS[args.input_format](args.input_dir, glob_pattern=args.glob_pattern, text_key=data_args.text_column)
@@ -136,36 +149,54 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
     if not files:
         raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
     tokenizer = load_tokenizer(data_args.tokenizer_name_or_path)
-    options = {name: getattr(data_args, name) for name in data_args.USED if name != "tokenizer_name_or_path"}
-    options |= {"seed": args.seed, "vocabulary": crc32(repr(sorted(tokenizer.get_vocab().items())).encode())}
-    options["files"] = {args.split: len(files)}
-    about = output_dir / PREPARED
-    if about.is_file():
-        before = json.loads(about.read_text(encoding="utf-8"))
-        for name, value in options.items():
-            if name != "files" and before.get(name) != value:
-                raise ValueError(
-                    f"{output_dir} holds examples with another {name}: {before.get(name)}, not {value}. Choose another "
-                    "--output_dir, or the options that they were made with."
-                )
-        options["files"] = before["files"] | options["files"]
-    elif output_dir.exists() and any(output_dir.iterdir()):
-        raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
     tokenizer.model_max_length = int(data_args.max_seq_length)
-    tokenizer.save_pretrained(output_dir)
-    write_json(about, options)
+    options = {name: getattr(data_args, name) for name in data_args.USED if name != "tokenizer_name_or_path"}
+    options["seed"] = args.seed
+    source = {"input_dir": str(reader.data_folder.path), "input_format": args.input_format}
+    splits = _check_output_dir(output_dir, options, args.split, source, tokenizer)
 
-    extractors = [Trafilatura()] if args.input_format == "warc" else []
+    extractors = [Trafilatura(timeout=60)] if args.input_format == "warc" else []
     step = WriteExamples(reader, output_dir, args.split, data_args, args.seed, extractors)
-    logs = output_dir / "logs" / args.split
-    if len(list((output_dir / args.split).rglob("*.parquet"))) < len(files):
-        shutil.rmtree(logs / "completions", ignore_errors=True)  # the files say what is done, for any number of tasks
-    tasks = min(args.tasks, len(files))
-    logger.info(f"{len(files):,} files in {tasks:,} tasks; logs are in {logs}")
-    options = {"tasks": tasks, "workers": args.workers, "logging_dir": str(logs)} | args.executor_options
+    tasks, logs = min(args.tasks, len(files)), output_dir / "logs" / args.split
+    executor_options = {"tasks": tasks, "workers": args.workers, "logging_dir": str(logs)} | args.executor_options
     if args.executor == "slurm":
-        options = {"job_name": "prepare_data"} | options
+        executor_options = {"job_name": "prepare_data"} | executor_options
     try:
-        return EXECUTORS[args.executor]([step], **options)
+        executor = EXECUTORS[args.executor]([step], **executor_options)
     except TypeError as error:  # a missing or unknown option
         raise ValueError(f"executor_options do not fit {args.executor}: {error}.") from None
+
+    splits[args.split] = source | {"files": sorted(files)}
+    write_json(output_dir / PREPARED, options | {"splits": splits})
+    tokenizer.save_pretrained(output_dir)
+    if not all((output_dir / args.split / f"{file}.parquet").exists() for file in files):
+        shutil.rmtree(logs / "completions", ignore_errors=True)  # the files say what is done, for any number of tasks
+    logger.info(f"{len(files):,} files in {tasks:,} tasks; logs are in {logs}")
+    return executor
+
+
+def _check_output_dir(
+    output_dir: Path, options: dict[str, Any], split: str, source: dict[str, str], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, dict]:
+    """The sources of the splits that the directory holds. Raises `ValueError` as `build_executor` does."""
+    about = output_dir / PREPARED
+    if not about.is_file():
+        if any(path.name not in (LOCK, f".{PREPARED}") for path in output_dir.iterdir()):
+            raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
+        return {}
+    before = json.loads(about.read_text(encoding="utf-8"))
+    splits = {name: one for name, one in before["splits"].items() if any((output_dir / name).rglob("*.parquet"))}
+    if not splits:
+        return {}
+    for name, value in (options | (source if split in splits else {})).items():
+        old = (before | splits.get(split, {})).get(name)
+        if old != value:
+            raise ValueError(
+                f"{output_dir} holds examples with another {name}: {old}, not {value}. Choose another --output_dir, or what they "
+                "were made with."
+            )
+    if not gives_same_input(tokenizer, load_tokenizer(str(output_dir))):
+        raise ValueError(
+            f"{output_dir} holds examples of another tokenizer. Choose another --output_dir, or that tokenizer."
+        )
+    return splits

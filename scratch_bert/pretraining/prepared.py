@@ -129,6 +129,7 @@ class PreparedExamples(NamedTuple):
     files: dict[str, list[Path]]
     """Of each split."""
     tokenizer: PreTrainedTokenizerBase
+    max_seq_length: int
     objective: str
 
     def mapped(self, split: str, seed: int, cache_dir: str) -> PreparedDataset:
@@ -137,8 +138,7 @@ class PreparedExamples(NamedTuple):
         return PreparedDataset(datasets.Dataset.from_parquet(files, cache_dir=cache_dir), self.tokenizer, seed)
 
     def streamed(self, split: str, seed: int, buffer: int) -> datasets.IterableDataset:
-        """The same without a copy, in an order that is shuffled by files and among `buffer` examples, without an end. Each pass
-        has other masks."""
+        """The same without a copy, over and over: files are shuffled, and examples among `buffer`. Each pass has other masks."""
         files = [escape(str(file)) for file in self.files[split]]
         examples = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
 
@@ -146,7 +146,8 @@ class PreparedExamples(NamedTuple):
             start = zlib.crc32(repr(batch["input_ids"][0]).encode())
             return {"mask_seed": [mask_seed(seed, start, number) for number in range(len(batch["input_ids"]))]}
 
-        shuffled = examples.repeat(None).shuffle(seed=seed, buffer_size=buffer)
+        # From several files at a time, it would take as many examples of a small one as of a large one.
+        shuffled = examples.repeat(None).shuffle(seed=seed, buffer_size=buffer, max_buffer_input_shards=1)
         return shuffled.map(add_mask_seeds, batched=True)
 
 
@@ -156,21 +157,20 @@ def open_prepared(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
     Raises `FileNotFoundError` if `directory` holds no examples or not those of all files, and `ValueError` if they were made with
     another vocabulary or other segment ids than those of `tokenizer`.
     """
+    about = json.loads((directory / PREPARED).read_text()) if (directory / PREPARED).is_file() else {}
     files = {split: [directory / f"{split}.parquet"] for split in SPLITS if (directory / f"{split}.parquet").is_file()}
-    files |= {
-        split: sorted((directory / split).rglob("*.parquet")) for split in SPLITS if (directory / split).is_dir()
-    }
-    for name, found in (("training examples", "train" in files), (PREPARED, (directory / PREPARED).is_file())):
+    for split, source in about.get("splits", {}).items():
+        files[split] = [directory / split / f"{name}.parquet" for name in source["files"]]
+        missing = sum(not file.is_file() for file in files[split])
+        if missing:
+            raise FileNotFoundError(
+                f"{directory} lacks the examples of {missing:,} of {len(files[split]):,} files for {split}: start prepare_data.py "
+                "again, which makes those that are missing."
+            )
+    for name, found in (("training examples", "train" in files), (PREPARED, about)):
         if not found:
             raise FileNotFoundError(
                 f"{directory} holds no {name}: write them with inspect_data.py --output_dir or prepare_data.py."
-            )
-    about = json.loads((directory / PREPARED).read_text())
-    for split, expected in about.get("files", {}).items():
-        if len(files.get(split, ())) != expected:
-            raise FileNotFoundError(
-                f"{directory} holds examples of {len(files.get(split, ()))} files for {split}, but the text has {expected}: "
-                "start prepare_data.py again, which makes those that are missing."
             )
     own_tokenizer = load_tokenizer(str(directory))
     if tokenizer and not gives_same_input(tokenizer, own_tokenizer):
@@ -178,4 +178,5 @@ def open_prepared(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
             f"The examples in {directory} were made with another vocabulary or other segment ids: prepare them again with "
             "--tokenizer_name_or_path and the model's tokenizer."
         )
-    return PreparedExamples(files, tokenizer or own_tokenizer, about["sentence_objective"])
+    length = own_tokenizer.model_max_length
+    return PreparedExamples(files, tokenizer or own_tokenizer, length, about["sentence_objective"])

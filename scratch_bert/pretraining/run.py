@@ -99,7 +99,7 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
     if data_args.streaming:
         if args.max_steps <= 0:
             raise ValueError("--streaming needs --max_steps: the length of a stream is unknown.")
-        args.accelerator_config.dispatch_batches = False  # each process reads its own share
+        args.accelerator_config.dispatch_batches = False  # each process reads its own share, if there are enough files
     examples_args, is_final = data_args, False
     if args.final_max_seq_length:
         if data_args.streaming or data_args.prepared_data:

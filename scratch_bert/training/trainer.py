@@ -117,7 +117,9 @@ class ScratchBertTrainer(Trainer):
         self._saves_checkpoint = False
         super().__init__(*args, **kwargs)
         if self.args.fsdp and not self.is_fsdp_enabled:
-            raise ValueError("fsdp needs accelerators: on CPUs, leave it out, and all processes hold the whole model.")
+            raise ValueError(
+                "fsdp needs several processes, each with an accelerator: start them by torchrun, or leave it out."
+            )
         self._signals = SignalCallback()
         self.add_callback(self._signals)
         self.add_callback(IntervalsCallback)
@@ -217,14 +219,13 @@ class ScratchBertTrainer(Trainer):
         progress = super()._init_training_state(max_steps, num_update_steps, num_epochs, checkpoint, trial)
         if self.state.global_step > max_steps:
             raise OSError(
-                f"{checkpoint} is of step {self.state.global_step}, but the run ends at {max_steps}: there is nothing to train."
+                f"{checkpoint} is of step {self.state.global_step}, but the run ends at {max_steps}: pass more --max_steps or "
+                "--num_train_epochs, or name an earlier checkpoint."
             )
         if checkpoint:
             best = Path(checkpoint).with_name(f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
             if best.is_dir():  # wherever it was saved
                 self.state.best_model_checkpoint = str(best)
-            if self.args.should_save:
-                abandon_later(checkpoint, Path(self.args.output_dir))
         return progress
 
     def _run_epoch(self, *args, **kwargs) -> None:
@@ -331,6 +332,8 @@ class ScratchBertTrainer(Trainer):
             group.update(options)
         self.lr_scheduler.base_lrs = [group.get("initial_lr") for group in groups]
         self.lr_scheduler._last_lr = [group["lr"] for group in groups]
+        if checkpoint and self.args.should_save:  # not before it is loaded
+            abandon_later(checkpoint, Path(self.args.output_dir))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
         name = "rng_state.pth" if self.args.world_size == 1 else f"rng_state_{self.args.process_index}.pth"
@@ -386,7 +389,7 @@ class ScratchBertTrainer(Trainer):
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         # A copy, as save_total_limit may delete the checkpoint before the push ends.
         staged = tempfile.TemporaryDirectory(dir=self.args.output_dir, prefix=STAGED)
-        state = shutil.ignore_patterns("*.pt", "*.pth", "*.bin")
+        state = shutil.ignore_patterns("*.pt", "*.pth", "*.bin", "pytorch_model_fsdp_*", "optimizer_*")
         try:
             shutil.copytree(checkpoint_folder, staged.name, ignore=state, dirs_exist_ok=True)
         except OSError as error:  # such as a full disk

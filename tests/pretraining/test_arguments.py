@@ -88,7 +88,7 @@ def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
     [
         ({"train_file": ["a"], "dataset_name": "b"}, "Give one of train_file and dataset_name, not both"),
         ({"dataset_name": "a", "prepared_data": "b"}, "Give one of dataset_name and prepared_data, not both"),
-        ({"streaming": True}, "streaming needs a train_file or a dataset_name"),
+        ({"streaming": True}, "streaming needs a train_file, a dataset_name or prepared_data"),
         ({"mlm_probability": 0.0}, "mlm_probability must be greater than 0 and at most 1, got 0.0"),
         ({"single_segment_prob": 1.0}, "single_segment_prob must be at least 0 and less than 1, got 1.0"),
         ({"single_segment_prob": -0.1}, "single_segment_prob must be at least 0 and less than 1, got -0.1"),

@@ -90,13 +90,11 @@ def test_a_killed_run_goes_on_with_the_files_that_are_missing(prepare, saved, te
         time.sleep(0.001)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    next((tmp_path / "killed").rglob("*.parquet")).unlink()  # not all, however late the signal came
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "killed").rglob("*.parquet")}
-    assert len(before) > 0
-    if len(before) < FILES:
-        with pytest.raises(
-            FileNotFoundError, match=f"of {len(before)} files for train, but the text has {FILES}: start"
-        ):
-            open_prepared(tmp_path / "killed")
+    missing = f"lacks the examples of {FILES - len(before)} of {FILES} files for train: start"
+    with pytest.raises(FileNotFoundError, match=missing):
+        open_prepared(tmp_path / "killed")
     assert contents(prepare("killed", "--tasks", 2)) == expected
     assert (
         before.items() <= {file: file.stat().st_mtime_ns for file in (tmp_path / "killed").rglob("*.parquet")}.items()
@@ -109,7 +107,8 @@ def test_pretraining_reads_both_splits_mapped_or_streamed(prepare, saved, texts,
     (held_out / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts[:12]))
     prepare("prepared")
     prepared = prepare("prepared", "--split", "validation", input_dir=held_out)
-    assert json.loads((prepared / "examples.json").read_text())["files"] == {"train": FILES, "validation": 1}
+    splits = json.loads((prepared / "examples.json").read_text())["splits"]
+    assert [len(splits[split]["files"]) for split in ("train", "validation")] == [FILES, 1]
     for streaming in (False, True):
         data = load_data(DataArguments(prepared_data=str(prepared), streaming=streaming, cache_dir=str(tmp_path)), 0)
         assert data.sentence_objective == "nsp" and len(data.eval_dataset) > 1
@@ -173,7 +172,24 @@ def test_options_that_are_refused(arguments, message, prepare, saved, text_dir, 
 def test_a_file_that_gives_no_examples_is_named(prepare, tmp_path):
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "alone.jsonl").write_text(json.dumps({"text": "One document. It is alone."}) + "\n")
-    with pytest.raises(AssertionError, match="error: alone.jsonl: Next-sentence prediction needs 2 documents or more"):
+    with pytest.raises(
+        AssertionError,
+        match="error: Files without examples(.|\n)*alone.jsonl: Next-sentence prediction needs 2 documents",
+    ):
         prepare("out", input_dir=tmp_path / "text")
     assert not list((tmp_path / "out").rglob("*.parquet"))
-    prepare("other", "--sentence_objective", "none", input_dir=tmp_path / "text")
+    prepare(
+        "out", "--sentence_objective", "none", input_dir=tmp_path / "text"
+    )  # other options, as there is nothing yet
+
+
+def test_a_directory_of_examples_is_not_filled_up_from_other_text(prepare, text_dir, texts, tmp_path):
+    prepare("out", "--glob_pattern", "**/*.gz")
+    prepare("out")  # more of the same
+    assert len(open_prepared(tmp_path / "out").files["train"]) == FILES
+    prepare("out", "--glob_pattern", "*.jsonl")
+    assert len(open_prepared(tmp_path / "out").files["train"]) == FILES // 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "1.jsonl").write_text(json.dumps({"text": texts[0]}) + "\n")
+    with pytest.raises(AssertionError, match=f"holds examples with another input_dir: {text_dir}, not {tmp_path}"):
+        prepare("out", input_dir=tmp_path / "other")

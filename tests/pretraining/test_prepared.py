@@ -1,5 +1,6 @@
 """Examples that are written once, and trained on from memory maps or as a stream."""
 
+import json
 from collections import Counter
 from itertools import islice
 
@@ -102,6 +103,21 @@ def test_prepared_examples_are_streamed_again_and_again_with_other_masks(splits,
     assert [example["input_ids"] for example in examples[:20]] != [
         ids["input_ids"] for ids in all_examples(written)[:20]
     ]
+
+
+def test_a_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_path):
+    for name, count in (("a", 90), ("b", 10)):
+        rows = [{"input_ids": [n], "token_type_ids": [0], "special_tokens_mask": [0]} for n in range(count)]
+        (tmp_path / "train").mkdir(exist_ok=True)
+        datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "train" / f"{name}.parquet"))
+    splits = {"train": {"files": ["a", "b"]}}
+    (tmp_path / "examples.json").write_text(json.dumps({"sentence_objective": "none", "splits": splits}))
+    tokenizer.save_pretrained(tmp_path)
+    stream = open_prepared(tmp_path).streamed("train", seed=0, buffer=5)
+    counts = Counter(example["input_ids"][0] for example in islice(stream, 300))
+    assert (
+        set(counts) == set(range(90)) and max(counts.values()) <= 8
+    )  # about three passes, and more of what both files hold
 
 
 def test_prepared_directory_holds_the_documents_of_the_segments(splits, tmp_path):
