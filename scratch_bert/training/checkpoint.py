@@ -27,10 +27,11 @@ RUN_FILE = "run.json"  # in an output directory: what the run in it is, from bef
 METRICS_FILE = "metrics.json"  # in an output directory: the last file that a run writes
 DAMAGED = "damaged-"  # prefix of a checkpoint that a resume has passed over
 ABANDONED = "abandoned-"  # prefix of a checkpoint of later steps than the one that a resume names
+FSDP_STATES = {"FULL_STATE_DICT": "pytorch_model_fsdp.bin", "SHARDED_STATE_DICT": "pytorch_model_fsdp_0"}
 # What a resume needs: a file each, or, with FSDP, one of these.
 REQUIRED = (
     ("trainer_state.json",),
-    (WEIGHTS, "model.safetensors.index.json", "pytorch_model_fsdp.bin", "pytorch_model_fsdp_0"),
+    (WEIGHTS, "model.safetensors.index.json", *FSDP_STATES.values()),
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )

@@ -25,13 +25,20 @@ from ..hub.model_card import is_customized
 from ..hub.publishing import ensure_branch, find_not_finite, publish
 from ..storage import STAGING, locked, move_into_place, seal, write_json
 from .callbacks import IntervalsCallback, SignalCallback
-from .checkpoint import METRICS_FILE, RUN_FILE, abandon_later, find_damage, naming_what_is_kept, remove_surplus
+from .checkpoint import (
+    FSDP_STATES,
+    METRICS_FILE,
+    RUN_FILE,
+    abandon_later,
+    find_damage,
+    naming_what_is_kept,
+    remove_surplus,
+)
 
 
 logger = logging.getLogger("scratch_bert")
 TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
-FSDP_STATES = {"FULL_STATE_DICT": "pytorch_model_fsdp.bin", "SHARDED_STATE_DICT": "pytorch_model_fsdp_0"}
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
 
 

@@ -62,12 +62,14 @@ def test_model_benchmark_measures_both_sides(mode):
 def test_model_benchmark_profiles_the_whole_step():
     shares = {}
     for optim in ("adamw", "muon"):
-        rows = benchmark("--profile", "--optim", optim, "--batch_size", 3, "--length", 16).splitlines()[2:]
+        rows = benchmark(
+            "--profile", "--optim", optim, "--preset", "mini", "--batch_size", 3, "--length", 16
+        ).splitlines()[2:]
         cells = [line.strip("|").split("|") for line in rows]
         shares[optim] = {kind.strip(): [int(share.strip(" %")) for share in both] for kind, *both in cells}
         assert all(98 <= sum(column) <= 102 for column in zip(*shares[optim].values(), strict=True))
     for adamw, muon in zip(shares["adamw"]["optimizer"], shares["muon"]["optimizer"], strict=True):
-        assert 0 < adamw < muon + 10  # whose matrix products count as the optimizer's; on a busy machine, times vary
+        assert 0 < adamw < muon  # whose matrix products count as the optimizer's: of mini's step, most of the time
 
 
 def learning_benchmark(name: str):
