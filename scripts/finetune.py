@@ -7,8 +7,6 @@ predictions and metrics."""
 
 import logging
 
-from accelerate import PartialState
-
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.load import TASKS
@@ -26,7 +24,6 @@ def main(argv: list[str] | None = None) -> None:
         run = prepare(command.task, task_args, args)
     with one_line_errors((OSError, DivergenceError)):
         results = run.train()
-    PartialState().destroy_process_group()  # a process that exits within gloo's may be aborted
     if not args.should_save:
         return
     print()

@@ -6,8 +6,6 @@ Without options: a tiny model on the built-in corpus, in a few minutes on two CP
 
 import logging
 
-from accelerate import PartialState
-
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.files import TextError
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
@@ -25,7 +23,6 @@ def main(argv: list[str] | None = None) -> None:
         run = prepare(model_args, data_args, args)
     with one_line_errors((OSError, TextError, DivergenceError)):
         metrics = run.train()
-    PartialState().destroy_process_group()  # a process that exits within gloo's may be aborted
     trainer, data = run.trainer, run.data
     if not trainer.is_world_process_zero():
         return
