@@ -18,7 +18,7 @@ from huggingface_hub import CommitInfo, HfApi
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy, get_last_checkpoint
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, get_last_checkpoint
 from transformers.utils import CONFIG_NAME, PushInProgress
 
 from ..hub.model_card import is_customized
@@ -261,6 +261,12 @@ class ScratchBertTrainer(Trainer):
             kept = {name: metrics[name] for name in output.metrics.keys() & metrics.keys()}
             output.metrics.update(kept)
             self.state.log_history[-1].update(kept)
+        return output
+
+    def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
+        output = super().evaluation_loop(*args, **kwargs)
+        # A process that exits while gloo's threads still free the tensors that it has gathered is aborted, or hangs.
+        self.accelerator.wait_for_everyone()
         return output
 
     @property
