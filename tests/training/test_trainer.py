@@ -6,13 +6,14 @@ import os
 import shutil
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
-from helpers import SMALL, make_batch
+from helpers import SMALL, launch, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
 from scratch_bert.training.arguments import CommonArguments
 from scratch_bert.training.checkpoint import find_checkpoint, find_damage, naming_what_is_kept
@@ -388,3 +389,22 @@ def test_a_checkpoint_of_fsdp_is_not_resumed_without(tmp_path):
         OSError, match="was saved with FSDP and the state_dict_type SHARDED_STATE_DICT: resume it in the"
     ):
         make_trainer(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+
+
+@pytest.mark.slow
+def test_processes_end_an_evaluation_together(tmp_path):
+    """One that exits while gloo's threads still free what it has gathered may be aborted, or hang."""
+    script = tmp_path / "evaluate.py"
+    script.write_text(f"""
+import sys, time
+sys.path[:0] = {[str(path) for path in (Path(__file__).parent, Path(__file__).parents[1])]}
+from test_trainer import make_trainer
+trainer = make_trainer({str(tmp_path)!r}, use_cpu=True)
+rank = trainer.args.process_index
+trainer.compute_metrics = lambda prediction: time.sleep(0 if rank else 5) or {{}}
+trainer.evaluate()
+open({str(tmp_path)!r} + f"/{{rank}}.txt", "w").write(str(time.time()))
+""")
+    launch("torch.distributed.run --nproc_per_node 2 --standalone", script)
+    first, second = (float((tmp_path / f"{rank}.txt").read_text()) for rank in (0, 1))
+    assert abs(first - second) < 2
