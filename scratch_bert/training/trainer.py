@@ -133,7 +133,9 @@ class ScratchBertTrainer(Trainer):
 
     def train(self, *args, **kwargs):
         with self._signals:
-            return super().train(*args, **kwargs)
+            output = super().train(*args, **kwargs)
+        self.accelerator.wait_for_everyone()  # as after an evaluation
+        return output
 
     @property
     def interrupted(self) -> bool:

@@ -392,17 +392,21 @@ def test_a_checkpoint_of_fsdp_is_not_resumed_without(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_end_an_evaluation_together(tmp_path):
+@pytest.mark.parametrize("method", ["evaluate", "train"])
+def test_processes_end_an_evaluation_and_a_training_together(method, tmp_path):
     """One that exits while gloo's threads still free what it has gathered may be aborted, or hang."""
-    script = tmp_path / "evaluate.py"
+    script = tmp_path / "script.py"
     script.write_text(f"""
 import sys, time
 sys.path[:0] = {[str(path) for path in (Path(__file__).parent, Path(__file__).parents[1])]}
-from test_trainer import make_trainer
-trainer = make_trainer({str(tmp_path)!r}, use_cpu=True)
+from test_trainer import TrainerCallback, make_trainer
+class Slow(TrainerCallback):
+    def on_train_end(self, *args, **kwargs):
+        time.sleep(0 if rank else 5)
+trainer = make_trainer({str(tmp_path)!r}, Slow(), use_cpu=True, save_strategy="no")
 rank = trainer.args.process_index
 trainer.compute_metrics = lambda prediction: time.sleep(0 if rank else 5) or {{}}
-trainer.evaluate()
+trainer.{method}()
 open({str(tmp_path)!r} + f"/{{rank}}.txt", "w").write(str(time.time()))
 """)
     launch("torch.distributed.run --nproc_per_node 2 --standalone", script)
