@@ -134,7 +134,8 @@ class ScratchBertTrainer(Trainer):
     def train(self, *args, **kwargs):
         with self._signals:
             output = super().train(*args, **kwargs)
-        self.accelerator.wait_for_everyone()  # as after an evaluation
+        # A process that exits while gloo's threads still free the tensors that it has gathered is aborted, or hangs.
+        self.accelerator.wait_for_everyone()
         return output
 
     @property
@@ -206,6 +207,8 @@ class ScratchBertTrainer(Trainer):
                 for file in sorted(staged.iterdir(), key=lambda file: file.suffix in (".md", ".png")):
                     move_into_place(file, directory / file.name)
                 shutil.rmtree(directory / STAGING, ignore_errors=True)
+        if self.is_fsdp_enabled:
+            self.accelerator.wait_for_everyone()  # its weights are gathered: as after a training
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -267,8 +270,7 @@ class ScratchBertTrainer(Trainer):
 
     def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
         output = super().evaluation_loop(*args, **kwargs)
-        # A process that exits while gloo's threads still free the tensors that it has gathered is aborted, or hangs.
-        self.accelerator.wait_for_everyone()
+        self.accelerator.wait_for_everyone()  # as after a training
         return output
 
     @property

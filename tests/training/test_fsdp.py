@@ -51,6 +51,7 @@ trainer = Trainer(model, args, train_dataset=examples)
 assert trainer.is_fsdp_enabled == (processes > 1)
 trainer.train()
 trainer.save_model()
+trainer.accelerator.wait_for_everyone()  # gloo aborts a process that exits while the gathered weights are freed
 """
 pytestmark = pytest.mark.slow
 
@@ -123,3 +124,23 @@ def test_pretraining_resumes_on_another_number_of_processes(start, text_file, tm
         shutil.copytree(tmp_path / kind / "checkpoint-2", tmp_path / f"{kind}-4" / "checkpoint-2")
         pretrain(f"{kind}-4", 4, kind)
         assert_same_weights(tmp_path / "whole", tmp_path / f"{kind}-4")
+
+
+def test_processes_leave_a_save_together(start, tmp_path):
+    """One that exits while gloo's threads still free what it has gathered is aborted now and then."""
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import sys, time
+sys.path.insert(0, {str(SCRIPTS.parent / "tests")!r})
+from training.test_trainer import make_trainer
+fsdp = {{"version": 2, "transformer_layer_cls_to_wrap": "ScratchBertLayer"}}
+options = dict(max_steps=1, use_cpu=True, save_strategy="no", fsdp=True, fsdp_config=fsdp)
+trainer = make_trainer({str(tmp_path / "run")!r}, **options)
+trainer.write_card = lambda trainer, directory: time.sleep(5)
+trainer.train()
+trainer.save_model()
+open({str(tmp_path)!r} + f"/{{trainer.args.process_index}}.txt", "w").write(str(time.time()))
+""")
+    start(2, script)
+    first, second = (float((tmp_path / f"{rank}.txt").read_text()) for rank in (0, 1))
+    assert abs(first - second) < 2
