@@ -60,6 +60,7 @@ from scratch_bert.pretraining.metrics import unigram_log_probs
 from scratch_bert.pretraining.pairs import OBJECTIVES
 from scratch_bert.pretraining.run import prepare
 from scratch_bert.tokenizer import segment_ids, vocabulary_size
+from scratch_bert.training.console import PlainLines
 
 
 SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -256,7 +257,8 @@ class Benchmark:
         part = self.batches[:: -(-len(self.batches) // BATCHES_IN_AN_EVALUATION)]
         clock = Clock(60 * self.args.minutes, partial(masked_lm, batches=part))
         trainer = build(output_dir=str(directory))
-        trainer.remove_callback(PrinterCallback)
+        for console in (PrinterCallback, PlainLines):
+            trainer.remove_callback(console)
         trainer.add_callback(clock)
         trainer.train()
         if getattr(trainer, "interrupted", False):

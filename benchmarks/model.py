@@ -41,11 +41,13 @@ from scratch_bert.pretraining.collator import PreTrainingCollator
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, parameter_groups
 from scratch_bert.pretraining.prepared import PreparedDataset
 from scratch_bert.tokenizer import load_tokenizer
+from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
 
 
 MASK_ID, FIRST_WORD_ID = 103, 1000  # in BERT's own vocabulary, from which random sequences take their ids
 SIDES = ("transformers", "scratch_bert")
 WARM_UP = 2
+DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 @dataclass
@@ -112,7 +114,7 @@ def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
 # ------------------------------------------------------------------------------------------------------ the batches
 
 
-def sequence_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarray:
+def draw_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarray:
     """Tokens of each sequence of a batch: (B,) int64."""
     if args.fill == 0:
         lengths = rng.lognormal(np.log(48), 1.0, args.batch_size)
@@ -124,7 +126,7 @@ def sequence_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.n
 
 def random_batch(args: BenchmarkArguments, seed: int) -> dict[str, torch.Tensor]:
     rng = np.random.default_rng(seed)
-    lengths = sequence_lengths(args, rng)
+    lengths = draw_lengths(args, rng)
     shape = (args.batch_size, int(lengths.max()))  # (B, S)
     attention_mask = np.arange(shape[1]) < lengths[:, None]
     ids = rng.integers(FIRST_WORD_ID, ScratchBertConfig.vocab_size, shape) * attention_mask
@@ -321,35 +323,13 @@ def profile_table(args: BenchmarkArguments) -> str:
 # ------------------------------------------------------------------------------------------- what it is held against
 
 
-def useful_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> float:
+def step_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> float:
     """Floating-point operations of the matrix products that a batch needs: non-padding tokens, labelled positions."""
-    config = ScratchBertConfig.from_preset(args.preset)
-    hidden, forward = config.hidden_size, config.intermediate_size
-    lengths = batch["attention_mask"].sum(1).double()
-    layer = (4 * hidden**2 + 2 * hidden * forward) * lengths.sum() + 2 * hidden * (lengths**2).sum()
-    products = config.num_hidden_layers * layer + len(lengths) * hidden**2  # the pooler
-    if args.mode != "inference":
-        products += batch["labels"].ne(-100).sum() * (hidden**2 + hidden * config.vocab_size)
-        products *= 3
-    return 2 * float(products)
-
-
-def matrix_peak(device: str, precision: str) -> float:
-    """The best speed, in FLOP/s, among products of square matrices and of the shapes that BERT-base has."""
-    dtype = {"bf16": torch.bfloat16, "fp32": torch.float32}[precision]
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
-    sizes = (1024, 2048, 4096) + ((8192,) if device == "cuda" else ())
-    best = 0.0
-    for rows, inner, columns in [*((size,) * 3 for size in sizes), (4096, 768, 3072), (4096, 3072, 768)]:
-        left = torch.randn(rows, inner, dtype=dtype, device=device)
-        right = torch.randn(columns, inner, dtype=dtype, device=device)
-        for _ in range(8):
-            synchronize()
-            start = time.perf_counter()
-            torch.nn.functional.linear(left, right)
-            synchronize()
-            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
-    return best
+    config, lengths = ScratchBertConfig.from_preset(args.preset), sequence_lengths(batch)
+    training = args.mode != "inference"
+    predicted = int(batch["labels"].ne(-100).sum()) if training else 0
+    counts = int(lengths.sum()), int((lengths**2).sum()), len(lengths), predicted
+    return useful_flops(config, *counts) * (3 if training else 1)
 
 
 def resident_peak() -> int:
@@ -376,7 +356,7 @@ def measure(args: BenchmarkArguments, peak: float) -> dict:
     seconds = (time_trainer if args.mode == "trainer" else time_steps)(args, batches)
     timed = batches[WARM_UP:]
     tokens = [int(batch["attention_mask"].sum()) for batch in timed]
-    flops = [useful_flops(args, batch) for batch in timed]
+    flops = [step_flops(args, batch) for batch in timed]
     result = asdict(args) | {
         "mean_tokens": statistics.mean(tokens) / args.batch_size,
         "matrix_peak_gflops": peak / 1e9,
@@ -422,7 +402,7 @@ def main() -> None:
         return
     cases = suite(args) if args.suite else [args]
     device = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
-    peaks = {precision: matrix_peak(args.device, precision) for precision in {case.precision for case in cases}}
+    peaks = {case.precision: matrix_peak(args.device, DTYPES[case.precision], seconds=1) for case in cases}
     if not args.json:
         print(
             f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}, transformers {transformers.__version__}"

@@ -15,7 +15,9 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+import transformers
 import yaml
+from datasets.utils import disable_progress_bars
 from huggingface_hub.errors import StrictDataclassError
 from transformers import HfArgumentParser
 
@@ -131,7 +133,10 @@ def one_line_errors(
 
 
 def configure_logging(level: int = logging.INFO) -> None:
-    """Print our log messages, of this level and above, as plain lines on stderr."""
+    """Print our log messages, of this level and above, as plain lines on stderr; progress bars on a terminal only."""
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+        transformers.utils.logging.disable_progress_bar()  # also those of huggingface_hub
     logging.basicConfig(format="%(message)s")
     logging.getLogger("scratch_bert").setLevel(level)
 

@@ -12,7 +12,8 @@ from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.load import TASKS
 from scratch_bert.finetuning.run import prepare
 from scratch_bert.training.checkpoint import METRICS_FILE
-from scratch_bert.training.trainer import TIMINGS, DivergenceError
+from scratch_bert.training.console import TIMINGS
+from scratch_bert.training.trainer import DivergenceError
 
 
 def main(argv: list[str] | None = None) -> None:

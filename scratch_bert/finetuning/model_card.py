@@ -5,8 +5,9 @@ from pathlib import Path
 from huggingface_hub import EvalResult
 
 from ..hub.model_card import PIPELINES, write_card
+from ..training.console import TIMINGS
 from ..training.model_card import model_name, training_context
-from ..training.trainer import TIMINGS, ScratchBertTrainer
+from ..training.trainer import ScratchBertTrainer
 from .arguments import TaskArguments
 from .glue import GLUE
 from .task import Task

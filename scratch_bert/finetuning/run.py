@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from transformers import set_seed
 
-from ..training.callbacks import PatienceCallback
+from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.checkpoint import METRICS_FILE, check_same_run, find_checkpoint, naming_what_is_kept, resumes_newest
 from ..training.trainer import ScratchBertTrainer, holding_output_dir, write_metrics
 from .arguments import FinetuningArguments, TaskArguments
@@ -135,7 +135,7 @@ def build_trainer(task_name: str, task: Task, task_args: TaskArguments, run: _Se
     patience = task_args.early_stopping_patience
     if args.greater_is_better is None and (args.load_best_model_at_end or patience):
         raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")
-    return ScratchBertTrainer(
+    trainer = ScratchBertTrainer(
         model=load_model(task, task_args),
         args=args,
         data_collator=task.collator(),
@@ -147,6 +147,8 @@ def build_trainer(task_name: str, task: Task, task_args: TaskArguments, run: _Se
         write_card=partial(write_finetuning_card, task_name=task_name, task=task, task_args=task_args),
         record=record,
     )
+    extend_tensorboard(trainer)
+    return trainer
 
 
 def _record(task_name: str, task: Task, task_args: TaskArguments, args: FinetuningArguments) -> dict[str, dict]:

@@ -9,6 +9,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DataCollatorForLanguageModeling
 
 from ..tokenizer import continues_word, vocabulary_size
+from ..training.speed import sequence_lengths
 
 
 @dataclass
@@ -93,10 +94,7 @@ class CountingCollator:
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor | list[int] | int]:
         batch = self.collator(examples)
-        mask = batch["attention_mask"]  # (B, S)
-        numbers = batch.get("seq_idx", torch.zeros_like(mask))
-        lengths = torch.zeros_like(mask).scatter_add_(1, numbers, mask).flatten().tolist()
-        counts = {"sequence_lengths": [length for length in lengths if length > 0]}
+        counts = {"sequence_lengths": [length for length in sequence_lengths(batch).tolist() if length > 0]}
         return batch | counts | {"num_masked": int((batch["labels"] != -100).sum())}
 
 

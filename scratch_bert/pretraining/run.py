@@ -9,12 +9,11 @@ from pathlib import Path
 from zlib import crc32
 
 from transformers import PreTrainedTokenizerBase, set_seed
-from transformers.integrations import TensorBoardCallback
 
 from ..cli import similar
 from ..files import TextError
 from ..tokenizer import load_tokenizer
-from ..training.callbacks import TensorBoardGraphCallback
+from ..training.callbacks import extend_tensorboard
 from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint, saved_step
 from ..training.trainer import holding_output_dir, write_metrics
 from .arguments import (
@@ -29,6 +28,7 @@ from .metrics import PreTrainingMetrics, unigram_log_probs
 from .model import build_model, fit_config, named_tokenizer, start_config
 from .model_card import write_pretraining_card
 from .pairs import OBJECTIVES
+from .predictions import describe_predictions
 from .trainer import PreTrainingTrainer
 
 
@@ -128,7 +128,13 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; --bf16 false for fp32")
     name = model_args.model_name_or_path or model_args.preset
     logger.info(f"Model: {name}, vocabulary of {config.vocab_size:,}, {model.num_parameters():,} parameters")
-    metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), with_pairs)
+    unigrams = unigram_log_probs(data.token_counts)
+    examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    logger.info(
+        f"A step: {examples:,} examples, up to {examples * data.max_seq_length:,} tokens. Unigram baseline: an MLM loss of about "
+        f"{-(unigrams.exp() * unigrams).sum():.2f}"
+    )
+    metrics = PreTrainingMetrics(unigrams, with_pairs)
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
     if best not in known:
         raise ValueError(
@@ -149,9 +155,18 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         record=record,
         stop_after=args.final_phase_start() if args.final_max_seq_length and not is_final else None,
     )
-    if args.tensorboard_graph:
-        trainer.remove_callback(TensorBoardCallback)
-        trainer.add_callback(TensorBoardGraphCallback)
+    describe = None
+    if (
+        data.eval_dataset and args.show_predictions and not trainer.is_fsdp_enabled
+    ):  # there, one process has no whole model
+        describe = partial(
+            describe_predictions,
+            dataset=data.eval_dataset,
+            tokenizer=data.tokenizer,
+            sentence_objective=data.sentence_objective,
+            count=args.show_predictions,
+        )
+    extend_tensorboard(trainer, describe=describe, graph=args.tensorboard_graph)
     run = Run(trainer, data, checkpoint)
     if trainer.stop_after:
         final_args = copy(args)

@@ -12,8 +12,8 @@ from .optimizer import MuonWithAdamW, parameter_groups
 
 
 class PreTrainingTrainer(ScratchBertTrainer):
-    """Trainer for pretraining: logs `mlm_loss` and `nsp_loss` (also for SOP) beside their sum, and calls the training
-    set's `set_epoch`. `train_collator` replaces `data_collator` in training only. `PretrainingArguments` with the `optim`
+    """Trainer for pretraining: logs `mlm_loss` and `nsp_loss` (also for SOP) beside their sum, and `mlm_accuracy`, of the
+    step's own masked tokens; calls the training set's `set_epoch`. `train_collator` replaces `data_collator` in training only. `PretrainingArguments` with the `optim`
     muon train with `MuonWithAdamW`. With `stop_after`, a step, it saves a checkpoint there and stops, to be resumed from by a
     trainer with other examples."""
 
@@ -28,6 +28,7 @@ class PreTrainingTrainer(ScratchBertTrainer):
         if self.args.device.type != "cpu" and self.args.n_gpu < 2 and not self.args.torch_compile:
             self.train_collator = CountingCollator(self.train_collator)
         self._loss_sums: dict[str, torch.Tensor] = {}
+        self._mlm_correct = torch.zeros(2, dtype=torch.long, device=self.args.device)  # of how many tokens
         self.stop_after = stop_after
         self.add_callback(SetEpochCallback)
         if stop_after:
@@ -69,7 +70,18 @@ class PreTrainingTrainer(ScratchBertTrainer):
                     part = outputs[name].detach()  # one number, or one for each GPU under DataParallel
                     part = part.sum() if shared_count else part.mean()
                     self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
+            if (
+                self.state.global_step + 1
+            ) % self.state.logging_steps == 0:  # comparing logits in each step would cost 1%
+                logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"].detach()
+                labels = inputs["labels"][inputs["labels"] != -100]  # (M,)
+                logits = logits if logits.dim() == 2 else logits[inputs["labels"] != -100]  # (M, V)
+                correct = (logits.argmax(-1) == labels).sum()
+                self._mlm_correct = self._mlm_correct + torch.stack([correct, torch.ones_like(labels).sum()])
         return (loss, outputs) if return_outputs else loss
+
+    def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
+        return inputs["num_masked"] if "num_masked" in inputs else (inputs["labels"] != -100).sum()
 
     @property
     def stops_early(self) -> bool:
@@ -88,6 +100,10 @@ class PreTrainingTrainer(ScratchBertTrainer):
             for name, total in self._loss_sums.items():
                 logs[name] = (self.accelerator.reduce(total, "sum") / steps).item()
             self._loss_sums = {}
+            correct, count = self.accelerator.reduce(self._mlm_correct, "sum").tolist()
+            if count:
+                logs["mlm_accuracy"] = correct / count
+            self._mlm_correct = torch.zeros_like(self._mlm_correct)
         super().log(logs, start_time)
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ UNRECORDED = [
     "report_to",
     "project",
     "trackio",
+    "json_logs",
     "license",
     "show_",
     "disable_tqdm",
@@ -78,6 +80,7 @@ class CommonArguments(TrainingArguments):
         nargs="?",
         const=True,
     )
+    json_logs: bool = option(False, "Show the log as JSON, one object a line, on stdout.")
     license: str | None = option(
         None, "The model's licence for its card, by the Hub's identifier: apache-2.0, mit, cc-by-4.0, …"
     )
@@ -96,6 +99,10 @@ class CommonArguments(TrainingArguments):
             raise ValueError(f"max_steps must be at least 1, or -1 for num_train_epochs, got {self.max_steps}.")
         check_ranges(self, **RANGES)
         super().__post_init__()
+        if (
+            self.run_name is None
+        ):  # without a name, trackio begins another run after the training, for its last evaluation
+            self.run_name = "/".join(Path(self.output_dir).parts[-2:])
         if self.torch_compile_mode not in (None, *COMPILE_MODES):
             known = similar(self.torch_compile_mode, COMPILE_MODES) or f" There are {', '.join(COMPILE_MODES)}."
             raise ValueError(f"There is no torch_compile_mode {self.torch_compile_mode}.{known}")

@@ -1,16 +1,17 @@
 """Callbacks of both kinds of training: signals save a checkpoint; early stopping goes on counting after a resume;
-TensorBoard gets the model's graph."""
+TensorBoard gets the speed, predictions, and the model's graph."""
 
 import logging
 import os
 import signal
 import threading
 import warnings
+from collections.abc import Callable
 
 import torch
 import transformers
 from torch import distributed
-from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
 
@@ -112,14 +113,38 @@ class PatienceCallback(EarlyStoppingCallback):
         self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]
 
 
-class TensorBoardGraphCallback(TensorBoardCallback):
-    """Trainer's callback for TensorBoard, which also writes the graph of the model in evaluation mode: for one sequence of
-    `max_position_embeddings` tokens, with logits of all of them."""
+class TensorBoardRunCallback(TensorBoardCallback):
+    """Trainer's callback for TensorBoard, which also
+
+    - puts the entries speed/… of the log into a group of their own;
+    - with `describe`, writes what it says of the model at each evaluation, as text;
+    - with `graph`, writes the graph of the model in evaluation mode: for one sequence of `max_position_embeddings` tokens, with
+      logits of all of them.
+    """
+
+    def __init__(self, *args, describe: Callable[[PreTrainedModel], str] | None = None, graph: bool = False, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.describe, self.graph = describe, graph
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         super().on_train_begin(args, state, control, model=model, **kwargs)
-        if self.tb_writer is None:  # in another process than the main one
-            return
+        if self.graph and self.tb_writer is not None:  # None in another process than the main one
+            self._write_graph(model)
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        speed = {name: value for name, value in logs.items() if name.startswith("speed/")}
+        others = {name: value for name, value in logs.items() if name not in speed}
+        super().on_log(args, state, control, logs=others, **kwargs)
+        if self.tb_writer is not None:
+            for name, value in speed.items():
+                self.tb_writer.add_scalar(name, value, state.global_step)
+
+    def on_evaluate(self, args, state, control, model=None, **kwargs):
+        if self.describe and self.tb_writer is not None:
+            indented = "".join(f"    {line}\n" for line in self.describe(model).splitlines())  # as it is, in Markdown
+            self.tb_writer.add_text("predictions", indented, state.global_step)
+
+    def _write_graph(self, model: PreTrainedModel) -> None:
         ids = torch.ones((1, model.config.max_position_embeddings), dtype=torch.long, device=model.device)  # (1, S)
         # Tracing warns of what matters to those who would run the trace, and reads deprecated properties of the model.
         verbosity = transformers.logging.get_verbosity()
@@ -128,3 +153,9 @@ class TensorBoardGraphCallback(TensorBoardCallback):
             warnings.simplefilter("ignore")
             self.tb_writer.add_graph(model, (ids, torch.ones_like(ids), torch.zeros_like(ids)), use_strict_trace=False)
         transformers.logging.set_verbosity(verbosity)
+
+
+def extend_tensorboard(trainer: Trainer, **options) -> None:
+    """Where the trainer reports to TensorBoard, let a `TensorBoardRunCallback` with these options do it."""
+    if trainer.pop_callback(TensorBoardCallback):
+        trainer.add_callback(TensorBoardRunCallback(**options))

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import torch
 from accelerate.utils import broadcast_object_list
 from huggingface_hub import CommitInfo, HfApi
 from torch.utils.data import DataLoader
@@ -34,10 +35,11 @@ from .checkpoint import (
     naming_what_is_kept,
     remove_surplus,
 )
+from .console import show_on_console
+from .speed import SpeedMeter, known_matrix_peak
 
 
 logger = logging.getLogger("scratch_bert")
-TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
 
@@ -107,6 +109,8 @@ class ScratchBertTrainer(Trainer):
     - Ctrl-C and SIGTERM end the step, save a checkpoint and stop the training; `interrupted` is then True. SIGUSR1 saves
       a checkpoint.
     - A resumed run takes the learning rates and other hyperparameters of the optimizer from its own options.
+    - The log has the speed, in entries speed/…: non-padding tokens per second, MFU, the share of time spent on data, and memory.
+      The console shows an aligned line for each entry of the log, and a progress line on a terminal.
 
     For another optimizer, override `create_optimizer`. `results` are metrics for the card, in addition to those of the log.
     `record`, what the run is, is written into each checkpoint, as run.json.
@@ -130,8 +134,12 @@ class ScratchBertTrainer(Trainer):
         self._signals = SignalCallback()
         self.add_callback(self._signals)
         self.add_callback(IntervalsCallback)
+        show_on_console(self)
 
     def train(self, *args, **kwargs):
+        dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else torch.float32
+        peak = known_matrix_peak(self.args.device.type, dtype) * max(self.args.n_gpu, 1)
+        self._speed = SpeedMeter(self.model.config, self.args.device, peak)
         with self._signals:
             output = super().train(*args, **kwargs)
         # A process that exits while gloo's threads still free the tensors that it has gathered is aborted, or hangs.
@@ -175,7 +183,28 @@ class ScratchBertTrainer(Trainer):
             for left_over in Path(self.args.output_dir).glob(f"{STAGED}*"):  # of a run that was killed
                 shutil.rmtree(left_over)
 
+    def get_batch_samples(self, *args, **kwargs):
+        self._speed.resume()
+        samples = super().get_batch_samples(*args, **kwargs)
+        self._speed.got_examples()
+        return samples
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        self._speed.count(inputs, self.count_predicted(inputs))
+        return super().training_step(model, inputs, num_items_in_batch)
+
+    def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
+        """The positions of a batch that get MLM logits."""
+        return 0
+
+    def _maybe_log_save_evaluate(self, *args, **kwargs) -> None:
+        if not self.control.should_log:  # otherwise `log` pauses, after the wait for the device
+            self._speed.pause()
+        super()._maybe_log_save_evaluate(*args, **kwargs)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            logs |= self._speed.report(partial(self.accelerator.reduce, reduction="sum"))
         super().log(logs, start_time)
         if not math.isfinite(logs.get("loss", 0.0)):
             self._raise_divergence(f"The loss is {logs['loss']}")

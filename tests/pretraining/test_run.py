@@ -144,12 +144,31 @@ def test_run_without_sentence_objective_and_held_out_text(options, tmp_path):
     assert not any("eval" in name for name in run.train())
 
 
-def test_run_with_the_graph_in_tensorboard_trains_as_without(finished, options, tmp_path):
-    metrics = prepare(*options(tmp_path / "run", report_to=["tensorboard"], tensorboard_graph=True)).train()
+SPEED = {"tokens_per_second", "mfu", "data_share", "memory_mib"}
+TRAIN = {"loss", "grad_norm", "learning_rate", "mlm_loss", "nsp_loss", "mlm_accuracy"}
+
+
+def test_run_with_all_that_tensorboard_can_show_trains_as_without(finished, options, tmp_path):
+    logging = {"report_to": ["tensorboard"], "tensorboard_graph": True, "logging_steps": 2, "eval_steps": 2}
+    metrics = prepare(*options(tmp_path / "run", **logging)).train()
     assert mlm_and_nsp(metrics) == mlm_and_nsp(finished[2])
     (directory,) = (tmp_path / "run" / "runs").iterdir()
-    found = EventAccumulator(str(directory)).Reload().Tags()
-    assert found["graph"] and {"train/train_loss", "eval/mlm_loss"} <= set(found["scalars"])
+    events = EventAccumulator(str(directory)).Reload()
+    found = events.Tags()
+    expected = {f"speed/{name}" for name in SPEED} | {f"train/{name}" for name in TRAIN} | {"eval/mlm_loss"}
+    assert found["graph"] and expected <= set(found["scalars"])
+    shown = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("predictions/text_summary")]
+    assert len(shown) == 3 and all(text.count("[MASK]") == 4 and text.count("  B: ") == 4 for text in shown)
+
+
+def test_log_has_the_accuracy_and_speed_of_the_training(options, tmp_path):
+    run = prepare(*options(tmp_path / "run", logging_steps=2))
+    run.train()
+    for entry in run.trainer.state.log_history:
+        if "loss" in entry:
+            assert 0 <= entry["mlm_accuracy"] <= 1
+            assert entry["speed/tokens_per_second"] > 0 and 0 < entry["speed/mfu"] < 1
+            assert 0 < entry["speed/data_share"] < 1 and entry["speed/memory_mib"] > 10
 
 
 def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):

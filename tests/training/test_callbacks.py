@@ -1,4 +1,4 @@
-"""TensorBoard gets the model's graph; the other callbacks are tested with the trainers that they belong to."""
+"""TensorBoard gets the model's graph and predictions; the other callbacks are tested with the trainers that they belong to."""
 
 import logging
 
@@ -10,7 +10,7 @@ from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from helpers import make_model
 from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
-from scratch_bert.training.callbacks import TensorBoardGraphCallback
+from scratch_bert.training.callbacks import TensorBoardRunCallback
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from scratch_bert.training.callbacks import TensorBoardGraphCallback
 )
 def test_graph_has_every_module_and_nothing_is_changed(model_class, options, tmp_path, recwarn, caplog):
     model = make_model(model_class, **options).train()
-    callback = TensorBoardGraphCallback(SummaryWriter(tmp_path))
+    callback = TensorBoardRunCallback(SummaryWriter(tmp_path), graph=True)
     arguments = TrainingArguments(tmp_path), TrainerState(is_world_process_zero=True), TrainerControl()
     transformers.utils.logging.enable_propagation()
     callback.on_train_begin(*arguments, model=model)

@@ -1,0 +1,88 @@
+"""What the console shows of a training: an aligned line for each entry of the log; on a terminal, a progress line as well."""
+
+import json
+import sys
+import time
+
+from tqdm.auto import tqdm
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+
+
+TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
+# Parts of the names of what the log has, but no line: what follows from the rest, and the baselines, which do not change.
+NOT_SHOWN = (*TIMINGS, "epoch", "step", "total_flos", "learning_rate", "unigram", "majority", "perplexity", "speed/")
+
+
+def show_on_console(trainer: Trainer) -> None:
+    """Replace the stock callbacks that print the log, but for that of notebooks."""
+    lines_only = trainer.pop_callback(PrinterCallback)
+    if getattr(trainer.args, "json_logs", False):
+        trainer.pop_callback(ProgressCallback)
+        trainer.add_callback(JsonLines)
+    elif lines_only or (not sys.stderr.isatty() and trainer.pop_callback(ProgressCallback)):
+        trainer.add_callback(PlainLines)
+    elif trainer.pop_callback(ProgressCallback):
+        trainer.add_callback(ProgressLine)
+
+
+def describe_entry(logs: dict[str, float], step: int, max_steps: int) -> str:
+    """An entry of the log as a line: what it is of, the step, and the values that change, in columns."""
+    kind = "eval" if any(name.startswith("eval_") for name in logs) else "train"
+    place = f"{step:,}/{max_steps:,}"
+    values = {
+        name.removeprefix("eval_"): value
+        for name, value in logs.items()
+        if isinstance(value, float) and not any(part in name for part in NOT_SHOWN)
+    }
+    columns = "".join(f"  {name} {value:<7.4g}" for name, value in values.items())
+    return f"{kind:<5} {place:>{2 * len(f'{max_steps:,}') + 1}}{columns}"
+
+
+def describe_speed(logs: dict[str, float]) -> str:
+    if "speed/tokens_per_second" not in logs:
+        return ""
+    return f"{logs['speed/tokens_per_second']:,.0f} tokens/s, MFU {logs['speed/mfu']:.0%}"
+
+
+class PlainLines(TrainerCallback):
+    """A line for each entry of the log, without control characters, for files and pipes."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.start, self.first_step = time.monotonic(), state.global_step
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not state.is_world_process_zero or "train_runtime" in logs:  # the last entry, of the whole training
+            return
+        line = describe_entry(logs, state.global_step, state.max_steps)
+        speed = describe_speed(logs)
+        if speed:
+            steps = max(state.global_step - self.first_step, 1)
+            left = (time.monotonic() - self.start) / steps * (state.max_steps - state.global_step)
+            line += f"  {speed}, {tqdm.format_interval(left)} left"
+        print(line.rstrip(), flush=True)
+
+
+class ProgressLine(ProgressCallback):
+    """The stock progress bars, with the latest losses and the speed beside that of the training, and aligned lines above it."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if state.is_world_process_zero:
+            layout = "{percentage:3.0f}% |{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+            self.training_bar = tqdm(total=state.max_steps, dynamic_ncols=True, bar_format=layout)
+        self.current_step = 0
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if self.training_bar is None or "train_runtime" in logs:
+            return
+        if "loss" in logs:
+            shown = ", ".join(f"{name} {logs[name]:.3g}" for name in ("loss", "mlm_accuracy") if name in logs)
+            self.training_bar.set_postfix_str(", ".join(filter(None, [shown, describe_speed(logs)])))
+        self.training_bar.write(describe_entry(logs, state.global_step, state.max_steps).rstrip())
+
+
+class JsonLines(TrainerCallback):
+    """A JSON object for each entry of the log, on stdout."""
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if state.is_world_process_zero:
+            print(json.dumps(logs | {"step": state.global_step}), flush=True)

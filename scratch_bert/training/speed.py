@@ -1,0 +1,157 @@
+"""How fast a training is: non-padding tokens per second, and the share of the machine's matrix peak that it uses (MFU)."""
+
+import json
+import platform
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import psutil
+import torch
+from huggingface_hub.constants import HF_HOME
+
+from ..model.configuration_scratch_bert import ScratchBertConfig
+
+
+# Dense FLOP/s in bf16 as published by the makers, by the beginning of the name that PyTorch gives the device.
+PUBLISHED_PEAKS = {
+    "NVIDIA A100": 312e12,
+    "NVIDIA B200": 2250e12,
+    "NVIDIA GeForce RTX 3090": 71e12,
+    "NVIDIA GeForce RTX 4090": 165e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA L40S": 362e12,
+}
+SHAPES = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 768, 3072), (4096, 3072, 768)]  # the last two are BERT-base's
+
+
+def useful_flops(config: ScratchBertConfig, tokens: int, squared_lengths: int, sequences: int, predicted: int) -> int:
+    """Floating-point operations of the matrix products of a forward pass: over non-padding `tokens`, in `sequences` whose
+    squared lengths have this sum, with MLM logits at the `predicted` positions."""
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    attention = heads * (config.head_dim or hidden // heads)
+    layer = (4 * hidden * attention + 2 * hidden * config.intermediate_size) * tokens + 2 * attention * squared_lengths
+    pooler, mlm_head = hidden**2, hidden**2 + hidden * config.vocab_size
+    return 2 * (config.num_hidden_layers * layer + sequences * pooler + predicted * mlm_head)
+
+
+def sequence_lengths(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Tokens of each sequence of a batch, padded or packed, as integers; a place without a sequence has 0."""
+    mask = batch["attention_mask"]  # (B, S), or (B, C, S) in multiple choice
+    if "seq_idx" not in batch:
+        return mask.sum(-1).flatten()
+    return torch.zeros_like(mask).scatter_add_(1, batch["seq_idx"], mask).flatten()
+
+
+@cache
+def matrix_peak(device: str, dtype: torch.dtype, seconds: float = 0.25) -> float:
+    """The speed in FLOP/s of the fastest product among `SHAPES`, each tried for so many seconds, and twice at least."""
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    generator = torch.Generator(device).manual_seed(0)  # a training's own must not move
+    best = 0.0
+    for rows, inner, columns in SHAPES + [(8192, 8192, 8192)] * (device == "cuda"):
+        left = torch.randn(rows, inner, dtype=dtype, device=device, generator=generator)
+        right = torch.randn(columns, inner, dtype=dtype, device=device, generator=generator)
+        begin, runs = time.perf_counter(), 0
+        while runs < 2 or time.perf_counter() - begin < seconds:
+            synchronize()
+            start = time.perf_counter()
+            torch.nn.functional.linear(left, right)
+            synchronize()
+            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
+            runs += 1
+    return best
+
+
+def known_matrix_peak(device: str, dtype: torch.dtype) -> float:
+    """The published peak of a known GPU in half precision; otherwise the measured one, kept in Hugging Face's cache
+    (matrix_peak.json), where deleting it makes the next training measure again."""
+    name = torch.cuda.get_device_name() if device == "cuda" else f"{_cpu_name()}, {torch.get_num_threads()} threads"
+    if device == "cuda" and dtype != torch.float32:
+        published = [peak for beginning, peak in PUBLISHED_PEAKS.items() if name.startswith(beginning)]
+        if published:
+            return published[0]
+    file, key = Path(HF_HOME, "scratch_bert", "matrix_peak.json"), f"{name}, {dtype}, torch {torch.__version__}"
+    try:
+        peaks = dict(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):  # none yet, or damaged
+        peaks = {}
+    if not isinstance(peaks.get(key), float):
+        peaks[key] = matrix_peak(device, dtype)
+        with suppress(OSError):  # measured again next time
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(peaks, indent=2), encoding="utf-8")
+    return peaks[key]
+
+
+def _cpu_name() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+class SpeedMeter:
+    """Counts what a training computes in one process, and in what time, from one entry of its log to the next.
+
+    `peak` is the matrix peak of one process in FLOP/s.
+    """
+
+    def __init__(self, config: ScratchBertConfig, device: torch.device, peak: float):
+        self.config, self.device, self.peak = config, device, peak
+        self._reset()
+
+    def _reset(self) -> None:
+        self.counts = torch.zeros(4, dtype=torch.long, device=self.device)  # the last arguments of `useful_flops`
+        self.seconds = self.data_seconds = 0.0
+        self.since: float | None = None
+
+    def resume(self) -> None:
+        """A step begins, by waiting for its examples."""
+        self.since = self.since or time.perf_counter()
+        self.data_since = time.perf_counter()
+
+    def got_examples(self) -> None:
+        self.data_seconds += time.perf_counter() - self.data_since
+
+    def pause(self) -> None:
+        """What follows, an evaluation or a save, is no part of a step."""
+        if self.since is not None:
+            self.seconds += time.perf_counter() - self.since
+            self.since = None
+
+    def count(self, batch: dict[str, torch.Tensor], predicted: torch.Tensor | int) -> None:
+        """A micro-batch is trained on, with the loss at so many `predicted` positions. The host waits for no device."""
+        lengths = batch.get("sequence_lengths")  # the collator has counted
+        lengths = sequence_lengths(batch) if lengths is None else torch.tensor(lengths)
+        counts = [lengths.sum(), (lengths * lengths).sum(), (lengths > 0).sum(), torch.as_tensor(predicted)]
+        self.counts += torch.stack([count.to(lengths.device) for count in counts]).to(self.device, non_blocking=True)
+
+    def report(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
+        """Entries for the log, of the time since the last report and of all processes: `reduce` sums a tensor over these. The
+        memory is this process's: the most that was allocated on the GPU, or what is resident on the CPU."""
+        self.pause()
+        own = torch.tensor([self.data_seconds, self.seconds, self.peak], device=self.device)
+        *counts, data_seconds, seconds, peak = reduce(torch.cat([self.counts.float(), own])).tolist()
+        on_gpu = self.device.type == "cuda"
+        memory = torch.cuda.max_memory_allocated() if on_gpu else psutil.Process().memory_info().rss
+        self._reset()
+        if not seconds:
+            return {}
+        processes = peak / self.peak
+        return {
+            "speed/tokens_per_second": counts[0] * processes / seconds,
+            "speed/mfu": 3
+            * useful_flops(self.config, *counts)
+            * processes
+            / seconds
+            / peak,  # one forward, two backward
+            "speed/data_share": data_seconds / seconds,
+            "speed/memory_mib": memory / 2**20,
+        }
