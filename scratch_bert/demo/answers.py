@@ -1,0 +1,364 @@
+"""What models answer to texts, as plain data: predictions for masked words, next sentences, attention, embeddings, and what
+fine-tuned heads say."""
+
+import inspect
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+from tokenizers import Encoding
+from torch.nn import functional as F
+from transformers import (
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForNextSentencePrediction,
+    AutoModelForPreTraining,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.trainer import TRAINER_STATE_NAME
+
+from ..hub.conversion import load_config, open_checkpoint
+from ..tokenizer import check_vocabulary, load_tokenizer
+from ..training.checkpoint import checkpoints_in
+
+
+MASK = "[MASK]"  # what users type, whatever a model's own mask token is
+MAX_CHARACTERS = 200_000  # of a text: more would take seconds to tokenize
+MAX_ATTENTION = 48  # tokens: the drawing has a cell for each pair of them
+MAX_TEXTS = 16  # to compare, or to choose from
+MAX_ANSWER_LENGTH = 30  # tokens, as in fine-tuning
+KEPT_CHECKPOINTS = 4  # of a run: so many stay open
+
+# The heads that stand alone in a checkpoint, by the end of its architecture's name. The others are pretraining's.
+TASK_HEADS = {
+    "NextSentencePrediction": AutoModelForNextSentencePrediction,
+    "SequenceClassification": AutoModelForSequenceClassification,
+    "TokenClassification": AutoModelForTokenClassification,
+    "QuestionAnswering": AutoModelForQuestionAnswering,
+    "MultipleChoice": AutoModelForMultipleChoice,
+}
+# The panels of a run's curves: their lines, and what these are called in the log, by preference.
+CURVES = {
+    "MLM loss": {"training": ("mlm_loss", "loss"), "validation": ("eval_mlm_loss", "eval_loss")},
+    "NSP loss": {"training": ("nsp_loss",), "validation": ("eval_nsp_loss",)},
+}
+
+
+class InputError(ValueError):
+    """An input that cannot be answered. The message tells the user what to change."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    value: Any
+    texts: tuple[str, ...]
+    """What the model has read of each text: all of it, or the beginning."""
+    left_out: int
+    """How many tokens it has not read."""
+
+
+class Model:
+    """A checkpoint with its tokenizer, opened once. Several threads may ask it at a time.
+
+    `heads` are those that it has weights for: MaskedLM, NextSentencePrediction and the other names in `TASK_HEADS`. Without
+    any, it still gives attention and embeddings. Texts that are too long for it are cut. All methods raise `InputError` for
+    texts that are empty or have more than `MAX_CHARACTERS`.
+
+    Raises `ValueError` or `OSError` if the checkpoint cannot be read, or needs custom code without `trust_remote_code`.
+    """
+
+    def __init__(self, name: str, trust_remote_code: bool = False):
+        self.name = name
+        tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
+        config = load_config(name, trust_remote_code=trust_remote_code)
+        check_vocabulary(tokenizer, config.vocab_size, f" of {name}")
+        self.model, self.heads = _open_with_heads(name, config, trust_remote_code)
+        self.config = self.model.config
+        self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
+        self.mask_token, self.mask_token_id = tokenizer.mask_token, tokenizer.mask_token_id
+        self.input_names = tokenizer.model_input_names
+        # Without truncation, which is a setting of this object: threads that change it fail.
+        self.tokenizer = tokenizer.backend_tokenizer
+        self.tokenizer.no_truncation()
+        self.tokenizer.no_padding()
+
+    # ------------------------------------------------------------------------------------------------- pretrained heads
+
+    @torch.inference_mode()
+    def fill_mask(self, text: str, k: int = 5) -> Answer:
+        """For each mask, the top-k tokens and their probabilities: [[(token, probability), …], …].
+
+        A mask is the model's own mask token, or `MASK`. Raises `InputError` if the model reads none.
+        """
+        encoding, texts, left_out = self._encode(re.sub(re.escape(MASK), lambda _: self.mask_token, text, flags=re.I))
+        masks = [position for position, token in enumerate(encoding.ids) if token == self.mask_token_id]
+        if not masks:
+            where = " in what the model can read of this long text" if left_out else ""
+            raise InputError(f"There is no mask{where}: write {MASK} in place of a word.")
+        logits = self.model(**self._inputs(encoding))[0][0, masks]  # (M, V)
+        top = logits.softmax(-1).topk(min(k, logits.shape[-1]))
+        predictions = [
+            [(self._token(token), probability) for token, probability in zip(*row, strict=True)]
+            for row in zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        ]
+        return Answer(predictions, texts, left_out)
+
+    @torch.inference_mode()
+    def next_sentence(self, a: str, b: str) -> Answer:
+        """The probability that B follows A, and that A follows B."""
+        encoding, texts, left_out = self._encode(a, b)
+        reverse, _, _ = self._encode(b, a)
+        logits = [self.model(**self._inputs(pair))[-1] for pair in (encoding, reverse)]  # of two heads, the second
+        return Answer(tuple(pair.softmax(-1)[0, 0].item() for pair in logits), texts, left_out)
+
+    # ------------------------------------------------------------------------------------------------------ the encoder
+
+    @torch.inference_mode()
+    def attention(self, text: str) -> Answer:
+        """The first `MAX_ATTENTION` tokens, and the weights with which each of them attends to each: (layers, heads, S, S)."""
+        encoding, texts, left_out = self._encode(text, max_length=min(self.max_length, MAX_ATTENTION))
+        outputs = self.model.base_model(**self._inputs(encoding), output_attentions=True)
+        if not outputs.attentions:
+            raise InputError(f"The code of {self.name} does not return its attention.")
+        return Answer((encoding.tokens, torch.cat(outputs.attentions)), texts, left_out)
+
+    @torch.inference_mode()
+    def embeddings(self, texts: list[str]) -> Answer:
+        """The cosine similarities of the texts (N, N): each is the mean of its tokens' last hidden states.
+
+        Raises `InputError` for fewer than two texts, or more than `MAX_TEXTS`.
+        """
+        _check_count(texts)
+        vectors, read, left_out = [], [], 0
+        for text in texts:
+            encoding, (beginning,), rest = self._encode(text)
+            states = self.model.base_model(**self._inputs(encoding)).last_hidden_state  # (1, S, H)
+            vectors.append(states[0].mean(0))
+            read.append(beginning)
+            left_out += rest
+        vectors = F.normalize(torch.stack(vectors))  # (N, H)
+        return Answer(vectors @ vectors.T, tuple(read), left_out)
+
+    # ------------------------------------------------------------------------------------------------- fine-tuned heads
+
+    @property
+    def problem_type(self) -> str:
+        """Of a sequence classifier. Without one in the config, a single label is a number to predict."""
+        inferred = "regression" if self.config.num_labels == 1 else "single_label_classification"
+        return self.config.problem_type or inferred
+
+    @torch.inference_mode()
+    def classify(self, text: str, pair: str = "") -> Answer:
+        """For each label, its probability, or the value that a regression predicts: [(label, value), …]. `pair` may be empty."""
+        encoding, texts, left_out = self._encode(text, *([pair] if pair.strip() else []))
+        logits = self.model(**self._inputs(encoding)).logits[0]  # (L,)
+        if self.problem_type == "multi_label_classification":
+            logits = logits.sigmoid()
+        elif self.problem_type == "single_label_classification":
+            logits = logits.softmax(-1)
+        labels = [self.config.id2label[number] for number in range(len(logits))]
+        return Answer(list(zip(labels, logits.tolist(), strict=True)), texts, left_out)
+
+    @torch.inference_mode()
+    def tag(self, text: str) -> Answer:
+        """The labelled spans of the text that was read: [(start, end, label, probability), …], as of `merge_tags`."""
+        encoding, texts, left_out = self._encode(text)
+        best = self.model(**self._inputs(encoding)).logits[0].softmax(-1).max(-1)  # (S,)
+        words: list[tuple[int, int, str, float]] = []
+        previous = None
+        for token, (word, (start, end)) in enumerate(zip(encoding.word_ids, encoding.offsets, strict=True)):
+            if word is not None and word == previous:
+                words[-1] = (words[-1][0], end, *words[-1][2:])
+            elif word is not None:  # the label of a word is that of its first token, as in fine-tuning
+                label = self.config.id2label[best.indices[token].item()]
+                words.append((start, end, label, best.values[token].item()))
+            previous = word
+        return Answer(merge_tags(words), texts, left_out)
+
+    @torch.inference_mode()
+    def answer(self, question: str, context: str) -> Answer:
+        """The best answer as a span of the context that was read, its probability, and that of no answer:
+        (start, end, probability, probability of none)."""
+        encoding, texts, left_out = self._encode(question, context)
+        outputs = self.model(**self._inputs(encoding))
+        start, end = outputs.start_logits[0].log_softmax(-1), outputs.end_logits[0].log_softmax(-1)  # (S,)
+        in_context = torch.tensor([segment == 1 for segment in encoding.sequence_ids])
+        spans = torch.ones(len(start), len(start), dtype=torch.bool).triu().tril(MAX_ANSWER_LENGTH - 1)
+        spans &= in_context[:, None] & in_context
+        scores = (start[:, None] + end).masked_fill(~spans, -torch.inf)  # (S, S)
+        first, last = divmod(scores.argmax().item(), len(start))
+        characters = encoding.offsets[first][0], encoding.offsets[last][1]
+        no_answer = start[0] + end[0]  # at [CLS]
+        return Answer((*characters, scores[first, last].exp().item(), no_answer.exp().item()), texts, left_out)
+
+    @torch.inference_mode()
+    def choose(self, text: str, choices: list[str]) -> Answer:
+        """The probability of each choice. Raises `InputError` for fewer than two of them, or more than `MAX_TEXTS`."""
+        _check_count(choices)
+        scores, read, left_out = [], [], 0
+        for choice in choices:
+            encoding, (_, beginning), rest = self._encode(text, choice)
+            inputs = {name: ids[None] for name, ids in self._inputs(encoding).items()}  # (1, 1, S)
+            scores.append(self.model(**inputs).logits[0, 0])
+            read.append(beginning)
+            left_out += rest
+        return Answer(torch.stack(scores).softmax(0).tolist(), tuple(read), left_out)
+
+    # ------------------------------------------------------------------------------------------------------- tokenizing
+
+    def _encode(self, *texts: str, max_length: int | None = None) -> tuple[Encoding, tuple[str, ...], int]:
+        """The input made of a text or a pair, what it has of each text, and how many tokens were left out."""
+        max_length = max_length or self.max_length
+        for text in texts:
+            if len(text) > MAX_CHARACTERS:
+                raise InputError(f"This text has {len(text):,} characters: shorten it to {MAX_CHARACTERS:,} at most.")
+        texts = tuple(clean(text) for text in texts)
+        # Each text alone: given two long ones, the tokenizers library pairs all their parts, which takes gigabytes.
+        offsets = [self.tokenizer.encode(text, add_special_tokens=False).offsets for text in texts]
+        if not all(offsets):
+            raise InputError("A text is empty: write some words.")
+        counts = [len(tokens) for tokens in offsets]
+        kept = share(max_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2), counts)
+        texts = tuple(
+            text if count == of else text[: tokens[count - 1][1]]
+            for text, tokens, count, of in zip(texts, offsets, kept, counts, strict=True)
+        )
+        encoding = self.tokenizer.encode(*texts)
+        encoding.truncate(max_length)  # without its end, some tokenizers split a text into more tokens
+        return encoding, texts, sum(counts) - sum(kept)
+
+    def _inputs(self, encoding: Encoding) -> dict[str, torch.Tensor]:
+        """The inputs that the model takes, (1, S) each."""
+        inputs = {
+            "input_ids": encoding.ids,
+            "token_type_ids": encoding.type_ids,
+            "attention_mask": encoding.attention_mask,
+        }
+        return {name: torch.tensor([values]) for name, values in inputs.items() if name in self.input_names}
+
+    def _token(self, number: int) -> str:
+        return self.tokenizer.id_to_token(number) or f"id {number}"  # a vocab_size may exceed the vocabulary
+
+
+class Run:
+    """The checkpoints of a training run, opened when they are asked for, and the run's curves.
+
+    `curves` are a panel for each title: {line: [(step, value), …]}. Raises `OSError` or `ValueError` if the last checkpoint has
+    no trainer_state.json.
+    """
+
+    def __init__(self, directory: str, trust_remote_code: bool = False):
+        self.name = directory
+        self.checkpoints = checkpoints_in(Path(directory))
+        self.steps = [int(checkpoint.name.rsplit("-", 1)[1]) for checkpoint in self.checkpoints]
+        self.curves = read_curves(self.checkpoints[-1])
+        self._lock = Lock()  # from_pretrained fails in several threads at a time
+        self._open = lru_cache(KEPT_CHECKPOINTS)(partial(Model, trust_remote_code=trust_remote_code))
+
+    def open(self, number: int) -> Model:
+        """The model of checkpoint `number`, from 0. Raises `InputError` if it cannot be opened, as after its deletion."""
+        checkpoint = self.checkpoints[number]
+        try:
+            with self._lock:
+                return self._open(str(checkpoint))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{checkpoint.name} cannot be opened: {error}") from error
+
+
+def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list[Model], list[Run]]:
+    """The models of these directories and Hub repositories, and those of the directories that hold several checkpoints of an
+    MLM training. Until such a training has ended, its last checkpoint is the model.
+
+    Raises `ValueError` or `OSError` for a model that cannot be read.
+    """
+    models, runs = [], []
+    for name in dict.fromkeys(names):
+        checkpoints = checkpoints_in(Path(name))
+        unfinished = checkpoints and not Path(name, "config.json").exists()
+        models.append(Model(str(checkpoints[-1]) if unfinished else name, trust_remote_code))
+        if len(checkpoints) > 1 and "MaskedLM" in models[-1].heads:
+            runs.append(Run(name, trust_remote_code))
+    return models, runs
+
+
+def clean(text: str) -> str:
+    """`text` without lone surrogates, which browsers may send, and which are not UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def share(room: int, counts: list[int]) -> list[int]:
+    """How many tokens of each text there is room for: the longest gives way first. With room for 10, 3 and 20 give 3 and 7."""
+    kept = [0] * len(counts)
+    for done, index in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
+        kept[index] = min(counts[index], room // (len(counts) - done))
+        room -= kept[index]
+    return kept
+
+
+def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int, str, float]]:
+    """Labelled words as spans: B-X or I-X and each I-X that follows are one span of X, with the lowest probability of its words.
+    Words with the label O are left out, those with any other one are a span each."""
+    spans: list[tuple[int, int, str, float]] = []
+    current = None  # the X that an I-X would continue
+    for start, end, label, probability in words:
+        prefix, _, name = label.partition("-")
+        in_entity = prefix in ("B", "I") and name
+        if in_entity and prefix == "I" and name == current:
+            spans[-1] = (spans[-1][0], end, name, min(probability, spans[-1][3]))
+        elif label != "O":
+            spans.append((start, end, name if in_entity else label, probability))
+        current = name if in_entity else None
+    return spans
+
+
+def read_curves(checkpoint: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """The curves of a run up to a checkpoint: {panel: {line: [(step, value), …]}}, those of `CURVES` that its log has."""
+    log = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["log_history"]
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for title, lines in CURVES.items():
+        for line, names in lines.items():
+            found = next((name for name in names if any(name in entry for entry in log)), None)
+            if found:
+                points = [(entry["step"], entry[found]) for entry in log if found in entry]
+                curves.setdefault(title, {})[line] = points
+    return curves
+
+
+def _open_with_heads(
+    name: str, config: PreTrainedConfig, trust_remote_code: bool
+) -> tuple[PreTrainedModel, frozenset[str]]:
+    """The checkpoint's model, and the heads that it has weights for."""
+    # Of the implementations of attention, eager alone returns weights.
+    options = {"config": config, "trust_remote_code": trust_remote_code, "attn_implementation": "eager"}
+    architecture = (config.architectures or [""])[0]
+    for head, auto_class in TASK_HEADS.items():
+        if architecture.endswith(f"For{head}"):
+            model, missing = open_checkpoint(auto_class, name, **options)
+            if missing:
+                raise ValueError(f"{name} is a {architecture} without its head: {', '.join(missing)} are missing.")
+            return model, frozenset([head])
+    # The configs of published BERTs name BertForMaskedLM, but the weights include the NSP head.
+    for auto_class in (AutoModelForPreTraining, AutoModelForMaskedLM):
+        with suppress(ValueError):  # an architecture without such a class; if weights are damaged, AutoModel says so
+            model, missing = open_checkpoint(auto_class, name, **options)
+            has_nsp_head = "next_sentence_label" in inspect.signature(model.forward).parameters
+            if not missing and (has_nsp_head or auto_class is AutoModelForMaskedLM):
+                return model, frozenset(["MaskedLM", *["NextSentencePrediction"] * has_nsp_head])
+    model, _ = open_checkpoint(AutoModel, name, **options)
+    return model, frozenset()
+
+
+def _check_count(texts: list[str]) -> None:
+    if not 2 <= len(texts) <= MAX_TEXTS:
+        raise InputError(f"Write from 2 to {MAX_TEXTS} texts, a line each: there are {len(texts)}.")

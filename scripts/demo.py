@@ -1,0 +1,37 @@
+#!/usr/bin/env python
+"""Try models on a web page: masked words, next sentences, attention, embeddings, and what fine-tuned models answer.
+
+For the directory of a training run, also what the model predicted at each checkpoint. The page is served to this machine
+alone, and loads nothing from anywhere else."""
+
+import argparse
+
+from scratch_bert.cli import one_line_errors
+from scratch_bert.demo.answers import open_models
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="A directory or a Hub repository: a scratch_bert or a BERT, with any head.",
+    )
+    parser.add_argument("--port", type=int, help="The port to serve the page on (the first free one from 7860 on).")
+    parser.add_argument("--trust_remote_code", action="store_true", help="Run the code that comes with other models.")
+    parser.add_argument("--no_browser", action="store_true", help="Don't open the page in a browser.")
+    args = parser.parse_args(argv)
+
+    with one_line_errors():
+        try:
+            from scratch_bert.demo.page import build_page, serve
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{error}. Install what the demo needs: pip install 'scratch_bert[demo]'") from error
+        page = build_page(*open_models(args.models, args.trust_remote_code))
+        print(f"Serving on {serve(page, args.port, inbrowser=not args.no_browser)} (Ctrl-C to stop)", flush=True)
+        page.block_thread()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,403 @@
+"""What models answer in the demo, compared with the models called directly; long, odd and impossible inputs."""
+
+import json
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import transformers
+from transformers import AutoTokenizer
+
+from helpers import SMALL
+from scratch_bert import ScratchBertConfig, ScratchBertModel
+from scratch_bert.demo.answers import (
+    KEPT_CHECKPOINTS,
+    MAX_ATTENTION,
+    MAX_CHARACTERS,
+    InputError,
+    Model,
+    Run,
+    merge_tags,
+    open_models,
+    share,
+)
+
+
+TEXT, OTHER = "the cat sleeps on the sofa .", "she opened the window ."
+LONG = "paris is the capital of france . " * 3031  # 100,023 characters
+
+
+@pytest.fixture(scope="module")
+def ask(trained, bert, tasks):
+    """A model by its name, opened once."""
+    places = {"trained": trained, "bert": bert, **tasks}
+    opened = {}
+
+    def get(name):
+        if name not in opened:
+            opened[name] = Model(str(places[name]))
+        return opened[name]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def direct(trained, bert, tasks):
+    """The outputs of a model that is opened with an Auto class, for texts that its tokenizer encodes."""
+
+    def run(name, auto_class, *texts, **options):
+        directory = {"trained": trained, "bert": bert, **tasks}[name]
+        inputs = AutoTokenizer.from_pretrained(directory)(*texts, return_tensors="pt", **options)
+        with torch.no_grad():
+            return getattr(transformers, auto_class).from_pretrained(directory)(**inputs), inputs
+
+    return run
+
+
+def assert_close(found, expected):
+    torch.testing.assert_close(torch.tensor(found), expected, rtol=0, atol=1e-5)
+
+
+# --------------------------------------------------------------------------------------------------- pretrained heads
+
+
+@pytest.mark.parametrize("name", ["trained", "bert"])
+def test_fill_mask(name, ask, direct, demo_tokenizer):
+    text = "the [MASK] sleeps on the [MASK] ."
+    answer = ask(name).fill_mask(text, k=4)
+    outputs, inputs = direct(name, "AutoModelForMaskedLM", text)
+    masked = inputs["input_ids"][0] == demo_tokenizer.mask_token_id
+    top = outputs.logits[0, masked].softmax(-1).topk(4)
+    assert [[token for token, _ in mask] for mask in answer.value] == [
+        demo_tokenizer.convert_ids_to_tokens(row) for row in top.indices.tolist()
+    ]
+    assert_close([[probability for _, probability in mask] for mask in answer.value], top.values)
+    assert (answer.texts, answer.left_out) == ((text,), 0)
+
+
+def test_fill_mask_knows_what_was_memorised(ask):
+    ((first, *_),) = ask("trained").fill_mask("Paris is the capital of [mask] .").value
+    assert first[0] == "france" and first[1] > 0.5
+
+
+def test_fill_mask_with_another_mask_token(other_mask, ask):
+    """A model reads its own mask token and [MASK] alike."""
+    model = Model(str(other_mask))
+    assert model.heads == {"MaskedLM"} and model.mask_token == "<mask>"
+    one, two = (model.fill_mask(f"the {mask} sleeps").value for mask in ("[MASK]", "<mask>"))
+    assert one == two
+    with pytest.raises(InputError, match="no mask"):
+        ask("bert").fill_mask("the <mask> sleeps")
+
+
+@pytest.mark.parametrize("name", ["trained", "bert", "nsp"])
+def test_next_sentence(name, ask, direct):
+    answer = ask(name).next_sentence(TEXT, OTHER)
+    auto_class = "AutoModelForNextSentencePrediction" if name == "nsp" else "AutoModelForPreTraining"
+    expected = []
+    for pair in ((TEXT, OTHER), (OTHER, TEXT)):
+        outputs, _ = direct(name, auto_class, *pair)
+        logits = outputs.logits if name == "nsp" else outputs.seq_relationship_logits
+        expected.append(logits.softmax(-1)[0, 0])
+    assert_close(answer.value, torch.stack(expected))
+    assert answer.texts == (TEXT, OTHER)
+
+
+# -------------------------------------------------------------------------------------------------------- the encoder
+
+
+@pytest.mark.parametrize("name", ["trained", "bert", "chooser"])
+def test_attention(name, ask, direct, trained, bert, tasks):
+    tokens, weights = ask(name).attention(TEXT).value
+    directory = {"trained": trained, "bert": bert, **tasks}[name]
+    model = transformers.AutoModel.from_pretrained(directory, attn_implementation="eager")
+    inputs = AutoTokenizer.from_pretrained(directory)(TEXT, return_tensors="pt")
+    with torch.no_grad():
+        expected = torch.cat(model(**inputs, output_attentions=True).attentions)
+    assert weights.shape == (2, 4, len(tokens), len(tokens)) and tokens[:3] == ["[CLS]", "the", "cat"]
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+
+
+@pytest.mark.parametrize("name", ["trained", "bert", "tagger"])
+def test_embeddings(name, ask, direct):
+    texts = [TEXT, OTHER, "a", TEXT]
+    found = ask(name).embeddings(texts).value
+    vectors = torch.stack([direct(name, "AutoModel", text)[0].last_hidden_state[0].mean(0) for text in texts])
+    expected = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    assert found[0, 3] == pytest.approx(1)
+
+
+# --------------------------------------------------------------------------------------------------- fine-tuned heads
+
+
+@pytest.mark.parametrize(
+    ("name", "activation"),
+    [
+        ("classifier", lambda logits: logits.softmax(-1)),
+        ("multi-label", torch.sigmoid),
+        ("regression", lambda logits: logits),
+    ],
+)
+@pytest.mark.parametrize("texts", [(TEXT,), (TEXT, OTHER)], ids=["text", "pair"])
+def test_classify(name, activation, texts, ask, direct):
+    model = ask(name)
+    labels, values = zip(*model.classify(*texts).value, strict=True)
+    outputs, _ = direct(name, "AutoModelForSequenceClassification", *texts)
+    assert_close(values, activation(outputs.logits[0]))
+    assert list(labels) == list(model.config.id2label.values())
+
+
+def test_tag(ask, direct):
+    text = f"{TEXT} {OTHER}"
+    spans = ask("tagger").tag(text).value
+    outputs, inputs = direct("tagger", "AutoModelForTokenClassification", text)
+    best = outputs.logits[0].softmax(-1).max(-1)
+    labels = ask("tagger").config.id2label
+    covered = {}
+    for start, end, name, probability in spans:
+        for character in range(start, end):
+            covered[character] = name
+        assert 0 < probability <= 1
+    assert len({name for *_, name, _ in spans}) > 1
+    for word in range(max(word for word in inputs.word_ids() if word is not None) + 1):
+        token, characters = inputs.word_to_tokens(0, word).start, inputs.word_to_chars(0, word)
+        label = labels[best.indices[token].item()]
+        expected = None if label == "O" else label[2:]
+        assert {covered.get(character) for character in range(*characters)} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("labels", "spans"),
+    [
+        ("O O", []),
+        ("B-X I-X I-X", [(0, 3, "X")]),
+        ("B-X B-X", [(0, 1, "X"), (1, 2, "X")]),
+        ("I-X I-X O I-X", [(0, 2, "X"), (3, 4, "X")]),
+        ("B-X I-Y", [(0, 1, "X"), (1, 2, "Y")]),
+        ("NOUN NOUN B", [(0, 1, "NOUN"), (1, 2, "NOUN"), (2, 3, "B")]),
+        ("B-X-Y I-X-Y", [(0, 2, "X-Y")]),
+        ("X I-X", [(0, 1, "X"), (1, 2, "X")]),
+    ],
+)
+def test_merge_tags(labels, spans):
+    words = [(number, number + 1, label, 0.9 - number / 10) for number, label in enumerate(labels.split())]
+    assert merge_tags(words) == [(start, end, name, 0.9 - (end - 1) / 10) for start, end, name in spans]
+
+
+def test_answer(ask, direct):
+    start, end, probability, no_answer = ask("answerer").answer("where is the cat", TEXT).value
+    outputs, inputs = direct("answerer", "AutoModelForQuestionAnswering", "where is the cat", TEXT)
+    starts, ends = outputs.start_logits[0].softmax(-1), outputs.end_logits[0].softmax(-1)
+    context = [token for token, segment in enumerate(inputs.sequence_ids()) if segment == 1]
+    spans = {(i, j): (starts[i] * ends[j]).item() for i in context for j in context if i <= j}
+    first, last = max(spans, key=spans.get)
+    assert (start, end) == (inputs.token_to_chars(first).start, inputs.token_to_chars(last).end)
+    assert probability == pytest.approx(spans[first, last], abs=1e-5)
+    assert no_answer == pytest.approx((starts[0] * ends[0]).item(), abs=1e-5)
+
+
+def test_choose(ask, direct):
+    choices = [OTHER, "the dog lies on the carpet .", "a"]
+    found = ask("chooser").choose(TEXT, choices)
+    logits = []
+    for choice in choices:
+        inputs = AutoTokenizer.from_pretrained(ask("chooser").name)([[TEXT, choice]], return_tensors="pt")
+        model = transformers.AutoModelForMultipleChoice.from_pretrained(ask("chooser").name)
+        logits.append(model(**{name: ids[None] for name, ids in inputs.items()}).logits[0, 0].detach())
+    assert_close(found.value, torch.stack(logits).softmax(0))
+    assert found.texts == tuple(choices)
+
+
+# ------------------------------------------------------------------------------------------------- long and odd texts
+
+
+def test_pair_is_cut_as_by_the_tokenizer(ask, demo_tokenizer):
+    for a, b in ((TEXT * 30, TEXT * 20), (TEXT * 30, OTHER), (OTHER, TEXT * 30), (TEXT, OTHER)):
+        encoding, texts, left_out = ask("nsp")._encode(a, b)
+        expected = demo_tokenizer(a, b, truncation="longest_first")["input_ids"]
+        assert len(encoding.ids) == len(expected) <= 40
+        assert encoding.ids == demo_tokenizer(*texts)["input_ids"]
+        assert left_out == len(demo_tokenizer(a, b)["input_ids"]) - len(expected)
+        assert a.startswith(texts[0]) and b.startswith(texts[1])
+
+
+@pytest.mark.parametrize(
+    ("room", "counts", "kept"),
+    [(10, [3], [3]), (10, [30], [10]), (10, [3, 20], [3, 7]), (10, [20, 3], [7, 3]), (11, [20, 30], [5, 6])],
+)
+def test_share(room, counts, kept):
+    assert share(room, counts) == kept
+
+
+def test_long_texts_are_cut(ask):
+    """Two texts of 100,000 characters each, in a second or two."""
+    started = time.perf_counter()
+    answers = [
+        ask("trained").fill_mask("[MASK] " + LONG),
+        ask("trained").next_sentence(LONG, LONG),
+        ask("classifier").classify(LONG, LONG),
+        ask("tagger").tag(LONG),
+        ask("answerer").answer(LONG, LONG),
+        ask("chooser").choose(LONG, [LONG, LONG]),
+        ask("trained").attention(LONG),
+        ask("trained").embeddings([LONG, LONG]),
+    ]
+    assert time.perf_counter() - started < 20  # about 14 long texts are tokenized twice each
+    assert all(answer.left_out > 20_000 and len(answer.texts[-1]) < 300 for answer in answers)
+    start, end, *_ = answers[4].value
+    assert 0 <= start < end <= len(answers[4].texts[1])
+    assert len(answers[6].value[0]) == min(40, MAX_ATTENTION)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Привет мир",
+        "你好，世界",
+        "שלום مرحبا नमस्ते",
+        "🙂👩‍👩‍👧",
+        "a\x00b\x07\x1b[31m\x85\u200f",
+        "lone \ud800 surrogate",
+        "<img src=x onerror=alert(1)> {{7*7}} ${7*7}",
+        "[CLS] [SEP] [PAD] [UNK]",
+        "x" * 5000,
+    ],
+)
+def test_odd_texts_are_texts(text, ask):
+    assert len(ask("trained").fill_mask(f"[MASK] {text}").value[0]) == 5
+    assert 0 <= ask("bert").next_sentence(text, text).value[0] <= 1
+    tokens, _ = ask("trained").attention(text).value
+    assert len(tokens) > 2
+    for start, end, *_ in ask("tagger").tag(text).value:
+        assert 0 <= start < end <= len(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "arguments", "sentence"),
+    [
+        ("trained", "fill_mask", ("",), "A text is empty"),
+        ("trained", "fill_mask", ("the cat",), r"There is no mask: write \[MASK\]"),
+        ("trained", "fill_mask", (f"{LONG} [MASK]",), "no mask in what the model can read"),
+        ("trained", "fill_mask", ("a " * MAX_CHARACTERS,), "shorten it to 200,000 at most"),
+        ("trained", "next_sentence", (TEXT, " \n"), "A text is empty"),
+        ("trained", "attention", ("\x00\x01",), "A text is empty"),
+        ("trained", "embeddings", ([TEXT],), "from 2 to 16 texts, a line each: there are 1"),
+        ("trained", "embeddings", ([TEXT] * 17,), "there are 17"),
+        ("classifier", "classify", ("",), "A text is empty"),
+        ("tagger", "tag", ("",), "A text is empty"),
+        ("answerer", "answer", ("", TEXT), "A text is empty"),
+        ("chooser", "choose", (TEXT, [OTHER]), "from 2 to 16"),
+    ],
+)
+def test_impossible_input_is_refused(name, method, arguments, sentence, ask):
+    with pytest.raises(InputError, match=sentence):
+        getattr(ask(name), method)(*arguments)
+
+
+def test_threads_share_a_model(ask):
+    """None fails, and none gets another one's answer."""
+    model = ask("trained")
+    texts = [f"the cat {'sleeps ' * n} on the [MASK] ." for n in range(8)]
+    expected = [(model.fill_mask(text).value, model.attention(text).value[1].tolist()) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            predictions = pool.map(lambda text: model.fill_mask(text).value, texts)
+            weights = pool.map(lambda text: model.attention(text).value[1].tolist(), texts)
+            assert list(zip(predictions, weights, strict=True)) == expected
+
+
+# ----------------------------------------------------------------------------------------------------------- opening
+
+
+def test_heads_are_found(ask, tasks, tmp_path, demo_tokenizer):
+    assert ask("trained").heads == ask("bert").heads == {"MaskedLM", "NextSentencePrediction"}
+    heads = {name: set(ask(name).heads) for name in tasks}
+    assert heads["tagger"] == {"TokenClassification"} and heads["nsp"] == {"NextSentencePrediction"}
+    assert heads["answerer"] == {"QuestionAnswering"} and heads["chooser"] == {"MultipleChoice"}
+    assert heads["classifier"] == heads["regression"] == {"SequenceClassification"}
+    ScratchBertModel(ScratchBertConfig(**{**SMALL, "vocab_size": len(demo_tokenizer)})).save_pretrained(tmp_path)
+    demo_tokenizer.save_pretrained(tmp_path)
+    assert Model(str(tmp_path)).heads == set()
+
+
+def test_nsp_head_is_found_whatever_the_config_says(bert, tmp_path):
+    """The configs of published BERTs name BertForMaskedLM, but the weights include the NSP head."""
+    shutil.copytree(bert, tmp_path / "bert")
+    config = json.loads((tmp_path / "bert/config.json").read_text())
+    (tmp_path / "bert/config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
+    assert Model(str(tmp_path / "bert")).heads == {"MaskedLM", "NextSentencePrediction"}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "message"),
+    [("BertForTokenClassification", "without its head: classifier.bias"), ("Bert", None)],
+)
+def test_head_without_weights(architecture, message, bert, tmp_path):
+    shutil.copytree(bert, tmp_path / "bert")
+    config = json.loads((tmp_path / "bert/config.json").read_text())
+    (tmp_path / "bert/config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
+    if message is None:
+        assert "MaskedLM" in Model(str(tmp_path / "bert")).heads
+        return
+    with pytest.raises(ValueError, match=message):
+        Model(str(tmp_path / "bert"))
+
+
+def test_custom_code_needs_permission(bert, tmp_path):
+    shutil.copytree(bert, tmp_path / "custom")
+    config = json.loads((tmp_path / "custom/config.json").read_text())
+    custom = {"model_type": "custom", "auto_map": {"AutoConfig": "custom.Config", "AutoModel": "custom.Model"}}
+    (tmp_path / "custom/config.json").write_text(json.dumps({**config, **custom}))
+    (tmp_path / "custom/custom.py").write_text("raise SystemExit('custom code has run')")
+    with pytest.raises(ValueError, match="trust_remote_code"):
+        Model(str(tmp_path / "custom"))
+
+
+def test_run(trained):
+    run = Run(str(trained))
+    assert run.steps == [100, 200, 300]
+    assert list(run.curves) == ["MLM loss"]
+    assert [step for step, _ in run.curves["MLM loss"]["training"]] == list(range(10, 301, 10))
+    assert [step for step, _ in run.curves["MLM loss"]["validation"]] == [100, 200, 300]
+    first, last = (run.open(number).fill_mask("the cat [MASK] on the sofa .").value[0] for number in (0, 2))
+    assert last[0][0] == "sleeps" and dict(last)["sleeps"] > dict(first).get("sleeps", 0)
+    assert run.open(2) is run.open(2)
+
+
+def test_several_threads_open_checkpoints(trained):
+    run = Run(str(trained))
+    with ThreadPoolExecutor(6) as pool:
+        found = pool.map(lambda number: run.open(number % 3).fill_mask(TEXT + "[MASK]").value, range(12))
+    expected = [Model(str(checkpoint)).fill_mask(TEXT + "[MASK]").value for checkpoint in run.checkpoints]
+    assert list(found) == expected * 4
+
+
+def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    for step in range(400, 1000, 100):
+        shutil.copytree(trained / "checkpoint-300", tmp_path / f"run/checkpoint-{step}")
+    run = Run(str(tmp_path / "run"))
+    for number in range(len(run.steps)):
+        run.open(number)
+    assert run._open.cache_info().currsize == KEPT_CHECKPOINTS
+    shutil.rmtree(tmp_path / "run/checkpoint-200")
+    with pytest.raises(InputError, match="checkpoint-200 cannot be opened"):
+        run.open(1)
+
+
+def test_open_models(trained, bert, tmp_path):
+    models, runs = open_models([str(trained), str(bert), str(trained)])
+    assert [model.name for model in models] == [str(trained), str(bert)] and [run.name for run in runs] == [
+        str(trained)
+    ]
+    shutil.copytree(trained, tmp_path / "unfinished", ignore=shutil.ignore_patterns("config.json"))
+    for checkpoint in (tmp_path / "unfinished").glob("checkpoint-*"):
+        shutil.copy(trained / "config.json", checkpoint)
+    (model,), (run,) = open_models([str(tmp_path / "unfinished")])
+    assert model.name.endswith("checkpoint-300") and run.name.endswith("unfinished")
+    with pytest.raises(OSError, match="There is no model directory|nothing"):
+        open_models([str(tmp_path / "nothing" / "here")])

@@ -1,0 +1,414 @@
+"""The demo's page in a real Chromium: what each tab shows, compared with the models called directly; impossible input, narrow
+windows, many users, and no request that leaves this machine."""
+
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from html import unescape
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from transformers import AutoTokenizer
+
+from helpers import SCRIPTS
+from hub_server import LocalHub
+from scratch_bert.demo.answers import merge_tags, open_models
+
+
+CHROMIUM = Path("/usr/bin/chromium")
+MISSING = [name for name in ("gradio", "playwright") if find_spec(name) is None]
+MISSING += [] if CHROMIUM.exists() else [str(CHROMIUM)]
+pytestmark = [
+    pytest.mark.integrations,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio"),  # of its pandas
+    pytest.mark.skipif(bool(MISSING), reason=f"needs the extras demo and integrations, and Chromium: no {MISSING}"),
+]
+BROWSER_OPTIONS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+TEXT, OTHER = "the cat sleeps on the sofa .", "she opened the window ."
+EVIL = "the cat <img src=x onerror=\"document.title='run'\"> sleeps {{7*7}} ${7*7}"
+# A tab's title: the id of its result, the labels of its text boxes, and its button.
+TABS = {
+    "Masked words": ("fill_mask", ["Sentence"], "Predict"),
+    "Next sentence": ("next_sentence", ["Text A", "Text B"], "Compare"),
+    "Classification": ("classify", ["Text", "Second text"], "Classify"),
+    "Token classification": ("tag", ["Text"], "Label"),
+    "Question answering": ("answer", ["Question", "Text with the answer"], "Answer"),
+    "Multiple choice": ("choose", ["Text", "Choices, a line each"], "Choose"),
+    "Attention": ("attention", ["Text"], "Show"),
+    "Embeddings": ("embeddings", ["Texts, a line each"], "Compare"),
+    "Watch it learn": ("watch_0", ["Sentence"], "Predict"),
+}
+
+
+@pytest.fixture(scope="module")
+def places(trained, bert, other_mask, tasks):
+    return {"trained": trained, "bert": bert, "other_mask": other_mask, **tasks}
+
+
+@pytest.fixture(scope="module")
+def address(places):
+    from scratch_bert.demo.page import build_page, serve
+
+    page = build_page(*open_models([str(place) for place in places.values()]))
+    yield serve(page)
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def browser(address):  # which starts first: its server has an event loop of its own
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=BROWSER_OPTIONS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser, address):
+    """Open the page in a window of this width. In the end, its console must have no error, and no request left this machine."""
+    problems, contexts = [], []
+
+    def open_(width=1280, address=address, **options):
+        contexts.append(browser.new_context(viewport={"width": width, "height": 900}, **options))
+        page = contexts[-1].new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", lambda entry: problems.append(entry.text) if entry.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("dialog", lambda dialog: problems.append(dialog.message))
+        local = (address, "data:", "blob:")
+        page.on("request", lambda one: None if one.url.startswith(local) else problems.append(one.url))
+        page.goto(address)
+        page.get_by_role("button", name="Predict").wait_for()
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert not problems
+
+
+@pytest.fixture
+def expect():
+    from playwright.sync_api import expect
+
+    expect.set_options(timeout=20_000)
+    return expect
+
+
+def go_to(page, title):
+    """Select a tab, which may be in the menu of those that the window has no room for."""
+    tab = page.get_by_role("tab", name=title, exact=True)
+    if not tab.is_visible():
+        page.locator(".overflow-menu > button").click()
+        tab = page.locator(".overflow-dropdown").get_by_text(title, exact=True)
+    tab.click()
+    return page.get_by_role("tabpanel").filter(visible=True)
+
+
+def ask(page, title, *texts):
+    """Fill the text boxes of a tab, and press its button: the sections of its result, one for each model."""
+    name, labels, action = TABS[title]
+    panel = go_to(page, title)
+    for label, text in zip(labels, texts, strict=True):
+        panel.get_by_label(label, exact=True).fill(text)
+    panel.get_by_role("button", name=action, exact=True).click()
+    return page.locator(f"#{name} section")
+
+
+def direct(place, auto_class, *texts):
+    """The outputs of a model opened with an Auto class, and its inputs."""
+    inputs = AutoTokenizer.from_pretrained(place)(*texts, return_tensors="pt")
+    with torch.no_grad():
+        return getattr(transformers, auto_class).from_pretrained(place)(**inputs), inputs
+
+
+def top_k(place, text, k=5):
+    """Directly: the top-k tokens of the only mask of a text, and their probabilities as text."""
+    tokenizer = AutoTokenizer.from_pretrained(place)
+    outputs, inputs = direct(place, "AutoModelForMaskedLM", text.replace("[MASK]", tokenizer.mask_token))
+    top = outputs.logits[inputs["input_ids"] == tokenizer.mask_token_id][0].softmax(-1).topk(k)
+    return tokenizer.convert_ids_to_tokens(top.indices.tolist()), texts_of(top.values)
+
+
+def texts_of(values):
+    return [f"{float(value):.3f}" for value in values]
+
+
+def expect_bars(expect, section, labels, values):
+    expect(section.locator("bdi")).to_have_text(labels)
+    expect(section.locator(".sb-value")).to_have_text(values)
+
+
+# -------------------------------------------------------------------------------------------------------------- tabs
+
+
+def test_masked_words(open_page, places, expect):
+    page = open_page()
+    text = "the dog lies on the [MASK] ."
+    sentence = page.get_by_role("tabpanel").filter(visible=True).get_by_label("Sentence", exact=True)
+    for mask in ("[MASK]", "<mask>"):  # whichever is typed, each model gets its own
+        sections = ask(page, "Masked words", text.replace("[MASK]", mask))
+        for number, name in enumerate(("trained", "bert", "other_mask")):
+            expect_bars(expect, sections.nth(number), *top_k(places[name], text))
+    assert sections.first.locator("bdi").first.text_content() == "carpet"
+
+    sentence.fill(f"🙂 {TEXT}")
+    page.locator("#words").get_by_role("button", name="sofa").click()
+    masked = f"🙂 {TEXT}".replace("sofa", "[MASK]")
+    expect(sentence).to_have_value(masked)
+    expect_bars(expect, sections.first, *top_k(places["trained"], masked))
+    sentence.fill(text)
+    sentence.press("Enter")
+    expect_bars(expect, sections.first, *top_k(places["trained"], text))
+
+
+def test_next_sentence(open_page, places, expect):
+    sections = ask(open_page(), "Next sentence", TEXT, OTHER)
+    for number, name in enumerate(("trained", "bert", "nsp")):
+        auto_class = "AutoModelForNextSentencePrediction" if name == "nsp" else "AutoModelForPreTraining"
+        pairs = ((TEXT, OTHER), (OTHER, TEXT))
+        logits = [direct(places[name], auto_class, *pair)[0][-1][0] for pair in pairs]
+        expected = texts_of(one.softmax(-1)[0] for one in logits)
+        expect_bars(expect, sections.nth(number), ["B follows A", "A follows B"], expected)
+
+
+def test_classification(open_page, places, expect):
+    sections = ask(open_page(), "Classification", TEXT, OTHER)
+    for number, name in enumerate(("classifier", "multi-label", "regression")):
+        logits = direct(places[name], "AutoModelForSequenceClassification", TEXT, OTHER)[0].logits[0]
+        if name == "regression":
+            expect(sections.nth(number).locator(".sb-number")).to_have_text(texts_of(logits))
+            continue
+        values = logits.softmax(-1) if name == "classifier" else logits.sigmoid()
+        names = {"classifier": ["bad", "fair", "good"], "multi-label": ["a", "b", "c"]}[name]
+        order = values.argsort(descending=True).tolist()
+        expect_bars(expect, sections.nth(number), [names[i] for i in order], texts_of(values[order]))
+
+
+def test_token_classification(open_page, places, expect):
+    section = ask(open_page(), "Token classification", TEXT)
+    outputs, inputs = direct(places["tagger"], "AutoModelForTokenClassification", TEXT)
+    best = outputs.logits[0].softmax(-1).max(-1)
+    names = ["O", "B-X", "I-X", "B-Y", "I-Y"]
+    words = [
+        (*inputs.token_to_chars(token), names[best.indices[token]], best.values[token].item())
+        for token in range(1, len(inputs.tokens()) - 1)
+    ]
+    assert len(words) == len(TEXT.split())  # a token each
+    expected = [f"{TEXT[start:end]}{name} {probability:.3f}" for start, end, name, probability in merge_tags(words)]
+    expect(section.locator("mark")).to_have_text(expected)
+    shown = re.sub(r"(X|Y) \d\.\d{3}", "", section.locator(".sb-text").text_content())
+    assert shown == TEXT
+
+
+def test_question_answering(open_page, places, expect):
+    section = ask(open_page(), "Question answering", "where is the cat", TEXT)
+    outputs, inputs = direct(places["answerer"], "AutoModelForQuestionAnswering", "where is the cat", TEXT)
+    starts, ends = outputs.start_logits[0].softmax(-1), outputs.end_logits[0].softmax(-1)
+    context = [token for token, segment in enumerate(inputs.sequence_ids()) if segment == 1]
+    score, first, last = max((starts[i] * ends[j], i, j) for i in context for j in context if i <= j)
+    span = TEXT[inputs.token_to_chars(first).start : inputs.token_to_chars(last).end]
+    expect(section.locator("mark")).to_have_text(f"{span}answer {score:.3f}")
+    expect_bars(expect, section, ["no answer"], texts_of([starts[0] * ends[0]]))
+
+
+def test_multiple_choice(open_page, places, expect):
+    choices = [OTHER, "the dog lies on the carpet .", "rome"]
+    section = ask(open_page(), "Multiple choice", TEXT, "\n".join(choices))
+    tokenizer = AutoTokenizer.from_pretrained(places["chooser"])
+    inputs = tokenizer([TEXT] * 3, choices, padding=True, return_tensors="pt")
+    model = transformers.AutoModelForMultipleChoice.from_pretrained(places["chooser"])
+    with torch.no_grad():
+        logits = model(**{name: ids[None] for name, ids in inputs.items()}).logits[0]
+    expect_bars(expect, section, choices, texts_of(logits.softmax(-1)))
+
+
+def test_attention(open_page, places, expect):
+    page = open_page()
+    section = ask(page, "Attention", TEXT)
+    model = transformers.AutoModel.from_pretrained(places["trained"], attn_implementation="eager")
+    inputs = AutoTokenizer.from_pretrained(places["trained"])(TEXT, return_tensors="pt")
+    with torch.no_grad():
+        attentions = model(**inputs, output_attentions=True).attentions
+    tokens = inputs.tokens()
+    for layer, head in ((1, 1), (2, 3)):
+        page.get_by_label("number input for Layer").fill(str(layer))
+        page.get_by_label("number input for Head").fill(str(head))
+        page.get_by_role("button", name="Show", exact=True).click()
+        weights = attentions[layer - 1][0, head - 1]
+        expect(section.locator("h4")).to_have_text(f"Layer {layer} of 2, head {head} of 4")
+        titles = [f"{a} → {b}: {weights[i, j]:.3f}" for i, a in enumerate(tokens) for j, b in enumerate(tokens)]
+        expect(section.locator("rect title")).to_have_text(titles)
+
+
+def test_embeddings(open_page, places, expect):
+    texts = ["the cat sleeps", "she opened a door", "rome"]
+    sections = ask(open_page(), "Embeddings", "\n".join(texts))
+    for number, name in enumerate(places):
+        vectors = [direct(places[name], "AutoModel", text)[0].last_hidden_state[0].mean(0) for text in texts]
+        matrix = torch.nn.functional.cosine_similarity(torch.stack(vectors)[:, None], torch.stack(vectors), dim=-1)
+        expected = [f"{i + 1} {a} → {j + 1}: {matrix[i, j]:.3f}" for i, a in enumerate(texts) for j in range(3)]
+        expect(sections.nth(number).locator("rect title")).to_have_text(expected)
+
+
+def test_watch_it_learn(open_page, places, expect):
+    page = open_page()
+    text = "rome is the capital of [MASK] ."
+    section = ask(page, "Watch it learn", text)
+    panel = page.get_by_role("tabpanel").filter(visible=True)
+    for number, step in ((3, 300), (1, 100), (2, 200)):
+        chosen = panel.get_by_label("number input for Checkpoint")
+        chosen.fill(str(number))
+        chosen.press("Tab")
+        expect(section.locator("h3")).to_have_text(f"Step {step}")
+        expect_bars(expect, section, *top_k(places["trained"] / f"checkpoint-{step}", text))
+        mark = float(panel.locator("line.sb-step").get_attribute("x1"))
+        assert mark == pytest.approx(48 + 300 * step / 300)
+
+
+# ------------------------------------------------------------------------------------------------------- odd input
+
+
+def test_every_tab_answers_odd_input_with_a_sentence(open_page, address, expect):
+    """Empty, too long, other scripts, control characters, HTML: what the page shows is what the server answers, as text."""
+    from gradio_client import Client
+
+    page, client = open_page(), Client(address, verbose=False, analytics_enabled=False)
+    for title, (name, labels, _) in TABS.items():
+        list_of_texts = "from 2 to 16 texts" if name in ("embeddings", "choose") else None
+        without_mask = "no mask in what the model can read" if name in ("fill_mask", "watch_0") else None
+        for text, expected in (
+            ("", list_of_texts or "A text is empty"),
+            ("the cat " * 12_500, list_of_texts or without_mask or "tokens at the end were left out"),
+            (f"{EVIL} [MASK]\nПривет 你好 مرحبا \x01\x1b[31m", ""),
+        ):
+            texts = [text] * len(labels)
+            answer = unescape(re.sub("<[^>]+>", "", client.predict(*texts, api_name=f"/{name}")))
+            assert expected in answer
+            ask(page, title, *texts)
+            expect(page.locator(f"#{name}")).to_have_text(answer)
+    assert page.title() == "scratch_bert" and page.locator("img[src=x]").count() == 0
+
+
+def test_only_tabs_that_a_model_can_serve(places):
+    import gradio
+
+    from scratch_bert.demo.page import build_page
+
+    page = build_page(*open_models([str(places["tagger"])]))
+    titles = [block.label for block in page.blocks.values() if isinstance(block, gradio.Tab)]
+    assert titles == ["Token classification", "Attention", "Embeddings"]
+
+
+def test_narrow_and_dark_page(open_page):
+    """At 390 pixels, no tab scrolls sideways; in the dark, text stays readable."""
+    page = open_page(390, color_scheme="dark")
+    for title, (name, _, _) in TABS.items():
+        go_to(page, title)
+        page.locator(f"#{name}").wait_for()
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= 390, title
+    colors = page.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+    text, background = (sum(map(float, re.findall(r"[\d.]+", color)[:3])) for color in colors)
+    assert text > 500 > 200 > background
+
+
+# -------------------------------------------------------------------------------------------------------- many users
+
+
+def test_twenty_sessions_at_a_time(address, places):
+    """Each asks ten times, with its own sentence, and gets its own answers."""
+    import psutil
+    from gradio_client import Client
+
+    sentences = [f"{'the cat ' * number} sleeps on the [MASK] ." for number in range(1, 16)]
+    sentences += [f"the dog {'lies ' * number} on the [MASK] ." for number in range(1, 6)]
+    expected = [top_k(places["trained"], sentence) for sentence in sentences]
+
+    def use(text, expected):
+        client = Client(address, verbose=False, analytics_enabled=False)
+        seconds = []
+        for _ in range(10):
+            started = time.perf_counter()
+            answer = client.predict(text, 5, api_name="/fill_mask")
+            seconds.append(time.perf_counter() - started)
+            section = answer.split("<section>")[1]
+            tokens = [unescape(token) for token in re.findall(r"<bdi>(.*?)<", section)]
+            assert (tokens, re.findall(r'sb-value">(.*?)<', section)) == expected
+        return seconds
+
+    process = psutil.Process()
+    before = process.memory_info().rss
+    with ThreadPoolExecutor(20) as pool:
+        seconds = sorted(chain(*pool.map(use, sentences, expected)))
+    grown = (process.memory_info().rss - before) / 2**20
+    print(f"median {statistics.median(seconds):.3f} s, 95% {seconds[190]:.3f} s, memory {grown:+.0f} MiB")
+    assert grown < 500
+
+
+def test_app_of_a_space(trained, tmp_path, open_page, expect):
+    """It serves the commit that was pushed, with the Space's own copy of the package: with the Python that SPACE_PYTHON names, such as
+    that of an environment with the Space's requirements and nothing else, or this one."""
+    model = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoint-*"))
+    (model / "README.md").write_text("# A model\n")
+    place, text = tmp_path / "space", "rome is the capital of [MASK] ."
+    with LocalHub() as hub:
+        command = [sys.executable, SCRIPTS / "push_to_hub.py", model, "me/my-bert", "--space", "me/my-demo"]
+        environment = {**os.environ, **hub.environment, "HF_HOME": str(tmp_path / "hf")}
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        for path in hub.files("spaces/me/my-demo"):
+            (place / path).parent.mkdir(parents=True, exist_ok=True)
+            (place / path).write_bytes(hub.read("spaces/me/my-demo", path))
+        environment |= {"GRADIO_SERVER_NAME": "127.0.0.1", "PYTHONPATH": ""}
+        command = [os.environ.get("SPACE_PYTHON", sys.executable), "app.py"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=place, env=environment)
+        try:
+            served_at = re.search(r"Serving on (http\S+)", process.stdout.readline())[1]
+            page = open_page(address=served_at)
+            section = ask(page, "Masked words", text)
+            expect(section.locator("h3")).to_have_text("models/my-bert")
+            expect_bars(expect, section, *top_k(trained, text))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_script(trained, tmp_path):
+    """It serves the page on this machine alone, and Ctrl-C ends it."""
+    command = [sys.executable, SCRIPTS / "demo.py", trained, "--no_browser"]
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    ) as process:
+        output = ""
+        while "Serving on" not in output:
+            line = process.stdout.readline()
+            assert line, output
+            output += line
+        served_at = re.search(r"http://127\.0\.0\.1:\d+", output)[0]
+        html = urllib.request.urlopen(served_at).read().decode()
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=30)
+    assert "scratch_bert" in html and "cdnjs" not in html
+    assert "Traceback" not in output + rest
