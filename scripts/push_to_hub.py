@@ -1,7 +1,8 @@
 #!/usr/bin/env python
 """Publish a model's directory on the Hugging Face Hub: code, weights, tokenizer and model card in one commit.
 
-Nothing else is sent: no optimizer state, no training arguments, no logs. Log in first, with `hf auth login` or the
+Nothing else is sent: no optimizer state, no training arguments, no logs. With --space, a Gradio Space is made as well, in which
+everybody can try the model at this commit, by the page of scripts/demo.py. Log in first, with `hf auth login` or the
 variable HF_TOKEN."""
 
 import argparse
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from scratch_bert.cli import one_line_errors
 from scratch_bert.hub.publishing import public_files, push_to_hub
+from scratch_bert.hub.space import space_files
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -20,6 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tag", help="Tag the new commit, as v1 for example, so that others can pin it.")
     parser.add_argument("--pull_request", action="store_true", help="Open a pull request instead of pushing.")
     parser.add_argument("--commit_message", default="Upload model", help="(%(default)s)")
+    parser.add_argument("--space", help="user/name of a Gradio Space to make or update, which shows this commit.")
     parser.add_argument("--dry_run", action="store_true", help="Check and list the files, and send nothing.")
     args = parser.parse_args(argv)
 
@@ -28,14 +31,20 @@ def main(argv: list[str] | None = None) -> None:
         "revision": args.revision,
         "tag": args.tag,
         "create_pr": args.pull_request,
+        "space": args.space,
         "commit_message": args.commit_message,
     }
     with one_line_errors():
         push_to_hub(args.directory, args.repository, **options, dry_run=True)
         files = public_files(args.directory)
+        in_space = space_files(args.repository, "the commit") if args.space else {}
     print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
     for file in files:
         print(f"  {file.stat().st_size:>13,} bytes  {file.name}")
+    if in_space:
+        print(f"And to the Space {args.space}:")
+    for path, content in in_space.items():
+        print(f"  {len(content):>13,} bytes  {path}")
     left_out = sorted({path.name for path in args.directory.iterdir()} - {file.name for file in files})
     if left_out:
         print(f"Not sent: {', '.join(left_out)}")
@@ -49,6 +58,8 @@ def main(argv: list[str] | None = None) -> None:
     revision = args.tag or args.revision
     pinned = f', revision="{revision}"' if revision else ""
     print(f"Done: {commit.commit_url}")
+    if args.space:
+        print(f"The Space shows it: {args.space}")
     print(f'To load it: AutoModel.from_pretrained("{commit.repo_url.repo_id}"{pinned}, trust_remote_code=True)')
 
 

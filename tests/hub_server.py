@@ -1,6 +1,6 @@
 """A small Hugging Face Hub on loopback, for tests: a real HTTP server that the real client talks to.
 
-Model repositories are kept in memory. A commit maps paths to objects: small files under their git hash, large files
+Repositories of models and Spaces are kept in memory, those of Spaces under names such as spaces/me/demo. A commit maps paths to objects: small files under their git hash, large files
 (LFS) under their SHA-256. Large files are uploaded to and downloaded from another host name, as on the Hub. It has the
 routes that the client needs to publish and to open models.
 
@@ -15,7 +15,9 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import transformers
@@ -140,21 +142,30 @@ class LocalHub:
         add("/api/whoami-v2", view_func=self.whoami)
         add("/api/validate-yaml", view_func=self.validate_yaml, methods=["POST"])
         add("/api/repos/create", view_func=self.create, methods=["POST"])
-        models = "/api/models/<user>/<name>"
-        add(models, view_func=self.info)
-        add(f"{models}/revision/<path:revision>", view_func=self.info)
-        add(f"{models}/refs", view_func=self.list_refs)
-        add(f"{models}/tree/<path:revision>", view_func=self.tree)
-        add(f"{models}/branch/<path:branch>", view_func=self.create_branch, methods=["POST"])
-        add(f"{models}/tag/<path:revision>", view_func=self.create_tag, methods=["POST"])
-        add(f"{models}/preupload/<path:revision>", view_func=self.preupload, methods=["POST"])
-        add(f"{models}/commit/<path:revision>", view_func=self.commit, methods=["POST"])
-        add("/<user>/<name>.git/info/lfs/objects/batch", view_func=self.lfs_batch, methods=["POST"])
         add("/lfs/<oid>", view_func=self.lfs_upload, methods=["PUT"])
         add("/lfs/<oid>", view_func=self.lfs_download, methods=["GET"], endpoint="lfs_download")
         add("/lfs/<oid>/verify", view_func=self.lfs_verify, methods=["POST"])
-        add("/<user>/<name>/resolve/<path:rest>", view_func=self.resolve)
+        of_a_repository = [
+            ("", self.info, "GET"),
+            ("/revision/<path:revision>", self.info, "GET"),
+            ("/refs", self.list_refs, "GET"),
+            ("/tree/<path:revision>", self.tree, "GET"),
+            ("/branch/<path:branch>", self.create_branch, "POST"),
+            ("/tag/<path:revision>", self.create_tag, "POST"),
+            ("/preupload/<path:revision>", self.preupload, "POST"),
+            ("/commit/<path:revision>", self.commit, "POST"),
+        ]
+        for api, prefix in (("/api/models", ""), ("/api/spaces", "spaces/")):
+            rules = [(f"{api}/<user>/<name>{rest}", view, method) for rest, view, method in of_a_repository]
+            rules.append((f"/{prefix}<user>/<name>.git/info/lfs/objects/batch", self.lfs_batch, "POST"))
+            rules.append((f"/{prefix}<user>/<name>/resolve/<path:rest>", self.resolve, "GET"))
+            for rule, view, method in rules:
+                add(rule, rule, partial(self._view, view, prefix), methods=[method])
         return app
+
+    @staticmethod
+    def _view(view: Callable, prefix: str, user: str, **arguments):
+        return view(f"{prefix}{user}", **arguments)
 
     def _before(self) -> Response | None:
         with self._lock:
@@ -201,7 +212,8 @@ class LocalHub:
 
     def create(self):
         body = request.json
-        repo_id = f"{body.get('organization') or USER}/{body['name']}"
+        prefix = "spaces/" if body.get("type") == "space" else ""
+        repo_id = f"{prefix}{body.get('organization') or USER}/{body['name']}"
         url = f"{self.endpoint}/{repo_id}"
         if repo_id in self.repositories:
             return jsonify(error="You already created this model repo", url=url), 409

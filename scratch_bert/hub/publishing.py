@@ -14,6 +14,7 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from ..model.configuration_scratch_bert import AUTO_MAP
+from .space import check_space, push_space, space_files
 
 
 # Published beside the weights and the code. All else stays: optimizer state, training_args.bin, logs, …
@@ -181,19 +182,24 @@ def push_to_hub(
     create_pr: bool = False,
     commit_message: str = "Upload model",
     token: str | None = None,
+    space: str | None = None,
     dry_run: bool = False,
 ) -> CommitInfo | None:
     """Publish a model's directory: code, weights, tokenizer and model card in one commit.
 
     `repo_id` is `user/name`, or a name in your own account; a repository that does not exist is created. The commit goes
-    to the branch `revision`, which is created too, and gets the `tag`; or it opens a pull request. With `dry_run`, the
-    directory is checked and nothing is sent. Raises the errors of `publish`, and `ValueError` for a public repository
-    that should be `private`, a `tag` that exists, and a pull request with a `revision` or a `tag`.
+    to the branch `revision`, which is created too, and gets the `tag`; or it opens a pull request. `space` is the name of a
+    Gradio Space to be made or updated, which shows this commit of the model. With `dry_run`, the directory is checked and
+    nothing is sent. Raises the errors of `publish` and `push_space`, and `ValueError` for a public repository that should be
+    `private`, a `tag` that exists, and a pull request with a `revision`, a `tag` or a `space`.
     """
-    if create_pr and (revision or tag):
-        raise ValueError("A pull request goes to the main branch and has no tag: leave out revision and tag.")
+    if create_pr and (revision or tag or space):
+        raise ValueError("A pull request has no revision, tag or Space of its own: leave them out.")
     validate_repo_id(repo_id)
     public_files(directory)
+    if space:
+        validate_repo_id(space)
+        space_files(repo_id, revision="")
     if dry_run:
         return None
     api = HfApi(token=token)
@@ -201,8 +207,9 @@ def push_to_hub(
         user = api.whoami()["name"]
     except LocalTokenNotFoundError:
         raise LocalTokenNotFoundError("You are not logged in. Run `hf auth login`, or set HF_TOKEN.") from None
-    if "/" not in repo_id:
-        repo_id = f"{user}/{repo_id}"
+    repo_id, space = (f"{user}/{name}" if name and "/" not in name else name for name in (repo_id, space))
+    if space:
+        check_space(space, api)
     if not create_pr:
         api.create_repo(repo_id, private=private or None, exist_ok=True)
     if private and not api.repo_info(repo_id).private:
@@ -210,9 +217,12 @@ def push_to_hub(
     if tag and tag in {existing.name for existing in api.list_repo_refs(repo_id).tags}:
         raise ValueError(f"{repo_id} already has a tag {tag}: choose another.")
     ensure_branch(api, repo_id, revision)
-    commit = publish(directory, repo_id, api, revision=revision, commit_message=commit_message, create_pr=create_pr)
+    options = {"revision": revision, "commit_message": commit_message, "create_pr": create_pr, "space": space}
+    commit = publish(directory, repo_id, api, **options)
     if tag:
         api.create_tag(repo_id, tag=tag, revision=commit.oid)
+    if space:
+        push_space(space, repo_id, commit.oid, api, private)
     return commit
 
 
@@ -224,16 +234,17 @@ def publish(
     commit_message: str = "Upload model",
     create_pr: bool = False,
     subfolder: str | None = None,
+    space: str | None = None,
 ) -> CommitInfo:
     """Send a model's directory to an existing repository in one commit, to its root and to `subfolder`, if given.
 
-    The card's snippets get `repo_id` as the model's name. Weights and tokenizer files of an earlier push that the
+    The card's snippets get `repo_id` as the model's name, and the card a link to the `space`. Weights and tokenizer files of an earlier push that the
     directory does not have are deleted. Raises the `ValueError`s of `public_files`, and
     `huggingface_hub.errors.HfHubHTTPError` if the Hub refuses: the repository is then unchanged.
     """
     additions = {}
     for file in public_files(directory):
-        additions[file.name] = _card_for(repo_id, file) if file.name == "README.md" else file
+        additions[file.name] = _card_for(repo_id, file, space) if file.name == "README.md" else file
         # The code is loaded from the root, whichever folder the weights are in.
         if subfolder and file.suffix in (".json", ".safetensors", ".txt"):
             additions[f"{subfolder}/{file.name}"] = file
@@ -253,8 +264,10 @@ def ensure_branch(api: HfApi, repo_id: str, revision: str | None) -> None:
         api.create_branch(repo_id, branch=revision, exist_ok=True)
 
 
-def _card_for(repo_id: str, card: Path) -> bytes:
+def _card_for(repo_id: str, card: Path, space: str | None) -> bytes:
     text = card.read_text(encoding="utf-8")
-    return re.sub(
-        r'^name = ".*"(?=  # the directory or the repo)', f'name = "{repo_id}"', text, flags=re.MULTILINE
-    ).encode()
+    text = re.sub(r'^name = ".*"(?=  # the directory or the repo)', f'name = "{repo_id}"', text, flags=re.MULTILINE)
+    if space:  # below the title
+        link = f"[Try it in a Space](https://huggingface.co/spaces/{space})"
+        text = re.sub(r"^# .*$", rf"\g<0>\n\n{link}", text, count=1, flags=re.MULTILINE)
+    return text.encode()

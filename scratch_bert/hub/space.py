@@ -1,0 +1,96 @@
+"""A Gradio Space that shows a published model, by the page of scripts/demo.py."""
+
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, SpaceCard
+from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
+
+from .model_card import TAGS
+
+
+PACKAGE = Path(__file__).parent.parent
+# What the page needs, in the versions that are installed here.
+REQUIREMENTS = ("torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy", "jinja2", "gradio")
+CARD = """---
+title: {title}
+sdk: gradio
+sdk_version: {gradio}
+app_file: app.py
+models:
+- {repo_id}
+tags:
+- {tag}
+---
+
+What [{repo_id}](https://huggingface.co/{repo_id}) predicts, at the commit {revision}. Run it on your own machine:
+
+```
+pip install -r requirements.txt
+python app.py
+```
+"""
+APP = '''"""Shows {repo_id} at one commit."""
+
+from huggingface_hub import snapshot_download
+
+from scratch_bert.demo.answers import open_models
+from scratch_bert.demo.page import build_page, serve
+
+
+DIRECTORY = "models/{title}"
+snapshot_download("{repo_id}", revision="{revision}", local_dir=DIRECTORY)
+page = build_page(*open_models([DIRECTORY]))
+print(f"Serving on {{serve(page, host=None)}}", flush=True)
+page.block_thread()
+'''
+
+
+def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
+    """The Space's files by their paths: app, pinned requirements, card and this package; of the model, its commit alone.
+
+    Raises `ImportError` if what the page needs is not installed.
+    """
+    try:
+        pins = {name: version(name).partition("+")[0] for name in REQUIREMENTS}  # not 2.13.0+cpu
+    except PackageNotFoundError as error:
+        raise ImportError(
+            f"{error.name} is not installed, which a Space needs: pip install 'scratch_bert[demo]'"
+        ) from None
+    values = {"repo_id": repo_id, "revision": revision, "title": repo_id.split("/")[-1], "tag": TAGS[-1]}
+    files = {
+        "README.md": CARD.format(**values, gradio=pins["gradio"]),
+        "app.py": APP.format(**values),
+        "requirements.txt": "".join(f"{name}=={pin}\n" for name, pin in pins.items()),
+    }
+    modules = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".md")]
+    modules = [path for path in modules if path.relative_to(PACKAGE).parts[0] not in ("scripts", "recipes")]
+    files |= {f"scratch_bert/{path.relative_to(PACKAGE).as_posix()}": path.read_text("utf-8") for path in modules}
+    return {path: text.encode() for path, text in sorted(files.items())}
+
+
+def check_space(space_id: str, api: HfApi) -> None:
+    """Raise `ValueError` if there is a Space of this name that was not made here."""
+    try:
+        tags = SpaceCard.load(space_id, token=api.token).data.tags or []
+    except RepositoryNotFoundError:
+        return
+    except EntryNotFoundError:
+        tags = []
+    if TAGS[-1] not in tags:
+        raise ValueError(
+            f"The Space {space_id} exists and was not made by scratch_bert: choose another name, or delete it on the Hub."
+        )
+
+
+def push_space(space_id: str, repo_id: str, revision: str, api: HfApi, private: bool = False) -> CommitInfo:
+    """Make or update the Space, in one commit. Raises the errors of `check_space` and `space_files`."""
+    check_space(space_id, api)
+    files = space_files(repo_id, revision)
+    api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
+    stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()
+    operations = [CommitOperationDelete(path) for path in sorted(stale) if path.startswith("scratch_bert/")]
+    operations += [CommitOperationAdd(path, content) for path, content in files.items()]
+    return api.create_commit(
+        space_id, operations, repo_type="space", commit_message=f"Show {repo_id} at {revision[:8]}"
+    )

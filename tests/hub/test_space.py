@@ -1,0 +1,95 @@
+"""A Space: made with the model's push, pinned to its commit, in versions that are installed; and never another's."""
+
+import ast
+import importlib.metadata
+
+import pytest
+import yaml
+
+from helpers import run_script
+from hub_server import USER, front_matter
+from scratch_bert.hub import space as space_module
+from scratch_bert.hub.publishing import push_to_hub
+
+
+@pytest.fixture(autouse=True)
+def with_gradio(monkeypatch):
+    """As if it were installed."""
+    versions = importlib.metadata.version
+    monkeypatch.setattr(space_module, "version", lambda name: "6.31.0" if name == "gradio" else versions(name))
+
+
+def test_space_shows_the_commit_that_was_pushed(directory, hub):
+    commit = push_to_hub(directory, "me/my-bert", space="me/my-demo")
+    files = hub.files("spaces/me/my-demo")
+    assert {
+        "README.md",
+        "app.py",
+        "requirements.txt",
+        "scratch_bert/demo/page.py",
+        "scratch_bert/__init__.py",
+    } <= files
+    assert not any("__pycache__" in path or "scripts/" in path for path in files)
+    app = hub.read("spaces/me/my-demo", "app.py").decode()
+    constants = {node.value for node in ast.walk(ast.parse(app)) if isinstance(node, ast.Constant)}
+    assert {"me/my-bert", commit.oid} <= constants
+    requirements = dict(
+        line.split("==") for line in hub.read("spaces/me/my-demo", "requirements.txt").decode().splitlines()
+    )
+    assert requirements["transformers"] == importlib.metadata.version("transformers")
+    assert requirements["torch"] == importlib.metadata.version("torch").split("+")[0]
+    metadata = yaml.safe_load(front_matter(hub.read("spaces/me/my-demo", "README.md").decode()))
+    assert metadata["sdk"] == "gradio" and metadata["sdk_version"] == requirements["gradio"]
+    assert metadata["app_file"] == "app.py" and metadata["models"] == ["me/my-bert"]
+    card = hub.read("me/my-bert", "README.md").decode()
+    assert "# A model\n\n[Try it in a Space](https://huggingface.co/spaces/me/my-demo)\n" in card
+    assert "Space" not in (directory / "README.md").read_text()
+
+
+def test_next_push_updates_the_space(directory, hub):
+    push_to_hub(directory, "my-bert", space="my-demo")
+    (directory / "LICENSE").write_text("new")
+    repository = hub.repositories[f"spaces/{USER}/my-demo"]
+    stale = repository.commits[repository.find("main")].files
+    stale |= {"scratch_bert/gone.py": stale["app.py"], "mine.txt": stale["app.py"]}
+    commit = push_to_hub(directory, "my-bert", space="my-demo")
+    assert commit.oid in hub.read(f"spaces/{USER}/my-demo", "app.py").decode()
+    assert len(hub.messages(f"spaces/{USER}/my-demo")) == 3
+    files = hub.files(f"spaces/{USER}/my-demo")
+    assert "scratch_bert/gone.py" not in files and "mine.txt" in files
+
+
+@pytest.mark.parametrize("card", [None, b"---\nsdk: gradio\n---\n# Another's\n"])
+def test_space_of_another_origin_is_refused_before_anything_is_sent(card, directory, hub):
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    api.create_repo("me/theirs", repo_type="space", space_sdk="gradio")
+    if card:
+        api.upload_file(path_or_fileobj=card, path_in_repo="README.md", repo_id="me/theirs", repo_type="space")
+    with pytest.raises(ValueError, match="me/theirs exists and was not made by scratch_bert"):
+        push_to_hub(directory, "me/my-bert", space="me/theirs")
+    assert "me/my-bert" not in hub.repositories or hub.messages("me/my-bert") == ["initial commit"]
+
+
+def test_dry_run_lists_the_space_and_sends_nothing(directory, hub, monkeypatch, capsys):
+    run_script(monkeypatch, "push_to_hub.py", directory, "me/my-bert", "--space", "me/my-demo", "--dry_run")
+    shown = capsys.readouterr().out
+    assert "To be sent to me/my-bert:" in shown and "And to the Space me/my-demo:" in shown
+    assert "  app.py\n" in shown and "scratch_bert/demo/page.py" in shown
+    assert not hub.requests
+
+
+def test_what_a_space_needs_must_be_installed(directory, hub, monkeypatch, capsys):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(space_module, "version", missing)
+    with pytest.raises(SystemExit, match=r"is not installed, which a Space needs: pip install 'scratch_bert\[demo\]'"):
+        run_script(monkeypatch, "push_to_hub.py", directory, "me/my-bert", "--space", "me/my-demo")
+    assert not hub.requests
+
+
+def test_pull_request_has_no_space(directory, hub):
+    with pytest.raises(ValueError, match="A pull request has no"):
+        push_to_hub(directory, "me/my-bert", space="me/my-demo", create_pr=True)
