@@ -7,6 +7,7 @@
 Needs the extras demo and integrations, and Chromium."""
 
 import io
+import shutil
 import sys
 from pathlib import Path
 
@@ -28,7 +29,9 @@ def take(page: Page, name: str) -> None:
 
 
 def main() -> None:
-    page = build_page(*open_models(sys.argv[1:]))
+    run = sys.argv[1]
+    shutil.copy(Path(run, "curves.png"), IMAGES / "curves.png")
+    page = build_page(*open_models([run]))
     address = serve(page)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-quic"])
