@@ -398,9 +398,17 @@ def test_script(trained, tmp_path):
     """It serves the page on this machine alone, and Ctrl-C ends it."""
     command = [sys.executable, SCRIPTS / "demo.py", trained, "--no_browser"]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    ) as process:
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        ),  # in a background job, it is ignored
+    )
+    try:
         output = ""
         while "Serving on" not in output:
             line = process.stdout.readline()
@@ -410,5 +418,7 @@ def test_script(trained, tmp_path):
         html = urllib.request.urlopen(served_at).read().decode()
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert "scratch_bert" in html and "cdnjs" not in html
     assert "Traceback" not in output + rest
