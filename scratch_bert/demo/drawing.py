@@ -164,7 +164,7 @@ def _curve(title: str, lines: dict[str, list[tuple[int, float]]], step: int) -> 
         return left + width * at / last, top + height * (high - value) / ((high - low) or 1)
 
     drawn, legend_at = [], left + width
-    for name, line in lines.items():
+    for name, line in reversed(lines.items()):  # the legend from the right
         shown = line[:: len(line) // MAX_POINTS + 1]
         path = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in shown)
         drawn.append(f'<polyline class="sb-{name}" points="{path}"></polyline>')
