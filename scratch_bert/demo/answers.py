@@ -80,8 +80,8 @@ class Model:
 
     def __init__(self, name: str, trust_remote_code: bool = False):
         self.name = name
-        tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
         config = load_config(name, trust_remote_code=trust_remote_code)
+        tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
         check_vocabulary(tokenizer, config.vocab_size, f" of {name}")
         self.model, self.heads = _open_with_heads(name, config, trust_remote_code)
         self.config = self.model.config

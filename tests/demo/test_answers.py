@@ -399,5 +399,5 @@ def test_open_models(trained, bert, tmp_path):
         shutil.copy(trained / "config.json", checkpoint)
     (model,), (run,) = open_models([str(tmp_path / "unfinished")])
     assert model.name.endswith("checkpoint-300") and run.name.endswith("unfinished")
-    with pytest.raises(OSError, match="There is no model directory|nothing"):
+    with pytest.raises(OSError, match="There is no model directory"):
         open_models([str(tmp_path / "nothing" / "here")])
