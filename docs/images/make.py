@@ -23,8 +23,8 @@ CHROMIUM = "/usr/bin/chromium"
 
 
 def take(page: Page, name: str) -> None:
-    """A screenshot of what the window shows, in 64 colours: a fifth of the size."""
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    """A screenshot of the page in 64 colours: a fifth of the size."""
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
     picture.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
 
 
@@ -35,7 +35,7 @@ def main() -> None:
     address = serve(page)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-quic"])
-        window = browser.new_page(viewport={"width": 1000, "height": 560})
+        window = browser.new_page(viewport={"width": 1000, "height": 400})
         window.goto(address)
         sentence = "If the file does not exist, an [MASK] is raised."
         for tab, button, name in (("Masked words", "Predict", "page"), ("Watch it learn", "Predict", "watch")):

@@ -6,6 +6,7 @@ import time
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.utils import logging
 
 
 TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
@@ -67,6 +68,7 @@ class ProgressLine(ProgressCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
+            logging.disable_progress_bar()  # those of saves would break this one
             layout = "{percentage:3.0f}% |{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
             self.training_bar = tqdm(total=state.max_steps, dynamic_ncols=True, bar_format=layout)
         self.current_step = 0
