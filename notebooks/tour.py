@@ -199,18 +199,16 @@ class LiveCurves(TrainerCallback):
         self.shown = display(self.figure, display_id=True)
 
     def on_log(self, args, state, control, **kwargs):
-        baselines = {"mlm": "eval_mlm_unigram_loss", "nsp": "eval_nsp_majority_loss"}
-        for axis, (name, baseline) in zip(self.axes, baselines.items(), strict=True):
+        for axis, name, baseline in zip(self.axes, ("mlm", "nsp"), ("mlm_unigram", "nsp_majority"), strict=True):
             axis.clear()
-            for key, style, label in ((f"{name}_loss", "-", "training"), (f"eval_{name}_loss", "o", "held out")):
+            for key, style, label in (
+                (f"{name}_loss", "-", "training"),
+                (f"eval_{name}_loss", "o", "held out"),
+                (f"eval_{baseline}_loss", ":", "baseline"),
+            ):
                 points = [(entry["step"], entry[key]) for entry in state.log_history if key in entry]
                 if points:
                     axis.plot(*zip(*points, strict=True), style, label=label, markersize=4)
-            for entry in state.log_history[-1:]:
-                if baseline in entry:
-                    self.baseline = getattr(self, "baseline", {}) | {name: entry[baseline]}
-            if name in getattr(self, "baseline", {}):
-                axis.axhline(self.baseline[name], color="gray", linestyle=":", label="baseline")
             axis.set(title=f"{name.upper()} loss", xlabel="step")
             axis.legend(fontsize=8)
         self.shown.update(self.figure)
