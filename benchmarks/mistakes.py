@@ -256,7 +256,7 @@ MISTAKES = {
     "no_unknown_token": Mistake(no_unknown_token, "evaluation"),
 }
 
-BATCH_SIZE, STEPS = 32, 500
+BATCH_SIZE, STEPS = 32, 300
 METRICS = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 
 
@@ -264,7 +264,7 @@ def measure(name: str, seed: int, steps: int) -> dict[str, float]:
     """Of a model trained with a mistake: the MLM loss of the last steps in the log, its metrics as the mistake shows them, and as
     the package computes them."""
     mistake, held_out = MISTAKES[name], load_data(DataArguments(), seed).eval_dataset
-    start = time.perf_counter()
+    start = time.process_time()
     with tempfile.TemporaryDirectory() as directory:
         training = {"seed": seed, "max_steps": steps, "per_device_train_batch_size": BATCH_SIZE, "logging_steps": 50}
         training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
@@ -278,7 +278,7 @@ def measure(name: str, seed: int, steps: int) -> dict[str, float]:
             shown = trainer.evaluate()
         with mistake.patch() if mistake.scope == "model" else nullcontext():
             true = trainer.evaluate(held_out)
-    results = {"log": log[-1], "seconds": time.perf_counter() - start}
+    results = {"log": log[-1], "seconds": time.process_time() - start}
     for kind, metrics in (("shown", shown), ("true", true)):
         results |= {f"{kind}_{metric}": metrics[f"eval_{metric}"] for metric in METRICS}
     return results
@@ -320,7 +320,7 @@ def main() -> None:
     unknown = set(args.mistakes) - set(MISTAKES)
     if unknown:
         parser.error(f"there is no mistake {', '.join(sorted(unknown))}, but {', '.join(MISTAKES)}")
-    print("| | MLM loss in the log | shown: MLM loss, accuracy; NSP accuracy | true | seconds |")
+    print("| | MLM loss in the log | shown: MLM loss, accuracy; NSP accuracy | true | CPU seconds |")
     print("| --- | ---: | ---: | ---: | ---: |")
     names = args.mistakes or list(MISTAKES)
     for name in names:

@@ -44,7 +44,8 @@ def make_dataset() -> SentencePairDataset:
     """Examples of the three texts: text → sentences → token ids → pairs → examples."""
     tokenizer = BertTokenizer(vocab={token: number for number, token in enumerate(TOKENS)})
     corpus = TokenizedCorpus.from_documents(TextSource([TEXTS]).documents(), tokenizer)
-    return SentencePairDataset(corpus, tokenizer, max_seq_length=20, short_seq_prob=0.0)
+    # Of a seed that gives pairs of both labels, and all three kinds of masks in the first.
+    return SentencePairDataset(corpus, tokenizer, max_seq_length=20, short_seq_prob=0.0, seed=978)
 
 
 def make_batch(dataset: SentencePairDataset) -> dict[str, Tensor]:
@@ -210,7 +211,7 @@ def show_stages(stages: dict[str, Tensor], batch: dict[str, Tensor], tokenizer: 
     name = "layer 1: attention weights"
     show(
         title(name, ", the first example's, in the first head"),
-        " " * 8 + "".join(f"{token[:5]:>6}" for token in tokens),
+        " " * 8 + "".join(f"{token.strip('[]')[:5]:>6}" for token in tokens),
         *table(tokens, stages[name][0, 0]),
     )
     for name in ("layer 1: after attention", "layer 1: after feed-forward", "layer 2: after feed-forward"):
