@@ -79,9 +79,7 @@ def padded_with(make_mask: Callable):
     def make(self, embeddings, attention_mask, seq_idx):
         return None if attention_mask is None else make_mask(attention_mask.to(embeddings.dtype))
 
-    return replaced(
-        modeling.ScratchBertModel, find_sequences=lambda self, *inputs, **options: None, make_mask=make
-    )
+    return replaced(modeling.ScratchBertModel, find_sequences=lambda self, *inputs, **options: None, make_mask=make)
 
 
 def mask_sign():
@@ -297,7 +295,9 @@ def measure_unknown_words() -> str:
             for ids in trained(held_out, add_special_tokens=False)["input_ids"]
         ]
         words, sentences = np.concatenate(unknown).mean(), np.mean([any(tokens) for tokens in unknown])
-        shares.append(f"{kind}, {len(trained):,} entries: {words:.2%} of the tokens, in {sentences:.1%} of the sentences")
+        shares.append(
+            f"{kind}, {len(trained):,} entries: {words:.2%} of the tokens, in {sentences:.1%} of the sentences"
+        )
     return "Unknown in held-out text: " + "; ".join(shares) + "."
 
 

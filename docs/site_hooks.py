@@ -47,7 +47,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in pages:
         files.append(File.generated(config, PAGES[path], content=(ROOT / path).read_text(encoding="utf-8")))
     files.append(File.generated(config, PAGES["notebooks/tour.ipynb"], content=notebook_as_markdown()))
-    pages += [f"docs/{file.src_uri}" for file in files.documentation_pages() if (ROOT / "docs" / file.src_uri).is_file()]
+    pages += [
+        f"docs/{file.src_uri}" for file in files.documentation_pages() if (ROOT / "docs" / file.src_uri).is_file()
+    ]
     for path in sorted(set().union(*map(linked_files, pages))):
         if place_on_site(path).startswith("source/") and (ROOT / path).is_file():
             kind = {".py": "python", ".yaml": "yaml", ".toml": "toml"}.get(Path(path).suffix, "text")
@@ -77,7 +79,11 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 
     def replace(match: re.Match) -> str:
         line = line_of(match["path"], match["symbol"])
-        return match[0] if line is None else f'<a href="{match["href"]}#__codelineno-0-{line}"><code>{match["symbol"]}</code></a>'
+        return (
+            match[0]
+            if line is None
+            else f'<a href="{match["href"]}#__codelineno-0-{line}"><code>{match["symbol"]}</code></a>'
+        )
 
     link = r'<a href="(?P<href>[./]*source/(?P<path>[^"#]+\.py)/)"><code>(?P<symbol>[\w.]+)</code></a>'
     return re.sub(link, replace, html)

@@ -22,7 +22,10 @@ TEXTS = [
     "The ship sailed home. The wind was strong.",
     "It rained. The cats slept.",
 ]
-TOKENS = "[PAD] [UNK] [CLS] [SEP] [MASK] . the it cat ship wind mat home strong was sat slept sail rain on ##s ##ed".split()
+VOCABULARY = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] . the it cat ship wind mat home strong was sat slept sail rain on ##s ##ed"
+)
+TOKENS = VOCABULARY.split()
 SIZES = {
     "vocab_size": len(TOKENS),  # V = 22
     "hidden_size": 8,  # H
@@ -59,7 +62,9 @@ def make_models() -> tuple[ScratchBertForPreTraining, BertForPreTraining]:
     torch.manual_seed(0)
     model = ScratchBertForPreTraining(ScratchBertConfig(**SIZES)).eval()
     bert = BertForPreTraining(BertConfig(**SIZES)).eval()
-    bert.load_state_dict(model.state_dict(), strict=False)  # the MLM head's bias has a second name there, tied to the first
+    bert.load_state_dict(
+        model.state_dict(), strict=False
+    )  # the MLM head's bias has a second name there, tied to the first
     return model, bert
 
 
@@ -101,7 +106,9 @@ def plain_stages(model: ScratchBertForPreTraining, batch: dict[str, Tensor]) -> 
         weights = scores.masked_fill(padding[:, None, None, :], -math.inf).softmax(-1)
         context = (weights @ v).transpose(1, 2).flatten(2)  # (B, S, A·D)
         stages[f"layer {number}: attention weights"] = weights
-        x = stages[f"layer {number}: after attention"] = layer_norm(x + linear(context, output.dense), output.LayerNorm)
+        x = stages[f"layer {number}: after attention"] = layer_norm(
+            x + linear(context, output.dense), output.LayerNorm
+        )
         expanded = gelu(linear(x, layer.intermediate.dense))  # (B, S, F)
         x = layer_norm(x + linear(expanded, layer.output.dense), layer.output.LayerNorm)
         stages[f"layer {number}: after feed-forward"] = x
@@ -185,7 +192,10 @@ def show_text(dataset: SentencePairDataset) -> None:
 
 
 def show_pairs(dataset: SentencePairDataset) -> None:
-    lines = [f"{pair.tolist()!s:<22}{dataset.tokenizer.decode(dataset[n]['input_ids'])}" for n, pair in enumerate(dataset.pairs)]
+    lines = [
+        f"{pair.tolist()!s:<22}{dataset.tokenizer.decode(dataset[n]['input_ids'])}"
+        for n, pair in enumerate(dataset.pairs)
+    ]
     show("pairs: a_start, a_end, b_start, b_end, label", *lines)
 
 
@@ -194,7 +204,9 @@ def show_batch(batch: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase) -> 
     counts = f"T = {batch['attention_mask'].sum()}, M = {(batch['labels'] != -100).sum()}"
     lines = ["position  input     id  segment  mask  label"]
     columns = ("input_ids", "token_type_ids", "attention_mask", "labels")
-    for position, (token, segment, mask, label) in enumerate(zip(*(batch[name][0].tolist() for name in columns), strict=True)):
+    for position, (token, segment, mask, label) in enumerate(
+        zip(*(batch[name][0].tolist() for name in columns), strict=True)
+    ):
         wanted = "" if label < 0 else f"  {tokenizer.convert_ids_to_tokens(label)}"
         name = tokenizer.convert_ids_to_tokens(token)
         lines.append(f"{position:8}  {name:<8}{token:4}{segment:9}{mask:6}{label:7}{wanted}")
@@ -223,7 +235,9 @@ def show_stages(stages: dict[str, Tensor], batch: dict[str, Tensor], tokenizer: 
         wanted, likely = labels[example, position].item(), probabilities[example, position].argmax().item()
         probability = probabilities[example, position, wanted].item()
         wanted, likely = tokenizer.convert_ids_to_tokens([wanted, likely])
-        lines.append(f"{example:7}  {position:8}  {wanted:<8}  {probability:11.3f}  {-math.log(probability):5.2f}     {likely}")
+        lines.append(
+            f"{example:7}  {position:8}  {wanted:<8}  {probability:11.3f}  {-math.log(probability):5.2f}     {likely}"
+        )
     show(title("MLM logits", ", at the M masked positions"), *lines, f"MLM loss: {stages['MLM loss']:.4f}")
 
     lines = ["example  probability of 0  probability of 1  label   −ln"]

@@ -32,8 +32,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import warnings
 from itertools import product
 from pathlib import Path
+
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # there are no progress bars here
 
 import datasets
 import matplotlib.pyplot as plt
@@ -57,6 +61,7 @@ from scratch_bert.pretraining.text import TextSource
 
 STEPS = int(os.environ.get("TOUR_STEPS", 1500))  # of pretraining
 WORK = Path(tempfile.mkdtemp())  # for all that is written
+plt.rcParams["figure.dpi"] = 80  # small outputs
 datasets.disable_progress_bars()
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
@@ -158,19 +163,21 @@ def draw_attention(outputs, example):
     """A map for each layer and head."""
     layers, heads = len(outputs.attentions), outputs.attentions[0].shape[1]
     tokens = tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
-    figure, axes = plt.subplots(layers, heads, figsize=(3 * heads, 3.1 * layers), layout="constrained")
+    figure, axes = plt.subplots(layers, heads, figsize=(2.9 * heads, 3 * layers), layout="constrained")
     for layer, head in product(range(layers), range(heads)):
         axis = axes[layer, head]
         axis.imshow(outputs.attentions[layer][0, head], cmap="Blues", vmin=0)
         axis.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
-        axis.set_xticks(range(len(tokens)), tokens, rotation=90, fontsize=6)
-        axis.set_yticks(range(len(tokens)), tokens if head == 0 else [], fontsize=6)
+        axis.set_xticks(
+            range(len(tokens)), tokens if layer == layers - 1 else [""] * len(tokens), rotation=90, fontsize=8
+        )
+        axis.set_yticks(range(len(tokens)), tokens if head == 0 else [""] * len(tokens), fontsize=8)
     plt.show()
 
 
 held_out = data.eval_dataset
 lengths = held_out.lengths()
-example = held_out[int(abs(lengths - 24).argmin())]  # one of about 24 tokens, so that they can be read
+example = held_out[int(abs(lengths - 18).argmin())]  # one of about 18 tokens, so that they can be read
 show(tokenizer.decode(example["input_ids"]))
 outputs = look_into(model, example)
 print()

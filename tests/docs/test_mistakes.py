@@ -24,7 +24,9 @@ def first_case(test) -> dict:
     case = {}
     for mark in getattr(test, "pytestmark", []):
         if mark.name == "parametrize":
-            names = [name.strip() for name in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
+            names = (
+                [name.strip() for name in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
+            )
             first = next(iter(mark.args[1]))
             values = getattr(first, "values", first)
             case |= dict(zip(names, values if isinstance(values, tuple) else [values], strict=True))
@@ -54,7 +56,9 @@ def test_a_mistake_fails_the_test_that_the_page_names(mistake, request):
 
 @pytest.mark.slow
 def test_mistakes_are_measured():
-    shown = run_process(ROOT / "benchmarks/mistakes.py", "none", "labels_turned_round", "no_unknown_token", "--steps", 2).stdout
+    shown = run_process(
+        ROOT / "benchmarks/mistakes.py", "none", "labels_turned_round", "no_unknown_token", "--steps", 2
+    ).stdout
     rows = [line for line in shown.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == ["none", "labels_turned_round"]
     right, turned = ([cell.strip() for cell in row.split("|")[3:5]] for row in rows)

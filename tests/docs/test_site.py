@@ -47,9 +47,13 @@ def test_links_of_the_site_lead_somewhere(site):
             if parts.scheme or parts.netloc:
                 continue
             count += 1
-            file = (directory / parts.path.lstrip("/") if parts.path.startswith("/") else page.parent / unquote(parts.path)).resolve()
+            file = (
+                directory / parts.path.lstrip("/") if parts.path.startswith("/") else page.parent / unquote(parts.path)
+            ).resolve()
             file = file / "index.html" if file.is_dir() else page if not parts.path else file
-            if not file.is_file() or (file in pages and parts.fragment and unquote(parts.fragment) not in pages[file].anchors):
+            if not file.is_file() or (
+                file in pages and parts.fragment and unquote(parts.fragment) not in pages[file].anchors
+            ):
                 dead.append(f"{page.relative_to(directory)}: {target}")
     print(f"\n{count} links in {len(pages)} pages, {len(dead)} dead")
     assert dead == []
