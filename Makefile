@@ -42,7 +42,7 @@ format: $(INSTALLED) ## Format, and fix the style errors that can be fixed
 	.venv/bin/ruff check --fix .
 
 docs: $(DOCS_INSTALLED) ## Build the documentation into site/, with warnings as errors
-	.venv/bin/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
 
 notebook: $(DOCS_INSTALLED) ## Run notebooks/tour.py as a notebook, and keep its outputs
 	.venv/bin/jupytext --to ipynb notebooks/tour.py

@@ -54,9 +54,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         if place_on_site(path).startswith("source/") and (ROOT / path).is_file():
             kind = {".py": "python", ".yaml": "yaml", ".toml": "toml"}.get(Path(path).suffix, "text")
             code = (ROOT / path).read_text(encoding="utf-8")
-            page = f'---\nsearch: {{exclude: true}}\n---\n\n# {path}\n\n~~~~~~{{.{kind} linenums="1"}}\n{code}~~~~~~\n'
+            head = "---\nsearch: {exclude: true}\nhide: [toc]\n---\n\n"
+            content = f'{head}# {path}\n\n~~~~~~{{.{kind} linenums="1"}}\n{code}~~~~~~\n'
             place = place_on_site(path)
-            files.append(File.generated(config, place, content=page, inclusion=InclusionLevel.NOT_IN_NAV))
+            files.append(File.generated(config, place, content=content, inclusion=InclusionLevel.NOT_IN_NAV))
     return files
 
 

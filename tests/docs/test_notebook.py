@@ -44,11 +44,11 @@ def test_outputs_are_kept_small_and_without_errors_or_paths():
 @pytest.mark.slow
 def test_notebook_runs(monkeypatch):
     """With fewer steps of training."""
-    import nbformat
+    import jupytext
     from nbclient import NotebookClient
 
     monkeypatch.setenv("TOUR_STEPS", "30")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    notebook = jupytext.read(NOTEBOOK)
     start = time.perf_counter()
     NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
     print(f"\n{time.perf_counter() - start:.0f} seconds")
