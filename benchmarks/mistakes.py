@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
 from typing import Any, NamedTuple
 from unittest import mock
 from zlib import crc32
@@ -31,6 +32,7 @@ from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.pretraining.load import load_data
 from scratch_bert.pretraining.run import prepare
 from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.trainer import PreTrainingTrainer
 
 
 @contextmanager
@@ -258,24 +260,30 @@ BATCH_SIZE, STEPS = 32, 300
 METRICS = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 
 
+@cache
+def train(name: str, seed: int, steps: int) -> PreTrainingTrainer:
+    mistake = MISTAKES[name]
+    training = {"seed": seed, "max_steps": steps, "per_device_train_batch_size": BATCH_SIZE}
+    training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
+    training |= {"logging_steps": min(50, steps)}
+    with tempfile.TemporaryDirectory() as directory, mistake.patch():
+        run = prepare(ModelArguments(), DataArguments(), PretrainingArguments(directory, **training))
+        run.trainer.remove_callback(PrinterCallback)
+        run.trainer.train()
+    return run.trainer
+
+
 def measure(name: str, seed: int, steps: int) -> dict[str, float]:
     """Of a model trained with a mistake: the MLM loss of the last steps in the log, its metrics as the mistake shows them, and as
     the package computes them."""
-    mistake, held_out = MISTAKES[name], load_data(DataArguments(), seed).eval_dataset
-    start = time.process_time()
-    with tempfile.TemporaryDirectory() as directory:
-        training = {"seed": seed, "max_steps": steps, "per_device_train_batch_size": BATCH_SIZE, "logging_steps": 50}
-        training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
-        with mistake.patch():
-            trainer = prepare(ModelArguments(), DataArguments(), PretrainingArguments(directory, **training)).trainer
-        trainer.remove_callback(PrinterCallback)
-        with mistake.patch() if mistake.scope != "evaluation" else nullcontext():
-            trainer.train()
-        log = [entry["mlm_loss"] for entry in trainer.state.log_history if "mlm_loss" in entry]
-        with mistake.patch():
-            shown = trainer.evaluate()
-        with mistake.patch() if mistake.scope == "model" else nullcontext():
-            true = trainer.evaluate(held_out)
+    start, mistake = time.process_time(), MISTAKES[name]
+    trainer = train("none" if mistake.scope == "evaluation" else name, seed, steps)
+    log = [entry["mlm_loss"] for entry in trainer.state.log_history if "mlm_loss" in entry]
+    with mistake.patch():
+        shown = trainer.evaluate(load_data(DataArguments(), seed).eval_dataset)
+    held_out = load_data(DataArguments(), seed).eval_dataset
+    with mistake.patch() if mistake.scope == "model" else nullcontext():
+        true = trainer.evaluate(held_out)
     results = {"log": log[-1], "seconds": time.process_time() - start}
     for kind, metrics in (("shown", shown), ("true", true)):
         results |= {f"{kind}_{metric}": metrics[f"eval_{metric}"] for metric in METRICS}
