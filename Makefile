@@ -1,11 +1,12 @@
 .DEFAULT_GOAL := help
-.PHONY: help pretrain test gpu check format
+.PHONY: help pretrain test gpu check format docs notebook
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OUTPUT_DIR ?= runs/$(shell date +%Y-%m-%d_%H-%M-%S)
 # make pretrain ARGS="--preset mini" OUTPUT_DIR=runs/mini; make test ARGS="-k parity"
 ARGS ?=
 INSTALLED := .venv/installed
+DOCS_INSTALLED := .venv/docs-installed
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,6 +15,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into .venv (a few minutes, mostly PyTorch)"
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+$(DOCS_INSTALLED): $(INSTALLED)
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[docs]"
 	@touch $@
 
 pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model predicts
@@ -35,3 +40,10 @@ check: $(INSTALLED) ## Check format, style and the direction of imports
 format: $(INSTALLED) ## Format, and fix the style errors that can be fixed
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
+
+docs: $(DOCS_INSTALLED) ## Build the documentation into site/, with warnings as errors
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
+
+notebook: $(DOCS_INSTALLED) ## Run notebooks/tour.py as a notebook, and keep its outputs
+	.venv/bin/jupytext --to ipynb notebooks/tour.py
+	.venv/bin/jupyter execute --inplace --NotebookClient.record_timing=False notebooks/tour.ipynb

@@ -1,0 +1,342 @@
+#!/usr/bin/env python
+"""Measure what the usual mistakes of BERT tutorials cost: each is put into the package by a small patch, trained for the same
+number of steps on the built-in corpus, and evaluated on the same held-out examples.
+
+`python benchmarks/mistakes.py` measures all of them, `python benchmarks/mistakes.py none shared_layers` those named; `none` is
+the package as it is. What is shown is what a training log with the mistake says; what is true, the same model by the package's
+own evaluation. docs/mistakes.md explains each, and names the test that fails with it."""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import cache
+from typing import Any, NamedTuple
+from unittest import mock
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch import nn
+
+from scratch_bert import tokenizer
+from scratch_bert.model import modeling_scratch_bert as modeling
+from scratch_bert.pretraining import dataset, pairs
+from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from scratch_bert.pretraining.builtin import builtin_documents
+from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.corpus import TokenizedCorpus
+from scratch_bert.pretraining.load import load_data
+from scratch_bert.pretraining.run import prepare
+from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.trainer import PreTrainingTrainer
+from scratch_bert.training.console import PlainLines
+
+
+@contextmanager
+def replaced(owner: Any, **functions: Callable) -> Iterator[None]:
+    """With other functions in a class or module."""
+    with ExitStack() as stack:
+        for name, function in functions.items():
+            stack.enter_context(mock.patch.object(owner, name, function))
+        yield
+
+
+# ------------------------------------------------------------------------------------------------------- the model
+
+
+def layers_in_forward():
+    def forward(self, states):
+        dense = nn.Linear(self.dense.in_features, self.dense.out_features)  # new random weights in every call
+        return self.dropout(dense(states))
+
+    return replaced(modeling.ScratchBertOutput, forward=forward)
+
+
+def shared_layers():
+    original = modeling.ScratchBertEncoder.__init__
+
+    def init(self, config):
+        original(self, config)
+        self.layer = nn.ModuleList([self.layer[0]] * config.num_hidden_layers)  # one layer, several times
+
+    return replaced(modeling.ScratchBertEncoder, __init__=init)
+
+
+def scaled_by_length():
+    original = modeling.ScratchBertSelfAttention.__init__
+
+    def init(self, config):
+        original(self, config)
+        self.scaling = 1 / config.max_position_embeddings  # instead of 1 / √D
+
+    return replaced(modeling.ScratchBertSelfAttention, __init__=init)
+
+
+def padded_with(make_mask: Callable):
+    """All positions are computed, and attention adds what `make_mask` makes of (B, S), 1 at tokens, to the scores."""
+
+    def make(self, embeddings, attention_mask, seq_idx):
+        return None if attention_mask is None else make_mask(attention_mask.to(embeddings.dtype))
+
+    return replaced(modeling.ScratchBertModel, find_sequences=lambda self, *inputs, **options: None, make_mask=make)
+
+
+def mask_sign():
+    return padded_with(lambda mask: (mask * -10_000.0)[:, None, None, :])  # instead of (1 - mask) * …
+
+
+def mask_shape():
+    def make_mask(mask):
+        rows = ((1 - mask) * -10_000.0)[:, None, :, None]  # instead of [:, None, None, :]: of the token that attends
+        return rows.expand(-1, -1, -1, mask.shape[1])
+
+    return padded_with(make_mask)
+
+
+# -------------------------------------------------------------------------------------------------------- the losses
+
+
+def masking(change: Callable):
+    """`change` is called with the collator, the original method, the token ids and the special tokens' mask, (B, S) each."""
+    original = PreTrainingCollator.torch_mask_tokens
+
+    def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
+        return change(self, original, inputs, special_tokens_mask)
+
+    return replaced(PreTrainingCollator, torch_mask_tokens=torch_mask_tokens)
+
+
+@contextmanager
+def loss_over_padding():
+    def change(collator, mask_tokens, inputs, special_tokens_mask):
+        padding = inputs == collator.tokenizer.pad_token_id
+        inputs, labels = mask_tokens(collator, inputs, special_tokens_mask)
+        return inputs, labels.masked_fill(padding, collator.tokenizer.pad_token_id)  # instead of -100
+
+    with masking(change), padded_with(lambda mask: ((1 - mask) * -10_000.0)[:, None, None, :]):
+        yield
+
+
+def mean_over_all_tokens():
+    original = modeling.ScratchBertWithMLMHead.mlm_logits_and_loss
+
+    def mlm_logits_and_loss(self, hidden_states, labels, positions, num_items_in_batch):
+        logits, loss = original(self, hidden_states, labels, positions, num_items_in_batch)
+        return logits, None if loss is None else loss * labels.ne(-100).float().mean()  # M / (B·S) of it
+
+    return replaced(modeling.ScratchBertWithMLMHead, mlm_logits_and_loss=mlm_logits_and_loss)
+
+
+def all_tokens_labelled():
+    def change(collator, mask_tokens, inputs, special_tokens_mask):
+        labels = inputs.masked_fill(special_tokens_mask.bool(), -100)  # instead of the masked ones alone
+        return mask_tokens(collator, inputs, special_tokens_mask)[0], labels
+
+    return masking(change)
+
+
+# --------------------------------------------------------------------------------------------------------- the data
+
+
+def special_tokens_masked():
+    def change(collator, mask_tokens, inputs, special_tokens_mask):
+        return mask_tokens(collator, inputs, inputs == collator.tokenizer.pad_token_id)  # not of [CLS] and [SEP]
+
+    return masking(change)
+
+
+@contextmanager
+def masks_drawn_once():
+    """As if the examples had been masked before the training."""
+
+    def change(collator, mask_tokens, inputs, special_tokens_mask):
+        masked = []
+        for ids, special in zip(inputs, special_tokens_mask, strict=True):
+            text = ids[ids != collator.tokenizer.pad_token_id]
+            collator.generator = torch.Generator().manual_seed(crc32(text.numpy()))  # the same each time it comes
+            masked.append(mask_tokens(collator, ids[None], special[None]))
+        return tuple(torch.cat(parts) for parts in zip(*masked, strict=True))
+
+    original = dataset.SentencePairDataset.__init__
+
+    def init(self, *args, **options):
+        original(self, *args, **options | {"static_pairs": True})
+
+    with masking(change), replaced(dataset.SentencePairDataset, __init__=init):
+        yield
+
+
+def negatives_from_the_document(with_itself: bool):
+    def build(corpus, limit, short_seq_prob, single_segment_prob, rng):
+        chunks = pairs._cut(corpus, limit, short_seq_prob, rng)
+        whole = chunks.num_units > 1
+        start, split, end, document = (
+            array[whole] for array in (chunks.start, chunks.split, chunks.end, chunks.document)
+        )
+        own, label = np.arange(len(start)), rng.integers(2, size=len(start))
+        first, last = (np.searchsorted(document, document, side) for side in ("left", "right"))  # of its document
+        other = rng.integers(first, last)
+        if not with_itself:
+            label[last - first == 1] = 0  # there is no other
+            other = np.where(other == own, np.where(own + 1 < last, own + 1, first), other)
+        other = np.where(label == 1, other, own)
+        return pairs._trim(np.column_stack([start, split, split[other], end[other], label]), limit)
+
+    objective = pairs.OBJECTIVES["nsp"]._replace(build=build)
+    return mock.patch.dict(pairs.OBJECTIVES, nsp=objective)
+
+
+def same_document_negatives():
+    return negatives_from_the_document(with_itself=False)
+
+
+def true_continuation_as_negative():
+    return negatives_from_the_document(with_itself=True)
+
+
+def labels_turned_round():
+    original = dataset.ExampleEncoder.__call__
+
+    def call(self, tokens, pair):
+        example = original(self, tokens, pair)
+        return example | {"next_sentence_label": 1 - example["next_sentence_label"]}  # 1 = follows
+
+    return replaced(dataset.ExampleEncoder, __call__=call)
+
+
+# --------------------------------------------------------------------------------------------------- the evaluation
+
+
+def evaluated_on_training_text():
+    original = TokenizedCorpus.hold_out
+
+    def hold_out(self, share, seed):
+        training, held_out = original(self, share, seed)
+        return training, training.select(np.arange(held_out.num_documents))  # instead of those held out
+
+    return replaced(TokenizedCorpus, hold_out=hold_out)
+
+
+def no_unknown_token():
+    original = tokenizer.WordLevel
+    return replaced(tokenizer, WordLevel=lambda vocab, unk_token: original(vocab))
+
+
+# ---------------------------------------------------------------------------------------------------- measurements
+
+
+class Mistake(NamedTuple):
+    patch: Callable = nullcontext
+    """Returns a context in which the package makes it."""
+    scope: str = "training"
+    """`model`: the model computes so, in any evaluation, too; `training`: data and loss, also in the evaluation that is shown;
+    `evaluation`: only there."""
+
+
+MISTAKES = {
+    "none": Mistake(),
+    "layers_in_forward": Mistake(layers_in_forward, "model"),
+    "shared_layers": Mistake(shared_layers, "model"),
+    "scaled_by_length": Mistake(scaled_by_length, "model"),
+    "mask_sign": Mistake(mask_sign, "model"),
+    "mask_shape": Mistake(mask_shape, "model"),
+    "loss_over_padding": Mistake(loss_over_padding),
+    "mean_over_all_tokens": Mistake(mean_over_all_tokens),
+    "all_tokens_labelled": Mistake(all_tokens_labelled),
+    "special_tokens_masked": Mistake(special_tokens_masked),
+    "masks_drawn_once": Mistake(masks_drawn_once),
+    "same_document_negatives": Mistake(same_document_negatives),
+    "true_continuation_as_negative": Mistake(true_continuation_as_negative),
+    "labels_turned_round": Mistake(labels_turned_round),
+    "accuracy_of_all_tokens": Mistake(all_tokens_labelled, "evaluation"),
+    "evaluated_on_training_text": Mistake(evaluated_on_training_text, "evaluation"),
+    "no_unknown_token": Mistake(no_unknown_token, "evaluation"),
+}
+
+BATCH_SIZE, STEPS = 32, 300
+METRICS = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
+
+
+@cache
+def train(name: str, seed: int, steps: int) -> PreTrainingTrainer:
+    mistake = MISTAKES[name]
+    training = {"seed": seed, "max_steps": steps, "per_device_train_batch_size": BATCH_SIZE}
+    training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
+    training |= {"logging_steps": min(50, steps)}
+    with tempfile.TemporaryDirectory() as directory, mistake.patch():
+        run = prepare(ModelArguments(), DataArguments(), PretrainingArguments(directory, **training))
+        run.trainer.remove_callback(PlainLines)
+        run.trainer.train()
+    return run.trainer
+
+
+def measure(name: str, seed: int, steps: int) -> dict[str, float]:
+    """Of a model trained with a mistake: the MLM loss of the last steps in the log, its metrics as the mistake shows them, and as
+    the package computes them."""
+    start, mistake = time.process_time(), MISTAKES[name]
+    trainer = train("none" if mistake.scope == "evaluation" else name, seed, steps)
+    log = [entry["mlm_loss"] for entry in trainer.state.log_history if "mlm_loss" in entry]
+    with mistake.patch():
+        shown = trainer.evaluate(load_data(DataArguments(), seed).eval_dataset)
+    held_out = load_data(DataArguments(), seed).eval_dataset
+    with mistake.patch() if mistake.scope == "model" else nullcontext():
+        true = trainer.evaluate(held_out)
+    results = {"log": log[-1], "seconds": time.process_time() - start}
+    for kind, metrics in (("shown", shown), ("true", true)):
+        results |= {f"{kind}_{metric}": metrics[f"eval_{metric}"] for metric in METRICS}
+    return results
+
+
+def measure_unknown_words() -> str:
+    """How much of held-out text, every tenth document, a vocabulary of all words of the others lacks."""
+    documents = builtin_documents()
+    held_out = [sentence for document in TextSource([documents[::10]]).documents() for sentence in document]
+    training = [document for number, document in enumerate(documents) if number % 10]
+    shares = []
+    for kind, size in (("wordlevel", 1_000_000), ("wordpiece", 2048)):
+        trained = tokenizer.train_tokenizer(training, size, kind, min_frequency=1)
+        unknown = [
+            [token == trained.unk_token_id for token in ids]
+            for ids in trained(held_out, add_special_tokens=False)["input_ids"]
+        ]
+        words, sentences = np.concatenate(unknown).mean(), np.mean([any(tokens) for tokens in unknown])
+        shares.append(
+            f"{kind}, {len(trained):,} entries: {words:.2%} of the tokens, in {sentences:.1%} of the sentences"
+        )
+    return "Unknown in held-out text: " + "; ".join(shares) + "."
+
+
+def describe(name: str, results: list[dict[str, float]]) -> str:
+    """A row of the table: means over the seeds."""
+    mean = {key: statistics.mean(result[key] for result in results) for key in results[0]}
+    shown, true = (
+        ", ".join(f"{mean[f'{kind}_{metric}']:.{2 if metric == 'mlm_loss' else 3}f}" for metric in METRICS)
+        for kind in ("shown", "true")
+    )
+    return f"| `{name}` | {mean['log']:.2f} | {shown} | {true} | {mean['seconds']:.0f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("mistakes", nargs="*", help=f"Some of {', '.join(MISTAKES)}. Default: all.")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42], help="Train with each; the table has the means.")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"Of {BATCH_SIZE} examples each.")
+    args = parser.parse_args()
+    unknown = set(args.mistakes) - set(MISTAKES)
+    if unknown:
+        parser.error(f"there is no mistake {', '.join(sorted(unknown))}, but {', '.join(MISTAKES)}")
+    print("| | MLM loss in the log | shown: MLM loss, accuracy; NSP accuracy | true | CPU seconds |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    names = args.mistakes or list(MISTAKES)
+    for name in names:
+        if name != "no_unknown_token":
+            print(describe(name, [measure(name, seed, args.steps) for seed in args.seeds]), flush=True)
+    if "no_unknown_token" in names:
+        print(f"\n{measure_unknown_words()}")
+
+
+if __name__ == "__main__":
+    main()

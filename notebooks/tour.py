@@ -1,0 +1,336 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # A tour of BERT: from text to a published model
+#
+# Text, tokens, pairs of segments, masks, a forward pass looked into, two minutes of training, predictions, a fine-tuned head, and a
+# model that opens anywhere. The text is the documentation that comes with Python, so nothing is downloaded. It takes about four minutes
+# on two CPU cores; a GPU isn't needed.
+#
+# What each step computes, with the formulas and the paper's sections: `docs/reading-guide.md`.
+
+# %%
+# On Colab, first run the next line without its "# ", with the name of the repository that you read this in:
+# # %pip install --quiet "scratch_bert[plots] @ git+https://github.com/me/scratch_bert"
+
+# %%
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+import warnings
+from itertools import product
+from pathlib import Path
+
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # there are no progress bars here
+
+import datasets
+import matplotlib.pyplot as plt
+import torch
+import transformers
+from IPython.display import display
+from transformers import TrainerCallback
+
+from scratch_bert.finetuning import run as finetuning
+from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
+from scratch_bert.hub.publishing import public_files
+from scratch_bert.pretraining import run as pretraining
+from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from scratch_bert.pretraining.builtin import builtin_documents
+from scratch_bert.pretraining.inspection import describe_statistics, example_statistics
+from scratch_bert.pretraining.load import build_collator, load_data
+from scratch_bert.pretraining.metrics import describe_metrics
+from scratch_bert.pretraining.predictions import describe_predictions
+from scratch_bert.pretraining.text import TextSource
+from scratch_bert.training.console import PlainLines
+
+
+STEPS = int(os.environ.get("TOUR_STEPS", 1500))  # of pretraining
+WORK = Path(tempfile.mkdtemp())  # for all that is written
+plt.rcParams["figure.dpi"] = 80  # small outputs
+datasets.disable_progress_bars()
+transformers.utils.logging.disable_progress_bar()
+transformers.utils.logging.set_verbosity_error()
+
+
+def show(text, width=110):
+    """Lines of any length, wrapped."""
+    print("\n".join(textwrap.fill(line, width, subsequent_indent="    ") for line in text.splitlines()))
+
+
+# %% [markdown]
+# ## Text → sentences → tokens
+#
+# A document is a topic of Python's `help()`, or the docstrings of a module. Documents are split into sentences. A WordPiece vocabulary of
+# 2,048 entries is learned from them; a word that it doesn't hold is taken apart into pieces, of which `##` marks those that continue a word.
+
+# %%
+documents = list(TextSource([builtin_documents()]).documents())
+print(f"{len(documents)} documents, {sum(map(len, documents)):,} sentences. The beginning of one:\n")
+document = documents[40]
+show("\n".join(document[:3]))
+
+# %%
+data_args = DataArguments(cache_dir=str(WORK / "cache"))
+data = load_data(data_args, seed=42)
+tokenizer = data.tokenizer
+show(" ".join(tokenizer.tokenize(document[0])))
+print()
+show(" ".join(tokenizer.tokenize("A tokenizer takes unheard-of words apart.")))
+
+# %% [markdown]
+# ## Sentences → pairs
+#
+# Each example has two segments. Half of the second segments follow the first in their document (label 0), the others come from
+# another document (label 1). The pairs are drawn anew in each epoch.
+
+# %%
+examples = data.train_dataset
+print(examples.summary())
+for label in (0, 1):
+    index = int((examples.labels() == label).argmax())
+    print(f"\nlabel {label}, of the documents {examples.documents()[index].tolist()}:")
+    show(tokenizer.decode(examples[index]["input_ids"]))
+
+# %% [markdown]
+# ## Pairs → a masked batch
+#
+# In training, 30% of the tokens are to be predicted. Of these, 80% become `[MASK]`, 10% a random token, and 10% stay. `labels` have the
+# original tokens there, and -100 elsewhere.
+
+# %%
+collator = build_collator(data_args, tokenizer)
+batch = collator([examples[index] for index in range(8)])
+for name, tensor in batch.items():
+    print(f"{name:<20} {tuple(tensor.shape)}")
+print("\nposition  input         to predict")
+for position in range(16):
+    token, label = batch["input_ids"][0, position].item(), batch["labels"][0, position].item()
+    print(f"{position:>8}  {tokenizer.decode(token):<12}  {'' if label < 0 else tokenizer.decode(label)}")
+
+# %%
+print(describe_statistics(example_statistics(data, collator, sample=2000)))
+
+# %% [markdown]
+# ## A forward pass, looked into
+#
+# `prepare` puts text, model and Trainer together; nothing is trained yet. The model has two layers, a hidden size of 128 and four attention
+# heads. Every layer takes and returns a state for each token; attention weights say how much of each token (column) goes into the new state of a
+# token (row).
+
+# %%
+args = PretrainingArguments(
+    str(WORK / "my-bert"),
+    max_steps=STEPS,
+    logging_steps=max(STEPS // 60, 1),
+    eval_steps=max(STEPS // 6, 1),
+    save_strategy="no",
+    report_to=[],
+    disable_tqdm=True,
+)
+run = pretraining.prepare(ModelArguments(), data_args, args)
+model = run.trainer.model
+print(f"{model.num_parameters():,} parameters\n")
+print(model.bert.encoder.layer[0])
+
+
+# %%
+def look_into(model, example):
+    """All hidden states and attention weights of one example."""
+    inputs = {name: torch.tensor(example[name])[None].long() for name in ("input_ids", "token_type_ids")}
+    model.set_attn_implementation("eager")  # the one that returns its weights
+    with torch.no_grad():
+        outputs = model.eval()(**inputs, output_hidden_states=True, output_attentions=True)
+    model.set_attn_implementation("sdpa")
+    return outputs
+
+
+def draw_attention(outputs, example):
+    """A map for each layer and head."""
+    layers, heads = len(outputs.attentions), outputs.attentions[0].shape[1]
+    tokens = tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
+    figure, axes = plt.subplots(layers, heads, figsize=(2.9 * heads, 3 * layers), layout="constrained")
+    for layer, head in product(range(layers), range(heads)):
+        axis = axes[layer, head]
+        axis.imshow(outputs.attentions[layer][0, head], cmap="Blues", vmin=0)
+        axis.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
+        axis.set_xticks(
+            range(len(tokens)), tokens if layer == layers - 1 else [""] * len(tokens), rotation=90, fontsize=8
+        )
+        axis.set_yticks(range(len(tokens)), tokens if head == 0 else [""] * len(tokens), fontsize=8)
+    plt.show()
+
+
+held_out = data.eval_dataset
+lengths = held_out.lengths()
+example = held_out[int(abs(lengths - 18).argmin())]  # one of about 18 tokens, so that they can be read
+show(tokenizer.decode(example["input_ids"]))
+outputs = look_into(model, example)
+print()
+for number, states in enumerate(outputs.hidden_states):
+    print(f"{'embeddings' if number == 0 else f'layer {number}':<12} {tuple(states.shape)}")
+print(f"{'attention':<12} {tuple(outputs.attentions[0].shape)} in each layer")
+print(f"{'MLM logits':<12} {tuple(outputs.prediction_logits.shape)}")
+print(f"{'NSP logits':<12} {tuple(outputs.seq_relationship_logits.shape)}")
+draw_attention(outputs, example)
+
+# %% [markdown]
+# Before training, tokens attend to themselves and, a little, to their neighbours and to their segment: queries and keys of a head start
+# alike, and positions as sinusoids (`docs/learning.md` has why).
+#
+# ## Two minutes of training
+#
+# The curves are drawn anew after every log entry: training batches as lines, held-out documents as points. The dotted lines are what
+# can be had without reading: predicting each token by its frequency, and always the same label. (Two minutes on two CPU cores; the
+# outputs that come with the notebook are of one thread of a busy machine.)
+
+
+# %%
+class LiveCurves(TrainerCallback):
+    def __init__(self):
+        self.figure, self.axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
+        plt.close(self.figure)
+        self.shown = display(self.figure, display_id=True)
+
+    def on_log(self, args, state, control, **kwargs):
+        for axis, name, baseline in zip(self.axes, ("mlm", "nsp"), ("mlm_unigram", "nsp_majority"), strict=True):
+            axis.clear()
+            for key, style, label in (
+                (f"{name}_loss", "-", "training"),
+                (f"eval_{name}_loss", "o", "held out"),
+                (f"eval_{baseline}_loss", ":", "baseline"),
+            ):
+                points = [(entry["step"], entry[key]) for entry in state.log_history if key in entry]
+                if points:
+                    axis.plot(*zip(*points, strict=True), style, label=label, markersize=4)
+            axis.set(title=f"{name.upper()} loss", xlabel="step")
+            axis.legend(fontsize=8)
+        self.shown.update(self.figure)
+
+
+run.trainer.remove_callback(PlainLines)
+run.trainer.add_callback(LiveCurves())
+metrics = run.train()
+print(f"{metrics['train_runtime']:.0f} seconds\n")
+print(describe_metrics({"my-bert": metrics}))
+
+# %% [markdown]
+# ## What it predicts
+#
+# For masked words and pairs of the held-out documents. With the masks come the three most probable tokens.
+
+# %%
+show(describe_predictions(model, held_out, tokenizer, "nsp", count=4))
+
+# %% [markdown]
+# Attention on the same example as before. Some heads now look at the next or at the previous token, some stay within their segment:
+
+# %%
+draw_attention(look_into(model, example), example)
+
+# %% [markdown]
+# ## A fine-tuned head
+#
+# A task of 24 examples, made here: is a sentence about files or about numbers? The sentences to predict have other nouns and
+# other words around them, so that only a model which has read of these nouns before can tell. The same model trained from scratch is beside it.
+
+# %%
+NOUNS = {
+    "files": (["file", "path", "socket"], ["directory", "stream", "buffer"]),
+    "numbers": (["integer", "float", "number"], ["decimal", "fraction", "digit"]),
+}
+SENTENCES = (
+    ["Return a new {}.", "The {} is not valid.", "It raises an error if the {} is missing.", "This takes one {}."],
+    ["Each {} has a name.", "Use another {} here.", "There is only one {}.", "A {} is an object."],
+)
+
+
+def write_examples(split):
+    with open(WORK / f"{('train', 'validation')[split]}.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["text", "label"])
+        for label, nouns in NOUNS.items():
+            writer.writerows([sentence.format(noun), label] for sentence in SENTENCES[split] for noun in nouns[split])
+    return [file.name]
+
+
+def finetune(name, random_init):
+    """The accuracy of a classifier that is trained on the first nouns and predicts the others."""
+    task_args = TaskArguments(
+        str(WORK / "my-bert"),
+        random_init=random_init,
+        train_file=write_examples(0),
+        validation_file=write_examples(1),
+    )
+    args = FinetuningArguments(
+        str(WORK / name),
+        num_train_epochs=20,
+        per_device_train_batch_size=8,
+        learning_rate=5e-4,
+        eval_strategy="no",
+        save_strategy="no",
+        load_best_model_at_end=False,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    run = finetuning.prepare("sequence-classification", task_args, args)
+    run.first_trainer.remove_callback(PlainLines)
+    return run.train().mean["eval_accuracy"]
+
+
+print(f"pretrained:           accuracy {finetune('classifier', random_init=False):.3f}")
+print(f"trained from scratch: accuracy {finetune('from-scratch', random_init=True):.3f}")
+
+# %% [markdown]
+# ## Publish it, open it elsewhere
+#
+# A push to the Hub sends these files and no others: weights, config, tokenizer, the model card with its curves, and the code. Here they are pushed to
+# a local folder. `scratch_bert.hub.publishing.publish` sends them to a repository.
+
+# %%
+published = WORK / "hub" / "my-bert"
+published.mkdir(parents=True)
+for file in public_files(WORK / "my-bert"):
+    shutil.copy(file, published)
+    print(f"{file.stat().st_size:>10,}  {file.name}")
+
+# %% [markdown]
+# In another process, without this package, stock transformers opens it:
+
+# %%
+ELSEWHERE = """
+import sys
+sys.modules["scratch_bert"] = None  # as if it were not installed
+from transformers import AutoModel, AutoTokenizer, pipeline
+model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+inputs = tokenizer("a function returns an object", return_tensors="pt")
+print(type(model).__name__, tuple(model(**inputs).last_hidden_state.shape))
+fill = pipeline("fill-mask", model=sys.argv[1], trust_remote_code=True)
+for prediction in fill("return the number of [MASK] in the list."):
+    print(f"{prediction['score']:.3f}  {prediction['sequence']}")
+"""
+result = subprocess.run([sys.executable, "-c", ELSEWHERE, str(published)], capture_output=True, text=True)
+print(result.stdout or result.stderr)
+
+# %% [markdown]
+# From here: `python scripts/pretrain.py --train_file …` trains on your own text (README), `docs/mistakes.md` shows what goes wrong in
+# such code, and `docs/learning.md` what makes small models learn early.
+
+# %%
+shutil.rmtree(WORK)

@@ -1,0 +1,68 @@
+"""benchmarks/mistakes.py and docs/mistakes.md: each mistake fails the test that the page names."""
+
+import inspect
+import re
+import runpy
+
+import pytest
+
+from helpers import ROOT, run_process
+
+
+PAGE = (ROOT / "docs/mistakes.md").read_text(encoding="utf-8")
+TESTS = {
+    mistake: (file, name)
+    for mistake, name, file in re.findall(
+        r"`python benchmarks/mistakes.py (\w+)` · test: \[`(\w+)`\]\(\.\./(tests/[\w/.]+)\)", PAGE
+    )
+}
+MISTAKES = runpy.run_path(str(ROOT / "benchmarks/mistakes.py"))["MISTAKES"]
+
+
+def first_case(test) -> dict:
+    """The first values of a parametrized test; with both objectives, where it takes a head."""
+    case = {}
+    for mark in getattr(test, "pytestmark", []):
+        if mark.name == "parametrize":
+            names = (
+                [name.strip() for name in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
+            )
+            first = next(iter(mark.args[1]))
+            values = getattr(first, "values", first)
+            case |= dict(zip(names, values if isinstance(values, tuple) else [values], strict=True))
+    return case | ({"auto_class": "AutoModelForPreTraining"} if "auto_class" in case else {})
+
+
+def test_page_has_all_mistakes():
+    assert list(TESTS) and set(TESTS) == set(MISTAKES) - {"none"}
+    for mistake in TESTS:
+        assert f"| `{mistake}` |" in PAGE or mistake == "no_unknown_token", f"{mistake} is not in the table"
+
+
+@pytest.mark.parametrize("mistake", TESTS)
+def test_a_mistake_fails_the_test_that_the_page_names(mistake, request):
+    for shared in ("tokenizer", "corpus"):  # not to be made with the mistake: other tests take them, too
+        request.getfixturevalue(shared)
+    file, name = TESTS[mistake]
+    test = runpy.run_path(str(ROOT / file))[name]
+    case = first_case(test)
+    fails = pytest.raises(Exception if mistake == "no_unknown_token" else AssertionError)
+    with MISTAKES[mistake].patch(), fails as failure:
+        fixtures = [parameter for parameter in inspect.signature(test).parameters if parameter not in case]
+        test(**case, **{fixture: request.getfixturevalue(fixture) for fixture in fixtures})
+    if mistake == "no_unknown_token":
+        assert "Missing [UNK] token" in str(failure.value)
+
+
+@pytest.mark.slow
+def test_mistakes_are_measured():
+    shown = run_process(
+        ROOT / "benchmarks/mistakes.py", "none", "labels_turned_round", "no_unknown_token", "--steps", 2
+    ).stdout
+    rows = [line for line in shown.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == ["none", "labels_turned_round"]
+    right, turned = ([cell.strip() for cell in row.split("|")[3:5]] for row in rows)
+    assert right[0] == right[1]
+    of_turned = [float(cell.split(", ")[2]) for cell in turned]
+    assert sum(of_turned) == pytest.approx(1, abs=1e-3)
+    assert re.search(r"Unknown in held-out text: wordlevel, [\d,]+ entries: \d+\.\d+% of the tokens", shown)

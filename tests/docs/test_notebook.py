@@ -1,0 +1,58 @@
+"""notebooks/tour.ipynb: it is notebooks/tour.py with outputs, and runs."""
+
+import json
+import re
+import time
+
+import pytest
+
+from helpers import ROOT
+
+
+SCRIPT, NOTEBOOK = ROOT / "notebooks/tour.py", ROOT / "notebooks/tour.ipynb"
+
+
+def cells_of_script() -> list[tuple[str, str]]:
+    """(kind, source) of each cell of a script in the percent format."""
+    _, *cells = re.split(r"^# %%(.*)\n", SCRIPT.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    found = []
+    for mark, source in zip(cells[::2], cells[1::2], strict=True):
+        kind = "markdown" if "[markdown]" in mark else "code"
+        source = re.sub(r"^# ?", "", source, flags=re.MULTILINE) if kind == "markdown" else source
+        found.append((kind, source.strip("\n")))
+    return found
+
+
+def test_notebook_is_that_of_the_script():
+    notebook = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    cells = [(cell["cell_type"], "".join(cell["source"]).strip("\n")) for cell in notebook["cells"]]
+    assert [kind for kind, _ in cells] == [kind for kind, _ in cells_of_script()]
+    for (_, source), (_, expected) in zip(cells, cells_of_script(), strict=True):
+        # jupytext comments out magic commands in the script
+        assert source.replace("# %pip", "# # %pip") == expected or source == expected
+
+
+def test_outputs_are_kept_small_and_without_errors_or_paths():
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    outputs = [output for cell in json.loads(text)["cells"] for output in cell.get("outputs", [])]
+    assert len(text) < 300_000
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
+    assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
+    assert not re.search(r"/tmp/|/root/|/home/", text)
+
+
+@pytest.mark.slow
+def test_notebook_runs(monkeypatch):
+    """With fewer steps of training."""
+    import jupytext
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("TOUR_STEPS", "30")
+    notebook = jupytext.read(NOTEBOOK)
+    start = time.perf_counter()
+    NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+    print(f"\n{time.perf_counter() - start:.0f} seconds")
+    text = "".join(output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", []))
+    assert re.search(r"MLM loss +\d\.\d+ +6\.\d+", text)
+    assert text.count("accuracy 0.") + text.count("accuracy 1.") == 2
+    assert "ScratchBertModel (1, 7, 128)" in text and "Traceback" not in text

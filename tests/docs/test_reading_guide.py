@@ -1,0 +1,81 @@
+"""docs/reading-guide.md: its numbers are those of docs/tiny_example.py, which are those of both models; its snippets run."""
+
+import re
+
+import pytest
+
+from helpers import ROOT
+
+
+GUIDE = (ROOT / "docs/reading-guide.md").read_text(encoding="utf-8")
+
+
+def words_and_numbers(text: str) -> tuple[list[str], list[float]]:
+    fraction = r"-?\d+\.\d+"
+    return re.sub(fraction, "#", text).split(), [float(number) for number in re.findall(fraction, text)]
+
+
+def test_numbers_are_those_of_the_example(example, capsys):
+    example["main"]()
+    printed = capsys.readouterr().out.rstrip("\n").split("\n\n")
+    quoted = [block.rstrip("\n") for block in re.findall(r"```text\n(.*?)```", GUIDE, flags=re.DOTALL)]
+    assert [block.split("\n")[0] for block in quoted] == [section.split("\n")[0] for section in printed]
+    for block, section in zip(quoted, printed, strict=True):
+        (words, numbers), (expected_words, expected_numbers) = words_and_numbers(block), words_and_numbers(section)
+        assert words == expected_words
+        assert numbers == pytest.approx(expected_numbers, abs=0.011)  # they are rounded
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_stages_are_those_of_the_models(training, example):
+    """Embeddings, attention weights, each half of each layer, logits and losses: by formula, by scratch_bert and by
+    transformers' BERT."""
+    batch = example["make_batch"](example["make_dataset"]())
+    stages, mask = None, batch["attention_mask"]
+    for model in example["make_models"]():
+        stages = stages or example["plain_stages"](model, batch)
+        found = example["model_stages"](model.eval(), batch)
+        assert found.keys() == stages.keys() and len(stages) == 13
+        assert example["largest_difference"](stages, found, mask) < 1e-5
+        if training:  # ours without padding, and with logits at the masked positions alone
+            assert abs(model.train()(**batch).loss - stages["loss"]) < 1e-5
+
+
+def test_a_difference_is_found(example):
+    """At a position of each stage, but not at padding."""
+    batch = example["make_batch"](example["make_dataset"]())
+    model, _ = example["make_models"]()
+    stages, mask = example["plain_stages"](model, batch), batch["attention_mask"]
+    padded = mask.sum(1).argmin()
+    for name, stage in stages.items():
+        for index, seen in ((0, True), (mask.sum(1)[padded], False)):
+            other = stage.clone()
+            if stage.dim() == 4:
+                other[padded, 0, index, 0] += 1
+            elif stage.shape[:2] == mask.shape:
+                other[padded, index] += 1
+            else:
+                other += 1
+                seen = True
+            difference = example["largest_difference"](stages, stages | {name: other}, mask)
+            assert (difference > 0.9) == seen, name
+
+
+def test_snippets_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    snippets = re.findall(r"```python\n(.*?)```", GUIDE, flags=re.DOTALL)
+    assert len(snippets) == 6
+    exec("\n".join(snippets), {})
+
+
+def test_dimensions_of_the_table_are_those_of_the_example(example):
+    batch = example["make_batch"](example["make_dataset"]())
+    (examples, length), sizes = batch["input_ids"].shape, example["SIZES"]
+    rows = re.findall(r"^\| ([A-Z], [A-Z]) \|[^|]+\| ([\d, ]+) \|", GUIDE, flags=re.MULTILINE)
+    assert {names: [int(number) for number in numbers.split(", ")] for names, numbers in rows} == {
+        "B, S": [examples, length],
+        "T, M": [batch["attention_mask"].sum(), (batch["labels"] != -100).sum()],
+        "V, P": [sizes["vocab_size"], sizes["max_position_embeddings"]],
+        "H, F": [sizes["hidden_size"], sizes["intermediate_size"]],
+        "A, D": [sizes["num_attention_heads"], sizes["hidden_size"] // sizes["num_attention_heads"]],
+    }

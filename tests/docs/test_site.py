@@ -1,0 +1,80 @@
+"""The site, as `make docs` builds it: whole, with links that lead somewhere, and nothing from other servers."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from helpers import ROOT, run_process
+
+
+pytestmark = pytest.mark.slow
+
+
+class Links(HTMLParser):
+    """The targets of a page's links, what it loads, and its anchors."""
+
+    def __init__(self, page: Path):
+        super().__init__()
+        self.targets, self.loaded, self.anchors = [], [], {""}
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.anchors |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
+        if tag == "a" and attributes.get("href"):
+            self.targets.append(attributes["href"])
+        if tag in ("script", "img", "iframe") and attributes.get("src"):
+            self.loaded.append(attributes["src"])
+        if tag == "link" and attributes.get("href") and attributes.get("rel") != "canonical":
+            self.loaded.append(attributes["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("site")
+    run_process("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", directory, cwd=ROOT)
+    return directory, {page: Links(page) for page in directory.rglob("*.html")}
+
+
+def test_links_of_the_site_lead_somewhere(site):
+    directory, pages = site
+    dead, count = [], 0
+    for page, links in pages.items():
+        for target in [*links.targets, *links.loaded]:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                continue
+            count += 1
+            file = (
+                directory / parts.path.lstrip("/") if parts.path.startswith("/") else page.parent / unquote(parts.path)
+            ).resolve()
+            file = file / "index.html" if file.is_dir() else page if not parts.path else file
+            if not file.is_file() or (
+                file in pages and parts.fragment and unquote(parts.fragment) not in pages[file].anchors
+            ):
+                dead.append(f"{page.relative_to(directory)}: {target}")
+    print(f"\n{count} links in {len(pages)} pages, {len(dead)} dead")
+    assert dead == []
+
+
+def test_site_loads_nothing_from_elsewhere(site):
+    _, pages = site
+    loaded = {target for links in pages.values() for target in links.loaded}
+    assert not [target for target in loaded if urlsplit(target).netloc]
+
+
+def test_site_has_the_readme_the_guide_the_notebook_and_the_api(site):
+    directory, pages = site
+    for name, text in (
+        ("index.html", "Pretrain on your text"),
+        ("reading-guide/index.html", "Unpadding"),
+        ("tour/index.html", "data:image/png;base64"),
+        ("api/model/index.html", "ScratchBertForPreTraining"),
+        ("api/pretraining/index.html", "PreTrainingCollator"),
+    ):
+        assert text in (directory / name).read_text(encoding="utf-8"), name
+    guide = pages[directory / "reading-guide/index.html"]
+    to_lines = [target for target in guide.targets if "/source/" in target and "#__codelineno-0-" in target]
+    assert len(to_lines) > 60
