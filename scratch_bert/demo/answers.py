@@ -287,7 +287,8 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
         checkpoints = checkpoints_in(Path(name))
         unfinished = checkpoints and not Path(name, "config.json").exists()
         models.append(Model(str(checkpoints[-1]) if unfinished else name, trust_remote_code))
-        if len(checkpoints) > 1 and "MaskedLM" in models[-1].heads:
+        is_run = len(checkpoints) > 1 and (checkpoints[-1] / TRAINER_STATE_NAME).is_file()  # not a copy from the Hub
+        if is_run and "MaskedLM" in models[-1].heads:
             runs.append(Run(name, trust_remote_code))
     return models, runs
 

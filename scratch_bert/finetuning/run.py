@@ -219,6 +219,7 @@ def _plan_seed(seed: int, args: FinetuningArguments) -> _SeedRun:
     directory = Path(args.output_dir) / f"seed-{seed}"
     run_args = copy.deepcopy(args)
     run_args.seed, run_args.output_dir = seed, str(directory)
+    run_args.run_name = f"{args.run_name}/seed-{seed}"
     if args.resume_from_checkpoint and (directory / METRICS_FILE).is_file():
         try:
             return _SeedRun(run_args, metrics=json.loads((directory / METRICS_FILE).read_text()))

@@ -214,6 +214,9 @@ def push_to_hub(
         api.create_repo(repo_id, private=private or None, exist_ok=True)
     if private and not api.repo_info(repo_id).private:
         raise ValueError(f"{repo_id} is already public: make it private in its settings, or choose another name.")
+    if space:
+        private = api.repo_info(repo_id).private
+        check_space(space, api, private)
     if tag and tag in {existing.name for existing in api.list_repo_refs(repo_id).tags}:
         raise ValueError(f"{repo_id} already has a tag {tag}: choose another.")
     ensure_branch(api, repo_id, revision)
@@ -269,5 +272,8 @@ def _card_for(repo_id: str, card: Path, space: str | None) -> bytes:
     text = re.sub(r'^name = ".*"(?=  # the directory or the repo)', f'name = "{repo_id}"', text, flags=re.MULTILINE)
     if space:  # below the title
         link = f"[Try it in a Space](https://huggingface.co/spaces/{space})"
-        text = re.sub(r"^# .*$", rf"\g<0>\n\n{link}", text, count=1, flags=re.MULTILINE)
+        header, body = re.fullmatch(r"(---\n.*?\n---\n)?(.*)", text, re.DOTALL).groups(default="")
+        title = re.match(r"\s*(<!--.*?-->\s*)?# .*\n", body)  # if the card begins with one
+        end = title.end() if title else 0
+        text = f"{header}{body[:end]}\n{link}\n{body[end:]}"
     return text.encode()

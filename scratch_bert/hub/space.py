@@ -1,5 +1,6 @@
 """A Gradio Space that shows a published model, by the page of scripts/demo.py."""
 
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,9 +14,10 @@ PACKAGE = Path(__file__).parent.parent
 # What the page needs, in the versions that are installed here.
 REQUIREMENTS = ("torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy", "jinja2", "gradio")
 CARD = """---
-title: {title}
+title: "{title}"
 sdk: gradio
 sdk_version: {gradio}
+python_version: "{python}"
 app_file: app.py
 models:
 - {repo_id}
@@ -39,7 +41,7 @@ from scratch_bert.demo.page import build_page, serve
 
 
 DIRECTORY = "models/{title}"
-snapshot_download("{repo_id}", revision="{revision}", local_dir=DIRECTORY)
+snapshot_download("{repo_id}", revision="{revision}", local_dir=DIRECTORY, ignore_patterns="*checkpoint*/*")
 page = build_page(*open_models([DIRECTORY]))
 print(f"Serving on {{serve(page, host=None)}}", flush=True)
 page.block_thread()
@@ -57,9 +59,10 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
         raise ImportError(
             f"{error.name} is not installed, which a Space needs: pip install 'scratch_bert[demo]'"
         ) from None
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"  # which the pinned versions support
     values = {"repo_id": repo_id, "revision": revision, "title": repo_id.split("/")[-1], "tag": TAGS[-1]}
     files = {
-        "README.md": CARD.format(**values, gradio=pins["gradio"]),
+        "README.md": CARD.format(**values, gradio=pins["gradio"], python=python),
         "app.py": APP.format(**values),
         "requirements.txt": "".join(f"{name}=={pin}\n" for name, pin in pins.items()),
     }
@@ -69,8 +72,8 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
     return {path: text.encode() for path, text in sorted(files.items())}
 
 
-def check_space(space_id: str, api: HfApi) -> None:
-    """Raise `ValueError` if there is a Space of this name that was not made here."""
+def check_space(space_id: str, api: HfApi, private: bool = False) -> None:
+    """Raise `ValueError` if there is a Space of this name that was not made here, or a public one for a private model."""
     try:
         tags = SpaceCard.load(space_id, token=api.token).data.tags or []
     except RepositoryNotFoundError:
@@ -81,11 +84,13 @@ def check_space(space_id: str, api: HfApi) -> None:
         raise ValueError(
             f"The Space {space_id} exists and was not made by scratch_bert: choose another name, or delete it on the Hub."
         )
+    if private and not api.repo_info(space_id, repo_type="space").private:
+        raise ValueError(f"The Space {space_id} is public, the model private: make the Space private in its settings.")
 
 
 def push_space(space_id: str, repo_id: str, revision: str, api: HfApi, private: bool = False) -> CommitInfo:
     """Make or update the Space, in one commit. Raises the errors of `check_space` and `space_files`."""
-    check_space(space_id, api)
+    check_space(space_id, api, private)
     files = space_files(repo_id, revision)
     api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
     stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()

@@ -103,6 +103,10 @@ class CommonArguments(TrainingArguments):
             self.run_name is None
         ):  # without a name, trackio begins another run after the training, for its last evaluation
             self.run_name = "/".join(Path(self.output_dir).parts[-2:])
+        if (
+            self.trackio_static_space_id is None
+        ):  # or a push of the model would publish the log, with paths, as a Space
+            self.trackio_static_space_id = False
         if self.torch_compile_mode not in (None, *COMPILE_MODES):
             known = similar(self.torch_compile_mode, COMPILE_MODES) or f" There are {', '.join(COMPILE_MODES)}."
             raise ValueError(f"There is no torch_compile_mode {self.torch_compile_mode}.{known}")

@@ -1,6 +1,7 @@
 """What the console shows of a training: an aligned line for each entry of the log; on a terminal, a progress line as well."""
 
 import json
+import math
 import sys
 import time
 
@@ -52,7 +53,7 @@ class PlainLines(TrainerCallback):
         self.start, self.first_step = time.monotonic(), state.global_step
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero or "train_runtime" in logs:  # the last entry, of the whole training
+        if not state.is_world_process_zero or "train_loss" in logs:  # the last entry, of the whole training
             return
         line = describe_entry(logs, state.global_step, state.max_steps)
         speed = describe_speed(logs)
@@ -74,7 +75,7 @@ class ProgressLine(ProgressCallback):
         self.current_step = 0
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if self.training_bar is None or "train_runtime" in logs:
+        if self.training_bar is None or "train_loss" in logs:
             return
         if "loss" in logs:
             shown = ", ".join(f"{name} {logs[name]:.3g}" for name in ("loss", "mlm_accuracy") if name in logs)
@@ -87,4 +88,8 @@ class JsonLines(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_world_process_zero:
-            print(json.dumps(logs | {"step": state.global_step}), flush=True)
+            entry = logs | {"step": state.global_step}
+            for name, value in entry.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    entry[name] = None  # JSON has no NaN
+            print(json.dumps(entry), flush=True)

@@ -21,10 +21,12 @@ PUBLISHED_PEAKS = {
     "NVIDIA B200": 2250e12,
     "NVIDIA GeForce RTX 3090": 71e12,
     "NVIDIA GeForce RTX 4090": 165e12,
+    "NVIDIA H100 NVL": 835e12,
     "NVIDIA H100 PCIe": 756e12,
     "NVIDIA H100": 989e12,
     "NVIDIA H200": 989e12,
     "NVIDIA L4": 121e12,
+    "NVIDIA L40": 181e12,
     "NVIDIA L40S": 362e12,
 }
 SHAPES = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 768, 3072), (4096, 3072, 768)]  # the last two are BERT-base's
@@ -34,7 +36,7 @@ def useful_flops(config: ScratchBertConfig, tokens: int, squared_lengths: int, s
     """Floating-point operations of the matrix products of a forward pass: over non-padding `tokens`, in `sequences` whose
     squared lengths have this sum, with MLM logits at the `predicted` positions."""
     hidden, heads = config.hidden_size, config.num_attention_heads
-    attention = heads * (config.head_dim or hidden // heads)
+    attention = heads * (getattr(config, "head_dim", None) or hidden // heads)
     layer = (4 * hidden * attention + 2 * hidden * config.intermediate_size) * tokens + 2 * attention * squared_lengths
     pooler, mlm_head = hidden**2, hidden**2 + hidden * config.vocab_size
     return 2 * (config.num_hidden_layers * layer + sequences * pooler + predicted * mlm_head)
@@ -42,7 +44,8 @@ def useful_flops(config: ScratchBertConfig, tokens: int, squared_lengths: int, s
 
 def sequence_lengths(batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Tokens of each sequence of a batch, padded or packed, as integers; a place without a sequence has 0."""
-    mask = batch["attention_mask"]  # (B, S), or (B, C, S) in multiple choice
+    mask = batch.get("attention_mask")  # (B, S), or (B, C, S) in multiple choice
+    mask = torch.ones_like(batch["input_ids"]) if mask is None else mask.long()
     if "seq_idx" not in batch:
         return mask.sum(-1).flatten()
     return torch.zeros_like(mask).scatter_add_(1, batch["seq_idx"], mask).flatten()
@@ -51,7 +54,7 @@ def sequence_lengths(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 @cache
 def matrix_peak(device: str, dtype: torch.dtype, seconds: float = 0.25) -> float:
     """The speed in FLOP/s of the fastest product among `SHAPES`, each tried for so many seconds, and twice at least."""
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize = (lambda: None) if device == "cpu" else torch.accelerator.synchronize
     generator = torch.Generator(device).manual_seed(0)  # a training's own must not move
     best = 0.0
     for rows, inner, columns in SHAPES + [(8192, 8192, 8192)] * (device == "cuda"):
@@ -73,10 +76,12 @@ def known_matrix_peak(device: str, dtype: torch.dtype) -> float:
     (matrix_peak.json), where deleting it makes the next training measure again."""
     name = torch.cuda.get_device_name() if device == "cuda" else f"{_cpu_name()}, {torch.get_num_threads()} threads"
     if device == "cuda" and dtype != torch.float32:
-        published = [peak for beginning, peak in PUBLISHED_PEAKS.items() if name.startswith(beginning)]
+        published = [beginning for beginning in PUBLISHED_PEAKS if name.startswith(beginning)]
         if published:
-            return published[0]
-    file, key = Path(HF_HOME, "scratch_bert", "matrix_peak.json"), f"{name}, {dtype}, torch {torch.__version__}"
+            return PUBLISHED_PEAKS[max(published, key=len)]
+    file = Path(HF_HOME, "scratch_bert", "matrix_peak.json")
+    tf32 = ", TF32" * (device == "cuda" and torch.backends.cuda.matmul.allow_tf32)
+    key = f"{device}: {name}, {dtype}{tf32}, torch {torch.__version__}"
     try:
         peaks = dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):  # none yet, or damaged

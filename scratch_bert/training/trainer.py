@@ -126,6 +126,7 @@ class ScratchBertTrainer(Trainer):
         self.write_card, self.record = write_card, record or {}
         self.results: dict[str, float] = {}
         self._saves_checkpoint = False
+        self._speed: SpeedMeter | None = None  # in `train`
         super().__init__(*args, **kwargs)
         if self.args.fsdp and not self.is_fsdp_enabled:
             raise ValueError(
@@ -184,13 +185,16 @@ class ScratchBertTrainer(Trainer):
                 shutil.rmtree(left_over)
 
     def get_batch_samples(self, *args, **kwargs):
+        if self._speed is None:
+            return super().get_batch_samples(*args, **kwargs)
         self._speed.resume()
         samples = super().get_batch_samples(*args, **kwargs)
         self._speed.got_examples()
         return samples
 
     def training_step(self, model, inputs, num_items_in_batch=None):
-        self._speed.count(inputs, self.count_predicted(inputs))
+        if self._speed is not None:
+            self._speed.count(inputs, self.count_predicted(inputs))
         return super().training_step(model, inputs, num_items_in_batch)
 
     def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
@@ -203,7 +207,7 @@ class ScratchBertTrainer(Trainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:
+        if "loss" in logs and self._speed is not None:
             logs |= self._speed.report(partial(self.accelerator.reduce, reduction="sum"))
         super().log(logs, start_time)
         if not math.isfinite(logs.get("loss", 0.0)):

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.metadata
+import sys
 
 import pytest
 import yaml
@@ -40,6 +41,7 @@ def test_space_shows_the_commit_that_was_pushed(directory, hub):
     assert requirements["torch"] == importlib.metadata.version("torch").split("+")[0]
     metadata = yaml.safe_load(front_matter(hub.read("spaces/me/my-demo", "README.md").decode()))
     assert metadata["sdk"] == "gradio" and metadata["sdk_version"] == requirements["gradio"]
+    assert metadata["python_version"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert metadata["app_file"] == "app.py" and metadata["models"] == ["me/my-bert"]
     card = hub.read("me/my-bert", "README.md").decode()
     assert "# A model\n\n[Try it in a Space](https://huggingface.co/spaces/me/my-demo)\n" in card
@@ -88,6 +90,24 @@ def test_what_a_space_needs_must_be_installed(directory, hub, monkeypatch, capsy
     with pytest.raises(SystemExit, match=r"is not installed, which a Space needs: pip install 'scratch_bert\[demo\]'"):
         run_script(monkeypatch, "push_to_hub.py", directory, "me/my-bert", "--space", "me/my-demo")
     assert not hub.requests
+
+
+def test_space_of_a_private_model_is_private(directory, hub):
+    push_to_hub(directory, "me/my-bert", private=True)
+    push_to_hub(directory, "me/my-bert", space="me/my-demo")
+    assert hub.repositories["spaces/me/my-demo"].private
+    push_to_hub(directory, "me/public", space="me/public-demo")
+    with pytest.raises(ValueError, match="The Space me/public-demo is public, the model private"):
+        push_to_hub(directory, "me/my-bert", space="me/public-demo")
+
+
+def test_link_to_the_space_is_in_the_text_of_any_card(directory, hub):
+    for card in ("---\n# a comment\nlicense: mit\n---\nText.\n", "Text.\n\n```\n# code\n```\n"):
+        (directory / "README.md").write_text(card)
+        push_to_hub(directory, "me/my-bert", space="me/my-demo")
+        pushed = hub.read("me/my-bert", "README.md").decode()
+        link = "[Try it in a Space](https://huggingface.co/spaces/me/my-demo)"
+        assert pushed == card.replace("Text.", f"\n{link}\nText.")
 
 
 def test_pull_request_has_no_space(directory, hub):

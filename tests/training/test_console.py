@@ -8,9 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from transformers import TrainerState
 
 from helpers import SCRIPTS, run_process
-from scratch_bert.training.console import describe_entry
+from scratch_bert.training.console import JsonLines, PlainLines, describe_entry
 
 
 SHORT = [
@@ -48,6 +49,20 @@ def test_json_logs_are_all_that_stdout_has_of_a_training(text_file, tmp_path):
     assert [entry["step"] for entry in entries if "eval_mlm_loss" in entry] == [2, 4, 4]
     assert all(entry["speed/tokens_per_second"] > 0 for entry in entries if "mlm_loss" in entry)
     assert "tokens/s" not in shown.stdout
+
+
+def test_json_has_null_for_what_is_not_finite(capsys):
+    state = TrainerState(global_step=1, is_world_process_zero=True)
+    JsonLines().on_log(None, state, None, logs={"loss": 1.0, "grad_norm": float("inf"), "x": float("nan")})
+    assert json.loads(capsys.readouterr().out) == {"loss": 1.0, "grad_norm": None, "x": None, "step": 1}
+
+
+def test_entries_with_trainers_own_timings_are_shown(capsys):
+    state, callback = TrainerState(global_step=1, max_steps=2, is_world_process_zero=True), PlainLines()
+    callback.on_train_begin(None, state, None)
+    callback.on_log(None, state, None, logs={"loss": 1.0, "train_runtime": 3.0})  # --include_num_input_tokens_seen
+    callback.on_log(None, state, None, logs={"train_loss": 1.0, "train_runtime": 3.0})
+    assert capsys.readouterr().out == "train 1/2  loss 1\n"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="opens a pseudo-terminal")

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import BertConfig, BertForPreTraining
+from transformers import BertConfig, BertForPreTraining, TrainingArguments
 
 from helpers import SMALL
-from scratch_bert import ScratchBertConfig
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 from scratch_bert.pretraining.collator import CountingCollator, PreTrainingCollator, pack_sequences
 from scratch_bert.training import speed
 from scratch_bert.training.speed import SpeedMeter, known_matrix_peak, matrix_peak, useful_flops
+from scratch_bert.training.trainer import ScratchBertTrainer
 
 
 @pytest.mark.parametrize("options", [{}, {"intermediate_size": 48, "num_hidden_layers": 3}])
@@ -95,6 +96,22 @@ def test_padded_packed_and_counted_batches_count_alike(pairs, tokenizer):
     lengths = np.array([len(example["input_ids"]) for example in examples])
     for meter in meters:
         assert meter.counts.tolist() == [lengths.sum(), (lengths**2).sum(), 12, 0]
+
+
+@pytest.mark.parametrize(("name", "tera"), [("NVIDIA L4", 121), ("NVIDIA L40S", 362), ("NVIDIA H100 80GB HBM3", 989)])
+def test_peak_of_a_known_gpu_is_the_published_one(name, tera, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: name)
+    assert known_matrix_peak("cuda", torch.bfloat16) == tera * 1e12
+
+
+def test_trainer_logs_and_counts_without_a_training(tmp_path):
+    logs = {"loss": 1.0}
+    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
+    ScratchBertTrainer(model, TrainingArguments(str(tmp_path), report_to=[], use_cpu=True)).log(logs)
+    assert not any(name.startswith("speed/") for name in logs)
+    meter = SpeedMeter(model.config, torch.device("cpu"), peak=1.0)
+    meter.count({"input_ids": torch.ones(2, 3, dtype=torch.long)}, predicted=0)
+    assert meter.counts.tolist() == [6, 18, 2, 0]
 
 
 def test_peak_is_measured_once_and_moves_no_random_generator(tmp_path, monkeypatch):
