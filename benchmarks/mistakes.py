@@ -172,18 +172,20 @@ def masks_drawn_once():
 def negatives_from_the_document(with_itself: bool):
     def build(corpus, limit, short_seq_prob, single_segment_prob, rng):
         chunks = pairs._cut(corpus, limit, short_seq_prob, rng)
-        whole = chunks.num_units > 1
+        whole = np.flatnonzero(chunks.num_units > 1)
         start, split, end, document = (
             array[whole] for array in (chunks.start, chunks.split, chunks.end, chunks.document)
         )
-        own, label = np.arange(len(start)), rng.integers(2, size=len(start))
+        own, label = np.arange(len(whole)), rng.integers(2, size=len(whole))
         first, last = (np.searchsorted(document, document, side) for side in ("left", "right"))  # of its document
         other = rng.integers(first, last)
         if not with_itself:
             label[last - first == 1] = 0  # there is no other
             other = np.where(other == own, np.where(own + 1 < last, own + 1, first), other)
         other = np.where(label == 1, other, own)
-        return pairs._trim(np.column_stack([start, split, split[other], end[other], label]), limit)
+        # Split where the whole gets about the length of a chunk, as in the package: lengths must not tell.
+        second = chunks.nearest_split(whole[other], start[other] + split - start)
+        return pairs._trim(np.column_stack([start, split, second, end[other], label]), limit)
 
     objective = pairs.OBJECTIVES["nsp"]._replace(build=build)
     return mock.patch.dict(pairs.OBJECTIVES, nsp=objective)
