@@ -22,7 +22,7 @@ from transformers import AutoTokenizer
 
 from scratch_bert.cli import one_line_errors, option, parse_arguments
 from scratch_bert.pretraining.arguments import DataArguments, parse_max_seq_length
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.pretraining.dataset import SentencePairDataset
 from scratch_bert.pretraining.load import build_tokenizer, text_sources
@@ -58,7 +58,7 @@ def build_epoch(corpus: TokenizedCorpus, max_seq_length: int) -> None:
         build_pairs(block, max_seq_length, 0.1, np.random.default_rng(0), "nsp")
 
 
-def fetch_epoch(dataset: SentencePairDataset, collator: PreTrainingCollator) -> None:
+def fetch_epoch(dataset: SentencePairDataset, collator: PretrainingCollator) -> None:
     order = np.random.default_rng(0).permutation(len(dataset)).tolist()
     for start in range(0, len(order), BATCH_SIZE):
         collator([dataset[index] for index in order[start : start + BATCH_SIZE]])
@@ -67,7 +67,7 @@ def fetch_epoch(dataset: SentencePairDataset, collator: PreTrainingCollator) -> 
 def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: int) -> dict[str, float]:
     """Tokens per second of each step from text to batches."""
     sentences = [sentence for document in source.documents() for sentence in document]
-    collator, threads = PreTrainingCollator(tokenizer), torch.get_num_threads()
+    collator, threads = PretrainingCollator(tokenizer), torch.get_num_threads()
     encoding, corpus_building, pair_building, batches = [], [], [], []
     for _ in range(repeats):
         encoding.append(timed(encode, tokenizer, sentences)[0])
@@ -106,7 +106,7 @@ def peak_memory(source: TextSource, tokenizer_directory: str, max_seq_length: in
     with tempfile.TemporaryDirectory() as directory:
         corpus = TokenizedCorpus.from_source(source, tokenizer, directory)
         dataset = SentencePairDataset(corpus, tokenizer, max_seq_length)
-        collator = PreTrainingCollator(tokenizer)
+        collator = PretrainingCollator(tokenizer)
         rng = np.random.default_rng(0)
         for _ in range(1000):
             collator([dataset[index] for index in rng.integers(len(dataset), size=BATCH_SIZE).tolist()])

@@ -26,12 +26,12 @@ from scratch_bert.model import modeling_scratch_bert as modeling
 from scratch_bert.pretraining import dataset, pairs
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.builtin import builtin_documents
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.pretraining.load import load_data
 from scratch_bert.pretraining.run import prepare
 from scratch_bert.pretraining.text import TextSource
-from scratch_bert.pretraining.trainer import PreTrainingTrainer
+from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.training.console import PlainLines
 
 
@@ -101,12 +101,12 @@ def mask_shape():
 
 def masking(change: Callable):
     """`change` is called with the collator, the original method, the token ids and the special tokens' mask, (B, S) each."""
-    original = PreTrainingCollator.torch_mask_tokens
+    original = PretrainingCollator.torch_mask_tokens
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
         return change(self, original, inputs, special_tokens_mask)
 
-    return replaced(PreTrainingCollator, torch_mask_tokens=torch_mask_tokens)
+    return replaced(PretrainingCollator, torch_mask_tokens=torch_mask_tokens)
 
 
 @contextmanager
@@ -263,7 +263,7 @@ METRICS = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
 
 
 @cache
-def train(name: str, seed: int, steps: int) -> PreTrainingTrainer:
+def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
     mistake = MISTAKES[name]
     training = {"seed": seed, "max_steps": steps, "per_device_train_batch_size": BATCH_SIZE}
     training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}

@@ -37,7 +37,7 @@ from transformers import (
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
 from scratch_bert.cli import option, parse_arguments
 from scratch_bert.model.configuration_scratch_bert import PRESETS
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, parameter_groups
 from scratch_bert.pretraining.prepared import PreparedDataset
 from scratch_bert.tokenizer import load_tokenizer
@@ -157,7 +157,7 @@ def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
             count * args.batch_size // len(dataset) + 1
         )
         examples = [dataset[index] for index in order[: count * args.batch_size]]
-    collator = PreTrainingCollator(tokenizer)
+    collator = PretrainingCollator(tokenizer)
     batches = [
         collator(examples[start : start + args.batch_size]) for start in range(0, len(examples), args.batch_size)
     ]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining, BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.pretraining.dataset import SentencePairDataset
 from scratch_bert.pretraining.text import TextSource
@@ -54,7 +54,7 @@ def make_dataset() -> SentencePairDataset:
 def make_batch(dataset: SentencePairDataset) -> dict[str, Tensor]:
     """All examples of an epoch as one masked batch: `input_ids`, `token_type_ids`, `attention_mask` and `labels` (B, S),
     `next_sentence_label` (B,)."""
-    return PreTrainingCollator(dataset.tokenizer, mlm_probability=0.3)(list(dataset))
+    return PretrainingCollator(dataset.tokenizer, mlm_probability=0.3)(list(dataset))
 
 
 def make_models() -> tuple[ScratchBertForPreTraining, BertForPreTraining]:
@@ -202,14 +202,14 @@ def show_pairs(dataset: SentencePairDataset) -> None:
 def show_batch(batch: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase) -> None:
     examples, length = batch["input_ids"].shape
     counts = f"T = {batch['attention_mask'].sum()}, M = {(batch['labels'] != -100).sum()}"
-    lines = ["position  input     id  segment  mask  label"]
+    lines = ["position  input     input_ids  token_type_ids  attention_mask  labels"]
     columns = ("input_ids", "token_type_ids", "attention_mask", "labels")
     for position, (token, segment, mask, label) in enumerate(
         zip(*(batch[name][0].tolist() for name in columns), strict=True)
     ):
         wanted = "" if label < 0 else f"  {tokenizer.convert_ids_to_tokens(label)}"
         name = tokenizer.convert_ids_to_tokens(token)
-        lines.append(f"{position:8}  {name:<8}{token:4}{segment:9}{mask:6}{label:7}{wanted}")
+        lines.append(f"{position:8}  {name:<8}  {token:9}{segment:16}{mask:16}{label:8}{wanted}")
     show(f"batch: B = {examples}, S = {length}, {counts}; the first example", *lines)
 
 
@@ -238,13 +238,13 @@ def show_stages(stages: dict[str, Tensor], batch: dict[str, Tensor], tokenizer: 
         lines.append(
             f"{example:7}  {position:8}  {wanted:<8}  {probability:11.3f}  {-math.log(probability):5.2f}     {likely}"
         )
-    show(title("MLM logits", ", at the M masked positions"), *lines, f"MLM loss: {stages['MLM loss']:.4f}")
+    show(title("MLM logits", ", at the M masked positions"), *lines, f"MLM loss: {stages['MLM loss']:.3f}")
 
     lines = ["example  probability of 0  probability of 1  label   −ln"]
     for example, label in enumerate(batch["next_sentence_label"].tolist()):
         both = stages["NSP logits"][example].softmax(-1).tolist()
         lines.append(f"{example:7}  {both[0]:16.3f}  {both[1]:16.3f}  {label:5}  {-math.log(both[label]):4.2f}")
-    show(title("NSP logits"), *lines, f"NSP loss: {stages['NSP loss']:.4f}")
+    show(title("NSP logits"), *lines, f"NSP loss: {stages['NSP loss']:.3f}")
 
 
 def main() -> None:
@@ -255,7 +255,7 @@ def main() -> None:
     show_pairs(dataset)
     show_batch(batch, dataset.tokenizer)
     show_stages(stages, batch, dataset.tokenizer)
-    lines = [f"loss: {stages['loss']:.4f}"]
+    lines = [f"loss: {stages['loss']:.3f}"]
     for name, other in (("scratch_bert", model), ("transformers", bert)):
         difference = largest_difference(stages, model_stages(other, batch), batch["attention_mask"])
         lines.append(f"largest difference from {name} at any of {len(stages)} stages below 1e-5: {difference < 1e-5}")

@@ -13,7 +13,7 @@ from ..training.speed import sequence_lengths
 
 
 @dataclass
-class PreTrainingCollator(DataCollatorForLanguageModeling):
+class PretrainingCollator(DataCollatorForLanguageModeling):
     """The stock collator with its own masking (paper, section 3.1: 15% of the tokens are to be predicted; of these 80%
     become [MASK], 10% a random token, 10% stay), in which
 

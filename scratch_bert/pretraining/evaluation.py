@@ -18,7 +18,7 @@ from ..hub.conversion import load_config, open_checkpoint
 from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .load import PretrainingData, build_collator, load_data
-from .metrics import PreTrainingMetrics, unigram_log_probs
+from .metrics import PretrainingMetrics, unigram_log_probs
 from .pairs import OBJECTIVES
 from .predictions import describe_predictions
 
@@ -85,7 +85,7 @@ def evaluate_model(
     model, has_nsp_head = load_model(
         name, args.trust_remote_code, with_pairs=OBJECTIVES[data.sentence_objective].has_pairs
     )
-    metrics = PreTrainingMetrics(unigram_log_probs(data.token_counts), has_nsp_head)
+    metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), has_nsp_head)
     collator = build_collator(data_args, data.tokenizer)
 
     def collate(examples: list[dict]) -> dict[str, torch.Tensor]:

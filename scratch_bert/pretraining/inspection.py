@@ -11,7 +11,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
 from ..tokenizer import segment_ids
-from .collator import PreTrainingCollator
+from .collator import PretrainingCollator
 from .dataset import SentencePairDataset
 from .load import PretrainingData
 from .pairs import OBJECTIVES
@@ -24,7 +24,7 @@ EPOCHS = 100  # to sample from, at most
 
 
 def example_statistics(
-    data: PretrainingData, collator: PreTrainingCollator, sample: int = 20_000, seed: int = 0
+    data: PretrainingData, collator: PretrainingCollator, sample: int = 20_000, seed: int = 0
 ) -> dict:
     """Statistics of a `sample` of training examples, of the first epoch or of several if it is small; see
     `describe_statistics` for their names.
@@ -122,7 +122,7 @@ def describe_statistics(statistics: dict) -> str:
     return "\n".join([*lines, f"{'length in tokens, percentiles':<32}{percentiles}"])
 
 
-def describe_examples(data: PretrainingData, collator: PreTrainingCollator, count: int) -> str:
+def describe_examples(data: PretrainingData, collator: PretrainingCollator, count: int) -> str:
     """Training examples as text, spread over an epoch or from the beginning of a stream."""
     dataset = data.train_dataset
     if isinstance(dataset, datasets.IterableDataset):
@@ -136,7 +136,7 @@ def describe_examples(data: PretrainingData, collator: PreTrainingCollator, coun
 
 def _describe_example(
     example: dict,
-    collator: PreTrainingCollator,
+    collator: PretrainingCollator,
     tokenizer: PreTrainedTokenizerBase,
     documents: np.ndarray | None,  # (2,)
 ) -> str:

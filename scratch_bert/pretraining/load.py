@@ -17,7 +17,7 @@ from ..tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
 from .arguments import DataArguments, parse_max_seq_length
 from .builtin import builtin_documents
 from .cache import cached
-from .collator import PreTrainingCollator
+from .collator import PretrainingCollator
 from .corpus import TokenizedCorpus
 from .dataset import SentencePairDataset, stream_examples
 from .prepared import open_prepared
@@ -220,9 +220,9 @@ def build_collator(
     tokenizer: PreTrainedTokenizerBase,
     pack_to: int | None = None,
     mlm_probability: float | None = None,
-) -> PreTrainingCollator:
+) -> PretrainingCollator:
     """The collator that the options ask for; `mlm_probability`, if given, replaces theirs."""
-    return PreTrainingCollator(
+    return PretrainingCollator(
         tokenizer,
         mlm_probability=args.mlm_probability if mlm_probability is None else mlm_probability,
         mask_replace_prob=args.mask_replace_prob,

@@ -13,7 +13,7 @@ def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())).float()
 
 
-class PreTrainingMetrics:
+class PretrainingMetrics:
     """MLM loss, perplexity and accuracy, NSP loss and accuracy, for Trainer with `batch_eval_metrics=True`.
 
     Use the object as `compute_metrics`, and its `reduce` as `preprocess_logits_for_metrics`: each batch is reduced to a

@@ -9,11 +9,11 @@ from ..training.model_card import model_name, training_context
 from .arguments import DataArguments, ModelArguments
 from .load import PretrainingData
 from .pairs import OBJECTIVES, SentenceObjective
-from .trainer import PreTrainingTrainer
+from .trainer import PretrainingTrainer
 
 
 def write_pretraining_card(
-    trainer: PreTrainingTrainer,
+    trainer: PretrainingTrainer,
     directory: Path,
     model_args: ModelArguments,
     data_args: DataArguments,

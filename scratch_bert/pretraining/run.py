@@ -24,12 +24,12 @@ from .arguments import (
     PretrainingArguments,
 )
 from .load import PretrainingData, build_collator, load_data
-from .metrics import PreTrainingMetrics, unigram_log_probs
+from .metrics import PretrainingMetrics, unigram_log_probs
 from .model import build_model, fit_config, named_tokenizer, start_config
 from .model_card import write_pretraining_card
 from .pairs import OBJECTIVES
 from .predictions import describe_predictions
-from .trainer import PreTrainingTrainer
+from .trainer import PretrainingTrainer
 
 
 logger = logging.getLogger("scratch_bert")
@@ -39,7 +39,7 @@ logger = logging.getLogger("scratch_bert")
 class Run:
     """A run that is ready to train."""
 
-    trainer: PreTrainingTrainer
+    trainer: PretrainingTrainer
     data: PretrainingData
     checkpoint: str | None = None
     """The one to resume from."""
@@ -134,14 +134,14 @@ def prepare(model_args: ModelArguments, data_args: DataArguments, args: Pretrain
         f"A step: {examples:,} examples, up to {examples * data.max_seq_length:,} tokens. Unigram baseline: an MLM loss of about "
         f"{-(unigrams.exp() * unigrams).sum():.2f}"
     )
-    metrics = PreTrainingMetrics(unigrams, with_pairs)
+    metrics = PretrainingMetrics(unigrams, with_pairs)
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
     if best not in known:
         raise ValueError(
             f"There is no metric_for_best_model {best}.{similar(best, known) or ' There are ' + ', '.join(known)}"
         )
     pack_to = data.max_seq_length if args.pack_sequences else None
-    trainer = PreTrainingTrainer(
+    trainer = PretrainingTrainer(
         model=model,
         args=args,
         data_collator=build_collator(data_args, data.tokenizer, mlm_probability=EVAL_MLM_PROBABILITY),

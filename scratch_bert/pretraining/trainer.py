@@ -11,11 +11,11 @@ from .collator import CountingCollator
 from .optimizer import MuonWithAdamW, parameter_groups
 
 
-class PreTrainingTrainer(ScratchBertTrainer):
+class PretrainingTrainer(ScratchBertTrainer):
     """Trainer for pretraining: logs `mlm_loss` and `nsp_loss` (also for SOP) beside their sum, and `mlm_accuracy`, of the
-    step's own masked tokens; calls the training set's `set_epoch`. `train_collator` replaces `data_collator` in training only. `PretrainingArguments` with the `optim`
-    muon train with `MuonWithAdamW`. With `stop_after`, a step, it saves a checkpoint there and stops, to be resumed from by a
-    trainer with other examples."""
+    step's own masked tokens; calls the training set's `set_epoch`. `train_collator` replaces `data_collator` in training
+    only. `PretrainingArguments` with the `optim` muon train with `MuonWithAdamW`. With `stop_after`, a step, it saves a
+    checkpoint there and stops, to be resumed from by a trainer with other examples."""
 
     def __init__(self, *args, train_collator: DataCollator | None = None, stop_after: int | None = None, **kwargs):
         super().__init__(*args, **kwargs)
@@ -70,9 +70,8 @@ class PreTrainingTrainer(ScratchBertTrainer):
                     part = outputs[name].detach()  # one number, or one for each GPU under DataParallel
                     part = part.sum() if shared_count else part.mean()
                     self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
-            if (
-                self.state.global_step + 1
-            ) % self.state.logging_steps == 0:  # comparing logits in each step would cost 1%
+            # Comparing logits in each step would cost 1%.
+            if (self.state.global_step + 1) % self.state.logging_steps == 0:
                 logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"].detach()
                 labels = inputs["labels"][inputs["labels"] != -100]  # (M,)
                 logits = logits if logits.dim() == 2 else logits[inputs["labels"] != -100]  # (M, V)

@@ -72,7 +72,7 @@ def test_site_has_the_readme_the_guide_the_notebook_and_the_api(site):
         ("reading-guide/index.html", "Unpadding"),
         ("tour/index.html", "data:image/png;base64"),
         ("api/model/index.html", "ScratchBertForPreTraining"),
-        ("api/pretraining/index.html", "PreTrainingCollator"),
+        ("api/pretraining/index.html", "PretrainingCollator"),
     ):
         assert text in (directory / name).read_text(encoding="utf-8"), name
     guide = pages[directory / "reading-guide/index.html"]

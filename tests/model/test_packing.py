@@ -7,7 +7,7 @@ import torch
 from transformers import DataCollatorWithFlattening
 
 from helpers import HEADS, make_batch, make_inputs, make_pair
-from scratch_bert.pretraining.collator import PreTrainingCollator, pack_sequences
+from scratch_bert.pretraining.collator import PretrainingCollator, pack_sequences
 
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
@@ -58,8 +58,8 @@ def test_packing_with_padding_within_a_sequence(unpad_inputs):
 
 def test_packing_keeps_every_example_whole(pairs, tokenizer):
     examples = [pairs[index] for index in range(32)]
-    packed = PreTrainingCollator(tokenizer, pack_to=256)(examples)
-    plain = PreTrainingCollator(tokenizer)(examples)
+    packed = PretrainingCollator(tokenizer, pack_to=256)(examples)
+    plain = PretrainingCollator(tokenizer)(examples)
     assert set(packed) == {*plain, "position_ids", "seq_idx"}
     columns, sequences = ("input_ids", "token_type_ids", "labels"), []
     for entry, (numbers, mask) in enumerate(zip(packed["seq_idx"], packed["attention_mask"].bool(), strict=True)):
@@ -77,7 +77,7 @@ def test_packing_keeps_every_example_whole(pairs, tokenizer):
     ]
     assert sorted(sequences) == sorted(expected)
     with pytest.raises(ValueError, match="more than the 16"):
-        PreTrainingCollator(tokenizer, pack_to=16)(examples)
+        PretrainingCollator(tokenizer, pack_to=16)(examples)
 
 
 def test_packing_by_the_stock_collator_that_flattens():

@@ -6,12 +6,12 @@ import torch
 from transformers import DataCollatorForLanguageModeling
 
 from helpers import assert_same_gradients, make_batch, make_pair
-from scratch_bert.pretraining.collator import CountingCollator, PreTrainingCollator, pack_sequences
+from scratch_bert.pretraining.collator import CountingCollator, PretrainingCollator, pack_sequences
 
 
 def test_mlm_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
     """Paper, section 3.1: 15% of the tokens are predicted; 80% of these are [MASK], 10% random, 10% unchanged."""
-    collator = PreTrainingCollator(tokenizer)
+    collator = PretrainingCollator(tokenizer)
     special = torch.tensor(tokenizer.all_special_ids)
     maskable = masked = replaced = kept = 0
     for epoch in range(3):
@@ -39,7 +39,7 @@ def test_mlm_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
 
 
 def test_mlm_random_replacements_reach_all_ordinary_tokens_and_no_special_one(tokenizer):
-    collator = PreTrainingCollator(tokenizer, mlm_probability=1.0, mask_replace_prob=0.0, random_replace_prob=1.0)
+    collator = PretrainingCollator(tokenizer, mlm_probability=1.0, mask_replace_prob=0.0, random_replace_prob=1.0)
     word = tokenizer.convert_tokens_to_ids("the")
     ids = torch.full((400, 128), word)
     inputs, labels = collator.torch_mask_tokens(ids.clone(), torch.zeros_like(ids))
@@ -49,20 +49,20 @@ def test_mlm_random_replacements_reach_all_ordinary_tokens_and_no_special_one(to
 
 def test_mlm_masks_follow_from_the_examples(pairs, tokenizer):
     examples = [pairs[i] for i in range(8)]
-    first = PreTrainingCollator(tokenizer)(examples)
+    first = PretrainingCollator(tokenizer)(examples)
     torch.rand(3)  # the global generator has no part in it
-    second = PreTrainingCollator(tokenizer)(examples)
+    second = PretrainingCollator(tokenizer)(examples)
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
     pairs.set_epoch(1)
     pairs.set_epoch(0)
-    assert torch.equal(PreTrainingCollator(tokenizer)([pairs[i] for i in range(8)])["labels"], first["labels"])
-    other = PreTrainingCollator(tokenizer)([pairs[i] for i in range(1, 8)])
+    assert torch.equal(PretrainingCollator(tokenizer)([pairs[i] for i in range(8)])["labels"], first["labels"])
+    other = PretrainingCollator(tokenizer)([pairs[i] for i in range(1, 8)])
     assert not torch.equal(other["labels"][:, :90], first["labels"][1:, :90])
     # The same text in another epoch is masked in another way.
     for example in examples:
         example["mask_seed"] += 1
-    assert not torch.equal(PreTrainingCollator(tokenizer)(examples)["labels"], first["labels"])
+    assert not torch.equal(PretrainingCollator(tokenizer)(examples)["labels"], first["labels"])
 
 
 def masked_batches(collator, pairs, batch_size=32):
@@ -74,7 +74,7 @@ def masked_batches(collator, pairs, batch_size=32):
 
 def test_whole_word_masking_treats_the_tokens_of_a_word_alike(pairs, tokenizer):
     """Each word, read token by token: all of it is chosen or nothing, and all of it is replaced in the same way."""
-    collator = PreTrainingCollator(tokenizer, whole_word_mask=True)
+    collator = PretrainingCollator(tokenizer, whole_word_mask=True)
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     counts = dict.fromkeys(("maskable", "chosen", "mask", "kept", "random"), 0)
     words = 0
@@ -109,8 +109,8 @@ def test_whole_word_masking_treats_the_tokens_of_a_word_alike(pairs, tokenizer):
 
 @pytest.mark.parametrize("whole_word_mask", [False, True])
 def test_max_predictions_per_seq_are_not_exceeded(pairs, tokenizer, whole_word_mask):
-    collator = PreTrainingCollator(tokenizer, whole_word_mask=whole_word_mask, max_predictions_per_seq=12)
-    free = PreTrainingCollator(tokenizer, whole_word_mask=whole_word_mask)
+    collator = PretrainingCollator(tokenizer, whole_word_mask=whole_word_mask, max_predictions_per_seq=12)
+    free = PretrainingCollator(tokenizer, whole_word_mask=whole_word_mask)
     for (_, capped, _), (_, chosen, _) in zip(
         masked_batches(collator, pairs), masked_batches(free, pairs), strict=True
     ):
@@ -122,12 +122,12 @@ def test_max_predictions_per_seq_are_not_exceeded(pairs, tokenizer, whole_word_m
     few = [{name: np.asarray(value)[:5] for name, value in pairs[0].items() if name.endswith(("ids", "mask"))}]
     assert collator(few)["labels"].shape == (1, 5)  # an example shorter than the limit
     with pytest.raises(ValueError, match="max_predictions_per_seq must be 1 or more"):
-        PreTrainingCollator(tokenizer, max_predictions_per_seq=0)
+        PretrainingCollator(tokenizer, max_predictions_per_seq=0)
 
 
 def test_collator_pads_as_the_stock_one(pairs, tokenizer):
     examples = [pairs[i] for i in range(16)]
-    ours = PreTrainingCollator(tokenizer, pad_to_multiple_of=8)(examples)
+    ours = PretrainingCollator(tokenizer, pad_to_multiple_of=8)(examples)
     lists = [
         {name: np.asarray(value).tolist() for name, value in example.items() if name != "mask_seed"}
         for example in examples

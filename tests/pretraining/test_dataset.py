@@ -7,7 +7,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from helpers import launch, make_corpus, run_process
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
 from scratch_bert.pretraining.text import TextSource
@@ -41,7 +41,7 @@ def test_examples_have_the_segment_ids_of_the_tokenizer():
     dataset = SentencePairDataset(TokenizedCorpus.from_documents(texts, tokenizer), tokenizer, short_seq_prob=0)
     for example, (a, b) in zip(dataset, dataset.documents().tolist(), strict=True):
         assert example["token_type_ids"].tolist() == tokenizer(texts[a][0], texts[b][1])["token_type_ids"]
-    batch = PreTrainingCollator(tokenizer, pad_to_multiple_of=16)(list(dataset))
+    batch = PretrainingCollator(tokenizer, pad_to_multiple_of=16)(list(dataset))
     assert (batch["token_type_ids"].eq(0) == batch["attention_mask"].eq(0)).all()
 
 
@@ -154,7 +154,7 @@ def test_dataset_is_pickled_by_name(train_corpus, tokenizer, static_pairs):
 
 
 def test_dataset_is_the_same_in_workers(pairs, tokenizer):
-    collator = PreTrainingCollator(tokenizer)
+    collator = PretrainingCollator(tokenizer)
     here, workers = (
         [batch["input_ids"].tolist() for batch in DataLoader(pairs, 16, collate_fn=collator, num_workers=workers)]
         for workers in (0, 2)

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
 from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
 from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
@@ -34,7 +34,7 @@ def streamed(data, documents, tokenizer):
 
 
 def test_statistics_are_those_of_the_paper(data, tokenizer):
-    statistics = example_statistics(data, PreTrainingCollator(tokenizer))
+    statistics = example_statistics(data, PretrainingCollator(tokenizer))
     for name, value, tolerance in (
         ("label_0_share", 0.5, 0.02),
         ("masked_share", 0.15, 0.005),
@@ -59,7 +59,7 @@ def lengths_of(dataset, epoch):
 
 def test_statistics_of_a_sample_are_drawn_by_seed(data, tokenizer):
     def percentiles(seed):
-        statistics = example_statistics(data, PreTrainingCollator(tokenizer), sample=50, seed=seed)
+        statistics = example_statistics(data, PretrainingCollator(tokenizer), sample=50, seed=seed)
         assert statistics["examples"] == 50
         return statistics["length_percentiles"]
 
@@ -69,7 +69,7 @@ def test_statistics_of_a_sample_are_drawn_by_seed(data, tokenizer):
 def test_statistics_without_sentence_objective_leave_out_labels(data, corpus, tokenizer):
     dataset = SentencePairDataset(corpus, tokenizer, objective="none")
     data = dataclasses.replace(data, train_dataset=dataset, sentence_objective="none")
-    statistics = example_statistics(data, PreTrainingCollator(tokenizer), sample=100)
+    statistics = example_statistics(data, PretrainingCollator(tokenizer), sample=100)
     assert not {"label_0_share", "empty_segments", "same_document_negatives"} & set(statistics)
     assert statistics["coverage"] == 1
     assert "label 0" not in describe_statistics(statistics)
@@ -78,13 +78,13 @@ def test_statistics_without_sentence_objective_leave_out_labels(data, corpus, to
 def test_statistics_of_single_segments(data, corpus, tokenizer):
     dataset = SentencePairDataset(corpus, tokenizer, single_segment_prob=0.5)
     data = dataclasses.replace(data, train_dataset=dataset)
-    statistics = example_statistics(data, PreTrainingCollator(tokenizer), sample=1000)
+    statistics = example_statistics(data, PretrainingCollator(tokenizer), sample=1000)
     assert statistics["single_segments"] == pytest.approx(0.5, abs=0.05)
     assert statistics["label_0_share"] == pytest.approx(0.5, abs=0.05) and statistics["empty_segments"] == 0
 
 
 def test_statistics_of_a_stream_leave_out_what_an_epoch_tells(streamed, tokenizer):
-    statistics = example_statistics(streamed, PreTrainingCollator(tokenizer), sample=60)
+    statistics = example_statistics(streamed, PretrainingCollator(tokenizer), sample=60)
     assert statistics["examples"] == 60
     assert not {"examples_per_epoch", "coverage", "same_document_negatives"} & set(statistics)
     assert "examples in the sample" in describe_statistics(statistics)
@@ -94,11 +94,11 @@ def test_statistics_of_no_example_are_an_error(data, tokenizer):
     stream = stream_examples(TextSource([["One."]]), 10, tokenizer, 128, 0.1, seed=0, objective="nsp", passes=1)
     data = dataclasses.replace(data, train_dataset=stream)
     with pytest.raises(ValueError, match="The text gives no example"):
-        example_statistics(data, PreTrainingCollator(tokenizer))
+        example_statistics(data, PretrainingCollator(tokenizer))
 
 
 def test_statistics_are_a_table(data, tokenizer):
-    statistics = example_statistics(data, PreTrainingCollator(tokenizer), sample=1000)
+    statistics = example_statistics(data, PretrainingCollator(tokenizer), sample=1000)
     lines = describe_statistics(statistics).splitlines()
     assert lines[0].split() == ["examples", "per", "epoch", f"{len(data.train_dataset):,}"]
     assert lines[1].split() == ["examples", "in", "the", "sample", "1,000"]
@@ -110,8 +110,8 @@ def test_examples_with_a_segment_id_for_padding(data, sentences, documents):
     tokenizer = train_tokenizer(sentences, 900, first_segment_id=1)
     dataset = SentencePairDataset(TokenizedCorpus.from_documents(documents[:20], tokenizer), tokenizer)
     data = dataclasses.replace(data, train_dataset=dataset, tokenizer=tokenizer)
-    assert example_statistics(data, PreTrainingCollator(tokenizer), sample=200)["empty_segments"] == 0
-    shown = describe_examples(data, PreTrainingCollator(tokenizer), 4)
+    assert example_statistics(data, PretrainingCollator(tokenizer), sample=200)["empty_segments"] == 0
+    shown = describe_examples(data, PretrainingCollator(tokenizer), 4)
     assert shown.count("  A text   [CLS]") == shown.count("  B text") == 4
 
 
@@ -119,7 +119,7 @@ def test_examples_with_a_segment_id_for_padding(data, sentences, documents):
 def test_examples_are_described_as_text(objective, data, corpus, tokenizer):
     dataset = SentencePairDataset(corpus, tokenizer, objective=objective)
     data = dataclasses.replace(data, train_dataset=dataset, sentence_objective=objective)
-    shown = describe_examples(data, PreTrainingCollator(tokenizer), 4)
+    shown = describe_examples(data, PretrainingCollator(tokenizer), 4)
     assert shown.count("  A text   [CLS]") == shown.count("  A masked [CLS]") == 4
     assert shown.count("  B text") == shown.count(", label ") == (4 if objective == "nsp" else 0)
     assert shown.count(", documents ") == 4 and "[MASK]" in shown
@@ -128,7 +128,7 @@ def test_examples_are_described_as_text(objective, data, corpus, tokenizer):
 
 
 def test_examples_of_a_stream_are_described_from_its_begin(streamed, tokenizer):
-    shown = describe_examples(streamed, PreTrainingCollator(tokenizer), 3)
+    shown = describe_examples(streamed, PretrainingCollator(tokenizer), 3)
     assert shown.count("  B text") == 3 and "documents" not in shown
     first = next(iter(streamed.train_dataset))
     assert shown.startswith(f"{len(first['input_ids'])} tokens, label {first['next_sentence_label']}\n")

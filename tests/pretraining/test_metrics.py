@@ -9,9 +9,9 @@ from transformers import EvalPrediction, TrainingArguments
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.pretraining.collator import PreTrainingCollator
-from scratch_bert.pretraining.metrics import PreTrainingMetrics, describe_metrics, unigram_log_probs
-from scratch_bert.pretraining.trainer import PreTrainingTrainer
+from scratch_bert.pretraining.collator import PretrainingCollator
+from scratch_bert.pretraining.metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
+from scratch_bert.pretraining.trainer import PretrainingTrainer
 
 
 def test_unigram_baseline_is_a_distribution_that_follows_the_counts(corpus, tokenizer):
@@ -28,9 +28,9 @@ def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, token
     config = ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128})
     model = ScratchBertForPreTraining(config).eval()
     log_probs = unigram_log_probs(corpus.token_counts(len(tokenizer)))
-    metrics = PreTrainingMetrics(log_probs)
+    metrics = PretrainingMetrics(log_probs)
     examples = [pairs[i] for i in range(50)]
-    trainer = PreTrainingTrainer(
+    trainer = PretrainingTrainer(
         model=model,
         args=TrainingArguments(
             output_dir=str(tmp_path),
@@ -40,7 +40,7 @@ def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, token
             use_cpu=True,
             disable_tqdm=True,
         ),
-        data_collator=PreTrainingCollator(tokenizer),
+        data_collator=PretrainingCollator(tokenizer),
         eval_dataset=examples,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
@@ -51,7 +51,7 @@ def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, token
 
     predictions, labels, nsp_logits, nsp_labels = [], [], [], []
     for start in range(0, 50, 8):
-        batch = PreTrainingCollator(tokenizer)(examples[start : start + 8])
+        batch = PretrainingCollator(tokenizer)(examples[start : start + 8])
         with torch.no_grad():
             outputs = model(**batch)
         masked = batch["labels"] != -100
@@ -77,16 +77,16 @@ def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, token
 
 
 def test_metrics_reduce_logits_to_a_few_numbers_per_example(tokenizer):
-    metrics = PreTrainingMetrics(torch.zeros(50))
+    metrics = PretrainingMetrics(torch.zeros(50))
     logits = torch.randn(6, 9, 50), torch.randn(6, 2)
     labels = torch.full((6, 9), -100), torch.zeros(6, dtype=torch.long)
     sums = metrics.reduce(logits, labels)
-    assert sums.shape == (6, len(PreTrainingMetrics.COLUMNS))
+    assert sums.shape == (6, len(PretrainingMetrics.COLUMNS))
     assert sums.isfinite().all()
 
 
 def test_metrics_of_mlm_alone(tokenizer):
-    metrics = PreTrainingMetrics(torch.full((50,), -2.0), next_sentence=False)
+    metrics = PretrainingMetrics(torch.full((50,), -2.0), next_sentence=False)
     logits, labels = torch.randn(6, 9, 50), torch.full((6, 9), -100)
     labels[:, 3] = 7
     result = metrics(EvalPrediction(metrics.reduce(logits, labels), labels), compute_result=True)

@@ -8,7 +8,7 @@ import datasets
 import numpy as np
 import pytest
 
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.dataset import SentencePairDataset
 from scratch_bert.pretraining.prepared import PreparedDataset, open_prepared, write_prepared
 from scratch_bert.tokenizer import train_tokenizer
@@ -33,9 +33,9 @@ def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, to
     assert len(dataset) == 40 and dataset.lengths().tolist() == [len(example["input_ids"]) for example in examples]
     counts = np.bincount(np.concatenate([example["input_ids"] for example in examples]), minlength=2000)
     assert np.array_equal(dataset.token_counts(2000), counts)
-    first = PreTrainingCollator(tokenizer)([dataset[i] for i in range(4)])
+    first = PretrainingCollator(tokenizer)([dataset[i] for i in range(4)])
     dataset.set_epoch(1)
-    second = PreTrainingCollator(tokenizer)([dataset[i] for i in range(4)])
+    second = PretrainingCollator(tokenizer)([dataset[i] for i in range(4)])
     assert not np.array_equal(first["labels"], second["labels"])
     assert np.array_equal(first["next_sentence_label"], [example["next_sentence_label"] for example in examples[:4]])
 

@@ -6,10 +6,10 @@ from transformers import Trainer, TrainerCallback
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining.arguments import PretrainingArguments
-from scratch_bert.pretraining.collator import PreTrainingCollator
+from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
 from scratch_bert.pretraining.text import TextSource
-from scratch_bert.pretraining.trainer import PreTrainingTrainer
+from scratch_bert.pretraining.trainer import PretrainingTrainer
 
 
 def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_to=None, **options):
@@ -20,7 +20,7 @@ def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_
         attention_probs_dropout_prob=dropout,
     )
     options = {"max_steps": 12, "save_steps": 5, "per_device_train_batch_size": 8, "logging_steps": 1, **options}
-    return PreTrainingTrainer(
+    return PretrainingTrainer(
         model=ScratchBertForPreTraining(config),
         args=PretrainingArguments(
             output_dir=str(output_dir),
@@ -31,8 +31,8 @@ def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_
             dataloader_pin_memory=False,
             **options,
         ),
-        data_collator=PreTrainingCollator(tokenizer),
-        train_collator=PreTrainingCollator(tokenizer, pack_to=pack_to),
+        data_collator=PretrainingCollator(tokenizer),
+        train_collator=PretrainingCollator(tokenizer, pack_to=pack_to),
         train_dataset=SentencePairDataset(corpus, tokenizer, max_seq_length=64),
         processing_class=tokenizer,
         callbacks=list(callbacks),

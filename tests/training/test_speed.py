@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForPreTraining, TrainingArguments
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
-from scratch_bert.pretraining.collator import CountingCollator, PreTrainingCollator, pack_sequences
+from scratch_bert.pretraining.collator import CountingCollator, PretrainingCollator, pack_sequences
 from scratch_bert.training import speed
 from scratch_bert.training.speed import SpeedMeter, known_matrix_peak, matrix_peak, useful_flops
 from scratch_bert.training.trainer import ScratchBertTrainer
@@ -87,7 +87,7 @@ def test_processes_add_up(clock):
 
 def test_padded_packed_and_counted_batches_count_alike(pairs, tokenizer):
     examples = [pairs[i] for i in range(12)]
-    collator = PreTrainingCollator(tokenizer)
+    collator = PretrainingCollator(tokenizer)
     batch = collator(examples)
     meters = []
     for version in (batch, pack_sequences(batch, 128, tokenizer.pad_token_id), CountingCollator(collator)(examples)):
