@@ -45,5 +45,5 @@ docs: $(DOCS_INSTALLED) ## Build the documentation into site/, with warnings as 
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
 
 notebook: $(DOCS_INSTALLED) ## Run notebooks/tour.py as a notebook, and keep its outputs
-	.venv/bin/jupytext --to ipynb notebooks/tour.py
-	.venv/bin/jupyter execute --inplace --NotebookClient.record_timing=False notebooks/tour.ipynb
+	.venv/bin/python -c "import jupytext, nbclient; \
+		jupytext.write(nbclient.execute(jupytext.read('notebooks/tour.py'), record_timing=False), 'notebooks/tour.ipynb')"

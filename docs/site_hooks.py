@@ -4,6 +4,7 @@ that a page links to, with the link leading to the line of the symbol that it na
 import ast
 import json
 import re
+from functools import cache
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 
@@ -90,6 +91,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     return re.sub(link, replace, html)
 
 
+@cache
 def line_of(path: str, symbol: str) -> int | None:
     """Where a symbol, a function or a class or `Class.name`, stands in a Python file."""
     body = ast.parse((ROOT / path).read_text(encoding="utf-8")).body
@@ -113,7 +115,7 @@ def notebook_as_markdown() -> str:
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         for output in cell.get("outputs", []):
             if "text" in output:
-                parts.append(f"```text\n{''.join(output['text'])}\n```")
+                parts.append(f"~~~~~~text\n{''.join(output['text'])}\n~~~~~~")
             if "image/png" in output.get("data", {}):
                 image = "".join(output["data"]["image/png"]).replace("\n", "")
                 parts.append(f'<img alt="output of the cell above" src="data:image/png;base64,{image}">')

@@ -62,9 +62,9 @@ def make_models() -> tuple[ScratchBertForPreTraining, BertForPreTraining]:
     torch.manual_seed(0)
     model = ScratchBertForPreTraining(ScratchBertConfig(**SIZES)).eval()
     bert = BertForPreTraining(BertConfig(**SIZES)).eval()
-    bert.load_state_dict(
-        model.state_dict(), strict=False
-    )  # the MLM head's bias has a second name there, tied to the first
+    weights = model.state_dict()
+    # The bias of the MLM head has a second name there.
+    bert.load_state_dict(weights | {"cls.predictions.decoder.bias": weights["cls.predictions.bias"]})
     return model, bert
 
 

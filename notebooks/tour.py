@@ -18,7 +18,7 @@
 # model that opens anywhere. The text is the documentation that comes with Python, so nothing is downloaded. It takes about four minutes
 # on two CPU cores; a GPU isn't needed.
 #
-# What each step computes, with the formulas and the paper's sections: `docs/reading-guide.md`.
+# What each step computes, with the formulas and the paper's sections: [docs/reading-guide.md](../docs/reading-guide.md).
 
 # %%
 # On Colab, first run the next line without its "# ", with the name of the repository that you read this in:
@@ -152,11 +152,13 @@ print(model.bert.encoder.layer[0])
 # %%
 def look_into(model, example):
     """All hidden states and attention weights of one example."""
-    inputs = {name: torch.tensor(example[name])[None].long() for name in ("input_ids", "token_type_ids")}
+    names = ("input_ids", "token_type_ids")
+    inputs = {name: torch.tensor(example[name], device=model.device)[None].long() for name in names}
+    implementation = model.config._attn_implementation
     model.set_attn_implementation("eager")  # the one that returns its weights
     with torch.no_grad():
         outputs = model.eval()(**inputs, output_hidden_states=True, output_attentions=True)
-    model.set_attn_implementation("sdpa")
+    model.set_attn_implementation(implementation)
     return outputs
 
 
@@ -167,7 +169,7 @@ def draw_attention(outputs, example):
     figure, axes = plt.subplots(layers, heads, figsize=(2.9 * heads, 3 * layers), layout="constrained")
     for layer, head in product(range(layers), range(heads)):
         axis = axes[layer, head]
-        axis.imshow(outputs.attentions[layer][0, head], cmap="Blues", vmin=0)
+        axis.imshow(outputs.attentions[layer][0, head].cpu(), cmap="Blues", vmin=0)
         axis.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=9)
         axis.set_xticks(
             range(len(tokens)), tokens if layer == layers - 1 else [""] * len(tokens), rotation=90, fontsize=8
@@ -191,7 +193,7 @@ draw_attention(outputs, example)
 
 # %% [markdown]
 # Before training, tokens attend to themselves and, a little, to their neighbours and to their segment: queries and keys of a head start
-# alike, and positions as sinusoids (`docs/learning.md` has why).
+# alike, and positions as sinusoids ([docs/learning.md](../docs/learning.md) has why).
 #
 # ## Two minutes of training
 #
@@ -299,7 +301,7 @@ print(f"trained from scratch: accuracy {finetune('from-scratch', random_init=Tru
 # %% [markdown]
 # ## Publish it, open it elsewhere
 #
-# A push to the Hub sends these files and no others: weights, config, tokenizer, the model card with its curves, and the code. Here they are pushed to
+# A push to the Hub sends these files and no others: weights, config, tokenizer, the model card with its curves, and the code. Here they are copied to
 # a local folder. `scratch_bert.hub.publishing.publish` sends them to a repository.
 
 # %%
@@ -329,8 +331,9 @@ result = subprocess.run([sys.executable, "-c", ELSEWHERE, str(published)], captu
 print(result.stdout or result.stderr)
 
 # %% [markdown]
-# From here: `python scripts/pretrain.py --train_file …` trains on your own text (README), `docs/mistakes.md` shows what goes wrong in
-# such code, and `docs/learning.md` what makes small models learn early.
+# From here: `python scripts/pretrain.py --train_file …` trains on your own text ([README](../README.md)),
+# [docs/mistakes.md](../docs/mistakes.md) shows what goes wrong in such code, and [docs/learning.md](../docs/learning.md) what makes small
+# models learn early. The last cell removes all that was written here.
 
 # %%
 shutil.rmtree(WORK)

@@ -64,6 +64,13 @@ def problems(page: Path) -> list[str]:
     return found
 
 
+def test_each_module_is_on_an_api_page():
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/api").glob("*.md"))
+    files = {path.relative_to(ROOT).with_suffix("") for path in (ROOT / "scratch_bert").rglob("*.py")}
+    modules = {".".join(file.parts) for file in files if file.name != "__init__"}
+    assert sorted(re.findall(r"^::: (\S+)$", pages, flags=re.MULTILINE)) == sorted(modules)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links(page):
     assert problems(page) == []

@@ -31,6 +31,8 @@ def make_both(auto_class, size="small", attention="sdpa", **options):
     ours = HEADS[auto_class](ScratchBertConfig(**{**SMALL, **options, "num_labels": bert.config.num_labels}))
     result = ours.load_state_dict(bert.state_dict(), strict=False)
     assert result.missing_keys == [] and set(result.unexpected_keys) <= {SECOND_NAME}
+    for name, tensor in ours.state_dict().items():  # none is there twice, which would have been overwritten
+        assert torch.equal(tensor, bert.state_dict()[name]), name
     result = bert.load_state_dict(ours.state_dict(), strict=False)
     assert set(result.missing_keys) <= {SECOND_NAME} and result.unexpected_keys == []
     return bert, ours.eval()

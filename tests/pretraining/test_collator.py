@@ -57,8 +57,6 @@ def test_mlm_masks_follow_from_the_examples(pairs, tokenizer):
     pairs.set_epoch(1)
     pairs.set_epoch(0)
     assert torch.equal(PretrainingCollator(tokenizer)([pairs[i] for i in range(8)])["labels"], first["labels"])
-    other = PretrainingCollator(tokenizer)([pairs[i] for i in range(1, 8)])
-    assert not torch.equal(other["labels"][:, :90], first["labels"][1:, :90])
     # The same text in another epoch is masked in another way.
     for example in examples:
         example["mask_seed"] += 1
