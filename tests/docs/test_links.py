@@ -55,8 +55,8 @@ def problems(page: Path) -> list[str]:
         path, _, anchor = target.partition("#")
         file = (page.parent / path).resolve() if path else page
         symbol = re.fullmatch(r"`([\w.]+)`", text)
-        if not file.exists():
-            found.append(f"there is no {target}")
+        if not file.is_file():
+            found.append(f"there is no file {target}")
         elif file.suffix == ".md" and anchor and anchor not in anchors(file):
             found.append(f"{target}: there is no such heading")
         elif file.suffix == ".py" and symbol and not text.endswith(".py`") and symbol[1] not in symbols(file):
