@@ -27,6 +27,7 @@ from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, Pr
 from scratch_bert.pretraining.builtin import builtin_documents
 from scratch_bert.pretraining.collator import PretrainingCollator
 from scratch_bert.pretraining.corpus import TokenizedCorpus
+from scratch_bert.pretraining.dataset import SentencePairDataset
 from scratch_bert.pretraining.load import load_data
 from scratch_bert.pretraining.run import prepare
 from scratch_bert.pretraining.text import TextSource
@@ -269,6 +270,12 @@ def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
     return run.trainer
 
 
+@cache
+def held_out_examples(seed: int) -> SentencePairDataset:
+    """Those of the package itself, without a mistake."""
+    return load_data(DataArguments(), seed).eval_dataset
+
+
 def measure(name: str, seed: int, steps: int) -> dict[str, float]:
     """Of a model trained with a mistake: the MLM loss of the last steps in the log, its metrics as the mistake shows them, and as
     the package computes them."""
@@ -277,7 +284,7 @@ def measure(name: str, seed: int, steps: int) -> dict[str, float]:
     log = [entry["mlm_loss"] for entry in trainer.state.log_history if "mlm_loss" in entry]
     with mistake.patch():
         shown = trainer.evaluate(load_data(DataArguments(), seed).eval_dataset)
-    held_out = load_data(DataArguments(), seed).eval_dataset
+    held_out = held_out_examples(seed)
     with mistake.patch() if mistake.scope == "model" else nullcontext():
         true = trainer.evaluate(held_out)
     results = {"log": log[-1]}

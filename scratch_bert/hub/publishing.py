@@ -212,11 +212,11 @@ def push_to_hub(
         check_space(space, api)
     if not create_pr:
         api.create_repo(repo_id, private=private or None, exist_ok=True)
-    if private and not api.repo_info(repo_id).private:
+    is_private = bool(private or space) and api.repo_info(repo_id).private
+    if private and not is_private:
         raise ValueError(f"{repo_id} is already public: make it private in its settings, or choose another name.")
     if space:
-        private = api.repo_info(repo_id).private
-        check_space(space, api, private)
+        check_space(space, api, is_private)
     if tag and tag in {existing.name for existing in api.list_repo_refs(repo_id).tags}:
         raise ValueError(f"{repo_id} already has a tag {tag}: choose another.")
     ensure_branch(api, repo_id, revision)
@@ -225,7 +225,7 @@ def push_to_hub(
     if tag:
         api.create_tag(repo_id, tag=tag, revision=commit.oid)
     if space:
-        push_space(space, repo_id, commit.oid, api, private)
+        push_space(space, repo_id, commit.oid, api, is_private)
     return commit
 
 
@@ -241,8 +241,8 @@ def publish(
 ) -> CommitInfo:
     """Send a model's directory to an existing repository in one commit, to its root and to `subfolder`, if given.
 
-    The card's snippets get `repo_id` as the model's name, and the card a link to the `space`. Weights and tokenizer files of an earlier push that the
-    directory does not have are deleted. Raises the `ValueError`s of `public_files`, and
+    The card's snippets get `repo_id` as the model's name, and the card a link to the `space`. Weights and tokenizer files
+    of an earlier push that the directory does not have are deleted. Raises the `ValueError`s of `public_files`, and
     `huggingface_hub.errors.HfHubHTTPError` if the Hub refuses: the repository is then unchanged.
     """
     additions = {}

@@ -61,6 +61,8 @@ def test_mlm_masks_follow_from_the_examples(pairs, tokenizer):
     for example in examples:
         example["mask_seed"] += 1
     assert not torch.equal(PretrainingCollator(tokenizer)(examples)["labels"], first["labels"])
+    other = PretrainingCollator(tokenizer)([pairs[i] for i in range(1, 8)])
+    assert not torch.equal(other["labels"][:, :90], first["labels"][1:, :90])
 
 
 def masked_batches(collator, pairs, batch_size=32):
