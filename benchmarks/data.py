@@ -22,12 +22,12 @@ from transformers import AutoTokenizer
 
 from scratch_bert.cli import one_line_errors, option, parse_arguments
 from scratch_bert.pretraining.arguments import DataArguments, parse_max_seq_length
-from scratch_bert.pretraining.collator import PretrainingCollator
-from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.dataset import SentencePairDataset
-from scratch_bert.pretraining.load import build_tokenizer, text_sources
-from scratch_bert.pretraining.pairs import build_pairs
-from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.data.collator import PretrainingCollator
+from scratch_bert.pretraining.data.corpus import TokenizedCorpus
+from scratch_bert.pretraining.data.examples import SentencePairDataset
+from scratch_bert.pretraining.data.pairs import build_pairs
+from scratch_bert.pretraining.data.sources import build_tokenizer, text_sources
+from scratch_bert.pretraining.data.text import TextSource
 
 
 BATCH_SIZE = 32

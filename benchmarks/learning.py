@@ -54,10 +54,10 @@ from scratch_bert.pretraining.arguments import (
     PretrainingArguments,
     parse_overrides,
 )
+from scratch_bert.pretraining.data.pairs import OBJECTIVES
+from scratch_bert.pretraining.data.sources import PretrainingData, build_collator, load_data
 from scratch_bert.pretraining.evaluation import evaluate
-from scratch_bert.pretraining.load import PretrainingData, build_collator, load_data
 from scratch_bert.pretraining.metrics import unigram_log_probs
-from scratch_bert.pretraining.pairs import OBJECTIVES
 from scratch_bert.pretraining.run import prepare
 from scratch_bert.tokenizer import segment_ids, vocabulary_size
 from scratch_bert.training.console import PlainLines

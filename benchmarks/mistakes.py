@@ -24,13 +24,13 @@ from scratch_bert import tokenizer
 from scratch_bert.model import modeling_scratch_bert as modeling
 from scratch_bert.pretraining import dataset, pairs
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-from scratch_bert.pretraining.builtin import builtin_documents
-from scratch_bert.pretraining.collator import PretrainingCollator
-from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.dataset import SentencePairDataset
-from scratch_bert.pretraining.load import load_data
+from scratch_bert.pretraining.data.builtin import builtin_documents
+from scratch_bert.pretraining.data.collator import PretrainingCollator
+from scratch_bert.pretraining.data.corpus import TokenizedCorpus
+from scratch_bert.pretraining.data.examples import SentencePairDataset
+from scratch_bert.pretraining.data.sources import load_data
+from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.run import prepare
-from scratch_bert.pretraining.text import TextSource
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.training.console import PlainLines
 

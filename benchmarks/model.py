@@ -37,9 +37,9 @@ from transformers import (
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
 from scratch_bert.cli import option, parse_arguments
 from scratch_bert.model.configuration_scratch_bert import PRESETS
-from scratch_bert.pretraining.collator import PretrainingCollator
+from scratch_bert.pretraining.data.collator import PretrainingCollator
+from scratch_bert.pretraining.data.preprocessed import PreparedDataset
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, parameter_groups
-from scratch_bert.pretraining.prepared import PreparedDataset
 from scratch_bert.tokenizer import load_tokenizer
 from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
 

@@ -1,5 +1,6 @@
 """Train or load a tokenizer."""
 
+import copy
 import json
 import tempfile
 from collections import Counter
@@ -130,6 +131,13 @@ def load_tokenizer(
         raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")
     if model_max_length is not None:
         tokenizer.model_max_length = model_max_length
+    return tokenizer
+
+
+def copy_with_length(tokenizer: PreTrainedTokenizerBase, model_max_length: int) -> PreTrainedTokenizerBase:
+    """A copy of the tokenizer, for texts of up to `model_max_length` tokens."""
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.model_max_length = model_max_length
     return tokenizer
 
 

@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors():
         results, data = evaluate(data_args, args)
         held_out = data.eval_dataset is not data.train_dataset
-        print(f"\n{describe_metrics(results, data.sentence_objective, held_out)}")
+        print(f"\n{describe_metrics(results, data.objective, held_out)}")
         for name in args.model_name_or_path if args.show_predictions else ():
             print(f"\n{name}\n{model_predictions(name, data, args)}")
         if args.output_file:

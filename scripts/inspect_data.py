@@ -11,10 +11,10 @@ from transformers import set_seed
 
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.pretraining.arguments import DataArguments, InspectionArguments, ModelArguments
+from scratch_bert.pretraining.build_model import choose_tokenizer
+from scratch_bert.pretraining.data.preprocessed import write_examples
+from scratch_bert.pretraining.data.sources import build_collator, load_data
 from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
-from scratch_bert.pretraining.load import build_collator, load_data
-from scratch_bert.pretraining.model import named_tokenizer
-from scratch_bert.pretraining.prepared import write_prepared
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -26,13 +26,13 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors():
         if args.output_dir and (data_args.streaming or data_args.prepared_data):
             raise ValueError("--output_dir can't be used with --streaming or --prepared_data.")
-        data = load_data(data_args, args.seed, named_tokenizer(model_args, data_args))
+        data = load_data(data_args, args.seed, choose_tokenizer(model_args, data_args).tokenizer)
         collator = build_collator(data_args, data.tokenizer)
         statistics = example_statistics(data, collator, args.sample, args.seed)
         if args.output_dir:
             splits = {"train": data.train_dataset, "validation": data.eval_dataset}
             splits = {split: dataset for split, dataset in splits.items() if dataset is not None}
-            write_prepared(Path(args.output_dir), splits, data.sentence_objective)
+            write_examples(Path(args.output_dir), splits)
             counts = " and ".join(f"{len(dataset):,} {split}" for split, dataset in splits.items())
             logging.getLogger("scratch_bert").info(f"Wrote {counts} examples to {args.output_dir}")
     if args.json:

@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging(logging.INFO)
     with one_line_errors(stopped="Stopped. Started again, the command goes on with the files that are missing."):
         try:
-            from scratch_bert.pretraining.prepare import build_executor
+            from scratch_bert.pretraining.data.parallel import build_executor
         except ImportError as error:
             raise ImportError(
                 f'{error}. Install what this script needs: pip install "scratch_bert[datatrove]"'

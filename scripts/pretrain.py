@@ -10,8 +10,7 @@ from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.files import TextError
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.metrics import describe_metrics
-from scratch_bert.pretraining.predictions import describe_predictions
-from scratch_bert.pretraining.run import prepare
+from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.training.trainer import DivergenceError
 
 
@@ -20,17 +19,17 @@ def main(argv: list[str] | None = None) -> None:
     model_args, data_args, args = parse_arguments(*options, description=__doc__, argv=argv)
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
-        run = prepare(model_args, data_args, args)
+        run = prepare_pretraining(model_args, data_args, args)
     with one_line_errors((OSError, TextError, DivergenceError)):
         metrics = run.train()
     trainer, data = run.trainer, run.data
     if not trainer.is_world_process_zero():
         return
     if data.eval_dataset:
-        objective, count = data.sentence_objective, args.show_predictions
-        if count:
-            print(f"\n{describe_predictions(trainer.model, data.eval_dataset, data.tokenizer, objective, count)}")
-        print(f"\n{describe_metrics({'model': metrics}, objective)}")
+        if args.show_predictions:
+            shown = (trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
+            print(f"\n{data.objective.describe_predictions(*shown)}")
+        print(f"\n{describe_metrics({'model': metrics}, data.objective)}")
     since = " since the resume" if run.checkpoint else ""
     print(f"\nTrained for {metrics['train_runtime']:.0f} s{since}. The model is in {args.output_dir}")
 

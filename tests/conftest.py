@@ -42,8 +42,8 @@ def _quick_garbage_collection():
 @pytest.fixture(scope="session")
 def documents():
     """The topics of `help()` in the built-in corpus, as sentences."""
-    from scratch_bert.pretraining.builtin import builtin_documents
-    from scratch_bert.pretraining.text import TextSource
+    from scratch_bert.pretraining.data.builtin import builtin_documents
+    from scratch_bert.pretraining.data.text import TextSource
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdlib_module_names", frozenset())  # without docstrings, whose parsing takes seconds
@@ -65,7 +65,7 @@ def tokenizer(sentences):
 
 @pytest.fixture(scope="session")
 def corpus(documents, tokenizer):
-    from scratch_bert.pretraining.corpus import TokenizedCorpus
+    from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 
     return TokenizedCorpus.from_documents(documents, tokenizer)
 
@@ -73,7 +73,7 @@ def corpus(documents, tokenizer):
 @pytest.fixture(scope="session")
 def small_corpus(documents, tokenizer):
     """Twelve short documents."""
-    from scratch_bert.pretraining.corpus import TokenizedCorpus
+    from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 
     return TokenizedCorpus.from_documents([document for document in documents if len(document) < 20][:12], tokenizer)
 
@@ -88,7 +88,7 @@ def text_file(sentences, tmp_path_factory):
 
 @pytest.fixture
 def pairs(corpus, tokenizer):
-    from scratch_bert.pretraining.dataset import SentencePairDataset
+    from scratch_bert.pretraining.data.examples import SentencePairDataset
 
     return SentencePairDataset(corpus, tokenizer, max_seq_length=128)
 

@@ -13,7 +13,7 @@ import transformers
 
 from scratch_bert.model.configuration_scratch_bert import ScratchBertConfig
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS, ScratchBertForPreTraining
-from scratch_bert.pretraining.corpus import TokenizedCorpus
+from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 
 
 ROOT = Path(__file__).parent.parent

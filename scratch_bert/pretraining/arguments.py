@@ -17,8 +17,8 @@ from ..cli import check_ranges, option, refuse, similar
 from ..model.configuration_scratch_bert import PRESETS, ScratchBertConfig
 from ..tokenizer import TOKENIZER_TYPES
 from ..training.arguments import CommonArguments
-from .pairs import OBJECTIVES
-from .text import FORMATS, SPLITTERS
+from .data.text import FORMATS, SPLITTERS
+from .objectives import OBJECTIVES
 
 
 @dataclass

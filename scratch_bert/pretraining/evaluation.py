@@ -17,10 +17,9 @@ from transformers import (
 from ..hub.conversion import load_config, open_checkpoint
 from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from .arguments import EvaluationArguments, EvaluationDataArguments
-from .load import PretrainingData, build_collator, load_data
+from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, unigram_log_probs
-from .pairs import OBJECTIVES
-from .predictions import describe_predictions
+from .objectives import OBJECTIVES
 
 
 logger = logging.getLogger("scratch_bert")
@@ -82,15 +81,14 @@ def evaluate_model(
     name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> dict[str, float]:
     """The metrics of one model, under the stock Trainer."""
-    model, has_nsp_head = load_model(
-        name, args.trust_remote_code, with_pairs=OBJECTIVES[data.sentence_objective].has_pairs
-    )
-    metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), has_nsp_head)
+    model, has_nsp_head = load_model(name, args.trust_remote_code, with_pairs=data.objective.has_pairs)
+    objective = data.objective if has_nsp_head else OBJECTIVES["none"]
+    metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), objective)
     collator = build_collator(data_args, data.tokenizer)
 
     def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
         batch = collator(examples)
-        return {key: tensor for key, tensor in batch.items() if has_nsp_head or key != "next_sentence_label"}
+        return {key: tensor for key, tensor in batch.items() if has_nsp_head or key != data.objective.label_column}
 
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
@@ -101,7 +99,7 @@ def evaluate_model(
                 use_cpu=not torch.accelerator.is_available(),
                 bf16=args.bf16,
                 seed=args.seed,
-                label_names=["labels", "next_sentence_label"] if has_nsp_head else ["labels"],
+                label_names=["labels", objective.label_column] if objective.label_column else ["labels"],
                 remove_unused_columns=False,
                 batch_eval_metrics=True,
                 dataloader_pin_memory=torch.accelerator.is_available(),
@@ -116,7 +114,6 @@ def evaluate_model(
 
 def model_predictions(name: str, data: PretrainingData, args: EvaluationArguments) -> str:
     """What one model predicts for `args.show_predictions` words and pairs of the text, as a table for the terminal."""
-    objective = data.sentence_objective
-    model, has_nsp_head = load_model(name, args.trust_remote_code, with_pairs=OBJECTIVES[objective].has_pairs)
-    objective = objective if has_nsp_head else "none"
-    return describe_predictions(model, data.eval_dataset, data.tokenizer, objective, args.show_predictions)
+    model, has_nsp_head = load_model(name, args.trust_remote_code, with_pairs=data.objective.has_pairs)
+    objective = data.objective if has_nsp_head else OBJECTIVES["none"]
+    return objective.describe_predictions(model, data.eval_dataset, data.tokenizer, args.show_predictions)

@@ -8,14 +8,12 @@ import datasets
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import PreTrainedTokenizerBase
 
 from ..tokenizer import segment_ids
-from .collator import PretrainingCollator
-from .dataset import SentencePairDataset
-from .load import PretrainingData
-from .pairs import OBJECTIVES
-from .prepared import PreparedDataset
+from .data.collator import PretrainingCollator
+from .data.examples import SentencePairDataset
+from .data.preprocessed import PreprocessedDataset
+from .data.sources import PretrainingData
 
 
 PERCENTILES = (5, 25, 50, 75, 95, 100)
@@ -32,7 +30,7 @@ def example_statistics(
     Lengths count special tokens, the shares of masked tokens don't. What the data can't tell is left out. Raises
     `ValueError` if there is no example.
     """
-    dataset, has_pairs = data.train_dataset, OBJECTIVES[data.sentence_objective].has_pairs
+    dataset, objective = data.train_dataset, data.objective
     if isinstance(dataset, datasets.IterableDataset):
         examples, count = iter(dataset), sample
     else:
@@ -51,10 +49,11 @@ def example_statistics(
             seconds += time.perf_counter() - start
             length = batch["attention_mask"].sum(-1)  # (B,)
             lengths += length.tolist()
-            if has_pairs:
-                labels += batch["next_sentence_label"].tolist()
+            if objective.label_column:
+                label = batch[objective.label_column]
+                labels += label.tolist()
                 length_b = batch["token_type_ids"].eq(segment_b).sum(-1) - 1
-                is_pair = batch["next_sentence_label"].ne(-100)
+                is_pair = label.ne(-100)
                 empty += int((is_pair & ((length_b < 1) | (length - length_b < 4))).sum())
             is_masked = batch["labels"].ne(-100)  # (B, S)
             original = torch.where(is_masked, batch["labels"], batch["input_ids"])
@@ -76,21 +75,18 @@ def example_statistics(
         "kept_token_share": kept / max(masked, 1),
         "tokens_per_second": sum(lengths) / seconds,
     }
-    if has_pairs:
+    if labels:
         single = labels.count(-100)
         label_0 = labels.count(0) / max(len(labels) - single, 1)
         statistics |= {"label_0_share": label_0, "single_segments": single / len(labels), "empty_segments": empty}
     if isinstance(dataset, SentencePairDataset):
         dataset.set_epoch(0)
         statistics |= {"examples_per_epoch": len(dataset), "coverage": dataset.coverage()}
-        if dataset.objective == "nsp":
-            random = dataset.labels() == 1
-            same = np.equal(*dataset.documents()[random].T)
-            statistics["same_document_negatives"] = int(same.sum())
+        statistics |= objective.statistics(dataset.labels(), dataset.documents())
     return statistics
 
 
-def _epochs(dataset: SentencePairDataset | PreparedDataset, seed: int) -> Iterator[dict]:
+def _epochs(dataset: SentencePairDataset | PreprocessedDataset, seed: int) -> Iterator[dict]:
     for epoch in range(EPOCHS):
         dataset.set_epoch(epoch)
         order = np.random.default_rng((seed, epoch)).permutation(len(dataset))
@@ -131,23 +127,23 @@ def describe_examples(data: PretrainingData, collator: PretrainingCollator, coun
         documents = dataset.documents() if isinstance(dataset, SentencePairDataset) else [None] * len(dataset)
         every = max(len(dataset) // max(count, 1), 1)
         shown = [(dataset[i], documents[i]) for i in range(every // 2, len(dataset), every)][:count]
-    return "\n\n".join(_describe_example(example, collator, data.tokenizer, documents) for example, documents in shown)
+    return "\n\n".join(_describe_example(example, collator, data, documents) for example, documents in shown)
 
 
 def _describe_example(
     example: dict,
     collator: PretrainingCollator,
-    tokenizer: PreTrainedTokenizerBase,
+    data: PretrainingData,
     documents: np.ndarray | None,  # (2,)
 ) -> str:
     """Its label, the documents of its segments, and each segment before and after masking."""
     batch = collator([example])
-    label = example.get("next_sentence_label")
+    label = example.get(data.objective.label_column)
     origin = f", documents {documents[0]} and {documents[1]}" if documents is not None else ""
     lines = [f"{len(example['input_ids'])} tokens{origin}" + ("" if label is None else f", label {label}")]
-    for name, segment in zip("AB", segment_ids(tokenizer), strict=True):
+    for name, segment in zip("AB", segment_ids(data.tokenizer), strict=True):
         inside = np.asarray(example["token_type_ids"]) == segment
         if inside.any():
             for kind, ids in (("text", np.asarray(example["input_ids"])), ("masked", batch["input_ids"][0].numpy())):
-                lines.append(f"  {name} {kind:<7}{tokenizer.decode(ids[inside].tolist())}")
+                lines.append(f"  {name} {kind:<7}{data.tokenizer.decode(ids[inside].tolist())}")
     return "\n".join(lines)

@@ -5,10 +5,12 @@ from pathlib import Path
 from huggingface_hub import EvalResult
 
 from ..hub.model_card import TAGS, write_card
+from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..training.model_card import model_name, training_context
 from .arguments import DataArguments, ModelArguments
-from .load import PretrainingData
-from .pairs import OBJECTIVES, SentenceObjective
+from .data.sources import PretrainingData
+from .metrics import MLM_ROWS
+from .objectives import Objective
 from .trainer import PretrainingTrainer
 
 
@@ -21,7 +23,7 @@ def write_pretraining_card(
 ) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, metrics = model_name(trainer), trainer.latest_metrics()
-    key, objective = data.sentence_objective, OBJECTIVES[data.sentence_objective]
+    objective = data.objective
     eval_steps = [entry["step"] for entry in trainer.state.log_history if "eval_mlm_loss" in entry]
     start = model_args.model_name_or_path
     base_model = None if start is None or Path(start).exists() else start
@@ -29,16 +31,19 @@ def write_pretraining_card(
     builtin = not (data_args.train_file or data_args.dataset_name or data_args.prepared_data)
     source = data_args.dataset_name if on_the_hub else _source(data_args)
     eval_source = "validation text" if data_args.validation_file else "text held out from training"
-    losses = {"MLM loss (nats)": ["mlm_loss" if objective.has_pairs else "loss", "eval_mlm_loss"]}
-    if objective.has_pairs:
-        losses[f"{key.upper()} loss (nats)"] = ["nsp_loss", "eval_nsp_loss"]
+    losses = {"MLM loss (nats)": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
+    losses |= {
+        f"{row.label} (nats)": [row.metric, f"eval_{row.metric}"]
+        for row in objective.metric_rows
+        if row.metric in objective.losses
+    }
     write_card(
         directory,
         model_name=name,
-        auto_class="AutoModelForPreTraining" if objective.has_pairs else "AutoModelForMaskedLM",
+        auto_class=next(name for name, kind in AUTO_MODELS.items() if issubclass(objective.model_class, kind)),
         config=trainer.model.config,
         metadata={
-            "tags": TAGS + [objective.title.lower().replace(" ", "-")] * objective.has_pairs,
+            "tags": TAGS + [objective.title.lower().replace(" ", "-")] * bool(objective.losses),
             "license": trainer.args.license,
             "base_model": base_model,
             "language": data_args.language or ("en" if builtin else None),
@@ -49,7 +54,7 @@ def write_pretraining_card(
         },
         base_model=base_model or (start and "a local pretrained model"),
         objective=objective,
-        objective_key=key,
+        rows=[row for row in (*MLM_ROWS, *objective.metric_rows) if f"eval_{row.metric}" in metrics],
         source=source,
         data=data,
         data_args=data_args,
@@ -69,11 +74,14 @@ def _source(data_args: DataArguments) -> str:
     return "text files" if data_args.train_file else "the help texts and docstrings of Python"
 
 
-def _eval_results(metrics: dict[str, float], dataset: str, objective: SentenceObjective) -> list[EvalResult]:
+def _eval_results(metrics: dict[str, float], dataset: str, objective: Objective) -> list[EvalResult]:
     names = {"perplexity": "eval_mlm_perplexity", "accuracy": "eval_mlm_accuracy"}
     tasks = [("fill-mask", "Masked language modelling", metric, names[metric]) for metric in names]
-    if objective.has_pairs:
-        tasks.append(("text-classification", objective.title, "accuracy", "eval_nsp_accuracy"))
+    tasks += [
+        ("text-classification", objective.title, "accuracy", f"eval_{row.metric}")
+        for row in objective.metric_rows
+        if row.metric.endswith("_accuracy")
+    ]
     return [
         EvalResult(
             task_type=task_type,

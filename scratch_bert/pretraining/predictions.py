@@ -8,8 +8,6 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .pairs import OBJECTIVES
-
 
 CONTEXT = 8  # tokens of text to show on each side of a masked word
 
@@ -87,23 +85,12 @@ def _inputs(model: torch.nn.Module, example: dict) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(np.array([example[name]]), dtype=torch.long, device=model.device) for name in names}
 
 
-def describe_predictions(
-    model: PreTrainedModel,
-    dataset: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    sentence_objective: str,
-    count: int = 4,
+def describe_mlm_predictions(
+    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
 ) -> str:
-    """`count` predictions of both kinds as a table for the terminal; puts the model in evaluation mode."""
-    model.eval()
+    """`count` masked words with their top-3 predictions, as text for the terminal."""
     lines = ["MLM: the masked word, then the top-3 predictions"]
     for context, word, top_k in mlm_predictions(model, dataset, tokenizer, count):
         shown = ", ".join(f"{token} {probability:.0%}" for token, probability in top_k)
         lines += [f"  … {context} …", f"      {word:<16} {shown}"]
-    if not OBJECTIVES[sentence_objective].has_pairs:
-        return "\n".join(lines)
-    lines.append(f"{sentence_objective.upper()}: {OBJECTIVES[sentence_objective].label_0}, yes or no?")
-    for end_of_a, start_of_b, yes, probability in nsp_predictions(model, dataset, tokenizer, count):
-        answer = "yes" if yes else "no"
-        lines += [f"  A: … {end_of_a}", f"  B: {start_of_b} …", f"      {answer:<16} predicted: {probability:.0%} yes"]
     return "\n".join(lines)

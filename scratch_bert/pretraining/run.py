@@ -1,18 +1,19 @@
-"""A pretraining run from its options: what scripts/pretrain.py does, for Python."""
+"""A pretraining run from its options, step by step: tokenizer → data → model → trainer, for each of its phases."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 from zlib import crc32
 
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from ..cli import similar
 from ..files import TextError
-from ..tokenizer import load_tokenizer
+from ..tokenizer import copy_with_length
 from ..training.callbacks import extend_tensorboard
 from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint, saved_step
 from ..training.trainer import holding_output_dir, write_metrics
@@ -23,28 +24,44 @@ from .arguments import (
     ModelArguments,
     PretrainingArguments,
 )
-from .load import PretrainingData, build_collator, load_data
+from .build_model import build_model, choose_tokenizer, resolve_config, start_config
+from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, unigram_log_probs
-from .model import build_model, fit_config, named_tokenizer, start_config
 from .model_card import write_pretraining_card
-from .pairs import OBJECTIVES
-from .predictions import describe_predictions
 from .trainer import PretrainingTrainer
 
 
 logger = logging.getLogger("scratch_bert")
 
 
-@dataclass
-class Run:
-    """A run that is ready to train."""
+class Options(NamedTuple):
+    """What a run is made of."""
 
+    model: ModelArguments
+    data: DataArguments
+    training: PretrainingArguments
+    texts: dict[str, Iterable | None] = {}
+    """Texts in memory, instead of those that the options name: `texts` and `eval_texts`."""
+
+
+class Phase(NamedTuple):
+    """The steps of a run that have sequences of one length."""
+
+    max_seq_length: str | int
+    end: int | None = None
+    """The step at which it saves a checkpoint and the next phase begins; None for the last phase."""
+
+
+@dataclass
+class PretrainingRun:
+    """A run that is ready to train, in the first of the `phases` that are left of it."""
+
+    options: Options
+    phases: list[Phase]
     trainer: PretrainingTrainer
     data: PretrainingData
     checkpoint: str | None = None
     """The one to resume from."""
-    final_phase: Callable[[], "Run"] | None = None
-    """Prepares the rest of the run, with sequences of another length, when this one has saved the checkpoint for it."""
 
     def train(self) -> dict[str, float]:
         """Train, evaluate, and save the model with its card, tokenizer and metrics.json. Returns the metrics.
@@ -54,16 +71,15 @@ class Run:
         saved, if Ctrl-C or SIGTERM ended the training.
         """
         with holding_output_dir(self.trainer.args, self.trainer.record, self.checkpoint):
-            metrics = self._train()
-            if self.final_phase:
-                seconds = metrics["train_runtime"]
+            metrics = _train(self.trainer, self.checkpoint)
+            for before, phase in zip(self.phases, self.phases[1:], strict=False):
+                checkpoint = Path(self.options.training.output_dir, f"checkpoint-{before.end}")
                 self.trainer = None  # or its model and optimizer would stay in memory
                 try:
-                    final = self.final_phase()
+                    self.trainer, self.data = build_phase(self.options, phase, str(checkpoint))
                 except ValueError as error:  # the text has changed meanwhile
-                    raise TextError(f"The run cannot go on with longer sequences. {error}") from error
-                self.trainer, self.data = final.trainer, final.data
-                metrics = final._train()
+                    raise TextError(f"The run cannot continue with longer sequences. {error}") from error
+                seconds, metrics = metrics["train_runtime"], _train(self.trainer, str(checkpoint))
                 metrics["train_runtime"] += seconds
             trainer = self.trainer
             if trainer.eval_dataset:
@@ -73,106 +89,121 @@ class Run:
                 write_metrics(trainer.args.output_dir, metrics)
         return metrics
 
-    def _train(self) -> dict[str, float]:
-        try:
-            metrics = self.trainer.train(resume_from_checkpoint=self.checkpoint).metrics
-        except TextError as error:
-            reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
-            raise TextError(
-                f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint auto"
-            ) from error
-        self.trainer.raise_if_interrupted()
-        return metrics
+
+def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:
+    try:
+        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    except TextError as error:
+        reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
+        raise TextError(
+            f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint auto"
+        ) from error
+    trainer.raise_if_interrupted()
+    return metrics
 
 
-def pretrain(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> dict[str, float]:
-    """Prepare a run and train: see `prepare` and `Run.train`."""
-    return prepare(model_args, data_args, args).train()
-
-
-def prepare(model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments) -> Run:
-    """Text → tokenizer → token ids → examples → model → Trainer.
+def prepare_pretraining(
+    model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, **texts: Iterable | None
+) -> PretrainingRun:
+    """All that can be wrong with a run is found here, before any training: options, text, checkpoint, model. `texts` and
+    `eval_texts` are texts in memory.
 
     Raises `ValueError` or `OSError` for options, text or a checkpoint that can't be used.
     """
+    options = Options(model_args, data_args, args, texts)
     checkpoint = find_checkpoint(args)
-    if data_args.streaming:
-        if args.max_steps <= 0:
-            raise ValueError("--streaming needs --max_steps: the length of a stream is unknown.")
-        args.accelerator_config.dispatch_batches = False  # each process reads its own share, if there are enough files
-    examples_args, is_final = data_args, False
-    if args.final_max_seq_length:
-        if data_args.streaming or data_args.prepared_data:
-            raise ValueError("final_max_seq_length needs text that is neither streamed nor prepared: run it in two.")
-        is_final = checkpoint is not None and saved_step(checkpoint) >= args.final_phase_start()
-        if is_final:
-            examples_args = replace(data_args, max_seq_length=args.final_max_seq_length)
-    config = start_config(model_args, checkpoint)
+    phases = plan_phases(options, checkpoint)
+    return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
+
+
+def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
+    """The phases that are left of a run: one, or two with --final_max_seq_length."""
+    data_args, args = options.data, options.training
+    if data_args.streaming and args.max_steps <= 0:
+        raise ValueError("--streaming needs --max_steps: the length of a stream is unknown.")
+    if not args.final_max_seq_length:
+        return [Phase(data_args.max_seq_length)]
+    if data_args.streaming or data_args.prepared_data:
+        raise ValueError("final_max_seq_length needs text that is neither streamed nor preprocessed: run it in two.")
+    start = args.final_phase_start()
+    phases = [Phase(data_args.max_seq_length, start), Phase(str(args.final_max_seq_length))]
+    return phases[1:] if checkpoint and saved_step(checkpoint) >= start else phases
+
+
+def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple[PretrainingTrainer, PretrainingData]:
+    """Text → tokenizer → token ids → examples → model → Trainer."""
+    model_args, data_args, args = options.model, options.data, copy(options.training)
+    start = start_config(model_args, checkpoint)
     with args.main_process_first():  # the others find its files
-        resumed = load_tokenizer(checkpoint) if checkpoint else None
-        tokenizer = named_tokenizer(model_args, data_args, resumed)
-        data = load_data(examples_args, args.seed, resumed or tokenizer)
+        choice = choose_tokenizer(model_args, data_args, checkpoint)
+        if phase.max_seq_length != data_args.max_seq_length:
+            data_args = replace(data_args, max_seq_length=phase.max_seq_length)
+        data = load_data(data_args, args.seed, choice.tokenizer, **options.texts)
     if data.eval_dataset is None:
         logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
-    record = _record(model_args, data_args, args, data, tokenizer)
-    fit_config(config, model_args, data, max(data.max_seq_length, args.final_max_seq_length or 0), checkpoint)
+    if data_args.streaming:  # each process reads its own part, if there are enough files
+        args.accelerator_config = replace(args.accelerator_config, dispatch_batches=False)
+    options = options._replace(training=args)
+    record = describe_run(options, data, choice.named)
+    longest = max(data.max_seq_length, args.final_max_seq_length or 0)
+    config = resolve_config(start, model_args, data, longest, checkpoint)
     if checkpoint:
         check_same_architecture(config, checkpoint)
         check_same_run(record, checkpoint)
-
     set_seed(args.seed)
-    with_pairs = OBJECTIVES[data.sentence_objective].has_pairs
     model = build_model(model_args, config, data, checkpoint)
-    if args.bf16_by_default:
-        logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; --bf16 false for fp32")
-    name = model_args.model_name_or_path or model_args.preset
-    logger.info(f"Model: {name}, vocabulary of {config.vocab_size:,}, {model.num_parameters():,} parameters")
+    return build_trainer(options, phase, data, model, record), data
+
+
+def build_trainer(
+    options: Options, phase: Phase, data: PretrainingData, model: PreTrainedModel, record: dict
+) -> PretrainingTrainer:
+    """The Trainer of a phase, with metrics, collators and what it shows and writes."""
+    model_args, data_args, args = options.model, options.data, options.training
     unigrams = unigram_log_probs(data.token_counts)
-    examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    logger.info(
-        f"A step: {examples:,} examples, up to {examples * data.max_seq_length:,} tokens. Unigram baseline: an MLM loss of about "
-        f"{-(unigrams.exp() * unigrams).sum():.2f}"
-    )
-    metrics = PretrainingMetrics(unigrams, with_pairs)
+    metrics = PretrainingMetrics(unigrams, data.objective)
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
     if best not in known:
         raise ValueError(
             f"There is no metric_for_best_model {best}.{similar(best, known) or ' There are ' + ', '.join(known)}"
         )
-    pack_to = data.max_seq_length if args.pack_sequences else None
+    if args.bf16_by_default:
+        logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; --bf16 false for fp32")
+    name = model_args.model_name_or_path or model_args.preset
+    logger.info(f"Model: {name}, vocabulary of {model.config.vocab_size:,}, {model.num_parameters():,} parameters")
+    examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    logger.info(
+        f"A step: {examples:,} examples, up to {examples * data.max_seq_length:,} tokens. Unigram baseline: an MLM loss of about "
+        f"{-(unigrams.exp() * unigrams).sum():.2f}"
+    )
+    tokenizer = copy_with_length(data.tokenizer, model.config.max_position_embeddings)
     trainer = PretrainingTrainer(
         model=model,
         args=args,
-        data_collator=build_collator(data_args, data.tokenizer, mlm_probability=EVAL_MLM_PROBABILITY),
-        train_collator=build_collator(data_args, data.tokenizer, pack_to),
+        data_collator=build_collator(data_args, tokenizer, mlm_probability=EVAL_MLM_PROBABILITY),
+        train_collator=build_collator(data_args, tokenizer, data.max_seq_length if args.pack_sequences else None),
         train_dataset=data.train_dataset,
         eval_dataset=data.eval_dataset,
-        processing_class=data.tokenizer,
+        processing_class=tokenizer,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
         write_card=partial(write_pretraining_card, model_args=model_args, data_args=data_args, data=data),
         record=record,
-        stop_after=args.final_phase_start() if args.final_max_seq_length and not is_final else None,
+        stop_after=phase.end,
     )
     describe = None
     if (
         data.eval_dataset and args.show_predictions and not trainer.is_fsdp_enabled
-    ):  # there, one process has no whole model
+    ):  # there, no process has all weights
         describe = partial(
-            describe_predictions,
+            data.objective.describe_predictions,
             dataset=data.eval_dataset,
-            tokenizer=data.tokenizer,
-            sentence_objective=data.sentence_objective,
+            tokenizer=tokenizer,
             count=args.show_predictions,
         )
     extend_tensorboard(trainer, describe=describe, graph=args.tensorboard_graph)
-    run = Run(trainer, data, checkpoint)
-    if trainer.stop_after:
-        final_args = copy(args)
-        final_args.resume_from_checkpoint = str(Path(args.output_dir, f"checkpoint-{trainer.stop_after}"))
-        run.final_phase = partial(prepare, model_args, data_args, final_args)
-    return run
+    return trainer
 
 
 # Not recorded: with which weights the run started, and where the text is, whose checksums are recorded.
@@ -191,26 +222,21 @@ UNRECORDED = [
 ]
 
 
-def _record(
-    model_args: ModelArguments,
-    data_args: DataArguments,
-    args: PretrainingArguments,
-    data: PretrainingData,
-    tokenizer: PreTrainedTokenizerBase | None,
-) -> dict[str, dict]:
-    """What `check_same_run` compares; `tokenizer` is the one that the options name, if it isn't trained."""
-    options = asdict(model_args) | asdict(data_args) | args.recorded()
-    fixed = {"seed": args.seed, "optim": str(args.optim.value), "sentence objective": data.sentence_objective}
-    fixed |= {name: options[name] for name in TOKENIZER_TRAINING}
+def describe_run(options: Options, data: PretrainingData, named: PreTrainedTokenizerBase | None) -> dict[str, dict]:
+    """What `check_same_run` compares; `named` is the tokenizer that the options name, if it isn't trained."""
+    args = options.training
+    values: dict[str, Any] = asdict(options.model) | asdict(options.data) | args.recorded()
+    fixed = {"seed": args.seed, "optim": str(args.optim.value), "sentence objective": data.objective.name}
+    fixed |= {name: values[name] for name in TOKENIZER_TRAINING}
     fixed["tokenizer"] = "trained on the text"
-    if tokenizer:
-        vocabulary = repr(sorted(tokenizer.get_vocab().items())).encode()
-        fixed["tokenizer"] = f"{len(tokenizer)} entries, CRC-32 {crc32(vocabulary):08x}"
+    if named:
+        vocabulary = repr(sorted(named.get_vocab().items())).encode()
+        fixed["tokenizer"] = f"{len(named)} entries, CRC-32 {crc32(vocabulary):08x}"
     fixed["training text"] = f"{data.description}, CRC-32 {data.train_checksum:08x}"
-    options["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"
+    values["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"
     if args.load_best_model_at_end:
-        fixed |= {name: options[name] for name in ("metric_for_best_model", "held-out text")}
-    if data_args.streaming:  # which its workers divide
+        fixed |= {name: values[name] for name in ("metric_for_best_model", "held-out text")}
+    if options.data.streaming:  # which its workers divide
         fixed["dataloader_num_workers"] = args.dataloader_num_workers
-    options = {name: value for name, value in options.items() if name not in {*UNRECORDED, *fixed}}
-    return {"fixed": fixed, "options": options}
+    values = {name: value for name, value in values.items() if name not in {*UNRECORDED, *fixed}}
+    return {"fixed": fixed, "options": values}

@@ -7,7 +7,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..training.trainer import ScratchBertTrainer
 from .arguments import OwnOptimizerNames
-from .collator import CountingCollator
+from .data.collator import CountingCollator
 from .optimizer import MuonWithAdamW, parameter_groups
 
 

@@ -11,7 +11,7 @@ from transformers import BertConfig, BertForPreTraining
 from helpers import NO_DROPOUT, make_batch
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_config
-from scratch_bert.pretraining.collator import CountingCollator, pack_sequences
+from scratch_bert.pretraining.data.collator import CountingCollator, pack_sequences
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, parameter_groups
 
 

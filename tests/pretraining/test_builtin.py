@@ -12,7 +12,7 @@ import pytest
 
 from helpers import run_process
 from scratch_bert.pretraining import builtin
-from scratch_bert.pretraining.builtin import builtin_documents
+from scratch_bert.pretraining.data.builtin import builtin_documents
 
 
 # ------------------------------------------------------------------------------------------- of this Python's library

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from scratch_bert.pretraining import cache
-from scratch_bert.pretraining.cache import cached
+from scratch_bert.pretraining.data.cache import cached
 from scratch_bert.storage import locked
 
 

@@ -6,7 +6,7 @@ import torch
 from transformers import DataCollatorForLanguageModeling
 
 from helpers import assert_same_gradients, make_batch, make_pair
-from scratch_bert.pretraining.collator import CountingCollator, PretrainingCollator, pack_sequences
+from scratch_bert.pretraining.data.collator import CountingCollator, PretrainingCollator, pack_sequences
 
 
 def test_mlm_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):

@@ -10,8 +10,8 @@ import pytest
 
 from helpers import make_corpus
 from scratch_bert.pretraining import cache
-from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.data.corpus import TokenizedCorpus
+from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.tokenizer import train_tokenizer
 
 
@@ -83,7 +83,7 @@ def test_corpus_is_made_once_for_a_text_and_a_tokenizer(on_disk, source, sentenc
         raise AssertionError("read again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("scratch_bert.pretraining.corpus._write", read_again)
+        patch.setattr("scratch_bert.pretraining.data.corpus._write", read_again)
         again = TokenizedCorpus.from_source(
             TextSource(source.shards, splitter="line"), tokenizer, on_disk.directory.parent
         )

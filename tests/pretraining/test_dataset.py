@@ -7,10 +7,10 @@ import pytest
 from torch.utils.data import DataLoader
 
 from helpers import launch, make_corpus, run_process
-from scratch_bert.pretraining.collator import PretrainingCollator
-from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
-from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.data.collator import PretrainingCollator
+from scratch_bert.pretraining.data.corpus import TokenizedCorpus
+from scratch_bert.pretraining.data.examples import SentencePairDataset, stream_examples
+from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.tokenizer import train_tokenizer
 
 
@@ -164,11 +164,11 @@ def test_dataset_is_the_same_in_workers(pairs, tokenizer):
 
 IN_ANOTHER_PROCESS = """
 import json, pickle, sys
-from scratch_bert.pretraining.builtin import builtin_documents
-from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.data.builtin import builtin_documents
+from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.tokenizer import train_tokenizer
-from scratch_bert.pretraining.dataset import SentencePairDataset
-from scratch_bert.pretraining.corpus import TokenizedCorpus
+from scratch_bert.pretraining.data.examples import SentencePairDataset
+from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 from scratch_bert.tokenizer import load_tokenizer
 tokenizer = load_tokenizer(sys.argv[1])
 sys.stdlib_module_names = frozenset()  # as in conftest.py
@@ -256,11 +256,11 @@ import json, sys
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
-from scratch_bert.pretraining.builtin import builtin_documents
-from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.data.builtin import builtin_documents
+from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.tokenizer import train_tokenizer
-from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
-from scratch_bert.pretraining.corpus import TokenizedCorpus
+from scratch_bert.pretraining.data.examples import SentencePairDataset, stream_examples
+from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 from scratch_bert.tokenizer import load_tokenizer
 kind, directory, batch_size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 tokenizer, texts = load_tokenizer(directory), builtin_documents()

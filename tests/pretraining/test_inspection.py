@@ -3,12 +3,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from scratch_bert.pretraining.collator import PretrainingCollator
-from scratch_bert.pretraining.corpus import TokenizedCorpus
-from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
+from scratch_bert.pretraining.data.collator import PretrainingCollator
+from scratch_bert.pretraining.data.corpus import TokenizedCorpus
+from scratch_bert.pretraining.data.examples import SentencePairDataset, stream_examples
+from scratch_bert.pretraining.data.sources import PretrainingData
+from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
-from scratch_bert.pretraining.load import PretrainingData
-from scratch_bert.pretraining.text import TextSource
 from scratch_bert.tokenizer import train_tokenizer
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from scratch_bert.pretraining.arguments import DataArguments
-from scratch_bert.pretraining.dataset import SentencePairDataset
-from scratch_bert.pretraining.load import build_collator, build_tokenizer, load_data, text_sources
-from scratch_bert.pretraining.prepared import PreparedDataset, write_prepared
+from scratch_bert.pretraining.data.examples import SentencePairDataset
+from scratch_bert.pretraining.data.preprocessed import PreparedDataset, write_prepared
+from scratch_bert.pretraining.data.sources import build_collator, build_tokenizer, load_data, text_sources
 from scratch_bert.tokenizer import gives_same_input
 
 

@@ -9,7 +9,7 @@ from transformers import EvalPrediction, TrainingArguments
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.pretraining.collator import PretrainingCollator
+from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import make_corpus
-from scratch_bert.pretraining.pairs import OBJECTIVES, build_pairs
+from scratch_bert.pretraining.data.pairs import OBJECTIVES, build_pairs
 
 
 def documents_of(corpus, positions):

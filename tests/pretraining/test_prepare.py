@@ -15,8 +15,8 @@ import pytest
 
 from helpers import SCRIPTS, run_process, run_script
 from scratch_bert.pretraining.arguments import DataArguments
-from scratch_bert.pretraining.load import load_data
-from scratch_bert.pretraining.prepared import open_prepared
+from scratch_bert.pretraining.data.preprocessed import open_prepared
+from scratch_bert.pretraining.data.sources import load_data
 from scratch_bert.tokenizer import load_tokenizer
 
 

@@ -8,9 +8,9 @@ import datasets
 import numpy as np
 import pytest
 
-from scratch_bert.pretraining.collator import PretrainingCollator
-from scratch_bert.pretraining.dataset import SentencePairDataset
-from scratch_bert.pretraining.prepared import PreparedDataset, open_prepared, write_prepared
+from scratch_bert.pretraining.data.collator import PretrainingCollator
+from scratch_bert.pretraining.data.examples import SentencePairDataset
+from scratch_bert.pretraining.data.preprocessed import PreparedDataset, open_prepared, write_prepared
 from scratch_bert.tokenizer import train_tokenizer
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from scratch_bert.files import TextError, find_files
 from scratch_bert.pretraining import text as text_module
-from scratch_bert.pretraining.text import FORMATS, TextFormat, TextSource, sentence_splitter
+from scratch_bert.pretraining.data.text import FORMATS, TextFormat, TextSource, sentence_splitter
 
 
 def read(path, text_format=None, **options):

@@ -6,9 +6,9 @@ from transformers import Trainer, TrainerCallback
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining.arguments import PretrainingArguments
-from scratch_bert.pretraining.collator import PretrainingCollator
-from scratch_bert.pretraining.dataset import SentencePairDataset, stream_examples
-from scratch_bert.pretraining.text import TextSource
+from scratch_bert.pretraining.data.collator import PretrainingCollator
+from scratch_bert.pretraining.data.examples import SentencePairDataset, stream_examples
+from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 
 

@@ -1,7 +1,10 @@
-"""The model that a run starts with: a new one, or one to continue from, with more positions and tokens if it needs them."""
+"""The tokenizer and the model that a run starts with: new ones, or those to continue from, with more positions and tokens if
+the run needs them."""
 
+import copy
 import logging
 from pathlib import Path
+from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -9,40 +12,43 @@ from ..cli import refuse
 from ..files import read_lines
 from ..hub.conversion import convert_config, load_config, open_checkpoint
 from ..model.configuration_scratch_bert import ScratchBertConfig
-from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from ..tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from .arguments import TOKENIZER_TRAINING, DataArguments, ModelArguments
+from .data.sources import PretrainingData
 from .embeddings import init_added_embeddings, init_token_embeddings
-from .load import PretrainingData
-from .pairs import OBJECTIVES
 
 
 logger = logging.getLogger("scratch_bert")
 
 
-def named_tokenizer(
-    args: ModelArguments, data_args: DataArguments, resumed: PreTrainedTokenizerBase | None = None
-) -> PreTrainedTokenizerBase | None:
-    """The tokenizer that the options name, or that of the model to continue from, with added tokens; for the latter, of a run
-    that is `resumed`, its own. None if one is to be trained."""
+class TokenizerChoice(NamedTuple):
+    tokenizer: PreTrainedTokenizerBase | None
+    """The tokenizer to use. None: one is trained on the text, or comes with preprocessed examples."""
+    named: PreTrainedTokenizerBase | None
+    """The tokenizer that the options name; in a resumed run, another one than it was started with is an error."""
+
+
+def choose_tokenizer(args: ModelArguments, data_args: DataArguments, checkpoint: str | None = None) -> TokenizerChoice:
+    """The tokenizer of the run to resume from `checkpoint`, else that of the model to continue from, with added tokens, else
+    that of --tokenizer_name_or_path."""
+    resumed = load_tokenizer(checkpoint) if checkpoint else None
     if not args.model_name_or_path:
-        return load_tokenizer(data_args.tokenizer_name_or_path) if data_args.tokenizer_name_or_path else None
+        name = data_args.tokenizer_name_or_path
+        named = load_tokenizer(name) if name else None
+        return TokenizerChoice(resumed or named, named)
     unused = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
     refuse(data_args, unused, "with model_name_or_path, whose tokenizer is used")
-    if resumed:
-        return resumed
-    tokenizer = load_tokenizer(args.model_name_or_path)
-    if not args.add_tokens:
-        return tokenizer
-    lines = list(read_lines(Path(args.add_tokens)))
-    try:
-        return add_tokens(tokenizer, lines)
-    except ValueError as error:
-        raise ValueError(f"{args.add_tokens}: {error}") from None
+    tokenizer = resumed or load_tokenizer(args.model_name_or_path)
+    if args.add_tokens and not resumed:
+        try:
+            tokenizer = add_tokens(tokenizer, list(read_lines(Path(args.add_tokens))))
+        except ValueError as error:
+            raise ValueError(f"{args.add_tokens}: {error}") from None
+    return TokenizerChoice(tokenizer, tokenizer)
 
 
 def start_config(args: ModelArguments, checkpoint: str | None = None) -> ScratchBertConfig:
-    """Of the preset, or of the model to continue from, before it is fitted to the data. Where a run is resumed from
+    """The config of the preset, or of the model to continue from, before it is fitted to the data. Where a run is resumed from
     `checkpoint`, that model is not needed any more. Raises `ValueError` for values that make no model, and for another type
     of model."""
     if not args.model_name_or_path:
@@ -59,19 +65,16 @@ def start_config(args: ModelArguments, checkpoint: str | None = None) -> Scratch
     return config
 
 
-def fit_config(
-    config: ScratchBertConfig,
-    args: ModelArguments,
-    data: PretrainingData,
-    length: int,
-    checkpoint: str | None = None,
-) -> None:
-    """Fit vocabulary, segments and lengths of model and tokenizer to each other, for sequences of up to `length` tokens; those
-    of a run that is resumed from `checkpoint`, too. Raises `ValueError` if they can't be."""
+def resolve_config(
+    start: ScratchBertConfig, args: ModelArguments, data: PretrainingData, length: int, checkpoint: str | None = None
+) -> ScratchBertConfig:
+    """`start` with the vocabulary, segments and lengths that the data need, for sequences of up to `length` tokens; those of a
+    run that is resumed from `checkpoint`, too. Raises `ValueError` if they do not fit each other."""
+    config, tokenizer = copy.deepcopy(start), data.tokenizer
     if args.model_name_or_path:
         config.max_position_embeddings = args.max_position_embeddings or max(config.max_position_embeddings, length)
         if args.add_tokens:  # a published vocab_size may have room for them
-            config.vocab_size = max(config.vocab_size, vocabulary_size(data.tokenizer))
+            config.vocab_size = max(config.vocab_size, vocabulary_size(tokenizer))
         fixed = ("vocab_size", "type_vocab_size")
     else:
         config.max_position_embeddings = args.max_position_embeddings or length
@@ -80,31 +83,29 @@ def fit_config(
         raise ValueError(
             f"max_seq_length ({length}) is longer than max_position_embeddings ({config.max_position_embeddings})."
         )
-    data.tokenizer.model_max_length = config.max_position_embeddings
-    config.pad_token_id = data.tokenizer.pad_token_id
+    config.pad_token_id = tokenizer.pad_token_id
     if "vocab_size" not in fixed:
         config.vocab_size = (
-            ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else vocabulary_size(data.tokenizer)
+            ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else vocabulary_size(tokenizer)
         )
-    check_vocabulary(data.tokenizer, config.vocab_size)
-    a, b = segment_ids(data.tokenizer)
+    check_vocabulary(tokenizer, config.vocab_size)
+    a, b = segment_ids(tokenizer)
     if "type_vocab_size" not in fixed:
         config.type_vocab_size = b + 1
-    least = 1 + (b if OBJECTIVES[data.sentence_objective].has_pairs else a)
+    least = 1 + (b if data.objective.has_pairs else a)
     if config.type_vocab_size < least:
         raise ValueError(f"type_vocab_size must be {least} or more: the segment ids are {a} and {b}.")
+    return config
 
 
 def build_model(
     args: ModelArguments, config: ScratchBertConfig, data: PretrainingData, checkpoint: str | None = None
 ) -> PreTrainedModel:
-    """The model with the heads of the objectives. A resumed run's weights come later, from the checkpoint.
+    """The model of the objective. A resumed run's weights come later, from the checkpoint.
 
     Raises `ValueError` if it doesn't fit into memory, or if the model to continue from can't be read.
     """
-    model_class = (
-        ScratchBertForPreTraining if OBJECTIVES[data.sentence_objective].has_pairs else ScratchBertForMaskedLM
-    )
+    model_class = data.objective.model_class
     try:
         if args.model_name_or_path and not checkpoint:
             return _continued(model_class, args, config, data.tokenizer)

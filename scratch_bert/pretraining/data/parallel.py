@@ -20,13 +20,13 @@ from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, Wa
 from datatrove.pipeline.readers.base import BaseDiskReader
 from transformers import PreTrainedTokenizerBase
 
-from ..storage import LOCK, move_into_place, write_json
-from ..tokenizer import gives_same_input, load_tokenizer
-from .arguments import PreparationArguments, PreparationDataArguments
+from ...storage import LOCK, move_into_place, write_json
+from ...tokenizer import gives_same_input, load_tokenizer
+from ..arguments import PreparationArguments, PreparationDataArguments
+from ..objectives import OBJECTIVES
 from .corpus import TokenizedCorpus
-from .dataset import SentencePairDataset
-from .pairs import OBJECTIVES
-from .prepared import PREPARED, prepared_columns
+from .examples import SentencePairDataset
+from .preprocessed import ABOUT, parquet_file
 from .text import TextSource
 
 
@@ -41,7 +41,7 @@ class WriteExamples(PipelineStep):
     """Writes the examples of each file of the `reader` to a parquet file of its name, in `output_dir`, whose tokenizer it uses.
 
     The examples of a file follow from its content, its name, the seed and the options, not from the number of tasks. A parquet
-    file that is there is whole: a task that is started again goes on with the next. Raises `ValueError` at its end for files that
+    file that is there is complete: a task that is started again continues with the next. Raises `ValueError` at its end for files that
     give no examples.
     """
 
@@ -64,7 +64,7 @@ class WriteExamples(PipelineStep):
         self.tokenizer = load_tokenizer(str(self.output_dir))
         errors = []
         for file in files_of(self.reader, rank, world_size):
-            parquet = self.output_dir / self.split / f"{file}.parquet"
+            parquet = parquet_file(self.output_dir, self.split, file)
             if parquet.exists():
                 continue
             try:
@@ -74,7 +74,7 @@ class WriteExamples(PipelineStep):
         if errors:
             others = f"\n… and {len(errors) - 5:,} more" if len(errors) > 5 else ""
             raise ValueError(
-                "Files without examples, to be mended, or left out of input_dir or glob_pattern:\n"
+                "Files without examples: fix them, or exclude them from input_dir or glob_pattern:\n"
                 + "\n".join(errors[:5])
                 + others
             )
@@ -83,7 +83,7 @@ class WriteExamples(PipelineStep):
     def _write(self, file: str, parquet: Path) -> None:
         parquet.parent.mkdir(parents=True, exist_ok=True)
         new = parquet.with_name(f".{parquet.name}.{uuid4().hex}.new")  # two tasks may write the same
-        schema = prepared_columns(self.args.sentence_objective).arrow_schema
+        schema = OBJECTIVES[self.args.sentence_objective].features().arrow_schema
         single_segment_prob = self.args.single_segment_prob if self.split == "train" else 0.0
         try:
             with pq.ParquetWriter(new, schema) as writer:
@@ -167,9 +167,9 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
         raise ValueError(f"executor_options do not fit {args.executor}: {error}.") from None
 
     splits[args.split] = source | {"files": sorted(files)}
-    write_json(output_dir / PREPARED, options | {"splits": splits})
+    write_json(output_dir / ABOUT, options | {"splits": splits})
     tokenizer.save_pretrained(output_dir)
-    if not all((output_dir / args.split / f"{file}.parquet").exists() for file in files):
+    if not all(parquet_file(output_dir, args.split, file).exists() for file in files):
         shutil.rmtree(logs / "completions", ignore_errors=True)  # the files say what is done, for any number of tasks
     logger.info(f"{len(files):,} files in {tasks:,} tasks; logs are in {logs}")
     return executor
@@ -179,9 +179,9 @@ def _check_output_dir(
     output_dir: Path, options: dict[str, Any], split: str, source: dict[str, str], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, dict]:
     """The sources of the splits that the directory holds. Raises `ValueError` as `build_executor` does."""
-    about = output_dir / PREPARED
+    about = output_dir / ABOUT
     if not about.is_file():
-        if any(path.name not in (LOCK, f".{PREPARED}") for path in output_dir.iterdir()):
+        if any(path.name not in (LOCK, f".{ABOUT}") for path in output_dir.iterdir()):
             raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
         return {}
     before = json.loads(about.read_text(encoding="utf-8"))

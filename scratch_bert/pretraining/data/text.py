@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import datasets
+import numpy as np
+import pandas
 import sentencex
 
-from ..files import TABLES, TextError, open_table, read_lines, suffix
-from ..tokenizer import UNKNOWN
+from ...files import TABLES, TextError, open_table, read_lines, suffix
+from ...tokenizer import UNKNOWN
 
 
 logger = logging.getLogger("scratch_bert")
@@ -110,6 +112,10 @@ FORMATS = {
     "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
 }
 
+SENTENCES = TextFormat(
+    "a document is a list of its sentences", lambda sentences: iter([sentences] if sentences else [])
+)
+
 # ------------------------------------------------------------------------------------------------------- sentences
 
 
@@ -155,14 +161,15 @@ def _segment(language: str, paragraph: str) -> Iterator[str]:
 class TextSource:
     """Text to pretrain on: files, the records of a dataset, or texts in memory. Each iteration reads it again.
 
-    `shards` are paths, `datasets` (also streamed), or lists of texts. `text_format` names an entry of `FORMATS`; by
-    default a blank line ends a document in plain text, and a record of a table is a document. Reading raises
-    `TextError` for a file that is not UTF-8, cannot be decompressed or parsed, or lacks `text_column`.
+    `shards` are paths, `datasets` (also streamed), or iterables of texts, or of documents as lists of their sentences.
+    `text_format` names an entry of `FORMATS`; by default a blank line ends a document in plain text, and a record of a
+    table, or a text in memory, is a document. Reading raises `TextError` for a file that is not UTF-8, cannot be
+    decompressed or parsed, or lacks `text_column`, and for a record that is no text.
     """
 
     def __init__(
         self,
-        shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | list[str]],
+        shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | Iterable[str] | Iterable[list[str]]],
         text_format: str | None = None,
         text_column: str = "text",
         splitter: str = "sentencex",
@@ -173,12 +180,50 @@ class TextSource:
         self.shards, self.text_format, self.text_column = list(shards), text_format, text_column
         self.splitter, self.language = splitter, language
 
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable,
+        text_column: str | None = None,
+        text_format: str | None = None,
+        splitter: str = "sentencex",
+        language: str = "en",
+    ) -> "TextSource":
+        """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset` or DataFrame, of
+        which `text_column` holds the text: by default `text`, or the only column."""
+        if isinstance(texts, str | bytes | Path):
+            raise ValueError(
+                f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
+            )
+        if isinstance(texts, dict):
+            raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
+        if isinstance(texts, datasets.Dataset | datasets.IterableDataset | pandas.DataFrame):
+            columns = list(texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])
+            if text_column is None and len(columns) == 1:
+                text_column = columns[0]
+            text_column = text_column or "text"
+            if columns and text_column not in columns:
+                raise TextError(
+                    f"There is no column {text_column!r}, but {', '.join(map(str, columns))}: give text_column."
+                )
+            if isinstance(texts, pandas.DataFrame):
+                texts = texts[text_column]
+        elif text_column is not None:
+            raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
+        return cls([texts], text_format, text_column or "text", splitter, language)
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether no shard is an iterator, as a generator is."""
+        return not any(isinstance(shard, Iterator) for shard in self.shards)
+
     def with_shards(self, shards: Sequence) -> "TextSource":
         """Other text, read with the same settings."""
         return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
 
-    def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | None]:
-        """Every paragraph, and `None` where a document ends. Counts in `skipped` the files and records without text."""
+    def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
+        """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts in `skipped` the
+        files and records without text."""
         skipped = Counter() if skipped is None else skipped
         for shard in self.shards:
             for kind, text_format, lines in self._texts(shard):
@@ -190,7 +235,9 @@ class TextSource:
                 skipped[f"{kind} without text"] += not has_text
 
     def __iter__(self) -> Iterator[str]:
-        return (paragraph for paragraph in self.paragraphs() if paragraph is not None)
+        for paragraph in self.paragraphs():
+            if paragraph is not None:
+                yield from [paragraph] if isinstance(paragraph, str) else paragraph
 
     def sentences(self, skipped: Counter | None = None) -> Iterator[list[str] | None]:
         """The sentences of every paragraph, and `None` where a document with a sentence ends.
@@ -203,7 +250,7 @@ class TextSource:
         for paragraph in self.paragraphs(skipped):
             if paragraph is not None:
                 has_text = True
-                if sentences := split(paragraph):
+                if sentences := split(paragraph) if isinstance(paragraph, str) else paragraph:
                     has_sentence = True
                     yield sentences
                 continue
@@ -236,8 +283,11 @@ class TextSource:
                     while part := file.read(1 << 20):
                         digest.update(part)
                 digest.update(suffix(shard).encode())
+            elif isinstance(shard, datasets.Dataset | datasets.IterableDataset):
+                digest.update(shard._fingerprint.encode())
             else:
-                digest.update(repr(getattr(shard, "_fingerprint", shard)).encode())
+                for text in shard:
+                    digest.update(repr(text).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
     def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable[str]]]:
@@ -245,14 +295,18 @@ class TextSource:
         if isinstance(shard, Path) and suffix(shard) not in TABLES:
             yield "files", FORMATS[self.text_format or "blank_line"], read_lines(shard)
             return
-        records = shard if isinstance(shard, list) else self._records(shard)
         text_format = FORMATS[self.text_format or "file"]
         if text_format.records_are_lines:
-            yield "tables", text_format, records
-        else:
-            yield from (("records", text_format, record.splitlines()) for record in records)
+            yield "tables", text_format, self._records(shard)
+            return
+        for record in self._records(shard):
+            split = isinstance(record, list)
+            yield "records", SENTENCES if split else text_format, record if split else record.splitlines()
 
-    def _records(self, shard: Path | datasets.Dataset | datasets.IterableDataset) -> Iterator[str]:
+    def _records(self, shard) -> Iterator[str | list[str]]:
+        if not isinstance(shard, Path | datasets.Dataset | datasets.IterableDataset):
+            yield from (_check_record(text, "The texts", number) for number, text in enumerate(shard, 1))
+            return
         name, number = "The dataset", 0
         try:
             if isinstance(shard, Path):
@@ -267,12 +321,7 @@ class TextSource:
                     raise TextError(f"{name} has no column {self.text_column!r}, but {columns}. See --text_column.")
                 for text in batch[self.text_column]:
                     number += 1
-                    if not isinstance(text, str | None):
-                        kind = type(text).__name__
-                        raise TextError(
-                            f"{name}: record {number} has a {kind} in {self.text_column!r} instead of text."
-                        )
-                    yield text or ""
+                    yield _check_record(text, name, number, f" in {self.text_column!r}")
         except UnicodeDecodeError as error:
             raise TextError(
                 f"{name} is not UTF-8 text after record {number}: {error}. Convert it with iconv."
@@ -290,3 +339,14 @@ class TextSource:
             zlib.error,
         ) as error:
             raise TextError(f"{name} cannot be read as a table after record {number}: {error}") from None
+
+
+def _check_record(text: object, name: str, number: int, where: str = "") -> str | list[str]:
+    """A text, or a list of sentences without the empty ones. A missing value, as of a table, is an empty text."""
+    if isinstance(text, list | tuple | np.ndarray) and all(isinstance(sentence, str) for sentence in text):
+        return [sentence for sentence in map(str.strip, text) if sentence]
+    if text is None or text is pandas.NA or (isinstance(text, float) and text != text):
+        return ""
+    if not isinstance(text, str):
+        raise TextError(f"{name}: record {number} has a {type(text).__name__}{where} instead of text.")
+    return text

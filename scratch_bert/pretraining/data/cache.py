@@ -10,11 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ..storage import STAGING, find_damage, is_lack_of_space, locked, remove, seal
+import datasets
+
+from ...storage import STAGING, find_damage, is_lack_of_space, locked, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
 
+CACHE_DIR = str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert")
 VERSION = 2  # raise it when the same settings give other files
 BUILDING = "building-"  # prefix of the directories that are not complete yet
 YOUNG = 60  # seconds: so old a directory has been locked, if its builder lives

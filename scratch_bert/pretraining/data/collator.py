@@ -8,8 +8,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DataCollatorForLanguageModeling
 
-from ..tokenizer import continues_word, vocabulary_size
-from ..training.speed import sequence_lengths
+from ...tokenizer import continues_word, vocabulary_size
+from ...training.speed import sequence_lengths
 
 
 @dataclass
@@ -24,8 +24,9 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
     - a sequence has at most `max_predictions_per_seq` tokens to predict: 20 of 128 in BERT's published code;
     - with `pack_to`, the batch is packed into fewer sequences of this many tokens (`pack_sequences`).
 
-    Examples hold arrays or lists; columns that the model does not take are left out. It pads four times as fast as
-    `tokenizer.pad`, which would otherwise take most of the time.
+    Examples hold arrays, lists or numbers: columns with a value for each token are padded, those with a value for each example
+    are stacked. A `special_tokens_mask` is made where there is none. Padding is four times as fast as by `tokenizer.pad`,
+    which would otherwise take most of the time. Raises `ValueError` for a column without numbers.
     """
 
     max_predictions_per_seq: int | None = None
@@ -45,22 +46,33 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
 
     def torch_call(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         if "mask_seed" in examples[0]:
-            self.generator = torch.Generator().manual_seed(examples[0]["mask_seed"])
+            self.generator = torch.Generator().manual_seed(int(examples[0]["mask_seed"]))
+        # Columns with a value for each token are padded, (B, S); of those with a value for each example, (B,).
         padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0, "special_tokens_mask": 1}
+        batch = {}
+        for name in (name for name in examples[0] if name not in ("mask_seed", "attention_mask", "labels")):
+            values = [np.asarray(example[name]) for example in examples]
+            if values[0].dtype.kind not in "biuf":
+                raise ValueError(f"The column {name!r} of the examples holds no numbers: remove it.")
+            batch[name] = self._pad(values, padding.get(name, 0)) if values[0].ndim else np.array(values)
         lengths = np.array([len(example["input_ids"]) for example in examples])
-        length, multiple = int(lengths.max()), self.pad_to_multiple_of or 1
-        length = -(-length // multiple) * multiple
-        batch = {name: np.full((len(examples), length), value) for name, value in padding.items()}  # (B, S)
-        for name, padded in batch.items():
-            for sequence, example in zip(padded, examples, strict=True):
-                sequence[: len(example[name])] = example[name]
-        batch["attention_mask"] = (np.arange(length) < lengths[:, None]).astype(np.int64)
-        if "next_sentence_label" in examples[0]:
-            batch["next_sentence_label"] = np.array([example["next_sentence_label"] for example in examples])  # (B,)
+        input_ids = batch["input_ids"]
+        batch["attention_mask"] = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
+        special_tokens_mask = batch.pop("special_tokens_mask", None)
+        if special_tokens_mask is None:  # removed by Trainer, or made without
+            special_tokens_mask = np.isin(input_ids, self.tokenizer.all_special_ids)
         batch = {name: torch.from_numpy(values) for name, values in batch.items()}
-        special_tokens_mask = batch.pop("special_tokens_mask")
-        batch["input_ids"], batch["labels"] = self.torch_mask_tokens(batch["input_ids"], special_tokens_mask)
+        batch["input_ids"], batch["labels"] = self.torch_mask_tokens(
+            batch["input_ids"], torch.from_numpy(special_tokens_mask)
+        )
         return batch if self.pack_to is None else pack_sequences(batch, self.pack_to, self.tokenizer.pad_token_id)
+
+    def _pad(self, rows: list[np.ndarray], value: int) -> np.ndarray:
+        length, multiple = max(map(len, rows)), self.pad_to_multiple_of or 1
+        padded = np.full((len(rows), -(-length // multiple) * multiple), value, dtype=np.int64)
+        for target, row in zip(padded, rows, strict=True):
+            target[: len(row)] = row
+        return padded
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
         """Token ids (B, S) → ids with masks, and labels: the ids to predict, -100 elsewhere. Changes `inputs`."""

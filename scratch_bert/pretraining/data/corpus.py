@@ -1,10 +1,14 @@
 """Text in, token ids out: encoded once, into files of a cache that are mapped into memory."""
 
+import atexit
 import json
+import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -14,7 +18,7 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..tokenizer import UNKNOWN, text_encoder
+from ...tokenizer import UNKNOWN, text_encoder
 from .cache import cached
 from .text import TextSource
 
@@ -141,12 +145,17 @@ class TokenizedCorpus:
 
     @classmethod
     def from_source(
-        cls, source: TextSource, tokenizer: PreTrainedTokenizerBase, cache_dir: str | Path
+        cls, source: TextSource, tokenizer: PreTrainedTokenizerBase, cache_dir: str | Path | None
     ) -> "TokenizedCorpus":
-        """Encode a source without special tokens into a directory of the cache, or open it if it is there.
+        """Encode a source without special tokens into a directory of the cache, or open it if it is there. Without `cache_dir`,
+        into a temporary directory of this process.
 
         Sentences and documents without a token are left out and counted. Raises `ValueError` if nothing is left.
         """
+        if cache_dir is None:
+            directory = Path(tempfile.mkdtemp(dir=_scratch_directory()))
+            _write(source, tokenizer, directory)
+            return cls.open(directory)
         settings = (source.fingerprint, text_encoder(tokenizer).to_str(), metadata.version("tokenizers"))
         return cls.open(cached(cache_dir, "corpus", settings, lambda new: _write(source, tokenizer, new)))
 
@@ -168,6 +177,13 @@ class TokenizedCorpus:
         numbers = np.array([number for number, _ in numbered], dtype=np.int64)[lengths > 0]
         offsets = np.cumsum(np.append(0, lengths[lengths > 0]))
         return cls(tokens, offsets, _spans(np.flatnonzero(np.diff(numbers, prepend=-1)), len(numbers)))
+
+
+@cache
+def _scratch_directory() -> str:
+    directory = tempfile.mkdtemp(prefix="scratch_bert-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return directory
 
 
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:

@@ -1,6 +1,5 @@
 """Examples that are written once and trained on later: parquet files, a tokenizer, and what they were made with."""
 
-import copy
 import json
 import os
 import tempfile
@@ -12,37 +11,37 @@ from typing import NamedTuple
 
 import datasets
 import numpy as np
-from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from ..tokenizer import gives_same_input, load_tokenizer, vocabulary_size
-from .dataset import SentencePairDataset, mask_seed
-from .pairs import OBJECTIVES
-
-
-PREPARED = "examples.json"  # beside the splits' parquet files, or the directories of them
-SPLITS = ("train", "validation")
+from ...tokenizer import copy_with_length, gives_same_input, load_tokenizer, vocabulary_size
+from ..objectives import Objective, find_objective
+from .encoder import mask_seed
+from .examples import EpochDataset, SentencePairDataset
 
 
-class PreparedDataset(Dataset):
+ABOUT = "examples.json"  # what the examples are, beside a directory for each split
+
+
+class PreprocessedDataset(EpochDataset):
     """Examples that were written before, with a `mask_seed` that is new each epoch.
 
     Raises `ValueError` for a token id that the tokenizer does not have, and for missing columns.
     """
 
-    def __init__(self, examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, seed: int = 0):
-        columns = ["input_ids", "token_type_ids", "special_tokens_mask", "next_sentence_label"]
-        missing = [name for name in columns[:3] if name not in examples.column_names]
+    def __init__(
+        self, examples: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, objective: Objective, seed: int = 0
+    ):
+        columns = list(objective.features())
+        missing = [name for name in columns if name not in examples.column_names]
         if missing:
-            raise ValueError(f"The prepared examples have no column {', '.join(missing)}; write them again.")
-        present = [name for name in columns if name in examples.column_names]
-        self.examples = examples.select_columns(present).with_format("numpy")
+            raise ValueError(f"The preprocessed examples have no column {', '.join(missing)}: write them again.")
+        self.examples = examples.select_columns(columns).with_format("numpy")
         self.tokenizer, self.seed, self.epoch = tokenizer, seed, 0
         highest = max((int(ids.max()) for ids in self._chunks()), default=0)
         if highest >= vocabulary_size(tokenizer):
             raise ValueError(
-                f"The prepared examples hold the token id {highest}, but the tokenizer has {vocabulary_size(tokenizer)} "
-                "entries. Use the tokenizer that they were prepared with: it is in their directory."
+                f"The preprocessed examples hold the token id {highest}, but the tokenizer has {vocabulary_size(tokenizer)} "
+                "entries. Use the tokenizer that they were made with: it is in their directory."
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -72,31 +71,22 @@ class PreparedDataset(Dataset):
     def __len__(self) -> int:
         return len(self.examples)
 
-    def __getitem__(self, index: int) -> dict[str, np.ndarray | int]:
-        return self.examples[int(index)] | {"mask_seed": mask_seed(self.seed, self.epoch, int(index))}
+    def __getitem__(self, index: int) -> BatchEncoding:
+        # Not a dict: see SentencePairDataset.
+        return BatchEncoding(self.examples[int(index)] | {"mask_seed": mask_seed(self.seed, self.epoch, int(index))})
 
 
-def prepared_columns(objective: str) -> datasets.Features:
-    columns = {
-        "input_ids": datasets.List(datasets.Value("int32")),
-        "token_type_ids": datasets.List(datasets.Value("int8")),
-        "special_tokens_mask": datasets.List(datasets.Value("int8")),
-    }
-    if OBJECTIVES[objective].has_pairs:
-        columns["next_sentence_label"] = datasets.Value("int64")
-    return datasets.Features(columns)
-
-
-def write_prepared(directory: Path, splits: dict[str, SentencePairDataset], objective: str) -> None:
-    """Write the first epoch's examples as a parquet file per split, and the tokenizer: all of it or nothing.
+def write_examples(directory: Path, splits: dict[str, SentencePairDataset]) -> None:
+    """Write the first epoch's examples, a parquet file for each split, and the tokenizer: all of it or nothing.
 
     Raises `ValueError` if `directory` is not empty.
     """
     if directory.exists() and any(directory.iterdir()):
         raise ValueError(f"The output directory {directory} is not empty. Choose another one.")
     directory.parent.mkdir(parents=True, exist_ok=True)
-    columns = prepared_columns(objective)
-    if OBJECTIVES[objective].has_pairs:
+    objective = splits["train"].objective
+    columns = objective.features()
+    if objective.has_pairs:
         columns |= {name: datasets.Value("int64") for name in ("document_a", "document_b")}
 
     def records(dataset: SentencePairDataset) -> Iterator[dict]:
@@ -106,36 +96,42 @@ def write_prepared(directory: Path, splits: dict[str, SentencePairDataset], obje
 
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
         new = Path(scratch, "new")
-        new.mkdir()
         for split, dataset in splits.items():
-            prepared = datasets.Dataset.from_generator(
+            examples = datasets.Dataset.from_generator(
                 records,
                 gen_kwargs={"dataset": dataset},
                 features=columns,
                 cache_dir=scratch,
                 fingerprint=split,
             )
-            prepared.to_parquet(str(new / f"{split}.parquet"))
-        tokenizer = copy.deepcopy(splits["train"].tokenizer)
-        tokenizer.model_max_length = splits["train"].max_seq_length
-        tokenizer.save_pretrained(new)
-        (new / PREPARED).write_text(json.dumps({"sentence_objective": objective}) + "\n")
+            file = parquet_file(new, split, "examples")
+            file.parent.mkdir(parents=True)
+            examples.to_parquet(str(file))
+        copy_with_length(splits["train"].tokenizer, splits["train"].max_seq_length).save_pretrained(new)
+        about = {"sentence_objective": objective.name, "splits": {split: {"files": ["examples"]} for split in splits}}
+        (new / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
         os.replace(new, directory)
 
 
-class PreparedExamples(NamedTuple):
+def parquet_file(directory: Path, split: str, name: str) -> Path:
+    """Where the examples of a file of this name are."""
+    return directory / split / f"{name}.parquet"
+
+
+class PreprocessedExamples(NamedTuple):
     """A directory of examples."""
 
     files: dict[str, list[Path]]
     """Of each split."""
     tokenizer: PreTrainedTokenizerBase
     max_seq_length: int
-    objective: str
+    objective: Objective
 
-    def mapped(self, split: str, seed: int, cache_dir: str) -> PreparedDataset:
+    def mapped(self, split: str, seed: int, cache_dir: str) -> PreprocessedDataset:
         """The examples of all files of a split, mapped into memory: all processes of a machine share one copy in the cache."""
         files = [escape(str(file)) for file in self.files[split]]
-        return PreparedDataset(datasets.Dataset.from_parquet(files, cache_dir=cache_dir), self.tokenizer, seed)
+        examples = datasets.Dataset.from_parquet(files, cache_dir=cache_dir)
+        return PreprocessedDataset(examples, self.tokenizer, self.objective, seed)
 
     def streamed(self, split: str, seed: int, buffer: int) -> datasets.IterableDataset:
         """The same without a copy, over and over: files are shuffled, and examples among `buffer`. Each pass has other masks."""
@@ -151,23 +147,23 @@ class PreparedExamples(NamedTuple):
         return shuffled.map(add_mask_seeds, batched=True)
 
 
-def open_prepared(directory: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> PreparedExamples:
+def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> PreprocessedExamples:
     """What inspect_data.py --output_dir or prepare_data.py has written: the splits train and perhaps validation.
 
     Raises `FileNotFoundError` if `directory` holds no examples or not those of all files, and `ValueError` if they were made with
     another vocabulary or other segment ids than those of `tokenizer`.
     """
-    about = json.loads((directory / PREPARED).read_text()) if (directory / PREPARED).is_file() else {}
-    files = {split: [directory / f"{split}.parquet"] for split in SPLITS if (directory / f"{split}.parquet").is_file()}
+    about = json.loads((directory / ABOUT).read_text()) if (directory / ABOUT).is_file() else {}
+    files = {}
     for split, source in about.get("splits", {}).items():
-        files[split] = [directory / split / f"{name}.parquet" for name in source["files"]]
+        files[split] = [parquet_file(directory, split, name) for name in source["files"]]
         missing = sum(not file.is_file() for file in files[split])
         if missing:
             raise FileNotFoundError(
                 f"{directory} lacks the examples of {missing:,} of {len(files[split]):,} files for {split}: start prepare_data.py "
                 "again, which makes those that are missing."
             )
-    for name, found in (("training examples", "train" in files), (PREPARED, about)):
+    for name, found in ((ABOUT, about), ("training examples", "train" in files)):
         if not found:
             raise FileNotFoundError(
                 f"{directory} holds no {name}: write them with inspect_data.py --output_dir or prepare_data.py."
@@ -175,8 +171,8 @@ def open_prepared(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
     own_tokenizer = load_tokenizer(str(directory))
     if tokenizer and not gives_same_input(tokenizer, own_tokenizer):
         raise ValueError(
-            f"The examples in {directory} were made with another vocabulary or other segment ids: prepare them again with "
+            f"The examples in {directory} were made with another vocabulary or other segment ids: make them again with "
             "--tokenizer_name_or_path and the model's tokenizer."
         )
-    length = own_tokenizer.model_max_length
-    return PreparedExamples(files, tokenizer or own_tokenizer, length, about["sentence_objective"])
+    objective = find_objective(about["sentence_objective"])
+    return PreprocessedExamples(files, tokenizer or own_tokenizer, own_tokenizer.model_max_length, objective)

@@ -1,0 +1,314 @@
+"""Where the examples of a run come from: files or a dataset, a stream, preprocessed examples, or texts in memory."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from importlib import metadata
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import datasets
+import numpy as np
+import torch.utils.data
+from transformers import PreTrainedTokenizerBase
+
+from ...files import find_files, open_dataset
+from ...tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
+from ..arguments import DataArguments, parse_max_seq_length
+from ..objectives import Objective, find_objective
+from .builtin import builtin_documents
+from .cache import cached
+from .collator import PretrainingCollator
+from .corpus import TokenizedCorpus
+from .examples import SentencePairDataset
+from .preprocessed import open_examples
+from .stream import stream_examples
+from .text import TextSource
+
+
+logger = logging.getLogger("scratch_bert")
+
+PARAGRAPHS_FOR_A_STREAMS_TOKENIZER = 200_000
+
+
+@dataclass(kw_only=True)
+class PretrainingData:
+    """What a run trains and evaluates on."""
+
+    tokenizer: PreTrainedTokenizerBase
+    objective: Objective
+    train_dataset: torch.utils.data.Dataset
+    eval_dataset: torch.utils.data.Dataset | None
+    first_examples: torch.utils.data.Dataset
+    """The training dataset, or the examples of a stream's first documents: by index."""
+    max_seq_length: int
+    token_counts: np.ndarray
+    """(vocabulary size,): of each token in the training text, or in a stream's first documents."""
+    description: str
+    """Of the training text, without a path."""
+    train_checksum: int = 0
+    """Of the training text's tokens; of a stream, of its first documents and the sizes of its files."""
+    eval_checksum: int | None = None
+    quality: str = ""
+    """Of the training and the held-out text: unknown tokens, and what was skipped."""
+
+
+class Source:
+    """Where examples come from; `load` gives them."""
+
+    def load(self) -> PretrainingData:
+        """Raises `ValueError` or `OSError` for text or options that give no examples."""
+        raise NotImplementedError
+
+
+@dataclass
+class MappedSource(Source):
+    """Text that is encoded once, into the cache, and mapped into memory from there: files, a dataset, texts in memory, or the
+    built-in corpus."""
+
+    args: DataArguments
+    seed: int
+    text: TextSource
+    eval_text: TextSource | None = None
+    """The text to evaluate on, unless that is held out from `text`."""
+    tokenizer: PreTrainedTokenizerBase | None = None
+    """One to use instead of training one."""
+
+    def load(self) -> PretrainingData:
+        tokenizer = self.tokenizer or self.train_tokenizer()
+        corpus, eval_corpus = self.encode(tokenizer)
+        tokens, percentile = parse_max_seq_length(self.args.max_seq_length)
+        settings = {
+            "tokenizer": tokenizer,
+            "max_seq_length": corpus.max_seq_length(percentile) if percentile else tokens,
+            "short_seq_prob": self.args.short_seq_prob,
+            "seed": self.seed,
+            "objective": find_objective(self.args.sentence_objective),
+        }
+        eval_dataset = None
+        first_examples = SentencePairDataset(
+            corpus,
+            **settings,
+            static_pairs=self.args.static_pairs,
+            single_segment_prob=self.args.single_segment_prob,  # in training alone
+        )
+        train = self.training_examples(first_examples, settings)
+        if eval_corpus:
+            try:
+                eval_dataset = SentencePairDataset(eval_corpus, **settings)
+            except ValueError as error:
+                raise ValueError(f"The held-out text, {eval_corpus.summary()}, gives no examples. {error}") from None
+            logger.info(f"Held-out text: {eval_corpus.summary()} → {eval_dataset.summary()}")
+        return PretrainingData(
+            tokenizer=tokenizer,
+            objective=settings["objective"],
+            eval_dataset=eval_dataset,
+            first_examples=first_examples,
+            max_seq_length=settings["max_seq_length"],
+            token_counts=corpus.token_counts(vocabulary_size(tokenizer)),
+            eval_checksum=eval_corpus and eval_corpus.checksum(),
+            **train,
+        )
+
+    def train_tokenizer(self) -> PreTrainedTokenizerBase:
+        """A tokenizer trained on the text; from the cache if it was trained before."""
+        options = self.tokenizer_options()
+
+        def train(directory: Path) -> None:
+            logger.info("Training a tokenizer")
+            train_tokenizer(self.text, **options).save_pretrained(directory)
+
+        versions = [metadata.version(name) for name in ("tokenizers", "transformers")]
+        settings = (self.text.fingerprint, options, versions)
+        return load_tokenizer(str(cached(self.args.cache_dir, "tokenizer", settings, train)))
+
+    def tokenizer_options(self) -> dict[str, Any]:
+        args = self.args
+        return {
+            "vocab_size": args.max_vocab_size(),
+            "tokenizer_type": args.tokenizer_type,
+            "lowercase": args.lowercase,
+            "min_frequency": args.min_frequency,
+            "first_segment_id": args.first_segment_id,
+        }
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
+        """The text to train and to evaluate on as token ids."""
+        corpus = self.map(self.text, tokenizer)
+        if self.eval_text:
+            return corpus, self.map(self.eval_text, tokenizer)
+        return corpus.hold_out(self.args.validation_share, self.seed)
+
+    def map(self, text: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
+        corpus = TokenizedCorpus.from_source(text, tokenizer, self.args.cache_dir)
+        logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
+        return corpus
+
+    def training_examples(self, examples: SentencePairDataset, settings: dict[str, Any]) -> dict[str, Any]:
+        """The fields of `PretrainingData` that say what is trained on."""
+        corpus = examples.corpus
+        logger.info(f"Training text: {corpus.summary()} → {examples.summary()}")
+        return {
+            "train_dataset": examples,
+            "description": corpus.summary(),
+            "train_checksum": corpus.checksum(),
+            "quality": corpus.quality(),
+        }
+
+
+class StreamSource(MappedSource):
+    """Text that is read during training, without a copy. Its first documents stand for all, where examples are needed by
+    index."""
+
+    def train_tokenizer(self) -> PreTrainedTokenizerBase:
+        logger.info("Training a tokenizer on the beginning of the stream")
+        return train_tokenizer(list(islice(self.text, PARAGRAPHS_FOR_A_STREAMS_TOKENIZER)), **self.tokenizer_options())
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
+        corpus, eval_corpus = self.first_documents(self.text, tokenizer), None
+        if self.eval_text and any(isinstance(shard, datasets.IterableDataset) for shard in self.eval_text.shards):
+            logger.info(f"Held-out text: at most the first {self.args.stream_buffer:,} documents of the split")
+            eval_corpus = self.first_documents(self.eval_text, tokenizer)
+        elif self.eval_text:
+            eval_corpus = self.map(self.eval_text, tokenizer)
+        return corpus, eval_corpus
+
+    def first_documents(self, text: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
+        corpus = TokenizedCorpus.from_documents(islice(text.documents(), self.args.stream_buffer), tokenizer)
+        if corpus.num_documents == 0:
+            raise ValueError("The stream holds no text.")
+        return corpus
+
+    def training_examples(self, examples: SentencePairDataset, settings: dict[str, Any]) -> dict[str, Any]:
+        logger.info(f"Training text: a stream, in examples of up to {settings['max_seq_length']} tokens")
+        single = self.args.single_segment_prob
+        sizes = [shard.stat().st_size for shard in self.text.shards if isinstance(shard, Path)]
+        return {
+            "train_dataset": stream_examples(
+                self.text, self.args.stream_buffer, **settings, single_segment_prob=single
+            ),
+            "description": "a stream",
+            "train_checksum": crc32(repr(sizes).encode(), examples.corpus.checksum()),
+        }
+
+
+@dataclass
+class PreprocessedSource(Source):
+    """Examples that inspect_data.py or prepare_data.py has written; streamed, too."""
+
+    args: DataArguments
+    seed: int
+    tokenizer: PreTrainedTokenizerBase | None = None
+    """One that must give the same input as that of the examples."""
+
+    def load(self) -> PretrainingData:
+        args, seed = self.args, self.seed
+        examples = open_examples(Path(args.prepared_data), self.tokenizer)
+        files = examples.files["train"]
+        if args.streaming:  # its first file stands for all
+            examples = examples._replace(files=examples.files | {"train": files[:1]})
+        splits = {split: examples.mapped(split, seed, args.cache_dir) for split in examples.files}
+        for split, dataset in splits.items():
+            logger.info(f"Preprocessed examples, {split}: {dataset.summary()}")
+        first_examples = splits["train"]
+        data = PretrainingData(
+            tokenizer=examples.tokenizer,
+            objective=examples.objective,
+            train_dataset=first_examples,
+            eval_dataset=splits.get("validation"),
+            first_examples=first_examples,
+            max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
+            token_counts=first_examples.token_counts(vocabulary_size(examples.tokenizer)),
+            description=first_examples.summary(),
+            train_checksum=first_examples.checksum(),
+            eval_checksum=splits["validation"].checksum() if "validation" in splits else None,
+        )
+        if not args.streaming:
+            return data
+        logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")
+        sizes = [file.stat().st_size for file in files]
+        return replace(
+            data,
+            train_dataset=examples._replace(files={"train": files}).streamed("train", seed, args.stream_buffer),
+            max_seq_length=examples.max_seq_length,
+            description="a stream of preprocessed examples",
+            train_checksum=crc32(repr(sizes).encode(), data.train_checksum),
+        )
+
+
+def find_source(
+    args: DataArguments,
+    seed: int,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    texts: Iterable | None = None,
+    eval_texts: Iterable | None = None,
+) -> Source:
+    """The source that the options name, or that of `texts` in memory; its examples are made with `tokenizer`, if there is one.
+
+    Raises `ValueError` or `OSError` for files or a dataset that can't be found.
+    """
+    if args.prepared_data:
+        return PreprocessedSource(args, seed, tokenizer)
+    if texts is not None:
+        column = None if args.text_column == "text" else args.text_column
+        settings = (column, args.text_format, args.sentence_splitter, args.language or "en")
+        text, eval_text = (
+            part if part is None else TextSource.from_texts(part, *settings) for part in (texts, eval_texts)
+        )
+    else:
+        text, eval_text = _named_texts(args)
+    if args.validation_file:
+        eval_text = _text(args, find_files(args.validation_file))
+    return (StreamSource if args.streaming else MappedSource)(args, seed, text, eval_text, tokenizer)
+
+
+def load_data(
+    args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None = None, **texts
+) -> PretrainingData:
+    """The examples of `find_source`."""
+    return find_source(args, seed, tokenizer, **texts).load()
+
+
+def _named_texts(args: DataArguments) -> tuple[TextSource, TextSource | None]:
+    """The text to train on, and that to evaluate on, if the dataset has such a split."""
+    if args.train_file:
+        return _text(args, find_files(args.train_file)), None
+    if not args.dataset_name:
+        return TextSource([builtin_documents()]), None
+    splits = open_dataset(args.dataset_name, args.dataset_config, args.streaming)
+    if "train" not in splits:
+        raise ValueError(f"The dataset {args.dataset_name} has no split 'train', but {', '.join(splits)}.")
+    train, validation = (
+        _text(args, _shards(splits[name])) if name in splits else None for name in ("train", "validation")
+    )
+    return train, validation
+
+
+def _text(args: DataArguments, shards: list) -> TextSource:
+    return TextSource(shards, args.text_format, args.text_column, args.sentence_splitter, args.language or "en")
+
+
+def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
+    if isinstance(dataset, datasets.Dataset):
+        return [dataset]
+    return [dataset.shard(dataset.num_shards, index) for index in range(dataset.num_shards)]
+
+
+def build_collator(
+    args: DataArguments,
+    tokenizer: PreTrainedTokenizerBase,
+    pack_to: int | None = None,
+    mlm_probability: float | None = None,
+) -> PretrainingCollator:
+    """The collator that the options ask for; `mlm_probability`, if given, replaces theirs."""
+    return PretrainingCollator(
+        tokenizer,
+        mlm_probability=args.mlm_probability if mlm_probability is None else mlm_probability,
+        mask_replace_prob=args.mask_replace_prob,
+        random_replace_prob=args.random_replace_prob,
+        whole_word_mask=args.whole_word_mask,
+        max_predictions_per_seq=args.max_predictions_per_seq,
+        pack_to=pack_to,
+    )

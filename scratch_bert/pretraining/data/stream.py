@@ -1,0 +1,55 @@
+"""Examples of a text that is read during training, without a copy of it."""
+
+import zlib
+from collections.abc import Iterator
+
+import datasets
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from ..objectives import Objective, find_objective
+from .corpus import TokenizedCorpus
+from .encoder import mask_seed
+from .text import TextSource
+
+
+def stream_examples(
+    source: TextSource,
+    buffer: int,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    short_seq_prob: float,
+    seed: int,
+    objective: str | Objective = "nsp",
+    single_segment_prob: float = 0.0,
+    passes: int | None = None,
+) -> datasets.IterableDataset:
+    """The examples of a source that is read during training: as from `SentencePairDataset`, but built from `buffer`
+    documents at a time, which are shuffled among as many. Each pass over the source has other examples.
+
+    Without `passes`, it has no end: to Trainer it is one epoch, in which it can find the next example again. The source's
+    shards are divided among workers and machines.
+    """
+    arguments = {"shards": source.shards, "source": source}
+    documents = datasets.IterableDataset.from_generator(_documents, gen_kwargs=arguments).repeat(passes)
+    objective = find_objective(objective)
+    encode = objective.encoder(tokenizer)
+
+    def examples_of(batch: dict[str, list]) -> dict[str, list]:
+        start = zlib.crc32(repr([document[0] for document in batch["sentences"]]).encode())
+        rng = np.random.default_rng((seed, start))
+        # A short stream comes round within a batch: in this order, copies of a document are next to each other.
+        corpus = TokenizedCorpus.from_documents(sorted(batch["sentences"]), tokenizer)
+        pairs = objective.build_pairs(corpus, max_seq_length, short_seq_prob, rng, single_segment_prob)
+        pairs = rng.permutation(pairs)
+        encoded = [encode(corpus.tokens, pair) for pair in pairs]
+        columns = {name: [example[name] for example in encoded] for name in (encoded[0] if encoded else ())}
+        return columns | {"mask_seed": [mask_seed(seed, start, number) for number in range(len(pairs))]}
+
+    # From several shards at a time, it would take as many documents of a small one as of a large one.
+    shuffled = documents.shuffle(seed=seed, buffer_size=buffer, max_buffer_input_shards=1)
+    return shuffled.map(examples_of, batched=True, batch_size=buffer, remove_columns="sentences")
+
+
+def _documents(shards: list, source: TextSource) -> Iterator[dict[str, list[str]]]:
+    return ({"sentences": document} for document in source.with_shards(shards).documents())

@@ -1,0 +1,220 @@
+"""What an objective is: the pairs it draws from a corpus, its examples, model, losses and metrics, and what is shown of it."""
+
+import math
+from typing import NamedTuple
+
+import datasets
+import numpy as np
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from ...model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from ..data.corpus import TokenizedCorpus
+from ..data.encoder import ExampleEncoder
+from ..predictions import describe_mlm_predictions, nsp_predictions
+
+
+class MetricRow(NamedTuple):
+    """A line in tables of results: of the terminal and of the model card."""
+
+    label: str
+    metric: str
+    baseline: str | None = None
+    """The metric of a baseline that needs no model."""
+    baseline_name: str = ""
+
+
+class Objective:
+    """An objective of pretraining: masked language modelling, and what a subclass adds to it.
+
+    To add one, subclass this, or `PairClassification` if it predicts a label of two segments, and register an instance:
+    `OBJECTIVES["mine"] = Mine()`, here or in your own code. docs/library.md has a complete example.
+    """
+
+    name: str
+    """Its key in `OBJECTIVES`, and the value of --sentence_objective."""
+    title: str
+    description: str
+    """For --help: a phrase."""
+    model_class: type[PreTrainedModel] = ScratchBertForMaskedLM
+    losses: tuple[str, ...] = ()
+    """The model's outputs that add up to its loss, for the log; empty if MLM's is the only one."""
+    label_column: str | None = None
+    """The column of examples, and the argument of the model, that holds a pair's label: an integer, -100 for none."""
+    segments: int = 1
+    """Segments in an example: 1, or 2 that are told apart by `token_type_ids`."""
+    special_tokens: int = 2
+    """Special tokens in an example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+    min_units: int = 1
+    """Tokens that an example needs at least, without the special ones."""
+    min_documents: int = 1
+    """Documents that a corpus needs at least."""
+
+    # ------------------------------------------------------------------------------------------------------ examples
+
+    def draw_pairs(
+        self,
+        corpus: TokenizedCorpus,
+        limit: int,
+        short_seq_prob: float,
+        single_segment_prob: float,
+        rng: np.random.Generator,
+    ) -> np.ndarray:
+        """One pass over the corpus as pairs of segments: (pairs, 5) int64, in any order.
+
+        A pair is `a_start, a_end, b_start, b_end, label`: its segments as spans of `corpus.tokens`, with at most `limit`
+        tokens together, and its label. An empty B makes a single segment.
+        """
+        raise NotImplementedError
+
+    def build_pairs(
+        self,
+        corpus: TokenizedCorpus,
+        max_seq_length: int,
+        short_seq_prob: float,
+        rng: np.random.Generator,
+        single_segment_prob: float = 0.0,
+    ) -> np.ndarray:
+        """The pairs of `draw_pairs` for sequences of up to `max_seq_length` tokens, in the order of the text."""
+        limit = max_seq_length - self.special_tokens
+        pairs = self.draw_pairs(corpus, limit, short_seq_prob, single_segment_prob, rng)
+        return pairs[np.argsort(pairs[:, 0], kind="stable")]
+
+    def check(self, corpus: TokenizedCorpus, max_seq_length: int) -> None:
+        """Raise `ValueError` if the corpus or the length gives no examples."""
+        if corpus.num_documents < self.min_documents:
+            raise ValueError(
+                f"{self.title} needs {self.min_documents} documents or more, because a random second segment comes from "
+                f"another one; this text has {corpus.num_documents}. See how --text_format splits it into documents, or use "
+                "another --sentence_objective."
+            )
+        if max_seq_length < self.special_tokens + self.min_units:
+            raise ValueError(
+                f"max_seq_length must be {self.special_tokens + self.min_units} or more, got {max_seq_length}."
+            )
+
+    def encoder(self, tokenizer: PreTrainedTokenizerBase) -> ExampleEncoder:
+        """A function `(tokens, pair) → example`, a dict of the model's input as arrays, and the label."""
+        return ExampleEncoder(tokenizer, self.label_column)
+
+    def features(self) -> datasets.Features:
+        """The columns of an example, as they are written to parquet files."""
+        columns = {
+            "input_ids": datasets.List(datasets.Value("int32")),
+            "token_type_ids": datasets.List(datasets.Value("int8")),
+            "special_tokens_mask": datasets.List(datasets.Value("int8")),
+        }
+        if self.label_column:
+            columns[self.label_column] = datasets.Value("int64")
+        return datasets.Features(columns)
+
+    # ------------------------------------------------------------------------------------------------------- metrics
+
+    def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """What the metrics are computed from, of each example: name → (B,).
+
+        `logits` are the model's outputs and `labels` the batch's label columns, MLM's first in both.
+        """
+        return {}
+
+    def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
+        """The metrics, from the sums over all examples of what `score` gives."""
+        return {}
+
+    metric_rows: tuple[MetricRow, ...] = ()
+    """The metrics to show, beside MLM's."""
+
+    # --------------------------------------------------------------------------------------------------- what is shown
+
+    def describe_pairs(self, pairs: np.ndarray) -> str:
+        """A phrase on an epoch's pairs (pairs, 5), for the log; empty for none."""
+        return ""
+
+    def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:
+        """Counts of an epoch that should be noticed, from the labels (pairs,) and the documents of the segments (pairs, 2)."""
+        return {}
+
+    def describe_predictions(
+        self, model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
+    ) -> str:
+        """What the model predicts for `count` masked words and as many pairs, as text for the terminal. Puts the model in
+        evaluation mode."""
+        model.eval()
+        return describe_mlm_predictions(model, dataset, tokenizer, count)
+
+    @property
+    def has_pairs(self) -> bool:
+        return self.segments == 2
+
+
+class PairClassification(Objective):
+    """An objective that predicts a label of two segments: its metrics are loss and accuracy, with the majority class as
+    baseline. The model gives MLM's logits first, and then those of the pairs (B, classes)."""
+
+    model_class = ScratchBertForPreTraining
+    losses = ("mlm_loss", "nsp_loss")
+    label_column = "next_sentence_label"
+    label_0: str
+    """What label 0 means: a phrase."""
+    prefix = "nsp"
+    """Of the names of the metrics."""
+    segments = 2
+    special_tokens = 3
+    min_units = 2
+
+    def check(self, corpus: TokenizedCorpus, max_seq_length: int) -> None:
+        super().check(corpus, max_seq_length)
+        (first, last), (start, end) = corpus.documents.T, corpus.document_tokens.T
+        limit = max_seq_length - self.special_tokens
+        if not ((last - first > 1) | (end - start > limit // 2)).any():
+            raise ValueError(
+                "No document has two sentences, so there are no two segments that follow each other. See how --text_format "
+                "and --sentence_splitter split the text, or use --sentence_objective none."
+            )
+
+    def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        logits, labels = logits[1], labels[1]
+        counts = {f"{self.prefix}_label_{label}": labels == label for label in range(logits.shape[-1])}
+        return {
+            f"{self.prefix}_loss": F.cross_entropy(logits.float(), labels, reduction="none"),
+            f"{self.prefix}_correct": logits.argmax(-1) == labels,
+        } | counts
+
+    def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
+        counts = [count for name, count in sums.items() if name.startswith(f"{self.prefix}_label_")]
+        total = max(sum(counts), 1)
+        fractions = [count / total for count in counts]
+        return {
+            f"{self.prefix}_loss": sums[f"{self.prefix}_loss"] / total,
+            f"{self.prefix}_majority_loss": -sum(part * math.log(part) for part in fractions if part > 0),
+            f"{self.prefix}_accuracy": sums[f"{self.prefix}_correct"] / total,
+            f"{self.prefix}_majority_accuracy": max(fractions),
+        }
+
+    @property
+    def metric_rows(self) -> tuple[MetricRow, ...]:
+        title, prefix = self.name.upper(), self.prefix
+        return (
+            MetricRow(f"{title} loss", f"{prefix}_loss", f"{prefix}_majority_loss", "class prior"),
+            MetricRow(f"{title} accuracy", f"{prefix}_accuracy", f"{prefix}_majority_accuracy", "majority class"),
+        )
+
+    def describe_pairs(self, pairs: np.ndarray) -> str:
+        labels = pairs[:, 4]
+        return f"{(labels == 0).sum() / max((labels >= 0).sum(), 1):.0%} of the pairs with label 0 ({self.label_0})"
+
+    def describe_predictions(
+        self, model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
+    ) -> str:
+        lines = [super().describe_predictions(model, dataset, tokenizer, count)]
+        lines += [f"{self.name.upper()}: {self.label_0}, yes or no?"]
+        for end_of_a, start_of_b, yes, probability in nsp_predictions(model, dataset, tokenizer, count):
+            answer = "yes" if yes else "no"
+            lines += [
+                f"  A: … {end_of_a}",
+                f"  B: {start_of_b} …",
+                f"      {answer:<16} predicted: {probability:.0%} yes",
+            ]
+        return "\n".join(lines)

@@ -1,0 +1,137 @@
+"""Next-sentence prediction: does segment B follow A, or does it come from another document? (Paper, section 3.1, task 2.)"""
+
+import numpy as np
+
+from ..data.pairs import Chunks, cut, make_pairs, single_segments, trim
+from .base import PairClassification
+
+
+class NextSentencePrediction(PairClassification):
+    """Pairs of a document (label 0) and of two documents (label 1). For two documents of eight sentences of 10 tokens, and
+    room for 40 tokens:
+
+        0 10 10 40 0 ·  40 60 100 120 1 ·  80 100 60 80 1 ·  120 140 140 160 0
+
+    Half of the pairs are chunks as they are (label 0). The others come from two chunks of different documents and similar
+    lengths that swap their second segments (label 1). So nearly every token is in one pair of an epoch, and lengths hardly
+    reveal the label, which they do where random segments fill up the short chunk at a document's end. A last sentence that is
+    left alone is paired with another such sentence. If one document has more text than all others together, theirs is drawn
+    more than once.
+    """
+
+    name = "nsp"
+    title = "Next-sentence prediction"
+    description = "next-sentence prediction, B follows A or is from another document"
+    label_0 = "B follows A"
+    min_documents = 2
+
+    def draw_pairs(self, corpus, limit, short_seq_prob, single_segment_prob, rng) -> np.ndarray:
+        chunks = cut(corpus, limit, short_seq_prob, rng)
+        single, single_pairs = single_segments(chunks, single_segment_prob, rng)
+        start, split, end = chunks.start, chunks.split, chunks.end
+        whole, lone = (np.flatnonzero(kind & ~single) for kind in (chunks.num_units > 1, chunks.num_units == 1))
+        i, j, drawn = _match(chunks, whole, whole, rng)
+        lone_i, lone_j, _ = _match(chunks, lone, np.arange(len(start)), rng)
+        # The second segment of a lone sentence: another lone sentence, or a chunk's second segment.
+        lone_split = np.where(chunks.num_units[lone_j] > 1, split[lone_j], start[lone_j])
+
+        swaps = _choose_swaps(drawn, num_chunks=len(whole), num_lone=len(lone_i), rng=rng)
+        i, j, drawn = i[swaps], j[swaps], drawn[swaps]
+        follows = np.setdiff1d(whole, np.concatenate([i, j[~drawn]]))
+        pairs = [
+            make_pairs(start[follows], split[follows], split[follows], end[follows], label=0),
+            *_swap(chunks, i, j),
+            make_pairs(start[lone_i], end[lone_i], lone_split, end[lone_j], label=1),
+            single_pairs,
+        ]
+        return trim(np.concatenate(pairs), limit)
+
+    def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:
+        a, b = documents[labels == 1].T
+        return {"same_document_negatives": int((a == b).sum())}
+
+
+def _swap(chunks: Chunks, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The pairs of chunks i and j with each other's second segment; j is split where both get the same length."""
+    start, split, end, length = chunks.start, chunks.split, chunks.end, chunks.length
+    split_j = chunks.nearest_split(j, start[j] + split[i] - start[i] + (length[j] - length[i]) // 2)
+    return (
+        make_pairs(start[i], split[i], split_j, end[j], label=1),
+        make_pairs(start[j], split_j, split[i], end[i], label=1),
+    )
+
+
+def _choose_swaps(drawn: np.ndarray, num_chunks: int, num_lone: int, rng: np.random.Generator) -> np.ndarray:
+    """Which of the possible swaps to make, so that as many pairs have label 0 as have label 1: their numbers.
+
+    A swap gives two pairs of label 1 and takes two chunks from those of label 0; only one if its second chunk was `drawn`,
+    which stays. `num_lone` pairs have label 1 in any case.
+    """
+    order = rng.permutation(len(drawn))
+    order = order[np.argsort(drawn[order], kind="stable")]  # those with a drawn chunk come last
+    # Pairs of label 0 beyond those of label 1 after 0, 1, 2, … swaps.
+    surplus = num_chunks - num_lone - np.cumsum(np.append(0, 2 + np.where(drawn, 1, 2)[order]))
+    number = int((surplus > 0).sum())  # the first number that reaches balance, or goes beyond it
+    if 0 < number < len(surplus) and rng.random() * (surplus[number - 1] - surplus[number]) < -surplus[number]:
+        number -= 1  # by a coin that balances the labels on average
+    number = min(number, len(order))
+    if number and surplus[number] == -2 * number - num_lone:  # keep at least one pair of label 0
+        number -= 1
+    return order[:number]
+
+
+def _match(
+    chunks: Chunks, chosen: np.ndarray, others: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Chunks of different documents with segments of similar lengths, two by two: (i, j, drawn), an entry per match.
+
+    Each of `chosen` is in one match, if possible. Where no other document is left, j is `drawn` uniformly from `others`,
+    and so can be in several matches.
+    """
+    near, rest = _match_by_length(chunks, chosen, rng)
+    far, rest = _match_by_document(chunks, rest)
+    matches = np.concatenate([near, far])
+    matches = np.where(rng.random((len(matches), 1)) < 0.5, matches, matches[:, ::-1])
+    i, j = _draw_partners(chunks, rest, others, rng)
+    drawn = np.arange(len(matches) + len(i)) >= len(matches)
+    return np.concatenate([matches[:, 0], i]), np.concatenate([matches[:, 1], j]), drawn
+
+
+def _match_by_length(chunks: Chunks, chosen: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Neighbours in the order of lengths, (matches, 2), and the chunks left over, as their neighbour is of the same document."""
+    first_length = chunks.split - chunks.start
+    order = chosen[np.lexsort((rng.random(len(chosen)), first_length[chosen], chunks.length[chosen] // 4))]
+    half = len(order) // 2
+    matches = order[: 2 * half].reshape(half, 2)
+    same = _same_document(chunks, matches)
+    return matches[~same], np.concatenate([matches[same].ravel(), order[2 * half :]])
+
+
+def _match_by_document(chunks: Chunks, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """In the order of documents, the first half with the second: they differ, unless a document has more than half."""
+    chosen = chosen[np.lexsort((chunks.length[chosen], chunks.document[chosen]))]
+    half = len(chosen) // 2
+    matches = np.stack([chosen[:half], chosen[len(chosen) - half :]], axis=1)
+    same = _same_document(chunks, matches)
+    return matches[~same], np.concatenate([matches[same].ravel(), chosen[half : len(chosen) - half]])
+
+
+def _draw_partners(
+    chunks: Chunks, chosen: np.ndarray, others: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Each of `chosen` with one of the `others` from another document, drawn uniformly; left out if there is none.
+
+    `others` are in the order of their documents.
+    """
+    first, last = (
+        np.searchsorted(chunks.document[others], chunks.document[chosen], side=side) for side in ("left", "right")
+    )
+    choices = len(others) - (last - first)
+    chosen, first, last, choices = (array[choices > 0] for array in (chosen, first, last, choices))
+    choice = rng.integers(choices)
+    return chosen, others[choice + np.where(choice >= first, last - first, 0)]
+
+
+def _same_document(chunks: Chunks, matches: np.ndarray) -> np.ndarray:
+    document = chunks.document[matches]
+    return document[:, 0] == document[:, 1]
