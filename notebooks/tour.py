@@ -14,11 +14,11 @@
 # %% [markdown]
 # # A tour of BERT: from text to a published model
 #
-# Text, tokens, pairs of segments, masks, a forward pass looked into, two minutes of training, predictions, a fine-tuned head, and a
-# model that opens anywhere. The text is the documentation that comes with Python, so nothing is downloaded. It takes about four minutes
-# on two CPU cores; a GPU isn't needed.
+# Text, tokens, pairs of segments, masks, a look inside a forward pass, two minutes of training, predictions, a fine-tuned head, and a
+# model that loads anywhere. The text is the documentation that comes with Python, so nothing is downloaded. The tour takes about four
+# minutes on two CPU cores; no GPU is needed.
 #
-# What each step computes, with the formulas and the paper's sections: [docs/reading-guide.md](../docs/reading-guide.md).
+# The formulas of each step, with the paper's sections: [docs/reading-guide.md](../docs/reading-guide.md).
 
 # %%
 # On Colab, first run the next line without its "# ", with the name of the repository that you read this in:
@@ -77,7 +77,7 @@ def show(text, width=110):
 # ## Text → sentences → tokens
 #
 # A document is a topic of Python's `help()`, or the docstrings of a module. Documents are split into sentences. A WordPiece vocabulary of
-# 2,048 entries is learned from them; a word that it doesn't hold is taken apart into pieces, of which `##` marks those that continue a word.
+# 2,048 entries is learned from them; a word that is not in it is split into pieces, where `##` marks a piece that continues a word.
 
 # %%
 documents = list(TextSource([builtin_documents()]).documents())
@@ -96,8 +96,8 @@ show(" ".join(tokenizer.tokenize("A tokenizer takes unheard-of words apart.")))
 # %% [markdown]
 # ## Sentences → pairs
 #
-# Each example has two segments. Half of the second segments follow the first in their document (label 0), the others come from
-# another document (label 1). The pairs are drawn anew in each epoch.
+# Each example has two segments. Half of the second segments follow the first in their document (label 0); the others come from another
+# document (label 1). New pairs are drawn in each epoch.
 
 # %%
 examples = data.train_dataset
@@ -110,8 +110,8 @@ for label in (0, 1):
 # %% [markdown]
 # ## Pairs → a masked batch
 #
-# In training, 30% of the tokens are to be predicted. Of these, 80% become `[MASK]`, 10% a random token, and 10% stay. `labels` have the
-# original tokens there, and -100 elsewhere.
+# In training, 30% of the tokens are to be predicted. Of these, 80% become `[MASK]`, 10% a random token, and 10% stay unchanged. `labels`
+# hold the original tokens there, and -100 elsewhere.
 
 # %%
 collator = build_collator(data_args, tokenizer)
@@ -127,11 +127,11 @@ for position in range(16):
 print(describe_statistics(example_statistics(data, collator, sample=2000)))
 
 # %% [markdown]
-# ## A forward pass, looked into
+# ## Inside a forward pass
 #
-# `prepare` puts text, model and Trainer together; nothing is trained yet. The model has two layers, a hidden size of 128 and four attention
-# heads. Every layer takes and returns a state for each token; attention weights say how much of each token (column) goes into the new state of a
-# token (row).
+# `prepare` builds the data, the model and the Trainer; nothing is trained yet. The model has two layers, a hidden size of 128 and four
+# attention heads. Every layer takes and returns a state for each token; the attention weights say how much each token (column)
+# contributes to the new state of a token (row).
 
 # %%
 args = PretrainingArguments(
@@ -192,14 +192,14 @@ print(f"{'NSP logits':<12} {tuple(outputs.seq_relationship_logits.shape)}")
 draw_attention(outputs, example)
 
 # %% [markdown]
-# Before training, tokens attend to themselves and, a little, to their neighbours and to their segment: queries and keys of a head start
-# alike, and positions as sinusoids ([docs/learning.md](../docs/learning.md) has why).
+# Before training, tokens attend to themselves and, a little, to their neighbours and to their segment: the queries and keys of a head are
+# initialised alike, and positions as sinusoids ([docs/learning.md](../docs/learning.md) explains why).
 #
 # ## Two minutes of training
 #
-# The curves are drawn anew after every log entry: training batches as lines, held-out documents as points. The dotted lines are what
-# can be had without reading: predicting each token by its frequency, and always the same label. (Two minutes on two CPU cores; the
-# outputs that come with the notebook are of one thread of a busy machine.)
+# The curves are redrawn after every log entry: training batches as lines, held-out documents as points. The dotted lines are baselines
+# that need no reading: predicting each token by its frequency, and always predicting the same label. (Two minutes on two CPU cores; the
+# outputs saved with the notebook come from one thread of a busy machine.)
 
 
 # %%
@@ -232,15 +232,15 @@ print(f"{metrics['train_runtime']:.0f} seconds\n")
 print(describe_metrics({"my-bert": metrics}))
 
 # %% [markdown]
-# ## What it predicts
+# ## Predictions
 #
-# For masked words and pairs of the held-out documents. With the masks come the three most probable tokens.
+# For masked words and pairs from the held-out documents. For each mask, the three most probable tokens are shown.
 
 # %%
 show(describe_predictions(model, held_out, tokenizer, "nsp", count=4))
 
 # %% [markdown]
-# Attention on the same example as before. Some heads now look at the next or at the previous token, some stay within their segment:
+# Attention on the same example as before. Some heads now look at the next or previous token, others stay within their segment:
 
 # %%
 draw_attention(look_into(model, example), example)
@@ -248,8 +248,8 @@ draw_attention(look_into(model, example), example)
 # %% [markdown]
 # ## A fine-tuned head
 #
-# A task of 24 examples, made here: is a sentence about files or about numbers? The sentences to predict have other nouns and
-# other words around them, so that only a model which has read of these nouns before can tell. The same model trained from scratch is beside it.
+# A toy task of 24 examples: is a sentence about files or about numbers? The validation sentences have other nouns and other words around
+# them, so that only a model that has seen these nouns before can tell. For comparison, the same model is trained from scratch.
 
 # %%
 NOUNS = {
@@ -301,8 +301,8 @@ print(f"trained from scratch: accuracy {finetune('from-scratch', random_init=Tru
 # %% [markdown]
 # ## Publish it, open it elsewhere
 #
-# A push to the Hub sends these files and no others: weights, config, tokenizer, the model card with its curves, and the code. Here they are copied to
-# a local folder. `scratch_bert.hub.publishing.publish` sends them to a repository.
+# A push to the Hub sends these files and no others: weights, config, tokenizer, the model card with its curves, and the code. Here they
+# are copied to a local folder; `scratch_bert.hub.publishing.publish` sends them to a repository.
 
 # %%
 published = WORK / "hub" / "my-bert"
@@ -312,7 +312,7 @@ for file in public_files(WORK / "my-bert"):
     print(f"{file.stat().st_size:>10,}  {file.name}")
 
 # %% [markdown]
-# In another process, without this package, stock transformers opens it:
+# In another process, without this package, stock transformers loads it:
 
 # %%
 ELSEWHERE = """
@@ -332,8 +332,8 @@ print(result.stdout or result.stderr)
 
 # %% [markdown]
 # From here: `python scripts/pretrain.py --train_file …` trains on your own text ([README](../README.md)),
-# [docs/mistakes.md](../docs/mistakes.md) shows what goes wrong in such code, and [docs/learning.md](../docs/learning.md) what makes small
-# models learn early. The last cell removes all that was written here.
+# [docs/mistakes.md](../docs/mistakes.md) shows common mistakes in such code, and [docs/learning.md](../docs/learning.md) what makes small
+# models learn early. The last cell removes all files written here.
 
 # %%
 shutil.rmtree(WORK)
