@@ -25,9 +25,9 @@ from scratch_bert.pretraining.arguments import DataArguments, parse_max_seq_leng
 from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.pairs import build_pairs
-from scratch_bert.pretraining.data.sources import build_tokenizer, text_sources
+from scratch_bert.pretraining.data.sources import find_source
 from scratch_bert.pretraining.data.text import TextSource
+from scratch_bert.pretraining.objectives import OBJECTIVES
 
 
 BATCH_SIZE = 32
@@ -55,7 +55,7 @@ def encode(tokenizer, sentences: list[str]) -> None:
 
 def build_epoch(corpus: TokenizedCorpus, max_seq_length: int) -> None:
     for block in corpus.blocks():
-        build_pairs(block, max_seq_length, 0.1, np.random.default_rng(0), "nsp")
+        OBJECTIVES["nsp"].build_pairs(block, max_seq_length, 0.1, np.random.default_rng(0))
 
 
 def fetch_epoch(dataset: SentencePairDataset, collator: PretrainingCollator) -> None:
@@ -139,8 +139,8 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
 def main() -> None:
     data_args, args = parse_arguments(DataArguments, BenchmarkArguments, description=__doc__)
     with one_line_errors():
-        source, _ = text_sources(data_args)
-        tokenizer = build_tokenizer(data_args, source)
+        found = find_source(data_args, seed=0)
+        source, tokenizer = found.text, found.train_tokenizer()
         tokens, percentile = parse_max_seq_length(data_args.max_seq_length)
         if percentile:
             tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)

@@ -54,11 +54,12 @@ from scratch_bert.pretraining.arguments import (
     PretrainingArguments,
     parse_overrides,
 )
-from scratch_bert.pretraining.data.pairs import OBJECTIVES
+from scratch_bert.pretraining.build_model import choose_tokenizer
 from scratch_bert.pretraining.data.sources import PretrainingData, build_collator, load_data
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.metrics import unigram_log_probs
-from scratch_bert.pretraining.run import prepare
+from scratch_bert.pretraining.objectives import OBJECTIVES
+from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.tokenizer import segment_ids, vocabulary_size
 from scratch_bert.training.console import PlainLines
 
@@ -191,14 +192,14 @@ class Benchmark:
         config = ScratchBertConfig.from_preset(model_args.preset, **parse_overrides(model_args.config_overrides))
         self.shape = {name: getattr(config, name) for name in SHAPE}
         self.evaluation = evaluation_options(data_args, "none")
-        self.data = load_data(self.evaluation, seed)
+        self.data = load_data(self.evaluation, seed, choose_tokenizer(model_args, data_args).tokenizer)
         if self.data.eval_dataset is None:
             raise ValueError("There is no held-out text: pass --validation_file or a validation_share above 0.")
         self.batches = held_out_batches(self.evaluation, self.data)
 
     def build_scratch_bert(self, output_dir: str) -> Trainer:
         args = replace(self.args, seed=self.seed, output_dir=output_dir)
-        return prepare(self.model_args, self.data_args, args).trainer
+        return prepare_pretraining(self.model_args, self.data_args, args).trainer
 
     def build_transformers(self, learning_rate: float, output_dir: str) -> Trainer:
         args, tokenizer = self.args, self.data.tokenizer

@@ -22,15 +22,16 @@ from torch import nn
 
 from scratch_bert import tokenizer
 from scratch_bert.model import modeling_scratch_bert as modeling
-from scratch_bert.pretraining import dataset, pairs
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from scratch_bert.pretraining.data import encoder, examples, pairs
 from scratch_bert.pretraining.data.builtin import builtin_documents
 from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 from scratch_bert.pretraining.data.examples import SentencePairDataset
 from scratch_bert.pretraining.data.sources import load_data
 from scratch_bert.pretraining.data.text import TextSource
-from scratch_bert.pretraining.run import prepare
+from scratch_bert.pretraining.objectives import OBJECTIVES
+from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.training.console import PlainLines
 
@@ -155,18 +156,18 @@ def static_masks():
             masked.append(mask_tokens(collator, ids[None], special[None]))
         return tuple(torch.cat(parts) for parts in zip(*masked, strict=True))
 
-    original = dataset.SentencePairDataset.__init__
+    original = examples.SentencePairDataset.__init__
 
     def init(self, *args, **options):
         original(self, *args, **options | {"static_pairs": True})
 
-    with masking(change), mock.patch.multiple(dataset.SentencePairDataset, __init__=init):
+    with masking(change), mock.patch.multiple(examples.SentencePairDataset, __init__=init):
         yield
 
 
 def negatives_from_the_document(with_itself: bool):
     def build(corpus, limit, short_seq_prob, single_segment_prob, rng):
-        chunks = pairs._cut(corpus, limit, short_seq_prob, rng)
+        chunks = pairs.cut(corpus, limit, short_seq_prob, rng)
         whole = np.flatnonzero(chunks.num_units > 1)
         start, split, end, document = (
             array[whole] for array in (chunks.start, chunks.split, chunks.end, chunks.document)
@@ -180,10 +181,9 @@ def negatives_from_the_document(with_itself: bool):
         other = np.where(label == 1, other, own)
         # Split where the whole gets about the length of a chunk, as in the package: lengths must not tell.
         second = chunks.nearest_split(whole[other], start[other] + split - start)
-        return pairs._trim(np.column_stack([start, split, second, end[other], label]), limit)
+        return pairs.trim(np.column_stack([start, split, second, end[other], label]), limit)
 
-    objective = pairs.OBJECTIVES["nsp"]._replace(build=build)
-    return mock.patch.dict(pairs.OBJECTIVES, nsp=objective)
+    return mock.patch.object(OBJECTIVES["nsp"], "draw_pairs", build)
 
 
 def same_document_negatives():
@@ -195,13 +195,13 @@ def false_negatives():
 
 
 def labels_inverted():
-    original = dataset.ExampleEncoder.__call__
+    original = encoder.ExampleEncoder.__call__
 
     def call(self, tokens, pair):
         example = original(self, tokens, pair)
         return example | {"next_sentence_label": 1 - example["next_sentence_label"]}  # 1 = follows
 
-    return mock.patch.multiple(dataset.ExampleEncoder, __call__=call)
+    return mock.patch.multiple(encoder.ExampleEncoder, __call__=call)
 
 
 # --------------------------------------------------------------------------------------------------- the evaluation
@@ -264,7 +264,7 @@ def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
     training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
     training |= {"logging_steps": min(LOGGING_STEPS, steps)}
     with tempfile.TemporaryDirectory() as directory, mistake.patch():
-        run = prepare(ModelArguments(), DataArguments(), PretrainingArguments(directory, **training))
+        run = prepare_pretraining(ModelArguments(), DataArguments(), PretrainingArguments(directory, **training))
         run.trainer.remove_callback(PlainLines)
         run.trainer.train()
     return run.trainer

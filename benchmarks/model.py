@@ -20,7 +20,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import datasets
 import numpy as np
 import torch
 import transformers
@@ -38,8 +37,8 @@ from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBe
 from scratch_bert.cli import option, parse_arguments
 from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.pretraining.data.collator import PretrainingCollator
-from scratch_bert.pretraining.data.preprocessed import PreparedDataset
-from scratch_bert.pretraining.optimizer import MuonWithAdamW, parameter_groups
+from scratch_bert.pretraining.data.preprocessed import open_examples
+from scratch_bert.pretraining.optimizer import muon
 from scratch_bert.tokenizer import load_tokenizer
 from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
 
@@ -150,9 +149,7 @@ def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
         return [random_batch(args, seed) for seed in range(count)]
     tokenizer = load_tokenizer(args.prepared_data)
     with tempfile.TemporaryDirectory() as cache:
-        dataset = PreparedDataset(
-            datasets.Dataset.from_parquet(f"{args.prepared_data}/train.parquet", cache_dir=cache), tokenizer
-        )
+        dataset = open_examples(Path(args.prepared_data), tokenizer).mapped("train", 0, cache)
         order = np.random.default_rng(0).permutation(len(dataset)).tolist() * (
             count * args.batch_size // len(dataset) + 1
         )
@@ -192,9 +189,8 @@ def build_model(side: str, args: BenchmarkArguments) -> torch.nn.Module:
 def build_optimizer(model: torch.nn.Module, args: BenchmarkArguments) -> torch.optim.Optimizer:
     if args.optim == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
-    names = {name for name, _ in model.named_parameters()}
-    groups = parameter_groups(model, names, weight_decay=0.01, muon_learning_rate=0.02)
-    return MuonWithAdamW(groups, lr=1e-4, dtype=torch.bfloat16 if args.precision == "bf16" else torch.float32)
+    dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
+    return muon(model, lr=1e-4, weight_decay=0.01, dtype=dtype)
 
 
 class Side:

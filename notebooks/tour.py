@@ -52,11 +52,11 @@ from scratch_bert.hub.publishing import public_files
 from scratch_bert.pretraining import run as pretraining
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.data.builtin import builtin_documents
-from scratch_bert.pretraining.inspection import describe_statistics, example_statistics
 from scratch_bert.pretraining.data.sources import build_collator, load_data
-from scratch_bert.pretraining.metrics import describe_metrics
-from scratch_bert.pretraining.predictions import describe_predictions
 from scratch_bert.pretraining.data.text import TextSource
+from scratch_bert.pretraining.inspection import describe_statistics, example_statistics
+from scratch_bert.pretraining.metrics import describe_metrics
+from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.training.console import PlainLines
 
 
@@ -129,7 +129,7 @@ print(describe_statistics(example_statistics(data, collator, sample=2000)))
 # %% [markdown]
 # ## Inside a forward pass
 #
-# `prepare` builds the data, the model and the Trainer; nothing is trained yet. The model has two layers, a hidden size of 128 and four
+# `prepare_pretraining` builds the data, the model and the Trainer; nothing is trained yet. The model has two layers, a hidden size of 128 and four
 # attention heads. Every layer takes and returns a state for each token; the attention weights say how much each token (column)
 # contributes to the new state of a token (row).
 
@@ -143,7 +143,7 @@ args = PretrainingArguments(
     report_to=[],
     disable_tqdm=True,
 )
-run = pretraining.prepare(ModelArguments(), data_args, args)
+run = pretraining.prepare_pretraining(ModelArguments(), data_args, args)
 model = run.trainer.model
 print(f"{model.num_parameters():,} parameters\n")
 print(model.bert.encoder.layer[0])
@@ -237,7 +237,7 @@ print(describe_metrics({"my-bert": metrics}))
 # For masked words and pairs from the held-out documents. For each mask, the three most probable tokens are shown.
 
 # %%
-show(describe_predictions(model, held_out, tokenizer, "nsp", count=4))
+show(OBJECTIVES["nsp"].describe_predictions(model, held_out, tokenizer, count=4))
 
 # %% [markdown]
 # Attention on the same example as before. Some heads now look at the next or previous token, others stay within their segment:

@@ -1,11 +1,24 @@
-"""Pretraining, in the order that the data goes: text → corpus → pairs → dataset → collator → trainer.
+"""Pretraining: its parts, each of which works alone and under the stock Trainer (docs/library.md), and `pretrain`, which puts
+them together as scripts/pretrain.py does."""
 
-From Python,
+from ..tokenizer import train_tokenizer
+from .data.collator import PretrainingCollator
+from .data.examples import SentencePairDataset
+from .embeddings import init_token_embeddings
+from .metrics import PretrainingMetrics, unigram_log_probs
+from .objectives import OBJECTIVES, Objective, PairClassification
+from .optimizer import muon
 
-    from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-    from scratch_bert.pretraining.run import pretrain
 
-    metrics = pretrain(ModelArguments("mini"), DataArguments(train_file=["text/"]), PretrainingArguments("runs/mine"))
-
-does what scripts/pretrain.py does.
-"""
+__all__ = [
+    "OBJECTIVES",
+    "Objective",
+    "PairClassification",
+    "PretrainingCollator",
+    "PretrainingMetrics",
+    "SentencePairDataset",
+    "init_token_embeddings",
+    "muon",
+    "train_tokenizer",
+    "unigram_log_probs",
+]

@@ -7,15 +7,33 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 
-def parameter_groups(
-    model: nn.Module, decayed: Collection[str], weight_decay: float, muon_learning_rate: float
-) -> list[dict]:
+def muon(
+    model: nn.Module,
+    lr: float = 1e-3,
+    muon_lr: float = 0.02,
+    weight_decay: float = 0.1,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    dtype: torch.dtype | None = None,
+) -> "MuonWithAdamW":
+    """The optimizer of this package for a scratch_bert or a transformers BERT, as in `Trainer(…, optimizers=(muon(model), None))`.
+
+    `muon_lr` is the peak learning rate of the matrices of the encoder's layers, `lr` that of all other parameters, which AdamW
+    trains; a schedule scales both. Weight decay applies to matrices, not to biases and LayerNorms. Raises `ValueError` for a
+    model without such layers.
+    """
+    groups = parameter_groups(model, weight_decay, muon_lr)
+    if not groups[-1]["params"]:
+        raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train below encoder.layer.")
+    return MuonWithAdamW(groups, lr=lr, betas=betas, eps=eps, dtype=dtype)
+
+
+def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float) -> list[dict]:
     """The parameters of a BERT for `MuonWithAdamW`: Muon's group, which comes last, holds the matrices of the encoder's
-    layers; those of embeddings and heads are AdamW's. Weight decay is for the parameters named in `decayed`."""
+    layers; those of embeddings and heads are AdamW's, and so are biases and LayerNorms, without weight decay."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    matrices = {name for name, parameter in trained.items() if "encoder.layer." in name and parameter.ndim == 2}
-    others = trained.keys() - matrices
-    decayed = set(decayed)
+    decayed = {name for name, parameter in trained.items() if parameter.ndim >= 2}
+    matrices = {name for name in decayed if "encoder.layer." in name and trained[name].ndim == 2}
 
     def group(names: Collection[str], weight_decay: float, **options) -> dict:
         return {
@@ -25,9 +43,9 @@ def parameter_groups(
         }
 
     return [  # Trainer logs the learning rate of the first
-        group(others & decayed, weight_decay),
-        group(others - decayed, 0.0),
-        group(matrices, weight_decay, lr=muon_learning_rate, muon=True),
+        group(decayed - matrices, weight_decay),
+        group(trained.keys() - decayed, 0.0),
+        group(matrices, weight_decay, lr=muon_lr, muon=True),
     ]
 
 
@@ -36,8 +54,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
     alone; AdamW for all others.
 
     The results are those of `torch.optim.Muon`, which takes matrix after matrix, and always in bf16: without native bf16
-    multiplication, a CPU spends longer on that than on the rest of the step. Here, products are in `dtype`, and of all
-    matrices of one shape at once.
+    multiplication, a CPU spends longer on that than on the rest of the step. Here, products are in `dtype`, by default bf16 on
+    an accelerator and fp32 on a CPU, and of all matrices of one shape at once.
     """
 
     def __init__(
@@ -48,7 +66,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.01,
         momentum: float = 0.95,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ):
         adamw_options = {"betas": betas, "eps": eps, "fused": True}
         super().__init__(
@@ -100,7 +118,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         grads, buffers = [p.grad for p in params], [self.state[p]["momentum_buffer"] for p in params]
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
         updates = torch.stack(torch._foreach_lerp(grads, buffers, group["momentum"]))  # Nesterov's: (N, R, C)
-        updates = updates.to(self.dtype)
+        updates = updates.to(self.dtype or (torch.float32 if updates.device.type == "cpu" else torch.bfloat16))
         updates = orthogonalize(updates.mT).mT if rows > columns else orthogonalize(updates)
         torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(params, updates.unbind(), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)

@@ -8,7 +8,7 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from ..training.trainer import ScratchBertTrainer
 from .arguments import OwnOptimizerNames
 from .data.collator import CountingCollator
-from .optimizer import MuonWithAdamW, parameter_groups
+from .optimizer import muon
 
 
 class PretrainingTrainer(ScratchBertTrainer):
@@ -30,7 +30,6 @@ class PretrainingTrainer(ScratchBertTrainer):
         self._loss_sums: dict[str, torch.Tensor] = {}
         self._mlm_correct = torch.zeros(2, dtype=torch.long, device=self.args.device)  # of how many tokens
         self.stop_after = stop_after
-        self.add_callback(SetEpochCallback)
         if stop_after:
             self.add_callback(StopCallback(stop_after))
 
@@ -44,10 +43,11 @@ class PretrainingTrainer(ScratchBertTrainer):
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         args, model = self.args, self.model if model is None else model
         if self.optimizer is None and args.optim == OwnOptimizerNames.MUON:
-            decayed = self.get_decay_parameter_names(model)
-            self.optimizer = MuonWithAdamW(
-                parameter_groups(model, decayed, args.weight_decay, args.muon_learning_rate),
+            self.optimizer = muon(
+                model,
                 lr=args.learning_rate,
+                muon_lr=args.muon_learning_rate,
+                weight_decay=args.weight_decay,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
                 dtype=torch.bfloat16 if args.bf16 else torch.float32,
@@ -104,14 +104,6 @@ class PretrainingTrainer(ScratchBertTrainer):
                 logs["mlm_accuracy"] = correct / count
             self._mlm_correct = torch.zeros_like(self._mlm_correct)
         super().log(logs, start_time)
-
-
-class SetEpochCallback(TrainerCallback):
-    # accelerate does this for one process, but not for several.
-    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
-        dataset = getattr(train_dataloader, "dataset", None)
-        if hasattr(dataset, "set_epoch"):
-            dataset.set_epoch(int(state.epoch))
 
 
 class StopCallback(TrainerCallback):

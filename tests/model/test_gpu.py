@@ -12,7 +12,7 @@ from helpers import NO_DROPOUT, make_batch
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_config
 from scratch_bert.pretraining.data.collator import CountingCollator, pack_sequences
-from scratch_bert.pretraining.optimizer import MuonWithAdamW, parameter_groups
+from scratch_bert.pretraining.optimizer import muon
 
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
@@ -103,7 +103,7 @@ def test_flash_attention_gives_the_loss_of_sdpa():
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_step_does_not_wait_for_the_device(packed):
     _, ours = make_models()
-    optimizer = MuonWithAdamW(parameter_groups(ours, [], 0.1, 0.02), lr=1e-3)
+    optimizer = muon(ours)
     collator = CountingCollator(lambda batch: pack_sequences(batch, 256, 0) if packed else batch)
     batches = [
         to_gpu(collator(make_batch("AutoModelForPreTraining", rows=16, length=128, seed=seed))) for seed in range(4)
@@ -149,7 +149,7 @@ def test_muon_gives_the_weights_that_it_gives_on_the_cpu():
     weights = []
     for device in ("cpu", "cuda"):
         ours = make_models()[1].to(device)
-        optimizer = MuonWithAdamW(parameter_groups(ours, [], 0.1, 0.02), lr=1e-3, dtype=torch.float32)
+        optimizer = muon(ours, dtype=torch.float32)
         for seed in range(3):
             batch = make_batch("AutoModelForPreTraining", rows=8, seed=seed)
             ours(**{name: value.to(device) for name, value in batch.items()}).loss.backward()

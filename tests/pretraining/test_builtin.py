@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers import run_process
-from scratch_bert.pretraining import builtin
+from scratch_bert.pretraining.data import builtin
 from scratch_bert.pretraining.data.builtin import builtin_documents
 
 

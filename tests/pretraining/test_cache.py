@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from scratch_bert.pretraining import cache
+from scratch_bert.pretraining.data import cache
 from scratch_bert.pretraining.data.cache import cached
 from scratch_bert.storage import locked
 

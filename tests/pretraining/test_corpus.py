@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from helpers import make_corpus
-from scratch_bert.pretraining import cache
+from scratch_bert.pretraining.data import cache
 from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.tokenizer import train_tokenizer

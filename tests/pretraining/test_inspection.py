@@ -5,10 +5,12 @@ import pytest
 
 from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.data.corpus import TokenizedCorpus
-from scratch_bert.pretraining.data.examples import SentencePairDataset, stream_examples
+from scratch_bert.pretraining.data.examples import SentencePairDataset
 from scratch_bert.pretraining.data.sources import PretrainingData
+from scratch_bert.pretraining.data.stream import stream_examples
 from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
+from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.tokenizer import train_tokenizer
 
 
@@ -20,7 +22,7 @@ def data(pairs, tokenizer):
         eval_dataset=None,
         first_examples=pairs,
         max_seq_length=128,
-        sentence_objective="nsp",
+        objective=pairs.objective,
         token_counts=np.ones(len(tokenizer)),
         description="",
     )
@@ -68,7 +70,7 @@ def test_statistics_of_a_sample_are_drawn_by_seed(data, tokenizer):
 
 def test_statistics_without_sentence_objective_leave_out_labels(data, corpus, tokenizer):
     dataset = SentencePairDataset(corpus, tokenizer, objective="none")
-    data = dataclasses.replace(data, train_dataset=dataset, sentence_objective="none")
+    data = dataclasses.replace(data, train_dataset=dataset, objective=OBJECTIVES["none"])
     statistics = example_statistics(data, PretrainingCollator(tokenizer), sample=100)
     assert not {"label_0_share", "empty_segments", "same_document_negatives"} & set(statistics)
     assert statistics["coverage"] == 1
@@ -118,7 +120,7 @@ def test_examples_with_a_segment_id_for_padding(data, sentences, documents):
 @pytest.mark.parametrize("objective", ["nsp", "none"])
 def test_examples_are_described_as_text(objective, data, corpus, tokenizer):
     dataset = SentencePairDataset(corpus, tokenizer, objective=objective)
-    data = dataclasses.replace(data, train_dataset=dataset, sentence_objective=objective)
+    data = dataclasses.replace(data, train_dataset=dataset, objective=OBJECTIVES[objective])
     shown = describe_examples(data, PretrainingCollator(tokenizer), 4)
     assert shown.count("  A text   [CLS]") == shown.count("  A masked [CLS]") == 4
     assert shown.count("  B text") == shown.count(", label ") == (4 if objective == "nsp" else 0)

@@ -7,9 +7,9 @@ import pytest
 
 from scratch_bert.pretraining.arguments import DataArguments
 from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.preprocessed import PreparedDataset, write_prepared
-from scratch_bert.pretraining.data.sources import build_collator, build_tokenizer, load_data, text_sources
-from scratch_bert.tokenizer import gives_same_input
+from scratch_bert.pretraining.data.preprocessed import PreprocessedDataset, write_examples
+from scratch_bert.pretraining.data.sources import build_collator, find_source
+from scratch_bert.tokenizer import gives_same_input, load_tokenizer
 
 
 @pytest.fixture
@@ -25,12 +25,17 @@ def arguments(text_file, saved, tmp_path):
     return make
 
 
+def load_data(args, seed, tokenizer=None):
+    name = args.tokenizer_name_or_path
+    return find_source(args, seed, tokenizer or (load_tokenizer(name) if name else None)).load()
+
+
 def test_tokenizer_is_trained_once_by_runs_at_the_same_time(arguments):
     """All train it; those that end later take what the first has left."""
     args = arguments(tokenizer_name_or_path=None, vocab_size=500)
-    source, _ = text_sources(args)
+    source = find_source(args, seed=0)
     with ThreadPoolExecutor(4) as pool:
-        tokenizers = list(pool.map(lambda _: build_tokenizer(args, source), range(4)))
+        tokenizers = list(pool.map(lambda _: source.train_tokenizer(), range(4)))
     assert all(tokenizer.get_vocab() == tokenizers[0].get_vocab() for tokenizer in tokenizers)
     assert len(list(Path(args.cache_dir).iterdir())) == 1
 
@@ -48,8 +53,7 @@ def test_tokenizer_is_trained_once_by_runs_at_the_same_time(arguments):
 )
 def test_tokenizer_in_the_cache_is_that_of_its_options(options, arguments):
     first, other = (arguments(tokenizer_name_or_path=None, **({"vocab_size": 500} | each)) for each in ({}, options))
-    source, _ = text_sources(first)
-    assert not gives_same_input(build_tokenizer(first, source), build_tokenizer(other, source))
+    assert not gives_same_input(*(find_source(args, seed=0).train_tokenizer() for args in (first, other)))
     assert len(list(Path(first.cache_dir).iterdir())) == 2
 
 
@@ -59,7 +63,7 @@ def test_data_of_a_text_is_held_out_by_seed(arguments):
     assert (train.num_documents, held_out.num_documents) == (54, 6)
     assert np.array_equal(held_out.documents, again.eval_dataset.corpus.documents)
     assert not np.array_equal(held_out.documents, other.eval_dataset.corpus.documents)
-    assert (data.max_seq_length, data.sentence_objective) == (64, "nsp")
+    assert (data.max_seq_length, data.objective.name) == (64, "nsp")
     assert np.array_equal(data.token_counts, train.token_counts(2000))
     assert data.description == train.summary() and "unknown tokens" in data.quality
 
@@ -138,11 +142,11 @@ def test_data_of_a_stream_without_text_is_an_error(arguments, tmp_path):
 
 def test_data_that_was_prepared(arguments, small_corpus, tokenizer, tmp_path):
     dataset = SentencePairDataset(small_corpus, tokenizer, max_seq_length=40, objective="sop")
-    write_prepared(tmp_path / "prepared", {"train": dataset}, "sop")
+    write_examples(tmp_path / "prepared", {"train": dataset})
     args = DataArguments(prepared_data=str(tmp_path / "prepared"), cache_dir=str(tmp_path / "cache"))
     data = load_data(args, 0)
-    assert isinstance(data.train_dataset, PreparedDataset) and data.eval_dataset is None
-    assert (data.max_seq_length, data.sentence_objective) == (dataset.lengths().max(), "sop")
+    assert isinstance(data.train_dataset, PreprocessedDataset) and data.eval_dataset is None
+    assert (data.max_seq_length, data.objective.name) == (dataset.lengths().max(), "sop")
     assert data.token_counts.sum() == dataset.lengths().sum()
     assert data.description == f"{len(dataset):,} examples of up to {data.max_seq_length} tokens"
 

@@ -81,12 +81,12 @@ def test_metrics_reduce_logits_to_a_few_numbers_per_example(tokenizer):
     logits = torch.randn(6, 9, 50), torch.randn(6, 2)
     labels = torch.full((6, 9), -100), torch.zeros(6, dtype=torch.long)
     sums = metrics.reduce(logits, labels)
-    assert sums.shape == (6, len(PretrainingMetrics.COLUMNS))
+    assert sums.shape == (6, len(metrics.columns)) and len(metrics.columns) < 10
     assert sums.isfinite().all()
 
 
 def test_metrics_of_mlm_alone(tokenizer):
-    metrics = PretrainingMetrics(torch.full((50,), -2.0), next_sentence=False)
+    metrics = PretrainingMetrics(torch.full((50,), -2.0), objective="none")
     logits, labels = torch.randn(6, 9, 50), torch.full((6, 9), -100)
     labels[:, 3] = 7
     result = metrics(EvalPrediction(metrics.reduce(logits, labels), labels), compute_result=True)

@@ -12,7 +12,7 @@ from helpers import make_bert, make_inputs
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-from scratch_bert.pretraining.run import prepare
+from scratch_bert.pretraining.run import prepare_pretraining
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def run(text_file, tmp_path):
         names = [name for name in options if name in PretrainingArguments.__dataclass_fields__]
         training |= {name: options.pop(name) for name in names}
         data = {"max_seq_length": 32, "cache_dir": str(tmp_path / "cache")} | (data or {})
-        return prepare(
+        return prepare_pretraining(
             ModelArguments(model_name_or_path=str(model), **options),
             DataArguments(train_file=[str(text_file)], **data),
             PretrainingArguments(output_dir=str(tmp_path / output), **training),

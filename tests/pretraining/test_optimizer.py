@@ -13,7 +13,7 @@ from transformers.training_args import OptimizerNames
 from helpers import NO_DROPOUT, SMALL, launch, make_model
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
-from scratch_bert.pretraining.run import prepare
+from scratch_bert.pretraining.run import prepare_pretraining
 
 
 SHAPES = [(48, 48), (48, 48), (96, 24), (24, 96), (96, 24), (40, 24)]  # square, tall, wide
@@ -131,7 +131,7 @@ def make_run(text_file, tmp_path_factory):
             data or {}
         )
         training = {"optim": "muon", "bf16": False, "max_steps": 6, "save_steps": 3, "logging_steps": 1} | training
-        return prepare(
+        return prepare_pretraining(
             ModelArguments(config_overrides=json.dumps(overrides)),
             DataArguments(train_file=[str(text_file)], **data),
             PretrainingArguments(
@@ -177,11 +177,11 @@ def test_frozen_parameters_are_in_no_group():
     model = make_model()
     model.bert.encoder.layer[0].requires_grad_(False)
     model.bert.embeddings.requires_grad_(False)
-    groups = parameter_groups(model, {"bert.pooler.dense.weight"}, 0.01, MUON_LEARNING_RATE)
+    groups = parameter_groups(model, 0.01, MUON_LEARNING_RATE)
     parameters = [parameter for group in groups for parameter in group["params"]]
     assert len(parameters) == sum(parameter.requires_grad for parameter in model.parameters())
     assert all(parameter.requires_grad for parameter in parameters)
-    assert [len(group["params"]) for group in groups if group["weight_decay"]] == [1, 6]
+    assert [len(group["params"]) for group in groups if group["weight_decay"]] == [4, 6]
 
 
 def test_options_of_adam_and_precision_reach_the_optimizer(make_run, tmp_path):

@@ -4,7 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import make_corpus
-from scratch_bert.pretraining.data.pairs import OBJECTIVES, build_pairs
+from scratch_bert.pretraining.objectives import OBJECTIVES
+
+
+NSP = OBJECTIVES["nsp"]
 
 
 def documents_of(corpus, positions):
@@ -14,10 +17,10 @@ def documents_of(corpus, positions):
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_pairs_are_those_of_the_docstring(objective):
-    (line,) = [line for line in build_pairs.__doc__.splitlines() if line.startswith(f"        {objective} ")]
-    expected = [[int(number) for number in pair.split()] for pair in line.split(maxsplit=1)[1].strip(" ·…").split("·")]
+    (line,) = [line for line in OBJECTIVES[objective].__doc__.splitlines() if "·" in line]
+    expected = [[int(number) for number in pair.split()] for pair in line.strip(" ·…").split("·")]
     corpus, special_tokens = make_corpus([10] * 8, [10] * 8), OBJECTIVES[objective].special_tokens
-    pairs = build_pairs(corpus, 40 + special_tokens, 0.0, np.random.default_rng(0), objective).tolist()
+    pairs = OBJECTIVES[objective].build_pairs(corpus, 40 + special_tokens, 0.0, np.random.default_rng(0)).tolist()
     assert expected == pairs[:4]
 
 
@@ -72,8 +75,8 @@ def test_pairs_of_any_corpus_are_right(
         token += sum(document) + 1
 
     rng = np.random.default_rng(seed)
-    pairs = build_pairs(corpus, max_seq_length, short_seq_prob, rng, objective, single_segment_prob)
-    special = 2 if objective == "none" else 3
+    pairs = OBJECTIVES[objective].build_pairs(corpus, max_seq_length, short_seq_prob, rng, single_segment_prob)
+    special = OBJECTIVES[objective].special_tokens
     seen = []
     for a_start, a_end, b_start, b_end, label in pairs.tolist():
         a, b = corpus.tokens[a_start:a_end].tolist(), corpus.tokens[b_start:b_end].tolist()
@@ -113,7 +116,8 @@ def test_pairs_of_any_corpus_are_right(
 @pytest.mark.parametrize("objective", ["nsp", "sop"])
 def test_share_of_single_segments(objective):
     corpus = make_corpus(*[[4, 5, 3, 6, 2] * 40, [3, 3, 9] * 50, [7] * 100] * 5)
-    pairs = np.concatenate([build_pairs(corpus, 64, 0.1, np.random.default_rng(s), objective, 0.3) for s in range(9)])
+    build = OBJECTIVES[objective].build_pairs
+    pairs = np.concatenate([build(corpus, 64, 0.1, np.random.default_rng(s), 0.3) for s in range(9)])
     labels, length = pairs[:, 4], pairs[:, 1] - pairs[:, 0] + pairs[:, 3] - pairs[:, 2]
     assert (labels == -100).mean() == pytest.approx(0.3, abs=0.03)
     assert (labels == 0).mean() == pytest.approx((labels == 1).mean(), abs=0.02)
@@ -124,7 +128,7 @@ def test_nsp_epoch_has_each_token_once():
     corpus = make_corpus(*[[4, 5, 3, 6, 2] * 8, [3, 3, 9] * 9, [7] * 20] * 5)
     for seed in range(20):
         times = np.zeros(len(corpus.tokens), dtype=int)
-        for a_start, a_end, b_start, b_end, _ in build_pairs(corpus, 64, 0.1, np.random.default_rng(seed), "nsp"):
+        for a_start, a_end, b_start, b_end, _ in NSP.build_pairs(corpus, 64, 0.1, np.random.default_rng(seed)):
             times[a_start:a_end] += 1
             times[b_start:b_end] += 1
         assert (times > 0).mean() > 0.95
@@ -134,14 +138,14 @@ def test_nsp_epoch_has_each_token_once():
 def test_nsp_segments_are_whole_sentences_unless_cut_at_the_outer_ends():
     corpus = make_corpus(*[[4, 5, 3, 6, 2, 9, 8] * 8] * 9)
     bounds = set(corpus.sentence_offsets.tolist())
-    for a_start, a_end, b_start, b_end, _ in build_pairs(corpus, 64, 0.1, np.random.default_rng(0), "nsp").tolist():
+    for a_start, a_end, b_start, b_end, _ in NSP.build_pairs(corpus, 64, 0.1, np.random.default_rng(0)).tolist():
         assert {a_end, b_start} <= bounds
         assert {a_start, b_end} <= bounds or a_end - a_start + b_end - b_start == 61
 
 
 def test_nsp_lone_sentences_are_paired_with_each_other():
     corpus = make_corpus(*[[5]] * 6, *[[5] * 10] * 4)
-    pairs = build_pairs(corpus, 32, 0.0, np.random.default_rng(0), "nsp")
+    pairs = NSP.build_pairs(corpus, 32, 0.0, np.random.default_rng(0))
     lone = pairs[documents_of(corpus, pairs[:, 0]) < 6]
     assert len(lone) == 3 and (lone[:, 4] == 1).all()
     assert set(documents_of(corpus, lone[:, [0, 2]]).ravel()) == set(range(6))
@@ -150,7 +154,7 @@ def test_nsp_lone_sentences_are_paired_with_each_other():
 def test_nsp_random_segments_come_from_everywhere_else():
     """Also from a corpus in which one document has most of the text."""
     corpus = make_corpus([5] * 300, [5] * 20, [5] * 40)
-    pairs = np.concatenate([build_pairs(corpus, 16, 0.0, np.random.default_rng(seed), "nsp") for seed in range(50)])
+    pairs = np.concatenate([NSP.build_pairs(corpus, 16, 0.0, np.random.default_rng(seed)) for seed in range(50)])
     pairs = pairs[pairs[:, 4] == 1]
     a, b = documents_of(corpus, pairs[:, 0]), documents_of(corpus, pairs[:, 2])
     assert (a != b).all()
@@ -162,4 +166,4 @@ def test_nsp_of_two_short_documents_keeps_a_pair_of_label_0():
     """As the held-out part of a small text has."""
     corpus = make_corpus([5, 5], [5, 5])
     for seed in range(50):
-        assert (build_pairs(corpus, 128, 0.1, np.random.default_rng((seed, 0)), "nsp")[:, 4] == 0).any(), seed
+        assert (NSP.build_pairs(corpus, 128, 0.1, np.random.default_rng((seed, 0)))[:, 4] == 0).any(), seed

@@ -4,7 +4,8 @@ import torch
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
-from scratch_bert.pretraining.predictions import describe_predictions, mlm_predictions, nsp_predictions
+from scratch_bert.pretraining.objectives import OBJECTIVES
+from scratch_bert.pretraining.predictions import mlm_predictions, nsp_predictions
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,7 @@ def test_nsp_predictions_leave_out_a_label_without_an_example(model, pairs, toke
 )
 def test_predictions_are_described_by_objective(objective, heading, model, pairs, tokenizer):
     model.train()
-    shown = describe_predictions(model, pairs, tokenizer, objective, count=6)
+    shown = OBJECTIVES[objective].describe_predictions(model, pairs, tokenizer, count=6)
     assert not model.training
     assert shown.startswith("MLM: the masked word") and shown.count("[MASK]") == 6
     assert shown.count("  B: ") == (0 if heading is None else 6)

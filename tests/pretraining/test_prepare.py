@@ -15,7 +15,7 @@ import pytest
 
 from helpers import SCRIPTS, run_process, run_script
 from scratch_bert.pretraining.arguments import DataArguments
-from scratch_bert.pretraining.data.preprocessed import open_prepared
+from scratch_bert.pretraining.data.preprocessed import open_examples
 from scratch_bert.pretraining.data.sources import load_data
 from scratch_bert.tokenizer import load_tokenizer
 
@@ -63,7 +63,7 @@ def contents(directory):
 def test_the_examples_of_a_file_are_the_same_from_any_number_of_tasks(prepare, texts, tmp_path):
     one, several = contents(prepare("one")), contents(prepare("several", "--tasks", 8, "--workers", 2))
     assert one == several and len(one) == FILES
-    prepared = open_prepared(tmp_path / "one")
+    prepared = open_examples(tmp_path / "one")
     examples = prepared.mapped("train", 0, str(tmp_path / "cache"))
     tokens = sum(len(ids) for ids in prepared.tokenizer(texts, add_special_tokens=False)["input_ids"])
     in_examples = (examples.lengths() - 3).sum()  # without [CLS] and two [SEP]
@@ -94,7 +94,7 @@ def test_a_killed_run_goes_on_with_the_files_that_are_missing(prepare, saved, te
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "killed").rglob("*.parquet")}
     missing = f"lacks the examples of {FILES - len(before)} of {FILES} files for train: start"
     with pytest.raises(FileNotFoundError, match=missing):
-        open_prepared(tmp_path / "killed")
+        open_examples(tmp_path / "killed")
     assert contents(prepare("killed", "--tasks", 2)) == expected
     assert (
         before.items() <= {file: file.stat().st_mtime_ns for file in (tmp_path / "killed").rglob("*.parquet")}.items()
@@ -111,7 +111,7 @@ def test_pretraining_reads_both_splits_mapped_or_streamed(prepare, saved, texts,
     assert [len(splits[split]["files"]) for split in ("train", "validation")] == [FILES, 1]
     for streaming in (False, True):
         data = load_data(DataArguments(prepared_data=str(prepared), streaming=streaming, cache_dir=str(tmp_path)), 0)
-        assert data.sentence_objective == "nsp" and len(data.eval_dataset) > 1
+        assert data.objective.name == "nsp" and len(data.eval_dataset) > 1
         options = ["--prepared_data", prepared, "--cache_dir", tmp_path / "cache", "--bf16", "false"]
         options += ["--streaming"] if streaming else []
         output_dir = tmp_path / f"run-{streaming}"
@@ -136,7 +136,7 @@ def test_the_main_text_of_pages_in_warc_files(prepare, texts, tmp_path):
             )
             writer.write_record(record)
     directory = prepare("prepared", "--input_format", "warc", input_dir=tmp_path / "web")
-    prepared = open_prepared(directory)
+    prepared = open_examples(directory)
     tokens = {t for ids in pq.read_table(prepared.files["train"][0])["input_ids"].to_pylist() for t in ids}
     words = set(prepared.tokenizer.convert_ids_to_tokens(sorted(tokens)))
     assert len(words) > 50 and "menu" not in words and "nav" not in words
@@ -186,9 +186,9 @@ def test_a_file_that_gives_no_examples_is_named(prepare, tmp_path):
 def test_a_directory_of_examples_is_not_filled_up_from_other_text(prepare, text_dir, texts, tmp_path):
     prepare("out", "--glob_pattern", "**/*.gz")
     prepare("out")  # more of the same
-    assert len(open_prepared(tmp_path / "out").files["train"]) == FILES
+    assert len(open_examples(tmp_path / "out").files["train"]) == FILES
     prepare("out", "--glob_pattern", "*.jsonl")
-    assert len(open_prepared(tmp_path / "out").files["train"]) == FILES // 2
+    assert len(open_examples(tmp_path / "out").files["train"]) == FILES // 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "1.jsonl").write_text(json.dumps({"text": texts[0]}) + "\n")
     with pytest.raises(AssertionError, match=f"holds examples with another input_dir: {text_dir}, not {tmp_path}"):

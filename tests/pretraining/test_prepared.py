@@ -10,7 +10,8 @@ import pytest
 
 from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.preprocessed import PreparedDataset, open_prepared, write_prepared
+from scratch_bert.pretraining.data.preprocessed import PreprocessedDataset, open_examples, write_examples
+from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.tokenizer import train_tokenizer
 
 
@@ -25,7 +26,7 @@ def all_examples(dataset):
 def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, tokenizer):
     examples = as_lists(pairs[i] for i in range(40))
     mask_seeds = [example.pop("mask_seed") for example in examples]
-    dataset = PreparedDataset(datasets.Dataset.from_list(examples), tokenizer, seed=1)
+    dataset = PreprocessedDataset(datasets.Dataset.from_list(examples), tokenizer, OBJECTIVES["nsp"], seed=1)
     assert [{**example, "mask_seed": None} for example in examples] == [
         {**example, "mask_seed": None} for example in all_examples(dataset)
     ]
@@ -55,7 +56,7 @@ def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, to
 )
 def test_prepared_dataset_refuses(columns, message, tokenizer):
     with pytest.raises(ValueError, match=message):
-        PreparedDataset(datasets.Dataset.from_dict(columns), tokenizer)
+        PreprocessedDataset(datasets.Dataset.from_dict(columns), tokenizer, OBJECTIVES["none"])
 
 
 @pytest.fixture
@@ -74,13 +75,13 @@ def splits(small_corpus, tokenizer):
 @pytest.mark.parametrize("objective", ["nsp", "none"])
 def test_prepared_directory_opens_with_its_examples_tokenizer_and_objective(objective, splits, tmp_path):
     written = splits(objective)
-    write_prepared(tmp_path / "new" / "prepared[1]", written, objective)
+    write_examples(tmp_path / "new" / "prepared[1]", written)
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["prepared[1]"]
-    assert {"train.parquet", "validation.parquet", "examples.json", "tokenizer.json"} <= {
+    assert {"train", "validation", "examples.json", "tokenizer.json"} <= {
         file.name for file in (tmp_path / "new" / "prepared[1]").iterdir()
     }
-    opened = open_prepared(tmp_path / "new" / "prepared[1]")
-    assert (opened.objective, opened.tokenizer.model_max_length) == (objective, 64)
+    opened = open_examples(tmp_path / "new" / "prepared[1]")
+    assert (opened.objective.name, opened.tokenizer.model_max_length) == (objective, 64)
     assert opened.tokenizer.get_vocab() == written["train"].tokenizer.get_vocab()
     assert written["train"].tokenizer.model_max_length == 128  # as it was
     for name in ("train", "validation"):
@@ -89,8 +90,8 @@ def test_prepared_directory_opens_with_its_examples_tokenizer_and_objective(obje
 
 def test_prepared_examples_are_streamed_again_and_again_with_other_masks(splits, tmp_path):
     written = splits()["train"]
-    write_prepared(tmp_path / "prepared", {"train": written}, "nsp")
-    stream = open_prepared(tmp_path / "prepared").streamed("train", seed=0, buffer=10)
+    write_examples(tmp_path / "prepared", {"train": written})
+    stream = open_examples(tmp_path / "prepared").streamed("train", seed=0, buffer=10)
     examples = as_lists(islice(stream, 2 * len(written)))
     seeds = [example.pop("mask_seed") for example in examples]
     assert len(set(seeds)) > 0.99 * len(seeds)
@@ -113,7 +114,7 @@ def test_a_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp
     splits = {"train": {"files": ["a", "b"]}}
     (tmp_path / "examples.json").write_text(json.dumps({"sentence_objective": "none", "splits": splits}))
     tokenizer.save_pretrained(tmp_path)
-    stream = open_prepared(tmp_path).streamed("train", seed=0, buffer=5)
+    stream = open_examples(tmp_path).streamed("train", seed=0, buffer=5)
     counts = Counter(example["input_ids"][0] for example in islice(stream, 300))
     assert (
         set(counts) == set(range(90)) and max(counts.values()) <= 8
@@ -122,8 +123,10 @@ def test_a_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp
 
 def test_prepared_directory_holds_the_documents_of_the_segments(splits, tmp_path):
     written = splits()
-    write_prepared(tmp_path / "prepared", written, "nsp")
-    table = datasets.Dataset.from_parquet(str(tmp_path / "prepared" / "train.parquet"), cache_dir=str(tmp_path / "c"))
+    write_examples(tmp_path / "prepared", written)
+    table = datasets.Dataset.from_parquet(
+        str(tmp_path / "prepared" / "train" / "examples.parquet"), cache_dir=str(tmp_path / "c")
+    )
     documents = np.stack([table["document_a"], table["document_b"]], axis=1)
     assert np.array_equal(documents, written["train"].documents())
 
@@ -132,7 +135,7 @@ def test_prepared_directory_is_all_or_nothing(splits, tmp_path, monkeypatch):
     written = splits()
     monkeypatch.setattr(type(written["train"].tokenizer), "save_pretrained", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        write_prepared(tmp_path / "new" / "prepared", written, "nsp")
+        write_examples(tmp_path / "new" / "prepared", written)
     assert list((tmp_path / "new").iterdir()) == []
 
 
@@ -140,18 +143,20 @@ def test_prepared_directory_is_not_overwritten(splits, tmp_path):
     (tmp_path / "prepared").mkdir()
     (tmp_path / "prepared" / "notes").touch()
     with pytest.raises(ValueError, match="prepared is not empty"):
-        write_prepared(tmp_path / "prepared", splits(), "nsp")
+        write_examples(tmp_path / "prepared", splits())
     assert [file.name for file in (tmp_path / "prepared").iterdir()] == ["notes"]
 
 
 def test_prepared_directory_with_a_file_missing_or_another_tokenizer_is_refused(splits, sentences, tmp_path):
-    write_prepared(tmp_path / "prepared", splits(), "nsp")
+    write_examples(tmp_path / "prepared", splits())
     for other in (train_tokenizer(sentences[:50], 300), train_tokenizer(sentences, 2000, first_segment_id=1)):
         with pytest.raises(
             ValueError, match="with another vocabulary or other segment ids: .*--tokenizer_name_or_path"
         ):
-            open_prepared(tmp_path / "prepared", other)
-    for file, name in (("examples.json", "examples.json"), ("train.parquet", "training examples")):
-        (tmp_path / "prepared" / file).unlink()
-        with pytest.raises(FileNotFoundError, match=f"prepared holds no {name}: write them with inspect_data.py"):
-            open_prepared(tmp_path / "prepared")
+            open_examples(tmp_path / "prepared", other)
+    (tmp_path / "prepared" / "train" / "examples.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match="prepared lacks the examples of 1 of 1 files for train"):
+        open_examples(tmp_path / "prepared")
+    (tmp_path / "prepared" / "examples.json").unlink()
+    with pytest.raises(FileNotFoundError, match="prepared holds no examples.json: write them with inspect_data.py"):
+        open_examples(tmp_path / "prepared")

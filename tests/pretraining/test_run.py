@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 from helpers import SMALL
 from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.files import TextError
+from scratch_bert.pretraining import run as pretraining
 from scratch_bert.pretraining.arguments import (
     DataArguments,
     EvaluationArguments,
@@ -23,7 +24,7 @@ from scratch_bert.pretraining.arguments import (
     PretrainingArguments,
 )
 from scratch_bert.pretraining.evaluation import evaluate
-from scratch_bert.pretraining.run import Run, prepare
+from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
 from scratch_bert.storage import seal
 from scratch_bert.tokenizer import segment_ids
 
@@ -53,13 +54,13 @@ def options(text_file, tmp_path_factory):
 def finished(options, tmp_path_factory):
     """(the output directory, the run, what `train` returned). To be read only."""
     directory = tmp_path_factory.mktemp("runs") / "finished"
-    run = prepare(*options(directory))
+    run = prepare_pretraining(*options(directory))
     return directory, run, run.train()
 
 
 def test_run_returns_and_writes_its_metrics(finished):
     directory, run, metrics = finished
-    assert isinstance(run, Run) and run.checkpoint is None and not run.trainer.interrupted
+    assert isinstance(run, PretrainingRun) and run.checkpoint is None and not run.trainer.interrupted
     assert run.trainer.state.global_step == 4
     assert metrics == json.loads((directory / "metrics.json").read_text())
     assert {"train_loss", "eval_mlm_loss", "eval_nsp_accuracy"} <= set(metrics)
@@ -71,7 +72,7 @@ def test_run_fits_model_and_tokenizer_to_each_other(finished):
     config = run.trainer.model.config
     assert isinstance(run.trainer.model, ScratchBertForPreTraining)
     assert config.vocab_size == len(run.data.tokenizer) == 500
-    assert config.max_position_embeddings == run.data.tokenizer.model_max_length == 32
+    assert config.max_position_embeddings == run.trainer.processing_class.model_max_length == 32
     assert {name: getattr(config, name) for name in SIZES} == {name: SMALL[name] for name in SIZES}
 
 
@@ -91,7 +92,7 @@ def test_run_masks_more_tokens_in_training_than_in_evaluation(finished):
 
 def test_run_takes_dropout_from_its_option_or_from_the_overrides(options, tmp_path):
     def dropout(number, **model):
-        config = prepare(*options(tmp_path / str(number), model)).trainer.model.config
+        config = prepare_pretraining(*options(tmp_path / str(number), model)).trainer.model.config
         return config.hidden_dropout_prob, config.attention_probs_dropout_prob
 
     assert dropout(0) == (0, 0)
@@ -102,7 +103,7 @@ def test_run_takes_dropout_from_its_option_or_from_the_overrides(options, tmp_pa
 @pytest.mark.parametrize("streaming", [False, True])
 def test_token_embeddings_start_from_the_text_unless_asked_not_to(streaming, options, tmp_path):
     def embeddings(number, **model):
-        run = prepare(
+        run = prepare_pretraining(
             *options(tmp_path / str(number), {"config_overrides": OVERRIDES} | model, {"streaming": streaming})
         )
         return run.trainer.model.get_input_embeddings().weight
@@ -113,19 +114,19 @@ def test_token_embeddings_start_from_the_text_unless_asked_not_to(streaming, opt
 
 
 def test_run_takes_the_sequence_length_as_a_number(options, tmp_path):
-    assert prepare(*options(tmp_path, data={"max_seq_length": 32})).data.max_seq_length == 32
+    assert prepare_pretraining(*options(tmp_path, data={"max_seq_length": 32})).data.max_seq_length == 32
 
 
 def test_run_with_room_for_more_tokens(options, tmp_path):
     model = {"config_overrides": f"{OVERRIDES},vocab_size=512", "max_position_embeddings": 48}
-    config = prepare(*options(tmp_path / "run", model)).trainer.model.config
+    config = prepare_pretraining(*options(tmp_path / "run", model)).trainer.model.config
     assert (config.vocab_size, config.max_position_embeddings) == (512, 48)
 
 
 def test_run_with_a_segment_id_for_padding(options, tmp_path):
     """The ids are those of the tokenizer in the run, its evaluation and its continuation."""
     arguments = options(tmp_path / "run", data={"first_segment_id": 1})
-    run = prepare(*arguments)
+    run = prepare_pretraining(*arguments)
     assert run.trainer.model.config.type_vocab_size == 3
     expected = run.train()
     (batch, *_) = run.trainer.get_eval_dataloader()
@@ -133,13 +134,13 @@ def test_run_with_a_segment_id_for_padding(options, tmp_path):
     metrics, data = evaluation(arguments[1], tmp_path / "run")
     assert segment_ids(data.tokenizer) == (1, 2)
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(expected), rel=1e-5)
-    prepare(
+    prepare_pretraining(
         *options(tmp_path / "run", data={"first_segment_id": 1}, max_steps=6, resume_from_checkpoint="auto")
     ).train()
 
 
 def test_run_without_sentence_objective_and_held_out_text(options, tmp_path):
-    run = prepare(*options(tmp_path / "run", data={"sentence_objective": "none", "validation_share": 0.0}))
+    run = prepare_pretraining(*options(tmp_path / "run", data={"sentence_objective": "none", "validation_share": 0.0}))
     assert isinstance(run.trainer.model, ScratchBertForMaskedLM) and run.trainer.eval_dataset is None
     assert not any("eval" in name for name in run.train())
 
@@ -150,7 +151,7 @@ TRAIN = {"loss", "grad_norm", "learning_rate", "mlm_loss", "nsp_loss", "mlm_accu
 
 def test_run_with_all_that_tensorboard_can_show_trains_as_without(finished, options, tmp_path):
     logging = {"report_to": ["tensorboard"], "tensorboard_graph": True, "logging_steps": 2, "eval_steps": 2}
-    metrics = prepare(*options(tmp_path / "run", **logging)).train()
+    metrics = prepare_pretraining(*options(tmp_path / "run", **logging)).train()
     assert mlm_and_nsp(metrics) == mlm_and_nsp(finished[2])
     (directory,) = (tmp_path / "run" / "runs").iterdir()
     events = EventAccumulator(str(directory)).Reload()
@@ -162,7 +163,7 @@ def test_run_with_all_that_tensorboard_can_show_trains_as_without(finished, opti
 
 
 def test_log_has_the_accuracy_and_speed_of_the_training(options, tmp_path):
-    run = prepare(*options(tmp_path / "run", logging_steps=2))
+    run = prepare_pretraining(*options(tmp_path / "run", logging_steps=2))
     run.train()
     for entry in run.trainer.state.log_history:
         if "loss" in entry:
@@ -173,7 +174,7 @@ def test_log_has_the_accuracy_and_speed_of_the_training(options, tmp_path):
 
 def test_run_goes_on_from_its_checkpoint(finished, options, tmp_path):
     copy = shutil.copytree(finished[0], tmp_path / "copy")
-    run = prepare(*options(copy, max_steps=6, resume_from_checkpoint="auto"))
+    run = prepare_pretraining(*options(copy, max_steps=6, resume_from_checkpoint="auto"))
     assert run.checkpoint == str(copy / "checkpoint-4")
     run.train()
     assert run.trainer.state.global_step == 6
@@ -192,28 +193,24 @@ def phases(options, tmp_path_factory):
             "save_total_limit": None,
             "logging_steps": 1,
         } | training
-        run = prepare(*options(directory, **training))
+        return prepare_pretraining(*options(directory, **training))
 
-        def watch(run):
-            forward = run.trainer.model.forward
+    def watch(trainer):
+        forward = trainer.model.forward
 
-            def watched(*args, **inputs):
-                if run.trainer.model.training:
-                    lengths.setdefault(run.trainer.state.global_step + 1, inputs["input_ids"].shape[1])
-                return forward(*args, **inputs)
+        def watched(*args, **inputs):
+            if trainer.model.training:
+                lengths.setdefault(trainer.state.global_step + 1, inputs["input_ids"].shape[1])
+            return forward(*args, **inputs)
 
-            run.trainer.model.forward = watched
-            return run
+        trainer.model.forward = watched
+        return trainer
 
-        watch(run)
-        if run.final_phase:
-            final_phase = run.final_phase
-            run.final_phase = lambda: watch(final_phase())
-        return run
-
-    directory = tmp_path_factory.mktemp("phases") / "run"
-    run = make(directory)
-    return directory, make, run, run.train(), lengths
+    directory, build = tmp_path_factory.mktemp("phases") / "run", pretraining.build_trainer
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pretraining, "build_trainer", lambda *args: watch(build(*args)))
+        run = make(directory)
+        yield directory, make, run, run.train(), lengths
 
 
 def test_run_ends_with_longer_sequences_under_one_schedule(phases):
@@ -249,9 +246,9 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file,
     text = shutil.copy(text_file, tmp_path / "text.txt")
     steps = {"max_steps": 4, "final_max_seq_length": 64, "final_share": 0.5}
     model, data, training = options(tmp_path / "run", **steps)
-    run = prepare(model, dataclasses.replace(data, train_file=[str(text)]), training)
+    run = prepare_pretraining(model, dataclasses.replace(data, train_file=[str(text)]), training)
     text.write_text(text_file.read_text() + "\n\nAnd more.\n", encoding="utf-8")
-    with pytest.raises(TextError, match="cannot go on with longer sequences.* has another training text"):
+    with pytest.raises(TextError, match="cannot continue with longer sequences.* has another training text"):
         run.train()
 
 
@@ -262,7 +259,7 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file,
             {},
             {"streaming": True},
             {"final_max_seq_length": 64, "max_steps": 10},
-            "final_max_seq_length needs text that is neither streamed nor prepared",
+            "final_max_seq_length needs text that is neither streamed nor preprocessed",
             id="stream of two lengths",
         ),
         pytest.param(
@@ -320,20 +317,22 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file,
 )
 def test_run_refuses(model, data, training, message, options, tmp_path):
     with pytest.raises(ValueError, match=message):
-        prepare(*options(tmp_path / "run", model, data, **training))
+        prepare_pretraining(*options(tmp_path / "run", model, data, **training))
     assert not (tmp_path / "run").exists()
 
 
 def test_run_resumes_with_the_architecture_and_the_tokenizer_of_the_checkpoint_alone(finished, options, tmp_path):
     copy = shutil.copytree(finished[0], tmp_path / "copy")
     with pytest.raises(ValueError, match="checkpoint-4 has norm_first=False, but the options ask for True"):
-        prepare(*options(copy, {"config_overrides": f"{OVERRIDES},norm_first=true"}, resume_from_checkpoint="auto"))
+        prepare_pretraining(
+            *options(copy, {"config_overrides": f"{OVERRIDES},norm_first=true"}, resume_from_checkpoint="auto")
+        )
     tokenizer = AutoTokenizer.from_pretrained(copy / "checkpoint-4")
     tokenizer.add_tokens(["newword"])
     tokenizer.save_pretrained(copy / "checkpoint-4")
     seal(copy / "checkpoint-4")
     with pytest.raises(ValueError, match="The tokenizer has 501 entries, but the model's vocab_size is 500"):
-        prepare(*options(copy, resume_from_checkpoint="auto"))
+        prepare_pretraining(*options(copy, resume_from_checkpoint="auto"))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +347,7 @@ def test_run_resumes_with_the_architecture_and_the_tokenizer_of_the_checkpoint_a
 def test_run_does_not_go_on_as_another_run(data, training, message, finished, options, tmp_path):
     copy = shutil.copytree(finished[0], tmp_path / "copy")
     with pytest.raises(ValueError, match=f"checkpoint-4 has {message}"):
-        prepare(*options(copy, data=data, resume_from_checkpoint="auto", **training))
+        prepare_pretraining(*options(copy, data=data, resume_from_checkpoint="auto", **training))
 
 
 def test_run_does_not_go_on_with_its_documents_in_another_order(options, text_file, tmp_path):
@@ -358,7 +357,7 @@ def test_run_does_not_go_on_with_its_documents_in_another_order(options, text_fi
     def run(order, **training):
         text.write_text("\n\n".join(documents[::order]), encoding="utf-8")
         model, data, args = options(tmp_path / "run", data={"validation_share": 0}, **training)
-        return prepare(model, dataclasses.replace(data, train_file=[str(text)]), args)
+        return prepare_pretraining(model, dataclasses.replace(data, train_file=[str(text)]), args)
 
     run(1).train()
     with pytest.raises(ValueError, match="another training text: .* CRC-32"):
@@ -368,11 +367,13 @@ def test_run_does_not_go_on_with_its_documents_in_another_order(options, text_fi
 def test_run_says_which_options_have_changed_and_nothing_else(finished, options, tmp_path, caplog):
     caplog.set_level(logging.INFO, "scratch_bert")
     copy = shutil.copytree(finished[0], tmp_path / "copy")
-    prepare(*options(copy, resume_from_checkpoint="auto"))
+    prepare_pretraining(*options(copy, resume_from_checkpoint="auto"))
     assert "from here on" not in caplog.text
     changed = {"data_seed": 7, "train_sampling_strategy": "group_by_length", "dataloader_drop_last": True}
-    prepare(*options(copy, data={"static_pairs": True}, resume_from_checkpoint="auto", **changed))
-    prepare(*options(copy, {"config_overrides": f"{OVERRIDES},hidden_act=relu"}, resume_from_checkpoint="auto"))
+    prepare_pretraining(*options(copy, data={"static_pairs": True}, resume_from_checkpoint="auto", **changed))
+    prepare_pretraining(
+        *options(copy, {"config_overrides": f"{OVERRIDES},hidden_act=relu"}, resume_from_checkpoint="auto")
+    )
     for name in (*changed, "static_pairs", "config_overrides"):
         assert f"\n{name}: " in "\n".join(caplog.messages)
 
@@ -388,19 +389,19 @@ def test_run_does_not_select_its_best_model_by_two_measures(changed, message, op
     held_out = shutil.copy(text_file, tmp_path / "held-out.txt")
     best = {"load_best_model_at_end": True, "eval_steps": 2}
     data = {"validation_file": [str(held_out)]}
-    prepare(*options(tmp_path / "run", data=data, **best)).train()
-    prepare(*options(tmp_path / "run", data=data, **best, resume_from_checkpoint="auto"))
+    prepare_pretraining(*options(tmp_path / "run", data=data, **best)).train()
+    prepare_pretraining(*options(tmp_path / "run", data=data, **best, resume_from_checkpoint="auto"))
     if not changed:
         held_out.write_text(text_file.read_text(encoding="utf-8") + "\n\nAnd more.\n", encoding="utf-8")
     with pytest.raises(ValueError, match=f"has another {message}"):
-        prepare(*options(tmp_path / "run", data=data, **best, resume_from_checkpoint="auto", **changed))
+        prepare_pretraining(*options(tmp_path / "run", data=data, **best, resume_from_checkpoint="auto", **changed))
 
 
 def test_run_that_is_started_again_by_a_launcher_ends_as_if_it_had_not_died(finished, options, tmp_path):
     """The same command, with `auto`: before the first step, after a checkpoint, after the end."""
 
     def again():
-        run = prepare(*options(tmp_path / "run", resume_from_checkpoint="auto"))
+        run = prepare_pretraining(*options(tmp_path / "run", resume_from_checkpoint="auto"))
         return run, run.train()
 
     (tmp_path / "run").mkdir()
@@ -434,7 +435,7 @@ def test_run_that_cannot_write_a_file_says_so_and_goes_on_when_it_can(name, fini
     size = (directory / "checkpoint-4" / name).stat().st_size
 
     def run():
-        prepare(*options(tmp_path / "run", resume_from_checkpoint="auto")).train()
+        prepare_pretraining(*options(tmp_path / "run", resume_from_checkpoint="auto")).train()
 
     with files_limited_to(size - 1), pytest.raises(OSError, match="could not be written to .*(large|full)"):
         run()

@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from scratch_bert.files import TextError, find_files
-from scratch_bert.pretraining import text as text_module
+from scratch_bert.pretraining.data import text as text_module
 from scratch_bert.pretraining.data.text import FORMATS, TextFormat, TextSource, sentence_splitter
 
 
@@ -146,7 +146,7 @@ def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
         ("bad.parquet", b"no", "cannot be read as a table after record 0"),
         ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text: line 2"),
         ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be decompressed after line"),
-        ("list.jsonl", b'{"text": ["a"]}\n', "record 1 has a list in 'text' instead of text"),
+        ("list.jsonl", b'{"text": [1]}\n', "record 1 has a list in 'text' instead of text"),
         ("number.jsonl", b'{"text": 1}\n', "record 1 has a int in 'text' instead of text"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value and " " not in value else "",

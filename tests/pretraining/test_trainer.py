@@ -7,7 +7,8 @@ from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining.arguments import PretrainingArguments
 from scratch_bert.pretraining.data.collator import PretrainingCollator
-from scratch_bert.pretraining.data.examples import SentencePairDataset, stream_examples
+from scratch_bert.pretraining.data.examples import SentencePairDataset
+from scratch_bert.pretraining.data.stream import stream_examples
 from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 

@@ -52,7 +52,7 @@ def test_stream_is_shown(monkeypatch, capsys, text_file):
 
 
 def test_prepared_examples_hold_their_columns(prepared):
-    examples = datasets.load_dataset("parquet", data_files=str(prepared / "train.parquet"), split="train")
+    examples = datasets.load_dataset("parquet", data_files=str(prepared / "train" / "examples.parquet"), split="train")
     assert set(examples.column_names) == {
         "input_ids",
         "token_type_ids",
@@ -95,7 +95,9 @@ def test_prepared_examples_under_the_stock_trainer(prepared, tmp_path):
     trainer = Trainer(
         model=ScratchBertForPreTraining(config),
         args=TrainingArguments(output_dir=str(tmp_path), max_steps=2, use_cpu=True, save_strategy="no"),
-        train_dataset=datasets.load_dataset("parquet", data_files=str(prepared / "train.parquet"), split="train"),
+        train_dataset=datasets.load_dataset(
+            "parquet", data_files=str(prepared / "train" / "examples.parquet"), split="train"
+        ),
         data_collator=DataCollatorForLanguageModeling(tokenizer),
     )
     assert trainer.train().training_loss > 0

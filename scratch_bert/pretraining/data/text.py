@@ -283,10 +283,10 @@ class TextSource:
                     while part := file.read(1 << 20):
                         digest.update(part)
                 digest.update(suffix(shard).encode())
-            elif isinstance(shard, datasets.Dataset | datasets.IterableDataset):
+            elif isinstance(shard, datasets.Dataset):
                 digest.update(shard._fingerprint.encode())
             else:
-                for text in shard:
+                for text in self._records(shard):
                     digest.update(repr(text).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 

@@ -1,0 +1,236 @@
+"""The parts as a stranger uses them: the stock Trainer with its default arguments, data in memory."""
+
+import itertools
+import shutil
+
+import datasets
+import numpy as np
+import pandas
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainingArguments
+
+from helpers import SMALL, make_bert, run_process
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.files import TextError
+from scratch_bert.pretraining import (
+    PretrainingCollator,
+    PretrainingMetrics,
+    SentencePairDataset,
+    init_token_embeddings,
+    muon,
+    unigram_log_probs,
+)
+
+
+@pytest.fixture(scope="module")
+def texts(documents):
+    return [" ".join(document[:12]) for document in documents[:40]]
+
+
+@pytest.fixture
+def from_texts(tokenizer, tmp_path):
+    return lambda texts, **options: SentencePairDataset.from_texts(
+        texts, tokenizer, **{"max_seq_length": 64, "cache_dir": tmp_path / "cache"} | options
+    )
+
+
+def content(dataset):
+    return [example["input_ids"].tolist() for example in dataset]
+
+
+@pytest.mark.parametrize(
+    ("convert", "options"),
+    [
+        pytest.param(tuple, {}, id="tuple"),
+        pytest.param(iter, {}, id="iterator"),
+        pytest.param(lambda texts: (text for text in texts), {}, id="generator"),
+        pytest.param(pandas.Series, {}, id="Series"),
+        pytest.param(np.array, {}, id="array"),
+        pytest.param(
+            lambda texts: pandas.DataFrame({"n": 1, "review": texts}), {"text_column": "review"}, id="DataFrame"
+        ),
+        pytest.param(lambda texts: datasets.Dataset.from_dict({"review": texts})["review"], {}, id="column"),
+        pytest.param(lambda texts: datasets.Dataset.from_dict({"review": texts}), {}, id="Dataset"),
+        pytest.param(
+            lambda texts: datasets.Dataset.from_dict({"n": range(len(texts)), "b": texts}).to_iterable_dataset(),
+            {"text_column": "b"},
+            id="IterableDataset",
+        ),
+        pytest.param(
+            lambda texts: datasets.Dataset.from_dict({"b": texts}).to_iterable_dataset()["b"], {}, id="IterableColumn"
+        ),
+        pytest.param(lambda texts: [*texts[:9], None, float("nan"), "", *texts[9:]], {}, id="missing values"),
+    ],
+)
+def test_texts_of_any_kind_give_the_same_examples(convert, options, texts, from_texts):
+    assert content(from_texts(convert(texts), **options)) == content(from_texts(texts))
+
+
+def test_texts_that_are_split_into_sentences_stay_so(documents, from_texts):
+    split = [["one sentence. still the same", "another one"], ["the last", "of all"]] * 4
+    dataset = from_texts(split)
+    assert dataset.corpus.num_sentences == 16 and dataset.corpus.num_documents == 8
+    assert content(from_texts(datasets.Dataset.from_dict({"text": split}))) == content(dataset)
+
+
+def test_texts_are_encoded_once_but_an_iterators_are_not_kept(texts, from_texts, tmp_path):
+    first = from_texts(texts)
+    assert from_texts(pandas.Series(texts)).corpus.directory == first.corpus.directory
+    assert from_texts(texts[1:]).corpus.directory != first.corpus.directory
+    assert tmp_path not in from_texts(iter(texts)).corpus.directory.parents
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        ("a file.txt", {}, "A list of texts is needed, one for each document, not str 'a file.txt'"),
+        ({"train": ["a"]}, {}, r"One split is needed, not all of them: texts\['train'\]"),
+        ([1, 2], {}, "The texts: record 1 has a int instead of text"),
+        (["a", ["b", 3]], {}, "The texts: record 2 has a list instead of text"),
+        (["a", "b"], {"text_column": "review"}, "text_column is for a dataset or DataFrame, not for a list"),
+        (pandas.DataFrame({"a": ["x"], "b": ["y"]}), {}, "no column 'text', but a, b: give text_column"),
+        ([], {}, "The text is empty"),
+        (["One. Two."], {}, "Next-sentence prediction needs 2 documents"),
+    ],
+)
+def test_texts_that_are_none_are_named(texts, options, message, from_texts):
+    with pytest.raises((TextError, ValueError), match=message):
+        from_texts(texts, **options)
+
+
+def test_split_is_by_documents(texts, from_texts):
+    dataset = from_texts(texts, single_segment_prob=0.5)
+    train, held_out = dataset.split(0.2, seed=3)
+    assert (train.corpus.num_documents, held_out.corpus.num_documents) == (32, 8)
+    spans = [set(map(tuple, part.corpus.documents.tolist())) for part in (train, held_out)]
+    assert not spans[0] & spans[1] and spans[0] | spans[1] == set(map(tuple, dataset.corpus.documents.tolist()))
+    assert (train.labels() == -100).any() and not (held_out.labels() == -100).any()
+    with pytest.raises(ValueError, match="between 0 and 1, got 1"):
+        dataset.split(1)
+
+
+def stock_trainer(directory, train, tokenizer, held_out=None, **options):
+    torch.manual_seed(0)
+    model = ScratchBertForPreTraining(ScratchBertConfig(**SMALL | {"vocab_size": 2000, "max_position_embeddings": 64}))
+    init_token_embeddings(model, train)
+    options = {"max_steps": 12, "save_steps": 7, "per_device_train_batch_size": 16, "disable_tqdm": True} | options
+    return Trainer(
+        model,
+        TrainingArguments(str(directory), use_cpu=True, **options),
+        train_dataset=train,
+        eval_dataset=held_out,
+        data_collator=PretrainingCollator(tokenizer),
+        optimizers=(muon(model), None),
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_stock_trainer_has_new_pairs_each_epoch_and_resumes_exactly(workers, texts, from_texts, tokenizer, tmp_path):
+    def run(directory, **options):
+        train, held_out = from_texts(texts[:12]).split(0.2)
+        trainer = stock_trainer(directory, train, tokenizer, held_out, dataloader_num_workers=workers)
+        batches, step = [], trainer.training_step
+        trainer.training_step = lambda model, inputs, *rest: (batches.append(inputs), step(model, inputs, *rest))[1]
+        trainer.train(**options)
+        return trainer, batches
+
+    trainer, batches = run(tmp_path / "run")
+    steps = trainer.state.max_steps / trainer.state.epoch  # in an epoch
+    assert 2 < steps < 5 and trainer.train_dataset.epoch == int((12 - 1) / steps) > 1
+    assert {"input_ids", "labels", "next_sentence_label"} <= batches[0].keys() and "mask_seed" not in batches[0]
+    assert trainer.evaluate()["eval_loss"] > 0
+
+    shutil.copytree(tmp_path / "run" / "checkpoint-7", tmp_path / "again" / "checkpoint-7")
+    resumed, rest = run(tmp_path / "again", resume_from_checkpoint=True)
+    for one, other in zip(batches[7:], rest, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    weights, again = (load_file(tmp_path / name / "checkpoint-12" / "model.safetensors") for name in ("run", "again"))
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+def test_stock_trainer_with_metrics_of_both_objectives(texts, from_texts, tokenizer, tmp_path):
+    train, held_out = from_texts(texts).split(0.2)
+    metrics = PretrainingMetrics(unigram_log_probs(train.corpus.token_counts(len(tokenizer))))
+    model = ScratchBertForPreTraining(ScratchBertConfig(**SMALL | {"vocab_size": 2000, "max_position_embeddings": 64}))
+    trainer = Trainer(
+        model,
+        TrainingArguments(str(tmp_path), use_cpu=True, batch_eval_metrics=True, disable_tqdm=True),
+        eval_dataset=held_out,
+        data_collator=PretrainingCollator(tokenizer),
+        compute_metrics=metrics,
+        preprocess_logits_for_metrics=metrics.reduce,
+    )
+    assert {f"eval_{name}" for name in metrics.names} <= trainer.evaluate().keys()
+
+
+def test_muon_trains_transformers_bert(texts, from_texts, tokenizer):
+    bert, dataset = make_bert("ForPreTraining", tokenizer=tokenizer, max_position_embeddings=64), from_texts(texts)
+    optimizer = muon(bert, lr=5e-3)
+    loader = DataLoader(dataset, batch_size=8, shuffle=True, collate_fn=PretrainingCollator(tokenizer))
+    losses = []
+    for batch in itertools.islice(itertools.cycle(loader), 60):
+        loss = bert(**batch).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.3
+    with pytest.raises(ValueError, match="muon needs a BERT: Linear has no matrices"):
+        muon(torch.nn.Linear(3, 3))
+
+
+def test_collator_without_the_columns_that_trainer_removes(texts, from_texts, tokenizer):
+    """As the stock Trainer leaves the dicts of a stream or of somebody's own dataset."""
+    examples = [dict(example) for example in from_texts(texts)][:8]
+    for example in examples:
+        del example["special_tokens_mask"], example["mask_seed"]
+    batch = PretrainingCollator(tokenizer)(examples)
+    chosen = batch["labels"] != -100
+    assert chosen.any() and not torch.isin(batch["labels"][chosen], torch.tensor(tokenizer.all_special_ids)).any()
+    with pytest.raises(ValueError, match="The column 'text' of the examples holds no numbers: remove it"):
+        PretrainingCollator(tokenizer)([example | {"text": "a"} for example in examples])
+
+
+TORCHRUN = """
+import sys, torch
+from transformers import Trainer, TrainingArguments
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.pretraining import PretrainingCollator, SentencePairDataset, muon
+from scratch_bert.tokenizer import load_tokenizer
+
+directory, saved, texts, cache = sys.argv[1:]
+tokenizer = load_tokenizer(saved)
+train = SentencePairDataset.from_texts(open(texts).read().split("\\n"), tokenizer, 40, cache_dir=cache)
+torch.manual_seed(0)
+model = ScratchBertForPreTraining(ScratchBertConfig.from_pretrained(saved))
+args = TrainingArguments(
+    directory, max_steps=10, save_steps=5, use_cpu=True, disable_tqdm=True
+)
+trainer = Trainer(
+    model, args, train_dataset=train, data_collator=PretrainingCollator(tokenizer), optimizers=(muon(model), None)
+)
+trainer.train(resume_from_checkpoint="again" in directory)
+if args.process_index == 1:
+    print("of rank 1:", train.epoch, trainer.state.epoch)
+"""
+
+
+@pytest.mark.slow
+def test_stock_trainer_in_two_processes_resumes_exactly(texts, saved, tmp_path):
+    (tmp_path / "script.py").write_text(TORCHRUN)
+    (tmp_path / "texts.txt").write_text("\n".join(texts[:8]))
+
+    def run(name):
+        rest = [tmp_path / name, saved, tmp_path / "texts.txt", tmp_path / "cache"]
+        torchrun = ("-m", "torch.distributed.run", "--nproc_per_node", "2", tmp_path / "script.py")
+        return run_process(*torchrun, *rest, OMP_NUM_THREADS="1").stdout
+
+    epoch, progress = re.search(r"of rank 1: (\d+) ([\d.]+)", run("run")).groups()
+    assert int(epoch) == int(float(progress)) > 1
+    shutil.copytree(tmp_path / "run" / "checkpoint-5", tmp_path / "again" / "checkpoint-5")
+    run("again")
+    weights, again = (load_file(tmp_path / name / "checkpoint-10" / "model.safetensors") for name in ("run", "again"))
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
