@@ -1,6 +1,7 @@
 """The parts as a stranger uses them: the stock Trainer with its default arguments, data in memory."""
 
 import itertools
+import re
 import shutil
 
 import datasets
