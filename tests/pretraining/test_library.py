@@ -1,6 +1,7 @@
 """The parts as a stranger uses them: the stock Trainer with its default arguments, data in memory."""
 
 import itertools
+import math
 import re
 import shutil
 
@@ -230,7 +231,7 @@ def test_stock_trainer_in_two_processes_resumes_exactly(texts, saved, tmp_path):
         return run_process(*torchrun, *rest, OMP_NUM_THREADS="1").stdout
 
     epoch, progress = re.search(r"of rank 1: (\d+) ([\d.]+)", run("run")).groups()
-    assert int(epoch) == int(float(progress)) > 1
+    assert int(epoch) == math.ceil(float(progress)) - 1 >= 1
     shutil.copytree(tmp_path / "run" / "checkpoint-5", tmp_path / "again" / "checkpoint-5")
     run("again")
     weights, again = (load_file(tmp_path / name / "checkpoint-10" / "model.safetensors") for name in ("run", "again"))
