@@ -1,5 +1,5 @@
-"""What Gradio has no component for: heat maps as SVG, headings with notes as HTML, and the page's CSS. Text from users and models is
-escaped; colours are the theme's, light or dark."""
+"""What Gradio has no component for: heat maps as SVG, headings with notes as HTML, and the page's CSS. Text from users
+and models is escaped; colours are the theme's, light or dark."""
 
 import re
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from itertools import islice
 from .answers import MASK, clean
 
 
-# What a click masks: a Chinese character, a run of other characters without spaces and punctuation, or a punctuation mark.
+# The units that a click masks: a Chinese character, a run of letters and digits, or a punctuation mark.
 WORD = re.compile(rf"{re.escape(MASK)}|[㐀-鿿]|[^\s㐀-鿿!-/:-@\[-`{{-~]+|\S")
 MAX_WORDS = 200  # to click on
 CHARACTER = 7.3  # the width of a Latin letter in a heat map, in pixels
@@ -52,8 +52,8 @@ def find_words(text: str) -> list[re.Match[str]]:
 def heat_map(
     rows: Sequence[str], columns: Sequence[str], values: Sequence[Sequence[float]], numbers: bool = False
 ) -> str:
-    """A cell for each row and column, more colourful for a larger value, and of another colour for a negative one. The values are
-    shown as numbers, or on hover."""
+    """An SVG heat map: the opacity of a cell is the magnitude of its value, another colour marks negative values.
+    Values are shown on hover; with `numbers`, in the cells too."""
     rows, columns = ([_shorten(label) for label in labels] for labels in (rows, columns))
     cell = 36 if numbers else max(14, min(30, 560 // len(columns)))
     left, top = (CHARACTER * max(map(_width, labels)) + 12 for labels in (rows, columns))
@@ -69,7 +69,8 @@ def heat_map(
             negative = ' class="sb-negative"' if value < 0 else ""
             cells.append(
                 f'<rect x="{left + j * cell:.0f}" y="{y:.0f}" width="{cell}" height="{cell}"{negative} '
-                f'fill-opacity="{abs(value) / largest:.3f}"><title>{escape(row)} → {escape(column)}: {value:.3f}</title></rect>'
+                f'fill-opacity="{abs(value) / largest:.3f}">'
+                f"<title>{escape(row)} → {escape(column)}: {value:.3f}</title></rect>"
             )
             if numbers:
                 x = left + (j + 0.5) * cell
@@ -92,7 +93,7 @@ def heat_map(
 
 
 def _width(label: str) -> int:
-    """In Latin letters: Chinese characters and their like are twice as wide."""
+    """The width in Latin letters: Chinese, Japanese and Korean characters count twice."""
     return len(label) + sum(character > "\u2e80" for character in label)
 
 

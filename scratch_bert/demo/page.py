@@ -1,6 +1,6 @@
-"""The page: a tab for each thing that one of the models can do, served on this machine alone.
+"""The page: a tab for each task that at least one of the models can do, served on this machine only.
 
-Each request brings all of its input, and the page keeps nothing of it: so any number of users don't disturb each other.
+Requests are stateless: each carries all of its input, so concurrent users don't affect each other.
 """
 
 import os
@@ -22,16 +22,16 @@ from . import drawing
 from .answers import MASK, MAX_ATTENTION, InputError, Model, Run
 
 
-# Limits the requests that the models compute at a time; the others wait.
+# Limits how many requests are computed at a time; the others wait.
 LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}
-MAX_MASKS = 8  # with predictions of a model
+MAX_MASKS = 8  # with predictions
 MAX_POINTS = 400  # of a curve
 STEP_MARK = "chosen step"
 COLORS = {"training": "#f97316", "validation": "#2a9d8f", STEP_MARK: "#888888"}
 
-Contents = tuple[list[Any], int]  # of a column's parts, and how many tokens the model has not read
-Part = Callable[..., gr.Component]  # makes a component of its content
-Column = Callable[..., list[gr.Component]]  # makes components of the inputs: new ones, or updates of them
+Contents = tuple[list[Any], int]  # the values of a column's parts, and the number of truncated tokens
+Part = Callable[..., gr.Component]  # value → component
+Column = Callable[..., list[gr.Component]]  # inputs → components, or updates of them
 BARS: Part = partial(gr.Label, show_label=False, show_heading=False)
 MASKS: list[Part] = [partial(gr.Label, label=f"Mask {n}", show_heading=False) for n in range(1, MAX_MASKS + 1)]
 MARKED_TEXT: Part = partial(gr.HighlightedText, show_label=False, elem_classes="sb-text")
@@ -51,11 +51,11 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
         ("Embeddings", None, _embeddings),
     ]
     with gr.Blocks(title="scratch_bert") as page, gr.Tabs():
-        for title, head, fill in tabs:
-            able = [model for model in models if head is None or head in model.heads]
-            if able:
+        for title, head, add_contents in tabs:
+            with_head = [model for model in models if head is None or head in model.heads]
+            if with_head:
                 with gr.Tab(title):
-                    fill(able)
+                    add_contents(with_head)
         if runs:
             with gr.Tab("Watch it learn"):
                 for number, run in enumerate(runs):
@@ -64,8 +64,8 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
 
 
 def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, host: str | None = "127.0.0.1") -> str:
-    """Serve the page from a thread: its address. Without `port`, on the first free one from 7860 on; without `host`, where
-    GRADIO_SERVER_NAME in the environment says, as in a Space.
+    """Serve the page from a background thread and return its address. `port` defaults to the first free one from 7860
+    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space.
 
     Raises `OSError` if the port is taken.
     """
@@ -86,7 +86,7 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
 
 
 class WithoutOutsideResources:
-    """Takes out of Gradio's page what it would load from elsewhere (a script, fonts), and has browsers refuse the rest."""
+    """Middleware that removes external scripts and fonts from Gradio's page, and forbids others by a security policy."""
 
     OUTSIDE = re.compile(rb"<(script|link)[^>]*\bhttps?://[^>]*>(\s*</script>)?")
     POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
@@ -118,7 +118,7 @@ class WithoutOutsideResources:
         await self.app(scope, receive, send_cleaned)
 
 
-# ------------------------------------------------------------------------------------------------------------------ tabs
+# ---------------------------------------------------------------------------------------------------------------- tabs
 
 
 def _masked_words(models: list[Model]) -> None:
@@ -135,7 +135,7 @@ def _masked_words(models: list[Model]) -> None:
         start, end = drawing.find_words(text)[click.index].span()
         return text[:start] + MASK + text[end:]
 
-    gr.Markdown(f"What could stand at `{MASK}`? Type it into a sentence, or click on a word to mask it.")
+    gr.Markdown(f"Which words fit `{MASK}`? Type it into a sentence, or click a word to mask it.")
     text = gr.Textbox(f"The capital of France is {MASK}.", label="Sentence")
     words = gr.HighlightedText(
         mark_masks(text.value),
@@ -156,7 +156,7 @@ def _next_sentence(models: list[Model]) -> None:
         answer = model.next_sentence(a, b)
         return [dict(zip(["B follows A", "A follows B"], answer.value, strict=True))], answer.left_out
 
-    gr.Markdown("How probable is it that one text follows the other?")
+    gr.Markdown("The probability that one text follows the other.")
     a = gr.Textbox("She opened the window.", label="Text A")
     b = gr.Textbox("Cold air came into the room.", label="Text B")
     _show_results(_columns(models, [BARS], compare), [a, b], "next_sentence", "Compare")
@@ -194,7 +194,7 @@ def _question_answering(models: list[Model]) -> None:
         marked = _mark(answer.texts[1], [(start, end, f"answer {probability:.3f}")])
         return [marked, {"answer": probability, "no answer": no_answer}], answer.left_out
 
-    gr.Markdown("The part of the text that answers the question, and the probability that there is none.")
+    gr.Markdown("The span of the text that answers the question, and the probability that there is no answer.")
     question = gr.Textbox("Where was Marie Curie born?", label="Question")
     context = gr.Textbox("Marie Curie was born in Warsaw and worked in Paris.", label="Text with the answer", lines=4)
     _show_results(_columns(models, [MARKED_TEXT, BARS], find_answer), [question, context], "answer", "Answer")
@@ -205,10 +205,10 @@ def _multiple_choice(models: list[Model]) -> None:
         answer = model.choose(text, _lines(choices))
         return [dict(zip(_number(answer.texts), answer.value, strict=True))], answer.left_out
 
-    gr.Markdown("Which of the choices goes best with the text?")
+    gr.Markdown("The probability that each choice fits the text.")
     text = gr.Textbox("She opened the window.", label="Text")
     choices = gr.Textbox(
-        "Cold air came in.\nThe window is a fish.\nIt was Tuesday.", label="Choices, a line each", lines=4
+        "Cold air came in.\nThe window is a fish.\nIt was Tuesday.", label="Choices, one per line", lines=4
     )
     _show_results(_columns(models, [BARS], choose), [text, choices], "choose", "Choose")
 
@@ -228,8 +228,8 @@ def _attention(models: list[Model]) -> None:
         return _column(name, [HTML], attend, text, name, layer, head)
 
     gr.Markdown(
-        "Each row is a token, and how it divides its attention over the tokens in the columns; hover over a cell for the "
-        f"weight. At most {MAX_ATTENTION} tokens."
+        "Each row shows how a token distributes its attention over the tokens in the columns; hover over a cell for "
+        f"the weight. At most {MAX_ATTENTION} tokens."
     )
     text = gr.Textbox("The animal didn't cross the street because it was too tired.", label="Text")
     with gr.Row():
@@ -251,10 +251,10 @@ def _embeddings(models: list[Model]) -> None:
         heat_map = drawing.heat_map(_number(answer.texts), columns, answer.value.tolist(), numbers=True)
         return [heat_map], answer.left_out
 
-    gr.Markdown("The cosine similarity of texts: of the means of their tokens' last hidden states.")
+    gr.Markdown("The cosine similarity of text embeddings, each the mean of its tokens' last hidden states.")
     texts = gr.Textbox(
         "The cat sleeps on the sofa.\nA dog lies on the carpet.\nThe bank raised its interest rate.",
-        label="Texts, a line each",
+        label="Texts, one per line",
         lines=4,
     )
     _show_results(_columns(models, [HTML], compare), [texts], "embeddings", "Compare")
@@ -276,7 +276,7 @@ def _watch_it_learn(run: Run, number: int) -> None:
         data = pandas.DataFrame(points, columns=["step", title, "curve"])
         return [gr.LinePlot(data, x="step", y=title, color="curve", color_title=" ", color_map=COLORS)]
 
-    gr.Markdown("What the model predicted at each checkpoint of its training, and its curves.")
+    gr.Markdown("The model's predictions at each checkpoint of its training, and the loss curves.")
     text = gr.Textbox(f"The capital of France is {MASK}.", label="Sentence")
     count, first, last = len(run.steps), run.steps[0], run.steps[-1]
     info = f"{run.name}, steps {first:,} to {last:,}"
@@ -291,8 +291,9 @@ def _watch_it_learn(run: Run, number: int) -> None:
 def _show_results(
     columns: Sequence[Column], inputs: list[Any], name: str, action: str
 ) -> tuple[Column, list[gr.Component]]:
-    """A button, and what the columns show for the inputs: at first for their examples, then when the button is clicked, Enter
-    pressed, or something chosen. Returned are the function that updates the results, and these."""
+    """A button and the columns, first filled for the inputs' examples, then updated on a click on the button, on
+    Enter, and when another input changes. Returns the function that updates the columns' components, and the
+    components."""
 
     def show(*values: Any) -> list[gr.Component]:
         return [component for column in columns for component in column(*values)]
@@ -314,7 +315,8 @@ def _columns(models: Sequence[Model], parts: list[Part], answer: Callable[..., C
 
 
 def _column(title: str, parts: list[Part], answer: Callable[..., Contents], *inputs: Any) -> list[gr.Component]:
-    """A heading and `parts` with the answer's contents; a sentence in place of an answer that the model cannot give."""
+    """A heading, and `parts` with the contents of the answer. If there is none, the heading says why, and the parts
+    are hidden."""
     contents: list[Any] = []
     try:
         contents, left_out = answer(*inputs)
@@ -323,11 +325,10 @@ def _column(title: str, parts: list[Part], answer: Callable[..., Contents], *inp
             note = f"The first {len(parts)} of {len(contents)} masks are shown. {note}"
     except InputError as error:
         note = str(error)
-    shown = zip_longest(parts, contents[: len(parts)])
-    return [
-        HTML(drawing.heading(title, note)),
-        *(part(content, visible=content is not None) for part, content in shown),
-    ]
+    components = [HTML(drawing.heading(title, note))]  # first, since the page shows components as they are created
+    for part, content in zip_longest(parts, contents[: len(parts)]):
+        components.append(part(content, visible=content is not None))
+    return components
 
 
 def _predict(model: Model, text: str, k: int) -> Contents:

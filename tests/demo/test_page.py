@@ -1,5 +1,5 @@
-"""The demo's page in a real Chromium: what each tab shows, compared with the models called directly; impossible input, narrow
-windows, many users, and no request that leaves this machine."""
+"""The demo's page in Chromium: the contents of each tab, compared with the models called directly; invalid input,
+narrow windows, many users, and no request that leaves this machine."""
 
 import json
 import os
@@ -54,9 +54,9 @@ TABS = {
     "Classification": ("classify", ["Text", "Second text"], "Classify"),
     "Token classification": ("tag", ["Text"], "Label"),
     "Question answering": ("answer", ["Question", "Text with the answer"], "Answer"),
-    "Multiple choice": ("choose", ["Text", "Choices, a line each"], "Choose"),
+    "Multiple choice": ("choose", ["Text", "Choices, one per line"], "Choose"),
     "Attention": ("attention", ["Text"], "Show"),
-    "Embeddings": ("embeddings", ["Texts, a line each"], "Compare"),
+    "Embeddings": ("embeddings", ["Texts, one per line"], "Compare"),
     "Watch it learn": ("watch_0", ["Sentence"], "Predict"),
 }
 
@@ -87,7 +87,8 @@ def browser(address):  # which starts first: its server has an event loop of its
 
 @pytest.fixture
 def open_page(browser, address):
-    """Open the page in a window of this width. In the end, its console must have no error, and no request left this machine."""
+    """Open the page in a window of this width. At the end, asserts that its console has no error and no request left
+    this machine."""
     problems, contexts = [], []
     expected = "The input spec uses Vega-Lite"  # the version that Gradio's curves name is not the one that it brings
 
@@ -123,7 +124,7 @@ def expect():
 
 
 def go_to(page, title):
-    """Select a tab, which may be in the menu of those that the window has no room for."""
+    """Select a tab, which may be in the menu of tabs that the window has no room for."""
     tab = page.get_by_role("tab", name=title, exact=True)
     if not tab.is_visible():
         page.locator(".overflow-menu > button").click()
@@ -167,7 +168,8 @@ def expect_bars(expect, column, labels, values):
     expect(column.locator("dt")).to_have_text(labels)
     expect(column.locator("dd")).to_have_text([re.compile(r"^\s*\d+%\s*$")] * len(values))
     column.page.wait_for_function(
-        "([column, values]) => [...column.querySelectorAll('meter')].every((m, i) => m.value.toFixed(3) === values[i])",
+        """([column, values]) =>
+            [...column.querySelectorAll("meter")].every((meter, i) => meter.value.toFixed(3) === values[i])""",
         arg=[column.element_handle(), values],
     )
 
@@ -355,7 +357,7 @@ def points_of(column, curve):
 
 
 def test_every_tab_answers_odd_input_with_a_sentence(open_page, address, expect):
-    """Empty, too long, other scripts, control characters, HTML: what the page shows is what the server answers, as text."""
+    """Empty, too long, other scripts, control characters, HTML: the page shows the server's answer, as text."""
     from gradio_client import Client
 
     page, client = open_page(), Client(address, verbose=False, analytics_enabled=False)
@@ -402,7 +404,7 @@ def test_narrow_and_dark_page(open_page):
 
 
 def test_twenty_sessions_at_a_time(address, places):
-    """Each asks ten times, with its own sentence, and gets its own answers."""
+    """Each session asks ten times, with its own sentence, and gets the answers for that sentence."""
     import psutil
     from gradio_client import Client
 
@@ -431,8 +433,8 @@ def test_twenty_sessions_at_a_time(address, places):
 
 
 def test_app_of_a_space(trained, tmp_path, open_page, expect):
-    """It serves the commit that was pushed, with the Space's own copy of the package: with the Python that SPACE_PYTHON names, such as
-    that of an environment with the Space's requirements and nothing else, or this one."""
+    """A Space's app.py serves the commit that was pushed, with the Space's copy of the package. SPACE_PYTHON may name
+    another Python, such as that of an environment with nothing but the Space's requirements."""
     model = shutil.copytree(trained, tmp_path / "model", ignore=shutil.ignore_patterns("checkpoint-*"))
     (model / "README.md").write_text("# A model\n")
     place, text = tmp_path / "space", "rome is the capital of [MASK] ."
@@ -458,7 +460,7 @@ def test_app_of_a_space(trained, tmp_path, open_page, expect):
 
 
 def test_script(trained, tmp_path):
-    """It serves the page on this machine alone, and Ctrl-C ends it."""
+    """The script serves the page on this machine only, and Ctrl-C ends it."""
     command = [sys.executable, SCRIPTS / "demo.py", trained, "--no_browser"]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
     process = subprocess.Popen(
