@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Make the pictures of README.md from a pretraining run that has kept its checkpoints:
+"""Make the images of README.md from a pretraining run that kept its checkpoints:
 
     python scripts/pretrain.py --output_dir runs/readme --save_steps 200 --save_total_limit 100
     python docs/images/make.py runs/readme
@@ -23,7 +23,7 @@ CHROMIUM = "/usr/bin/chromium"
 
 
 def take(page: Page, name: str) -> None:
-    """A screenshot of the page in 64 colours: a fifth of the size."""
+    """Save a screenshot of the page in 64 colours: a fifth of the size."""
     picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
     picture.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
 

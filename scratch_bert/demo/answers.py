@@ -1,5 +1,5 @@
-"""What models answer to texts, as plain data: predictions for masked words, next sentences, attention, embeddings, and what
-fine-tuned heads say."""
+"""Models' answers for texts, as plain data: predictions for masked words, next sentences, attention, embeddings, and
+the outputs of fine-tuned heads."""
 
 import inspect
 import json
@@ -34,13 +34,13 @@ from ..training.checkpoint import checkpoints_in
 
 
 MASK = "[MASK]"  # what users type, whatever a model's own mask token is
-MAX_CHARACTERS = 200_000  # of a text: more would take seconds to tokenize
+MAX_CHARACTERS = 200_000  # of a text: longer texts take seconds to tokenize
 MAX_ATTENTION = 48  # tokens: the drawing has a cell for each pair of them
 MAX_TEXTS = 16  # to compare, or to choose from
 MAX_ANSWER_LENGTH = 30  # tokens, as in fine-tuning
-KEPT_CHECKPOINTS = 4  # of a run: so many stay open
+KEPT_CHECKPOINTS = 4  # open checkpoints of a run
 
-# The heads that stand alone in a checkpoint, by the end of its architecture's name. The others are pretraining's.
+# Task heads by the suffix of a checkpoint's architecture. The others, MLM and NSP, may be in one checkpoint.
 TASK_HEADS = {
     "NextSentencePrediction": AutoModelForNextSentencePrediction,
     "SequenceClassification": AutoModelForSequenceClassification,
@@ -48,7 +48,7 @@ TASK_HEADS = {
     "QuestionAnswering": AutoModelForQuestionAnswering,
     "MultipleChoice": AutoModelForMultipleChoice,
 }
-# The panels of a run's curves: their lines, and what these are called in the log, by preference.
+# The panels of a run's curves: the names of each curve in the log, in order of preference.
 CURVES = {
     "MLM loss": {"training": ("mlm_loss", "loss"), "validation": ("eval_mlm_loss", "eval_loss")},
     "NSP loss": {"training": ("nsp_loss",), "validation": ("eval_nsp_loss",)},
@@ -63,19 +63,19 @@ class InputError(ValueError):
 class Answer:
     value: Any
     texts: tuple[str, ...]
-    """What the model has read of each text: all of it, or the beginning."""
+    """The part of each text that the model has read: all of it, or the beginning."""
     left_out: int
-    """How many tokens it has not read."""
+    """The number of truncated tokens."""
 
 
 class Model:
-    """A checkpoint with its tokenizer, opened once. Several threads may ask it at a time.
+    """A checkpoint with its tokenizer, opened once; safe to use from several threads.
 
-    `heads` are those that it has weights for: MaskedLM, NextSentencePrediction and the other names in `TASK_HEADS`. Without
-    any, it still gives attention and embeddings. Texts that are too long for it are cut. All methods raise `InputError` for
-    texts that are empty or have more than `MAX_CHARACTERS`.
+    `heads` are the heads that the checkpoint has weights for: MaskedLM, NextSentencePrediction and the other names in
+    `TASK_HEADS`. Attention and embeddings need none. Texts that are too long for the model are truncated. All methods
+    raise `InputError` for texts that are empty or have more than `MAX_CHARACTERS`.
 
-    Raises `ValueError` or `OSError` if the checkpoint cannot be read, or needs custom code without `trust_remote_code`.
+    Raises `ValueError` or `OSError` if the checkpoint is unreadable, or needs custom code without `trust_remote_code`.
     """
 
     def __init__(self, name: str, trust_remote_code: bool = False):
@@ -88,18 +88,18 @@ class Model:
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
         self.mask_token, self.mask_token_id = tokenizer.mask_token, tokenizer.mask_token_id
         self.input_names = tokenizer.model_input_names
-        # Without truncation, which is a setting of this object: threads that change it fail.
+        # Truncation is a setting of this object, which threads must not change.
         self.tokenizer = tokenizer.backend_tokenizer
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
 
-    # ------------------------------------------------------------------------------------------------- pretrained heads
+    # ------------------------------------------------------------------------------------------------ pretrained heads
 
     @torch.inference_mode()
     def fill_mask(self, text: str, k: int = 5) -> Answer:
-        """For each mask, the top-k tokens and their probabilities: [[(token, probability), …], …].
+        """The top-k tokens and their probabilities for each mask: [[(token, probability), …], …].
 
-        A mask is the model's own mask token, or `MASK`. Raises `InputError` if the model reads none.
+        A mask is the model's mask token, or `MASK`. Raises `InputError` if there is none in what the model reads.
         """
         encoding, texts, left_out = self._encode(re.sub(re.escape(MASK), lambda _: self.mask_token, text, flags=re.I))
         masks = [position for position, token in enumerate(encoding.ids) if token == self.mask_token_id]
@@ -122,11 +122,11 @@ class Model:
         logits = [self.model(**self._inputs(pair))[-1] for pair in (encoding, reverse)]  # of two heads, the second
         return Answer(tuple(pair.softmax(-1)[0, 0].item() for pair in logits), texts, left_out)
 
-    # ------------------------------------------------------------------------------------------------------ the encoder
+    # ----------------------------------------------------------------------------------------------------- the encoder
 
     @torch.inference_mode()
     def attention(self, text: str) -> Answer:
-        """The first `MAX_ATTENTION` tokens, and the weights with which each of them attends to each: (layers, heads, S, S)."""
+        """The first `MAX_ATTENTION` tokens, and their attention weights (layers, heads, S, S)."""
         encoding, texts, left_out = self._encode(text, max_length=min(self.max_length, MAX_ATTENTION))
         outputs = self.model.base_model(**self._inputs(encoding), output_attentions=True)
         if not outputs.attentions:
@@ -135,7 +135,7 @@ class Model:
 
     @torch.inference_mode()
     def embeddings(self, texts: list[str]) -> Answer:
-        """The cosine similarities of the texts (N, N): each is the mean of its tokens' last hidden states.
+        """The cosine similarities (N, N) of the texts' embeddings, each the mean of its tokens' last hidden states.
 
         Raises `InputError` for fewer than two texts, or more than `MAX_TEXTS`.
         """
@@ -150,17 +150,17 @@ class Model:
         vectors = F.normalize(torch.stack(vectors))  # (N, H)
         return Answer(vectors @ vectors.T, tuple(read), left_out)
 
-    # ------------------------------------------------------------------------------------------------- fine-tuned heads
+    # ------------------------------------------------------------------------------------------------ fine-tuned heads
 
     @property
     def problem_type(self) -> str:
-        """Of a sequence classifier. Without one in the config, a single label is a number to predict."""
+        """The problem type of a sequence classifier. If the config has none, a single label means regression."""
         inferred = "regression" if self.config.num_labels == 1 else "single_label_classification"
         return self.config.problem_type or inferred
 
     @torch.inference_mode()
     def classify(self, text: str, pair: str = "") -> Answer:
-        """For each label, its probability, or the value that a regression predicts: [(label, value), …]. `pair` may be empty."""
+        """The probability of each label, or its value in a regression: [(label, value), …]. `pair` may be empty."""
         encoding, texts, left_out = self._encode(text, *([pair] if pair.strip() else []))
         logits = self.model(**self._inputs(encoding)).logits[0]  # (L,)
         if self.problem_type == "multi_label_classification":
@@ -172,7 +172,7 @@ class Model:
 
     @torch.inference_mode()
     def tag(self, text: str) -> Answer:
-        """The labelled spans of the text that was read: [(start, end, label, probability), …], as of `merge_tags`."""
+        """The labelled spans of the text that was read: [(start, end, label, probability), …]; see `merge_tags`."""
         encoding, texts, left_out = self._encode(text)
         best = self.model(**self._inputs(encoding)).logits[0].softmax(-1).max(-1)  # (S,)
         words: list[tuple[int, int, str, float]] = []
@@ -188,8 +188,8 @@ class Model:
 
     @torch.inference_mode()
     def answer(self, question: str, context: str) -> Answer:
-        """The best answer as a span of the context that was read, its probability, and that of no answer:
-        (start, end, probability, probability of none)."""
+        """The best answer as a span of the context that was read, its probability, and the probability of no answer:
+        (start, end, probability, probability of no answer)."""
         encoding, texts, left_out = self._encode(question, context)
         outputs = self.model(**self._inputs(encoding))
         start, end = outputs.start_logits[0].log_softmax(-1), outputs.end_logits[0].log_softmax(-1)  # (S,)
@@ -204,7 +204,7 @@ class Model:
 
     @torch.inference_mode()
     def choose(self, text: str, choices: list[str]) -> Answer:
-        """The probability of each choice. Raises `InputError` for fewer than two of them, or more than `MAX_TEXTS`."""
+        """The probability of each choice. Raises `InputError` for fewer than two choices, or more than `MAX_TEXTS`."""
         _check_count(choices)
         scores, read, left_out = [], [], 0
         for choice in choices:
@@ -215,27 +215,28 @@ class Model:
             left_out += rest
         return Answer(torch.stack(scores).softmax(0).tolist(), tuple(read), left_out)
 
-    # ------------------------------------------------------------------------------------------------------- tokenizing
+    # ------------------------------------------------------------------------------------------------------ tokenizing
 
     def _encode(self, *texts: str, max_length: int | None = None) -> tuple[Encoding, tuple[str, ...], int]:
-        """The input made of a text or a pair, what it has of each text, and how many tokens were left out."""
+        """The encoding of a text or a pair, the part of each text in it, and the number of truncated tokens."""
         max_length = max_length or self.max_length
         for text in texts:
             if len(text) > MAX_CHARACTERS:
                 raise InputError(f"This text has {len(text):,} characters: shorten it to {MAX_CHARACTERS:,} at most.")
         texts = tuple(clean(text) for text in texts)
-        # Each text alone: given two long ones, the tokenizers library pairs all their parts, which takes gigabytes.
+        # Each text separately: for two long texts, the tokenizers library builds all pairs of their overflowing parts,
+        # which takes gigabytes.
         offsets = [self.tokenizer.encode(text, add_special_tokens=False).offsets for text in texts]
         if not all(offsets):
             raise InputError("A text is empty: write some words.")
         counts = [len(tokens) for tokens in offsets]
         kept = share(max_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2), counts)
         texts = tuple(
-            text if count == of else text[: tokens[count - 1][1]]
-            for text, tokens, count, of in zip(texts, offsets, kept, counts, strict=True)
+            text if count == total else text[: tokens[count - 1][1]]
+            for text, tokens, count, total in zip(texts, offsets, kept, counts, strict=True)
         )
         encoding = self.tokenizer.encode(*texts)
-        encoding.truncate(max_length)  # without its end, some tokenizers split a text into more tokens
+        encoding.truncate(max_length)  # some tokenizers split a truncated text into more tokens
         return encoding, texts, sum(counts) - sum(kept)
 
     def _inputs(self, encoding: Encoding) -> dict[str, torch.Tensor]:
@@ -252,10 +253,10 @@ class Model:
 
 
 class Run:
-    """The checkpoints of a training run, opened when they are asked for, and the run's curves.
+    """The checkpoints of a training run, opened on demand, and the run's curves.
 
-    `curves` are a panel for each title: {line: [(step, value), …]}. Raises `OSError` or `ValueError` if the last checkpoint has
-    no trainer_state.json.
+    `curves` are those of `read_curves`. Raises `OSError` or `ValueError` if the last checkpoint has no
+    trainer_state.json.
     """
 
     def __init__(self, directory: str, trust_remote_code: bool = False):
@@ -294,12 +295,12 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
 
 
 def clean(text: str) -> str:
-    """`text` without lone surrogates, which browsers may send, and which are not UTF-8."""
+    """`text` without lone surrogates, which browsers may send but UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def share(room: int, counts: list[int]) -> list[int]:
-    """How many tokens of each text there is room for: the longest gives way first. With room for 10, 3 and 20 give 3 and 7."""
+    """The number of tokens to keep of each text, truncating the longest: with room for 10, 3 and 20 give 3 and 7."""
     kept = [0] * len(counts)
     for done, index in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
         kept[index] = min(counts[index], room // (len(counts) - done))
@@ -308,8 +309,8 @@ def share(room: int, counts: list[int]) -> list[int]:
 
 
 def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int, str, float]]:
-    """Labelled words as spans: B-X or I-X and each I-X that follows are one span of X, with the lowest probability of its words.
-    Words with the label O are left out, those with any other one are a span each."""
+    """Merge labelled words into spans: B-X or I-X and each I-X that follows are one span of X, with the lowest
+    probability of its words. Words labelled O are omitted; a word with any other label is a span by itself."""
     spans: list[tuple[int, int, str, float]] = []
     current = None  # the X that an I-X would continue
     for start, end, label, probability in words:
@@ -324,7 +325,7 @@ def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int,
 
 
 def read_curves(checkpoint: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """The curves of a run up to a checkpoint: {panel: {line: [(step, value), …]}}, those of `CURVES` that its log has."""
+    """The curves of `CURVES` that a checkpoint's log has, up to its step: {panel: {curve: [(step, value), …]}}."""
     log = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["log_history"]
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
     for title, lines in CURVES.items():
@@ -362,4 +363,4 @@ def _open_with_heads(
 
 def _check_count(texts: list[str]) -> None:
     if not 2 <= len(texts) <= MAX_TEXTS:
-        raise InputError(f"Write from 2 to {MAX_TEXTS} texts, a line each: there are {len(texts)}.")
+        raise InputError(f"Write from 2 to {MAX_TEXTS} texts, one per line: there are {len(texts)}.")

@@ -1,19 +1,20 @@
-"""The page: a tab for each thing that one of the models can do, served on this machine alone.
+"""The page: a tab for each task that at least one of the models can do, served on this machine only.
 
-Each request brings all of its input, and the page keeps nothing of it: so any number of users don't disturb each other.
+Requests are stateless: each carries all of its input, so concurrent users don't affect each other.
 """
 
 import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
+from itertools import zip_longest
 from typing import Any
 
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when Gradio is imported
 
 import gradio as gr
+import pandas
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,15 +22,20 @@ from . import drawing
 from .answers import MASK, MAX_ATTENTION, InputError, Model, Run
 
 
-# Of all requests to the models, so many are computed at a time; the others wait.
+# Limits how many requests are computed at a time; the others wait.
 LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}
-# Reports a click on one of `drawing.words` with its place in the text.
-REPORT_CLICK = """
-element.addEventListener('click', event => {
-    const word = event.target.closest('[data-start]:not(.sb-mask)');
-    if (word) trigger('click', {start: Number(word.dataset.start), end: Number(word.dataset.end)});
-});
-"""
+MAX_MASKS = 8  # with predictions
+MAX_POINTS = 400  # of a curve
+STEP_MARK = "chosen step"
+COLORS = {"training": "#f97316", "validation": "#2a9d8f", STEP_MARK: "#888888"}
+
+Contents = tuple[list[Any], int]  # the values of a column's parts, and the number of truncated tokens
+Part = Callable[..., gr.Component]  # value → component
+Column = Callable[..., list[gr.Component]]  # inputs → components, or updates of them
+BARS: Part = partial(gr.Label, show_label=False, show_heading=False)
+MASKS: list[Part] = [partial(gr.Label, label=f"Mask {n}", show_heading=False) for n in range(1, MAX_MASKS + 1)]
+MARKED_TEXT: Part = partial(gr.HighlightedText, show_label=False, elem_classes="sb-text")
+HTML: Part = partial(gr.HTML, apply_default_css=False, elem_classes="sb-html")
 
 
 def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
@@ -45,11 +51,11 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
         ("Embeddings", None, _embeddings),
     ]
     with gr.Blocks(title="scratch_bert") as page, gr.Tabs():
-        for title, head, fill in tabs:
-            able = [model for model in models if head is None or head in model.heads]
-            if able:
+        for title, head, add_contents in tabs:
+            with_head = [model for model in models if head is None or head in model.heads]
+            if with_head:
                 with gr.Tab(title):
-                    fill(able)
+                    add_contents(with_head)
         if runs:
             with gr.Tab("Watch it learn"):
                 for number, run in enumerate(runs):
@@ -58,8 +64,8 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
 
 
 def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, host: str | None = "127.0.0.1") -> str:
-    """Serve the page from a thread: its address. Without `port`, on the first free one from 7860 on; without `host`, where
-    GRADIO_SERVER_NAME in the environment says, as in a Space.
+    """Serve the page from a background thread and return its address. `port` defaults to the first free one from 7860
+    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space.
 
     Raises `OSError` if the port is taken.
     """
@@ -80,7 +86,7 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
 
 
 class WithoutOutsideResources:
-    """Takes out of Gradio's page what it would load from elsewhere (a script, fonts), and has browsers refuse the rest."""
+    """Middleware that removes external scripts and fonts from Gradio's page, and forbids others by a security policy."""
 
     OUTSIDE = re.compile(rb"<(script|link)[^>]*\bhttps?://[^>]*>(\s*</script>)?")
     POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
@@ -112,126 +118,118 @@ class WithoutOutsideResources:
         await self.app(scope, receive, send_cleaned)
 
 
-# ------------------------------------------------------------------------------------------------------------------ tabs
+# ---------------------------------------------------------------------------------------------------------------- tabs
 
 
 def _masked_words(models: list[Model]) -> None:
     # Each model reads its own mask token, whichever of them was typed.
     any_mask = re.compile("|".join(re.escape(token) for token in {MASK, *(m.mask_token for m in models)}), re.I)
 
-    def show(text: str, k: int) -> str:
-        return _compare(models, partial(_predictions, text=any_mask.sub(MASK, text), k=int(k)))
+    def predict(model: Model, text: str, k: int) -> Contents:
+        return _predict(model, any_mask.sub(MASK, text), k)
 
-    def mask_word(text: str, k: int, click: gr.EventData) -> tuple[str, str]:
-        masked = text[: click.start] + MASK + text[click.end :]
-        return masked, show(masked, k)
+    def mark_masks(text: str) -> list[tuple[str, str | None]]:
+        return [(word[0], "mask" if word[0] == MASK else None) for word in drawing.find_words(text)]
 
-    gr.Markdown(f"What could stand at `{MASK}`? Type it into a sentence, or click on a word to mask it.")
+    def mask_word(text: str, click: gr.SelectData) -> str:
+        start, end = drawing.find_words(text)[click.index].span()
+        return text[:start] + MASK + text[end:]
+
+    gr.Markdown(f"Which words fit `{MASK}`? Type it into a sentence, or click a word to mask it.")
     text = gr.Textbox(f"The capital of France is {MASK}.", label="Sentence")
-    words = gr.HTML(drawing.words(text.value), js_on_load=REPORT_CLICK, apply_default_css=False, elem_id="words")
+    words = gr.HighlightedText(
+        mark_masks(text.value),
+        show_label=False,
+        show_inline_category=False,
+        elem_id="words",
+        elem_classes=["sb-text", "sb-words"],
+    )
     k = gr.Slider(1, 10, 5, step=1, label="Predictions for each mask")
-    result = _show_result(show, [text, k], "fill_mask", "Predict")
-    text.change(drawing.words, text, words, queue=False, show_progress="hidden", api_visibility="private")
-    words.click(mask_word, [text, k], [text, result], api_visibility="private", **LIMIT)
+    show, results = _show_results(_columns(models, MASKS, predict), [text, k], "fill_mask", "Predict")
+    text.change(mark_masks, text, words, queue=False, show_progress="hidden", api_visibility="private")
+    masked = words.select(mask_word, text, text, queue=False, show_progress="hidden", api_visibility="private")
+    masked.then(show, [text, k], results, api_visibility="private", **LIMIT)
 
 
 def _next_sentence(models: list[Model]) -> None:
-    def show(a: str, b: str) -> str:
-        def draw(model: Model) -> str:
-            answer = model.next_sentence(a, b)
-            return _bars(["B follows A", "A follows B"], answer.value) + drawing.note(answer.left_out)
+    def compare(model: Model, a: str, b: str) -> Contents:
+        answer = model.next_sentence(a, b)
+        return [dict(zip(["B follows A", "A follows B"], answer.value, strict=True))], answer.left_out
 
-        return _compare(models, draw)
-
-    gr.Markdown("How probable is it that one text follows the other?")
+    gr.Markdown("The probability that one text follows the other.")
     a = gr.Textbox("She opened the window.", label="Text A")
     b = gr.Textbox("Cold air came into the room.", label="Text B")
-    _show_result(show, [a, b], "next_sentence", "Compare")
+    _show_results(_columns(models, [BARS], compare), [a, b], "next_sentence", "Compare")
 
 
 def _classification(models: list[Model]) -> None:
-    def show(text: str, pair: str) -> str:
-        def draw(model: Model) -> str:
-            answer = model.classify(text, pair)
-            if model.problem_type == "regression":
-                content = "".join(
-                    drawing.number(value, label if len(answer.value) > 1 else "") for label, value in answer.value
-                )
-            else:
-                content = drawing.bars(sorted(answer.value, key=itemgetter(1), reverse=True))
-            return content + drawing.note(answer.left_out)
-
-        return _compare(models, draw)
+    def classify(model: Model, text: str, pair: str) -> Contents:
+        answer = model.classify(text, pair)
+        if model.problem_type != "regression":
+            return [dict(answer.value)], answer.left_out
+        values = (f"{label} {value:.3f}" if len(answer.value) > 1 else f"{value:.3f}" for label, value in answer.value)
+        return [", ".join(values)], answer.left_out
 
     gr.Markdown("The probability of each label, or the number that a regression predicts.")
     text = gr.Textbox("A film that I will remember for a long time.", label="Text")
     pair = gr.Textbox("", label="Second text", placeholder="for models of text pairs")
-    _show_result(show, [text, pair], "classify", "Classify")
+    _show_results(_columns(models, [BARS], classify), [text, pair], "classify", "Classify")
 
 
 def _token_classification(models: list[Model]) -> None:
-    def show(text: str) -> str:
-        def draw(model: Model) -> str:
-            answer = model.tag(text)
-            return drawing.marked(answer.texts[0], answer.value) + drawing.note(answer.left_out)
-
-        return _compare(models, draw)
+    def tag(model: Model, text: str) -> Contents:
+        answer = model.tag(text)
+        spans = [(start, end, f"{label} {probability:.3f}") for start, end, label, probability in answer.value]
+        return [_mark(answer.texts[0], spans)], answer.left_out
 
     gr.Markdown("The words that have a label other than O, with its probability.")
     text = gr.Textbox("Marie Curie was born in Warsaw and worked in Paris.", label="Text")
-    _show_result(show, [text], "tag", "Label")
+    _show_results(_columns(models, [MARKED_TEXT], tag), [text], "tag", "Label")
 
 
 def _question_answering(models: list[Model]) -> None:
-    def show(question: str, context: str) -> str:
-        def draw(model: Model) -> str:
-            answer = model.answer(question, context)
-            *span, probability, no_answer = answer.value
-            content = drawing.marked(answer.texts[1], [(*span, "answer", probability)])
-            return content + _bars(["no answer"], [no_answer]) + drawing.note(answer.left_out)
+    def find_answer(model: Model, question: str, context: str) -> Contents:
+        answer = model.answer(question, context)
+        start, end, probability, no_answer = answer.value
+        marked = _mark(answer.texts[1], [(start, end, f"answer {probability:.3f}")])
+        return [marked, {"answer": probability, "no answer": no_answer}], answer.left_out
 
-        return _compare(models, draw)
-
-    gr.Markdown("The part of the text that answers the question, and the probability that there is none.")
+    gr.Markdown("The span of the text that answers the question, and the probability that there is no answer.")
     question = gr.Textbox("Where was Marie Curie born?", label="Question")
     context = gr.Textbox("Marie Curie was born in Warsaw and worked in Paris.", label="Text with the answer", lines=4)
-    _show_result(show, [question, context], "answer", "Answer")
+    _show_results(_columns(models, [MARKED_TEXT, BARS], find_answer), [question, context], "answer", "Answer")
 
 
 def _multiple_choice(models: list[Model]) -> None:
-    def show(text: str, choices: str) -> str:
-        def draw(model: Model) -> str:
-            answer = model.choose(text, _lines(choices))
-            return _bars(answer.texts, answer.value) + drawing.note(answer.left_out)
+    def choose(model: Model, text: str, choices: str) -> Contents:
+        answer = model.choose(text, _lines(choices))
+        return [dict(zip(_number(answer.texts), answer.value, strict=True))], answer.left_out
 
-        return _compare(models, draw)
-
-    gr.Markdown("Which of the choices goes best with the text?")
+    gr.Markdown("The probability that each choice fits the text.")
     text = gr.Textbox("She opened the window.", label="Text")
     choices = gr.Textbox(
-        "Cold air came in.\nThe window is a fish.\nIt was Tuesday.", label="Choices, a line each", lines=4
+        "Cold air came in.\nThe window is a fish.\nIt was Tuesday.", label="Choices, one per line", lines=4
     )
-    _show_result(show, [text, choices], "choose", "Choose")
+    _show_results(_columns(models, [BARS], choose), [text, choices], "choose", "Choose")
 
 
 def _attention(models: list[Model]) -> None:
     by_name = {model.name: model for model in models}
 
-    def show(text: str, name: str, layer: int, head: int) -> str:
-        def draw(model: Model) -> str:
-            answer = model.attention(text)
-            tokens, weights = answer.value  # weights (layers, heads, S, S)
-            layers, heads = weights.shape[:2]
-            at_layer, at_head = min(int(layer), layers), min(int(head), heads)
-            title = f"<h4>Layer {at_layer} of {layers}, head {at_head} of {heads}</h4>"
-            heat_map = drawing.heat_map(tokens, tokens, weights[at_layer - 1, at_head - 1].tolist())
-            return title + heat_map + drawing.note(answer.left_out)
+    def attend(text: str, name: str, layer: int, head: int) -> Contents:
+        answer = by_name[name].attention(text)
+        tokens, weights = answer.value  # weights (layers, heads, S, S)
+        layers, heads = weights.shape[:2]
+        layer, head = min(int(layer), layers), min(int(head), heads)
+        title = f"<h4>Layer {layer} of {layers}, head {head} of {heads}</h4>"
+        return [title + drawing.heat_map(tokens, tokens, weights[layer - 1, head - 1].tolist())], answer.left_out
 
-        return _compare([by_name[name]], draw)
+    def show(text: str, name: str, layer: int, head: int) -> list[gr.Component]:
+        return _column(name, [HTML], attend, text, name, layer, head)
 
     gr.Markdown(
-        "Each row is a token, and how it divides its attention over the tokens in the columns; hover over a cell for the "
-        f"weight. At most {MAX_ATTENTION} tokens."
+        "Each row shows how a token distributes its attention over the tokens in the columns; hover over a cell for "
+        f"the weight. At most {MAX_ATTENTION} tokens."
     )
     text = gr.Textbox("The animal didn't cross the street because it was too tired.", label="Text")
     with gr.Row():
@@ -243,81 +241,108 @@ def _attention(models: list[Model]) -> None:
                 ("Head", max(model.config.num_attention_heads for model in models)),
             )
         )
-    _show_result(show, [text, name, layer, head], "attention", "Show")
+    _show_results([show], [text, name, layer, head], "attention", "Show")
 
 
 def _embeddings(models: list[Model]) -> None:
-    def show(texts: str) -> str:
-        def draw(model: Model) -> str:
-            answer = model.embeddings(_lines(texts))
-            numbers = [str(number) for number in range(1, len(answer.texts) + 1)]
-            rows = [f"{number} {text}" for number, text in zip(numbers, answer.texts, strict=True)]
-            return drawing.heat_map(rows, numbers, answer.value.tolist(), numbers=True) + drawing.note(answer.left_out)
+    def compare(model: Model, texts: str) -> Contents:
+        answer = model.embeddings(_lines(texts))
+        columns = [str(number) for number in range(1, len(answer.texts) + 1)]
+        heat_map = drawing.heat_map(_number(answer.texts), columns, answer.value.tolist(), numbers=True)
+        return [heat_map], answer.left_out
 
-        return _compare(models, draw)
-
-    gr.Markdown("The cosine similarity of texts: of the means of their tokens' last hidden states.")
+    gr.Markdown("The cosine similarity of text embeddings, each the mean of its tokens' last hidden states.")
     texts = gr.Textbox(
         "The cat sleeps on the sofa.\nA dog lies on the carpet.\nThe bank raised its interest rate.",
-        label="Texts, a line each",
+        label="Texts, one per line",
         lines=4,
     )
-    _show_result(show, [texts], "embeddings", "Compare")
+    _show_results(_columns(models, [HTML], compare), [texts], "embeddings", "Compare")
 
 
 def _watch_it_learn(run: Run, number: int) -> None:
-    def show(text: str, chosen: int) -> str:
-        index = min(max(int(chosen), 1), len(run.steps)) - 1
-        step = run.steps[index]
-        try:
-            content = _predictions(run.open(index), text, k=5)
-        except InputError as error:
-            content = drawing.message(str(error))
-        return drawing.panels([(f"Step {step:,}", content)]) + drawing.curves(run.curves, step)
+    def show_predictions(text: str, checkpoint: int) -> list[gr.Component]:
+        index = int(checkpoint) - 1
+        return _column(f"Step {run.steps[index]:,}", MASKS, lambda: _predict(run.open(index), text, k=5))
 
-    gr.Markdown("What the model predicted at each checkpoint of its training, and its curves.")
+    def show_curves(title: str, text: str, checkpoint: int) -> list[gr.Component]:
+        points = [
+            (*point, name)
+            for name, curve in run.curves[title].items()
+            for point in curve[:: len(curve) // MAX_POINTS + 1]
+        ]
+        values, step = [value for _, value, _ in points], run.steps[int(checkpoint) - 1]
+        points += [(step, limit, STEP_MARK) for limit in (min(values), max(values))]  # a vertical line
+        data = pandas.DataFrame(points, columns=["step", title, "curve"])
+        return [gr.LinePlot(data, x="step", y=title, color="curve", color_title=" ", color_map=COLORS)]
+
+    gr.Markdown("The model's predictions at each checkpoint of its training, and the loss curves.")
     text = gr.Textbox(f"The capital of France is {MASK}.", label="Sentence")
-    count = len(run.steps)
-    chosen = gr.Slider(
-        1, count, count, step=1, label="Checkpoint", info=f"{run.name}, steps {run.steps[0]:,} to {run.steps[-1]:,}"
-    )
-    _show_result(show, [text, chosen], f"watch_{number}", "Predict")
+    count, first, last = len(run.steps), run.steps[0], run.steps[-1]
+    info = f"{run.name}, steps {first:,} to {last:,}"
+    checkpoint = gr.Slider(1, count, count, step=1, label="Checkpoint", info=info)
+    columns = [show_predictions, *(partial(show_curves, title) for title in run.curves)]
+    _show_results(columns, [text, checkpoint], f"watch_{number}", "Predict")
 
 
 # ------------------------------------------------------------------------------------------------- what the tabs share
 
 
-def _show_result(show: Callable[..., str], inputs: list[Any], name: str, action: str) -> gr.HTML:
-    """A button, and what `show` makes of the inputs: at first of their examples, then when the button is clicked, Enter
-    pressed, or something chosen."""
+def _show_results(
+    columns: Sequence[Column], inputs: list[Any], name: str, action: str
+) -> tuple[Column, list[gr.Component]]:
+    """A button and the columns, first filled for the inputs' examples, then updated on a click on the button, on
+    Enter, and when another input changes. Returns the function that updates the columns' components, and the
+    components."""
+
+    def show(*values: Any) -> list[gr.Component]:
+        return [component for column in columns for component in column(*values)]
+
     button = gr.Button(action, variant="primary", elem_classes="sb-button")
-    result = gr.HTML(show(*(component.value for component in inputs)), apply_default_css=False, elem_id=name)
+    results = []
+    with gr.Row(elem_id=name):
+        for column in columns:
+            with gr.Column(min_width=320):
+                results += column(*(component.value for component in inputs))
     chosen = (component.submit if isinstance(component, gr.Textbox) else component.change for component in inputs)
-    gr.on([button.click, *chosen], show, inputs, result, api_name=name, trigger_mode="always_last", **LIMIT)
-    return result
+    gr.on([button.click, *chosen], show, inputs, results, api_name=name, trigger_mode="always_last", **LIMIT)
+    return show, results
 
 
-def _compare(models: Sequence[Model], draw: Callable[[Model], str]) -> str:
-    """What each model answers, side by side; a sentence in place of an answer that it cannot give."""
-    contents = []
-    for model in models:
-        try:
-            content = draw(model)
-        except InputError as error:
-            content = drawing.message(str(error))
-        contents.append((model.name, content))
-    return drawing.panels(contents)
+def _columns(models: Sequence[Model], parts: list[Part], answer: Callable[..., Contents]) -> list[Column]:
+    """A column for each model, with what `answer` returns for it and the inputs."""
+    return [partial(_column, model.name, parts, partial(answer, model)) for model in models]
 
 
-def _predictions(model: Model, text: str, k: int) -> str:
-    answer = model.fill_mask(text, k)
-    several = len(answer.value) > 1
-    masks = (drawing.bars(top, f"Mask {n}" if several else "") for n, top in enumerate(answer.value, 1))
-    return "".join(masks) + drawing.note(answer.left_out)
+def _column(title: str, parts: list[Part], answer: Callable[..., Contents], *inputs: Any) -> list[gr.Component]:
+    """A heading, and `parts` with the contents of the answer. If there is none, the heading says why, and the parts
+    are hidden."""
+    contents: list[Any] = []
+    try:
+        contents, left_out = answer(*inputs)
+        note = f"Too long for the model: {left_out:,} tokens at the end were left out." if left_out else ""
+        if len(contents) > len(parts):
+            note = f"The first {len(parts)} of {len(contents)} masks are shown. {note}"
+    except InputError as error:
+        note = str(error)
+    components = [HTML(drawing.heading(title, note))]  # first, since the page shows components as they are created
+    for part, content in zip_longest(parts, contents[: len(parts)]):
+        components.append(part(content, visible=content is not None))
+    return components
 
 
-def _bars(labels: Sequence[str], values: Sequence[float]) -> str:
-    return drawing.bars(list(zip(labels, values, strict=True)))
+def _predict(model: Model, text: str, k: int) -> Contents:
+    answer = model.fill_mask(text, int(k))
+    return [dict(top) for top in answer.value], answer.left_out
+
+
+def _mark(text: str, spans: Sequence[tuple[int, int, str]]) -> dict[str, Any]:
+    """A text with labelled spans (start, end, label), as `gr.HighlightedText` takes it."""
+    return {"text": text, "entities": [{"start": start, "end": end, "entity": label} for start, end, label in spans]}
+
+
+def _number(texts: Sequence[str]) -> list[str]:
+    return [f"{number} {text}" for number, text in enumerate(texts, 1)]
 
 
 def _lines(texts: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""Models to try: one that has memorised a few sentences, with its checkpoints, and random ones with each head."""
+"""Models to try: a model that has memorised a few sentences, with its checkpoints, and random models with each
+head."""
 
 import json
 
