@@ -81,7 +81,7 @@ def nsp_predictions(
 
 
 def _inputs(model: torch.nn.Module, example: dict) -> dict[str, torch.Tensor]:
-    names = ("input_ids", "token_type_ids")
+    names = [name for name in ("input_ids", "token_type_ids", "position_ids", "seq_idx") if name in example]
     return {name: torch.tensor(np.array([example[name]]), dtype=torch.long, device=model.device) for name in names}
 
 

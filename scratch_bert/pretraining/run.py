@@ -163,6 +163,10 @@ def build_trainer(
     model_args, data_args, args = options.model, options.data, options.training
     unigrams = unigram_log_probs(data.token_counts)
     metrics = PretrainingMetrics(unigrams, data.objective)
+    if args.pack_sequences and "seq_idx" in data.objective.features():
+        raise ValueError(
+            f"pack_sequences has no effect with {data.objective.name}, whose segments are packed: leave it out."
+        )
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
     if best not in known:
         raise ValueError(
