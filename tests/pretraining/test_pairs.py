@@ -15,7 +15,7 @@ def documents_of(corpus, positions):
     return np.searchsorted(corpus.document_tokens[:, 0], positions, side="right") - 1
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", ["nsp", "sop", "none", "contrastive"])
 def test_pairs_are_those_of_the_docstring(objective):
     (line,) = [line for line in OBJECTIVES[objective].__doc__.splitlines() if "·" in line]
     expected = [[int(number) for number in pair.split()] for pair in line.strip(" ·…").split("·")]
@@ -58,15 +58,13 @@ def test_nsp_labels_do_not_follow_from_lengths(pairs):
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     documents=st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=40), min_size=2, max_size=12),
-    max_seq_length=st.integers(5, 70),
+    room=st.integers(0, 65),
     short_seq_prob=st.sampled_from([0.0, 0.1, 1.0]),
     single_segment_prob=st.sampled_from([0.0, 0.5]),
     objective=st.sampled_from(list(OBJECTIVES)),
     seed=st.integers(0, 3),
 )
-def test_pairs_of_any_corpus_are_right(
-    documents, max_seq_length, short_seq_prob, single_segment_prob, objective, seed
-):
+def test_pairs_of_any_corpus_are_right(documents, room, short_seq_prob, single_segment_prob, objective, seed):
     """Every pair, read token by token, beside the corpus read in the same way."""
     corpus = make_corpus(*documents)
     document_of, token = {}, 5
@@ -74,9 +72,9 @@ def test_pairs_of_any_corpus_are_right(
         document_of |= dict.fromkeys(range(token, token + sum(document)), number)
         token += sum(document) + 1
 
-    rng = np.random.default_rng(seed)
+    rng, special = np.random.default_rng(seed), OBJECTIVES[objective].special_tokens
+    max_seq_length = special + OBJECTIVES[objective].min_units + room
     pairs = OBJECTIVES[objective].build_pairs(corpus, max_seq_length, short_seq_prob, rng, single_segment_prob)
-    special = OBJECTIVES[objective].special_tokens
     seen = []
     for a_start, a_end, b_start, b_end, label in pairs.tolist():
         a, b = corpus.tokens[a_start:a_end].tolist(), corpus.tokens[b_start:b_end].tolist()
@@ -88,11 +86,14 @@ def test_pairs_of_any_corpus_are_right(
             assert not b and label == 0
             continue
         if label == -100:
-            assert not b and a == list(range(a[0], a[0] + len(a))) and single_segment_prob
+            assert not b and a == list(range(a[0], a[0] + len(a)))
+            assert single_segment_prob or objective == "contrastive"
             continue
         assert len({document_of[token] for token in b}) == 1
         follows = [*a, *b] == list(range(a[0], a[0] + len(a) + len(b)))
-        if objective == "nsp":
+        if objective == "contrastive":
+            assert follows and label == 0
+        elif objective.startswith("nsp"):
             assert (document_of[a[0]] == document_of[b[0]]) == (label == 0) == follows
         elif objective == "sop":
             assert [*a, *b] == list(range(a[0], a[0] + len(a) + len(b))) if label == 0 else a[0] == b[-1] + 1
@@ -104,6 +105,8 @@ def test_pairs_of_any_corpus_are_right(
     lone = sum(len(document) == 1 and document[0] <= limit // 2 for document in documents)
     if objective == "none":
         assert seen == list(corpus.tokens)
+    elif objective == "contrastive":
+        assert len(seen) == len(set(seen))
     elif objective == "sop":
         assert abs((labels == 0).sum() - (labels == 1).sum()) <= 1
         assert len(seen) == len(set(seen))

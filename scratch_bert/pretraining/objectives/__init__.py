@@ -1,6 +1,7 @@
 """The objectives of pretraining, by name. To add one: `OBJECTIVES["mine"] = Mine()`, here or in your own code."""
 
 from .base import MetricRow, Objective, PairClassification
+from .contrastive import Contrastive, NextSentenceAndContrastive
 from .mlm_only import MaskedLanguageModelling
 from .nsp import NextSentencePrediction
 from .sop import SentenceOrderPrediction
@@ -14,6 +15,8 @@ OBJECTIVES: dict[str, Objective] = {
         NextSentencePrediction(),
         SentenceOrderPrediction(),
         MaskedLanguageModelling(),
+        Contrastive(),
+        NextSentenceAndContrastive(),
     )
 }
 
