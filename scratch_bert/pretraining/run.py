@@ -14,8 +14,9 @@ from ..cli import similar
 from ..files import TextError
 from ..tokenizer import load_tokenizer
 from ..training.callbacks import extend_tensorboard
-from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint, saved_step
-from ..training.trainer import holding_output_dir, write_metrics
+from ..training.checkpoint import find_checkpoint, saved_step
+from ..training.output_dir import output_dir_lock, write_metrics
+from ..training.resume import check_same_architecture, check_same_run
 from .arguments import (
     EVAL_MLM_PROBABILITY,
     TOKENIZER_TRAINING,
@@ -53,7 +54,7 @@ class Run:
         bad file of a stream, `DivergenceError` if the loss is not finite, and `Interrupted`, after a checkpoint is
         saved, if Ctrl-C or SIGTERM ended the training.
         """
-        with holding_output_dir(self.trainer.args, self.trainer.record, self.checkpoint):
+        with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = self._train()
             if self.final_phase:
                 seconds = metrics["train_runtime"]

@@ -1,4 +1,6 @@
-"""Trainer for pretraining: both losses in the log, new examples each epoch."""
+"""Trainer for pretraining: the parts of the loss in the log, new examples in each epoch."""
+
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -12,23 +14,33 @@ from .optimizer import MuonWithAdamW, parameter_groups
 
 
 class PretrainingTrainer(ScratchBertTrainer):
-    """Trainer for pretraining: logs `mlm_loss` and `nsp_loss` (also for SOP) beside their sum, and `mlm_accuracy`, of the
-    step's own masked tokens; calls the training set's `set_epoch`. `train_collator` replaces `data_collator` in training
-    only. `PretrainingArguments` with the `optim` muon train with `MuonWithAdamW`. With `stop_after`, a step, it saves a
-    checkpoint there and stops, to be resumed from by a trainer with other examples."""
+    """Trainer for pretraining, which
 
-    def __init__(self, *args, train_collator: DataCollator | None = None, stop_after: int | None = None, **kwargs):
+    - logs the `losses`, outputs of the model whose sum is the loss, and `mlm_accuracy` on the masked tokens of the last step;
+    - calls the training set's `set_epoch`;
+    - uses `train_collator` instead of `data_collator` in training;
+    - trains with `MuonWithAdamW` if `optim` is muon in its `PretrainingArguments`;
+    - after the step `stop_after`, saves a checkpoint and stops, to be resumed by a trainer with other examples.
+    """
+
+    def __init__(
+        self,
+        *args,
+        train_collator: DataCollator | None = None,
+        stop_after: int | None = None,
+        losses: Sequence[str] = ("mlm_loss", "nsp_loss"),
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         if self.args.optim == OwnOptimizerNames.MUON and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
-                "optim muon needs whole matrices, which FSDP and DeepSpeed divide among the devices: train without them, "
+                "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without them, "
                 "or choose another optim."
             )
         self.train_collator = train_collator or self.data_collator
         if self.args.device.type != "cpu" and self.args.n_gpu < 2 and not self.args.torch_compile:
             self.train_collator = CountingCollator(self.train_collator)
-        self._loss_sums: dict[str, torch.Tensor] = {}
-        self._mlm_correct = torch.zeros(2, dtype=torch.long, device=self.args.device)  # of how many tokens
+        self._losses = LossMeter(losses, self.args.device)
         self.stop_after = stop_after
         self.add_callback(SetEpochCallback)
         if stop_after:
@@ -63,28 +75,19 @@ class PretrainingTrainer(ScratchBertTrainer):
             shared_count = num_items_in_batch is not None and self.args.average_tokens_across_devices
             if not shared_count:
                 weight /= self.accelerator.num_processes
-            if not self._loss_sums:
-                self._loss_sums_since = self.state.global_step
-            for name in ("mlm_loss", "nsp_loss"):
-                if outputs.get(name) is not None:
-                    part = outputs[name].detach()  # one number, or one for each GPU under DataParallel
-                    part = part.sum() if shared_count else part.mean()
-                    self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
-            # Comparing logits in each step would cost 1%.
-            if (self.state.global_step + 1) % self.state.logging_steps == 0:
-                logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"].detach()
-                labels = inputs["labels"][inputs["labels"] != -100]  # (M,)
-                logits = logits if logits.dim() == 2 else logits[inputs["labels"] != -100]  # (M, V)
-                correct = (logits.argmax(-1) == labels).sum()
-                self._mlm_correct = self._mlm_correct + torch.stack([correct, torch.ones_like(labels).sum()])
+            step = self.state.global_step
+            self._losses.update(outputs, step, weight, add_up=shared_count)
+            if (step + 1) % self.state.logging_steps == 0:  # comparing logits in each step would cost 1%
+                logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
+                self._losses.update_accuracy(logits.detach(), inputs["labels"])
         return (loss, outputs) if return_outputs else loss
 
     def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
         return inputs["num_masked"] if "num_masked" in inputs else (inputs["labels"] != -100).sum()
 
     @property
-    def stops_early(self) -> bool:
-        return super().stops_early or self.stop_after is not None
+    def will_resume_later(self) -> bool:
+        return super().will_resume_later or self.stop_after is not None
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -94,20 +97,57 @@ class PretrainingTrainer(ScratchBertTrainer):
         return super()._get_train_sampler(train_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self._loss_sums:
-            steps = max(self.state.global_step - self._loss_sums_since, 1)
-            for name, total in self._loss_sums.items():
-                logs[name] = (self.accelerator.reduce(total, "sum") / steps).item()
-            self._loss_sums = {}
-            correct, count = self.accelerator.reduce(self._mlm_correct, "sum").tolist()
-            if count:
-                logs["mlm_accuracy"] = correct / count
-            self._mlm_correct = torch.zeros_like(self._mlm_correct)
+        if "loss" in logs:
+            logs |= self._losses.report(self.state.global_step, lambda tensor: self.accelerator.reduce(tensor, "sum"))
         super().log(logs, start_time)
 
 
+class LossMeter:
+    """Averages parts of the loss, by the names of the model's outputs, and counts correct predictions between two entries of the
+    log. The sums stay on the device: reading them in each step would make the host wait."""
+
+    def __init__(self, names: Sequence[str], device: torch.device):
+        self.names, self.device = names, device
+        self._reset()
+
+    def _reset(self) -> None:
+        self.sums: dict[str, torch.Tensor] = {}
+        self.correct = torch.zeros(2, dtype=torch.long, device=self.device)  # correct predictions, all predictions
+
+    def update(self, outputs: Mapping[str, torch.Tensor], step: int, weight: float, add_up: bool) -> None:
+        """Add a micro-batch, after `step` complete steps, with this weight. The parts under DataParallel, one from each GPU, add up
+        or are averaged."""
+        if not self.sums:
+            self.first_step = step
+        for name in self.names:
+            if outputs.get(name) is not None:
+                part = outputs[name].detach()
+                part = part.sum() if add_up else part.mean()
+                self.sums[name] = self.sums.get(name, 0.0) + part * weight
+
+    def update_accuracy(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Compare logits, (B, S, V) or of predicted tokens alone (M, V), with labels (B, S)."""
+        predicted = labels != -100
+        logits, labels = logits if logits.dim() == 2 else logits[predicted], labels[predicted]  # (M, V), (M,)
+        correct = (logits.argmax(-1) == labels).sum()
+        self.correct = self.correct + torch.stack([correct, torch.ones_like(labels).sum()])
+
+    def report(self, step: int, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
+        """Return entries for the log after `step` steps, and start again. `reduce` sums a tensor over processes."""
+        if not self.sums:
+            return {}
+        steps = max(step - self.first_step, 1)
+        entries = {name: (reduce(total) / steps).item() for name, total in self.sums.items()}
+        correct, count = reduce(self.correct).tolist()
+        if count:
+            entries["mlm_accuracy"] = correct / count
+        self._reset()
+        return entries
+
+
 class SetEpochCallback(TrainerCallback):
-    # accelerate does this for one process, but not for several.
+    """Sets the epoch of the training set, which accelerate does for a single process only."""
+
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         dataset = getattr(train_dataloader, "dataset", None)
         if hasattr(dataset, "set_epoch"):
@@ -115,6 +155,8 @@ class SetEpochCallback(TrainerCallback):
 
 
 class StopCallback(TrainerCallback):
+    """Saves a checkpoint after `step` steps and stops the training."""
+
     def __init__(self, step: int):
         self.step = step
 
@@ -124,7 +166,7 @@ class StopCallback(TrainerCallback):
 
 
 class EpochLengthGroupedSampler(LengthGroupedSampler):
-    """Batches of examples of similar length: the stock sampler, with the lengths of each epoch's own examples, and the same
+    """Groups examples of similar length into batches: the stock sampler, with the lengths of each epoch's examples and the same
     order in every process."""
 
     def __init__(self, batch_size: int, dataset: Dataset, seed: int):
