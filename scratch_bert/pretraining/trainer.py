@@ -1,6 +1,7 @@
 """Trainer for pretraining: the parts of the loss in the log, new examples in each epoch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -10,18 +11,15 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from ..training.trainer import ScratchBertTrainer
 from .arguments import OwnOptimizerNames
 from .collator import CountingCollator
+from .loss_meter import LossMeter
 from .optimizer import MuonWithAdamW, parameter_groups
 
 
 class PretrainingTrainer(ScratchBertTrainer):
-    """Trainer for pretraining, which
-
-    - logs the `losses`, outputs of the model whose sum is the loss, and `mlm_accuracy` on the masked tokens of the last step;
-    - calls the training set's `set_epoch`;
-    - uses `train_collator` instead of `data_collator` in training;
-    - trains with `MuonWithAdamW` if `optim` is muon in its `PretrainingArguments`;
-    - after the step `stop_after`, saves a checkpoint and stops, to be resumed by a trainer with other examples.
-    """
+    """Trainer for pretraining. Logs the `losses`, outputs of the model that add up to the loss, and `mlm_accuracy` on the masked
+    tokens of the step; calls the training set's `set_epoch`. `train_collator` replaces `data_collator` in training only.
+    `PretrainingArguments` with the `optim` muon train with `MuonWithAdamW`. After `stop_after` steps, it saves a checkpoint and
+    stops, to be resumed by a trainer with other examples."""
 
     def __init__(
         self,
@@ -75,9 +73,8 @@ class PretrainingTrainer(ScratchBertTrainer):
             shared_count = num_items_in_batch is not None and self.args.average_tokens_across_devices
             if not shared_count:
                 weight /= self.accelerator.num_processes
-            step = self.state.global_step
-            self._losses.update(outputs, step, weight, add_up=shared_count)
-            if (step + 1) % self.state.logging_steps == 0:  # comparing logits in each step would cost 1%
+            self._losses.update(outputs, self.state.global_step, weight, add_up=shared_count)
+            if (self.state.global_step + 1) % self.state.logging_steps == 0:  # comparing logits in each step costs 1%
                 logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
                 self._losses.update_accuracy(logits.detach(), inputs["labels"])
         return (loss, outputs) if return_outputs else loss
@@ -98,51 +95,8 @@ class PretrainingTrainer(ScratchBertTrainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs |= self._losses.report(self.state.global_step, lambda tensor: self.accelerator.reduce(tensor, "sum"))
+            logs |= self._losses.report(self.state.global_step, partial(self.accelerator.reduce, reduction="sum"))
         super().log(logs, start_time)
-
-
-class LossMeter:
-    """Averages parts of the loss, by the names of the model's outputs, and counts correct predictions between two entries of the
-    log. The sums stay on the device: reading them in each step would make the host wait."""
-
-    def __init__(self, names: Sequence[str], device: torch.device):
-        self.names, self.device = names, device
-        self._reset()
-
-    def _reset(self) -> None:
-        self.sums: dict[str, torch.Tensor] = {}
-        self.correct = torch.zeros(2, dtype=torch.long, device=self.device)  # correct predictions, all predictions
-
-    def update(self, outputs: Mapping[str, torch.Tensor], step: int, weight: float, add_up: bool) -> None:
-        """Add a micro-batch, after `step` complete steps, with this weight. The parts under DataParallel, one from each GPU, add up
-        or are averaged."""
-        if not self.sums:
-            self.first_step = step
-        for name in self.names:
-            if outputs.get(name) is not None:
-                part = outputs[name].detach()
-                part = part.sum() if add_up else part.mean()
-                self.sums[name] = self.sums.get(name, 0.0) + part * weight
-
-    def update_accuracy(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Compare logits, (B, S, V) or of predicted tokens alone (M, V), with labels (B, S)."""
-        predicted = labels != -100
-        logits, labels = logits if logits.dim() == 2 else logits[predicted], labels[predicted]  # (M, V), (M,)
-        correct = (logits.argmax(-1) == labels).sum()
-        self.correct = self.correct + torch.stack([correct, torch.ones_like(labels).sum()])
-
-    def report(self, step: int, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Return entries for the log after `step` steps, and start again. `reduce` sums a tensor over processes."""
-        if not self.sums:
-            return {}
-        steps = max(step - self.first_step, 1)
-        entries = {name: (reduce(total) / steps).item() for name, total in self.sums.items()}
-        correct, count = reduce(self.correct).tolist()
-        if count:
-            entries["mlm_accuracy"] = correct / count
-        self._reset()
-        return entries
 
 
 class SetEpochCallback(TrainerCallback):

@@ -27,7 +27,7 @@ from ..hub.publishing import publish
 
 logger = logging.getLogger("scratch_bert")
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
-TRAINING_STATE = ("*.pt", "*.pth", "*.bin", "pytorch_model_fsdp_*", "optimizer_*")  # files of a checkpoint, not pushed
+TRAINING_STATE = shutil.ignore_patterns("*.pt", "*.pth", "*.bin", "pytorch_model_fsdp_*", "optimizer_*")  # not pushed
 
 
 class SignalCallback(TrainerCallback):
@@ -60,14 +60,14 @@ class SignalCallback(TrainerCallback):
         self.requested, self.number = "stop", number
         signal.signal(number, self.previous_handlers[number])
         again = "Press Ctrl-C again" if number == signal.SIGINT else "Send it again"
-        logger.warning(
-            f"{signal.Signals(number).name}: ending this step and saving a checkpoint. {again} to stop at once."
-        )
+        name = signal.Signals(number).name
+        logger.warning(f"{name}: ending this step and saving a checkpoint. {again} to stop at once.")
 
     def request_save(self, number, frame):
         self.requested = self.requested or "save"
 
-    def on_train_begin(self, args, state, control, **kwargs):
+    def on_train_begin(self, args, state, control, train_dataloader, **kwargs):
+        shield_workers(train_dataloader)
         SignalCallback.notes_done += 1  # notes of an earlier training are not for this one
 
     def on_step_end(self, args, state, control, **kwargs):
@@ -104,13 +104,12 @@ class SignalCallback(TrainerCallback):
             signal.signal(number, handler)
 
 
-def shield_workers(loader: DataLoader) -> DataLoader:
-    """Start the workers of a data loader in process groups of their own: a signal to the group of the training would end them,
-    but the training needs them until its last checkpoint. Returns the loader."""
+def shield_workers(loader: DataLoader) -> None:
+    """Let each worker of a data loader start in a process group of its own: a signal to the group of the training must not end
+    workers, which the training needs until its last checkpoint."""
     stock = getattr(loader, "base_dataloader", loader)  # accelerate wraps it
-    if getattr(stock.worker_init_fn, "func", None) is not _start_worker:  # loaders of evaluations may be used again
+    if getattr(stock.worker_init_fn, "func", None) is not _start_worker:
         stock.worker_init_fn = partial(_start_worker, stock.worker_init_fn)
-    return loader
 
 
 def _start_worker(init: Callable[[int], None] | None, number: int) -> None:
@@ -121,11 +120,8 @@ def _start_worker(init: Callable[[int], None] | None, number: int) -> None:
 
 
 class PushCallback(TrainerCallback):
-    """Pushes each checkpoint while the training continues: code, weights, tokenizer and card, in one commit.
-
-    The training state (optimizer, arguments, random generators) is not pushed, with any `hub_strategy`. A push that fails is
-    logged. While a push is running, later checkpoints are not pushed, or wait for it with `hub_always_push`.
-    """
+    """Pushes the model in each checkpoint, with code, tokenizer and card but without the training state, in one commit and in the
+    background. Failures are logged. A checkpoint saved during a push is not pushed or, with `hub_always_push`, waits."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
@@ -145,26 +141,25 @@ class PushCallback(TrainerCallback):
                 return
             previous.wait_until_done()
         self.trainer.callback_handler.on_push_begin(args, state, control)
-        name = f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        checkpoint = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
         # A copy, as save_total_limit may delete the checkpoint before the push ends.
         staged = tempfile.TemporaryDirectory(dir=args.output_dir, prefix=STAGED)
         try:
-            ignore = shutil.ignore_patterns(*TRAINING_STATE)
-            shutil.copytree(Path(args.output_dir, name), staged.name, ignore=ignore, dirs_exist_ok=True)
+            shutil.copytree(checkpoint, staged.name, ignore=TRAINING_STATE, dirs_exist_ok=True)
         except OSError as error:  # such as a full disk
             staged.cleanup()
             logger.warning(f"Step {step} is not pushed, training continues: {error}")
             return
-        subfolder = {"checkpoint": "last-checkpoint", "all_checkpoints": name}.get(args.hub_strategy)
+        subfolder = {"checkpoint": "last-checkpoint", "all_checkpoints": checkpoint.name}.get(args.hub_strategy)
         api = HfApi(token=args.hub_token)
         job = api.run_as_future(self._push, staged, api, step, revision=args.hub_revision, subfolder=subfolder)
         self.trainer.push_in_progress = PushInProgress([job])
 
     def _push(self, staged: tempfile.TemporaryDirectory, api: HfApi, step: int, **options) -> None:
-        message = f"Training in progress, step {step}"
+        options["commit_message"] = f"Training in progress, step {step}"
         try:
             with staged as directory:
-                publish(directory, self.trainer.hub_model_id, api, commit_message=message, **options)
+                publish(directory, self.trainer.hub_model_id, api, **options)
         except Exception as error:  # a network failure must not end the training
             logger.warning(f"The push of step {step} failed, training continues. {type(error).__name__}: {error}")
 

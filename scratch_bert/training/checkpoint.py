@@ -38,11 +38,9 @@ REQUIRED = (
 
 def checkpoints_in(directory: Path) -> list[Path]:
     """Return the checkpoints sorted by step. Copies under other names, such as checkpoint-4-backup, are ignored."""
-    names = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-\d+")
-    found = (
-        path for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if names.fullmatch(path.name) and path.is_dir()
-    )
-    return sorted(found, key=_step_of)
+    found = directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
+    name = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-\d+")
+    return sorted((path for path in found if name.fullmatch(path.name) and path.is_dir()), key=_step_of)
 
 
 def _step_of(checkpoint: Path) -> int:
@@ -70,21 +68,17 @@ def explain_write_errors(what: str, output_dir: Path) -> Iterator[None]:
 
 
 def write_checkpoint(
-    place: Path,
-    save: Callable[[Path], None],
-    wait_for_everyone: Callable[[], None],
-    args: TrainingArguments,
-    best: str | None,
+    place: Path, save: Callable[[Path], None], wait: Callable[[], None], args: TrainingArguments, best: str | None
 ) -> None:
-    """Write a checkpoint that is either complete or absent, whenever the process dies, and delete surplus ones.
+    """Write a checkpoint atomically, and delete surplus ones: `save(directory)` writes, in each process, into a temporary
+    directory beside `place`, which one process renames after all have left `wait`.
 
-    `save(directory)` is called in each process and writes into a temporary directory beside `place`, which one process then
-    seals and renames. Raises `OSError`, with the remedy, if something can't be written.
+    Raises `OSError`, with the remedy, if something can't be written.
     """
     staged = place.parent / STAGING / place.name
     with explain_write_errors(place.name, place.parent):
         save(staged)
-        wait_for_everyone()  # each process has written the state of its random generators
+        wait()  # each process has written the state of its random generators
         if args.should_save:
             seal(staged, without=("README.md", "curves.png"))  # which a user may edit
             move_into_place(staged, place)
@@ -97,7 +91,7 @@ def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
     checkpoints = sorted(checkpoints_in(newest.parent), key=lambda checkpoint: checkpoint.stat().st_mtime)
     kept = {newest, Path(best)} if best else {newest}
     surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
-    for checkpoint in [one for one in checkpoints if one not in kept][: max(surplus, 0)]:
+    for checkpoint in [path for path in checkpoints if path not in kept][: max(surplus, 0)]:
         try:
             remove(checkpoint)
         except OSError as error:  # such as an open file on Windows
@@ -105,8 +99,7 @@ def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
 
 
 def find_best(output_dir: Path, state: TrainerState) -> str | None:
-    """Return the best checkpoint in `output_dir`, or beside the checkpoint that the run was resumed from; None if there is none
-    or if it is damaged, which is logged."""
+    """Return the best checkpoint, in `output_dir` or where `state` has it; None if there is none, or it is damaged."""
     if not state.best_global_step:
         return None
     here = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
@@ -121,11 +114,8 @@ def find_best(output_dir: Path, state: TrainerState) -> str | None:
     return str(best)
 
 
-# ---------------------------------------------------------------------------------------------------------- resuming
-
-
 def resumes_newest(args: TrainingArguments) -> bool:
-    """Whether `--resume_from_checkpoint` asks for the newest checkpoint instead of naming one. The stock Trainer uses `True`."""
+    """Whether `--resume_from_checkpoint` names no directory; `True` is the stock Trainer's value for that."""
     return str(args.resume_from_checkpoint).lower() in ("auto", "last", "true")
 
 
@@ -155,12 +145,9 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
             newest = _newest_intact(output_dir, check=args.should_save)
         if newest:
             return str(newest)
-        if not _is_beginning(output_dir):
-            _check_new(
-                output_dir,
-                args,
-                "There is no complete checkpoint in it: pass another --output_dir to start a new run.",
-            )
+        if not (output_dir / RUN_FILE).is_file() or (output_dir / METRICS_FILE).exists():  # no unfinished run
+            remedy = "There is no complete checkpoint in it: pass another --output_dir to start a new run."
+            _check_new(output_dir, args, remedy)
         logger.info(f"There is no checkpoint to resume from in {output_dir}: a new run")
         return None
     remedy = "Pass --resume_from_checkpoint to continue the run in it, or another --output_dir to start a new one."
@@ -200,21 +187,18 @@ def _can_be_read(file: Path) -> bool:
 
 
 def _newest_intact(output_dir: Path, check: bool) -> Path | None:
-    """Return the newest checkpoint that isn't damaged. Only one process has to `check`: it renames damaged ones before the
-    others look."""
+    """Return the newest intact checkpoint. Only one process has to `check`: it renames damaged ones before the others look."""
     for checkpoint in reversed(checkpoints_in(output_dir)):
         try:
             damage = find_damage(checkpoint) if check else None
         except OSError as error:
-            raise OSError(
-                f"{checkpoint} cannot be read: {error}. Check the disk, or rename this checkpoint to resume from the one before."
-            ) from error
+            remedy = "Check the disk, or rename this checkpoint to resume from the one before."
+            raise OSError(f"{checkpoint} cannot be read: {error}. {remedy}") from error
         if not damage:
             return checkpoint
         if storage.find_damage(checkpoint) is None:  # as it was saved
             raise ValueError(f"{checkpoint} cannot be resumed: it was saved without optimizer state ({damage}).")
-        name = _rename(checkpoint, DAMAGED)
-        logger.warning(f"{checkpoint} cannot be resumed from, {damage}: renamed to {name}")
+        logger.warning(f"{checkpoint} cannot be resumed from, {damage}: renamed to {_rename(checkpoint, DAMAGED)}")
     return None
 
 
@@ -229,18 +213,12 @@ def _rename(checkpoint: Path, prefix: str) -> str:
 
 
 def archive_later_checkpoints(checkpoint: str, output_dir: Path) -> None:
-    """Rename the checkpoints in `output_dir` that are later than this one in it: the run resumes from here, and a later resume
-    must not take them for its newest."""
+    """Rename the checkpoints in `output_dir` that are later than this one in it, so that no later resume finds them."""
     step = saved_step(checkpoint)
     if Path(checkpoint).resolve().parent == output_dir.resolve():
         for path in checkpoints_in(output_dir):
             if _step_of(path) > step:
                 logger.warning(f"{path} is later than {Path(checkpoint).name}: renamed to {_rename(path, ABANDONED)}")
-
-
-def _is_beginning(output_dir: Path) -> bool:
-    """Whether an unfinished run was started here."""
-    return (output_dir / RUN_FILE).is_file() and not (output_dir / METRICS_FILE).exists()
 
 
 def _check_new(output_dir: Path, args: TrainingArguments, remedy: str) -> None:

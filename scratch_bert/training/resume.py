@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
-from .checkpoint import FSDP_STATES, RUN_FILE, archive_later_checkpoints, saved_step
+from .checkpoint import FSDP_STATES, RUN_FILE, archive_later_checkpoints
 
 
 logger = logging.getLogger("scratch_bert")
@@ -60,8 +60,8 @@ def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
 
 
 def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
-    """Raise `OSError` if `checkpoint` was saved with another `state_dict_type` of FSDP than `fsdp`, None being without FSDP.
-    Log it if it has no file `rng_state`, the state of this process's random generators."""
+    """Raise `OSError` if `checkpoint` was saved with another `state_dict_type` than `fsdp`, which is None without FSDP. Log it if
+    the checkpoint has no file `rng_state` with the state of this process's random generators."""
     saved = next((kind for kind, name in FSDP_STATES.items() if Path(checkpoint, name).exists()), None)
     if saved != fsdp:
         how = f"with FSDP and the state_dict_type {saved}" if saved else "without FSDP"
@@ -86,15 +86,11 @@ def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str,
 
 
 class ResumeCallback(TrainerCallback):
-    """Adapts the state of a checkpoint to the run that resumes it: intervals are those of the options, the best checkpoint may
-    have moved together with this one, and later checkpoints in the output directory are renamed."""
+    """Adapts the loaded state of a checkpoint to the run that resumes it: intervals are those of the options, the best checkpoint
+    may have been moved with this one, and later checkpoints in the output directory are renamed."""
 
     checkpoint: str | None = None
-    step = 0
-
-    def resume_from(self, checkpoint: str | None) -> None:
-        """Set the checkpoint that the next training resumes from."""
-        self.checkpoint, self.step = checkpoint, saved_step(checkpoint) if checkpoint else 0
+    step = 0  # of the checkpoint
 
     def on_train_begin(self, args, state, control, **kwargs):
         state.compute_steps(args, state.max_steps)

@@ -104,16 +104,16 @@ def _cpu_name() -> str:
 
 
 class SpeedMeter(TrainerCallback):
-    """Counts the operations and the time of training steps in one process, between two entries of the log.
+    """Counts the operations and the time of training steps in one process, between two entries of the log. As a callback, it stops
+    the clock after each step."""
 
-    `peak` is the peak FLOP/s of one process. As a callback, it pauses after each step.
-    """
+    def __init__(self, config: ScratchBertConfig, device: torch.device, peak: float = 1.0):
+        self.config, self.device = config, device
+        self.start(peak)
 
-    def __init__(self, config: ScratchBertConfig, device: torch.device, peak: float):
-        self.config, self.device, self.peak = config, device, peak
-        self._reset()
-
-    def _reset(self) -> None:
+    def start(self, peak: float) -> None:
+        """Start again, on a machine with this peak FLOP/s per process."""
+        self.peak = peak
         self.counts = torch.zeros(4, dtype=torch.long, device=self.device)  # the last arguments of `useful_flops`
         self.seconds = self.data_seconds = 0.0
         self.since: float | None = None
@@ -148,13 +148,13 @@ class SpeedMeter(TrainerCallback):
         """Return entries for the log about all processes since the last report: `reduce` sums a tensor over processes. The memory,
         in MiB, is this process's: the maximum allocated on the GPU, or the resident set on the CPU."""
         self.pause()
+        if not self.seconds:
+            return {}
         own = torch.tensor([self.data_seconds, self.seconds, self.peak], device=self.device)
         *counts, data_seconds, seconds, peak = reduce(torch.cat([self.counts.float(), own])).tolist()
         on_gpu = self.device.type == "cuda"
         memory = torch.cuda.max_memory_allocated() if on_gpu else psutil.Process().memory_info().rss
-        self._reset()
-        if not seconds:
-            return {}
+        self.start(self.peak)
         processes = peak / self.peak
         flops = 3 * useful_flops(self.config, *counts)  # the backward pass takes twice as many as the forward pass
         return {

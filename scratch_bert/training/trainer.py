@@ -12,24 +12,18 @@ from pathlib import Path
 import torch
 from accelerate.utils import broadcast_object_list
 from huggingface_hub import CommitInfo, HfApi
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import (
-    PREFIX_CHECKPOINT_DIR,
-    EvalLoopOutput,
-    HubStrategy,
-    TrainOutput,
-    get_last_checkpoint,
-)
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, get_last_checkpoint
 from transformers.utils import CONFIG_NAME, PushInProgress
 
 from ..hub.model_card import is_customized
 from ..hub.publishing import ensure_branch, find_not_finite, publish
 from ..storage import STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
-from .checkpoint import RUN_FILE, explain_write_errors, find_best, write_checkpoint
+from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
 from .console import show_on_console
 from .output_dir import read_metrics
 from .resume import ResumeCallback, check_processes, merge_hyperparameters
@@ -54,46 +48,40 @@ class DivergenceError(FloatingPointError):
 class ScratchBertTrainer(Trainer):
     """The stock Trainer, with these differences:
 
-    - Checkpoints and the model are written to a temporary directory and renamed: a directory under its final name is always
-      complete, even if the process dies or the disk is full.
+    - A checkpoint or model under its final name is always complete, even if the process dies or the disk is full.
     - A loss or weight that is not finite raises `DivergenceError`, before it is saved.
     - `write_card(trainer, directory)` writes a model card, README.md, into every directory that it saves, unless a
       user has changed the card there.
     - Each push contains code, weights, tokenizer and card, in one commit. The training state (optimizer, arguments,
       random generators) stays on this machine, with every `hub_strategy`.
-    - Ctrl-C and SIGTERM end the step, save a checkpoint and stop the training; `interrupted` is then True. SIGUSR1 saves
-      a checkpoint.
+    - Ctrl-C and SIGTERM end the step, save a checkpoint and stop; `interrupted` is then True. SIGUSR1 saves a checkpoint.
     - A resumed run takes the learning rates and other hyperparameters of the optimizer from its own options.
     - The log has the speed, in entries speed/…: non-padding tokens per second, MFU, the fraction of time spent on data, and
-      memory. The console shows an aligned line for each entry of the log, and a progress line on a terminal.
+      memory. The console shows an aligned line for each entry, and a progress line on a terminal.
 
     For another optimizer, override `create_optimizer`. `results` are metrics for the card, in addition to those of the log.
     `record`, a description of the run, is written into each checkpoint, as run.json.
     """
 
     def __init__(
-        self,
-        *args,
-        write_card: Callable[[Trainer, Path], None] | None = None,
-        record: dict | None = None,
-        **kwargs,
+        self, *args, write_card: Callable[[Trainer, Path], None] | None = None, record: dict | None = None, **kwargs
     ):
         self.write_card, self.record = write_card, record or {}
         self.results: dict[str, float] = {}
-        self._speed: SpeedMeter | None = None  # set by `train`
         super().__init__(*args, **kwargs)
         if self.args.fsdp and not self.is_fsdp_enabled:
             raise ValueError(
                 "fsdp needs several processes, each with an accelerator: start them by torchrun, or leave it out."
             )
         self._signals, self._resume = SignalCallback(), ResumeCallback()
-        self.add_callback(self._signals)
-        self.add_callback(self._resume)
+        self._speed = SpeedMeter(self.model.config, self.args.device)
+        for callback in (self._signals, self._resume, self._speed):
+            self.add_callback(callback)
         if self.args.push_to_hub:
             self.add_callback(PushCallback(self))
         show_on_console(self)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs) -> TrainOutput:
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         checkpoint = resume_from_checkpoint or None
         if checkpoint is True:
             checkpoint = get_last_checkpoint(self.args.output_dir)
@@ -101,12 +89,9 @@ class ScratchBertTrainer(Trainer):
             rng_state = "rng_state.pth" if self.args.world_size == 1 else f"rng_state_{self.args.process_index}.pth"
             fsdp = self.accelerator.state.fsdp_plugin.state_dict_type.name if self.is_fsdp_enabled else None
             check_processes(checkpoint, rng_state, fsdp)
-        self._resume.resume_from(checkpoint)
+        self._resume.checkpoint, self._resume.step = checkpoint, saved_step(checkpoint) if checkpoint else 0
         dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else torch.float32
-        peak = known_matrix_peak(self.args.device.type, dtype) * max(self.args.n_gpu, 1)
-        self._speed = SpeedMeter(self.model.config, self.args.device, peak)
-        self.pop_callback(SpeedMeter)
-        self.add_callback(self._speed)
+        self._speed.start(known_matrix_peak(self.args.device.type, dtype) * max(self.args.n_gpu, 1))
         limit = self.args.save_total_limit
         try:
             with self._signals:
@@ -124,12 +109,13 @@ class ScratchBertTrainer(Trainer):
 
     def set_initial_training_values(self, *args) -> tuple:
         epochs, *others, max_steps = super().set_initial_training_values(*args)
-        if self._resume.step > max_steps:
+        step = self._resume.step
+        if step > max_steps:
             raise OSError(
-                f"{self._resume.checkpoint} is of step {self._resume.step}, but the run ends at {max_steps}: pass more "
-                "--max_steps or --num_train_epochs, or name an earlier checkpoint."
+                f"{self._resume.checkpoint} is of step {step}, but the run ends at {max_steps}: pass more --max_steps "
+                "or --num_train_epochs, or name an earlier checkpoint."
             )
-        if self._resume.step == max_steps:  # the stock training loop would train one more step
+        if step == max_steps:  # otherwise, the loop would train one more step
             epochs = 0
         return (epochs, *others, max_steps)
 
@@ -144,9 +130,8 @@ class ScratchBertTrainer(Trainer):
         return self.interrupted
 
     def raise_if_interrupted(self) -> None:
-        """Raise `Interrupted`, with how to continue, if Ctrl-C or SIGTERM ended the training, or arrived while its last checkpoint
-        was being saved. In the latter case only if that checkpoint exists and no other process would have to know of the signal.
-        """
+        """Raise `Interrupted`, with how to continue, if Ctrl-C or SIGTERM ended the training or, where it has a checkpoint of its
+        last step and is the only process, came after that step."""
         step = self.state.global_step
         saved = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}").is_dir()
         at_the_end = self._signals.requested == "stop" and saved and self.args.world_size == 1
@@ -173,26 +158,14 @@ class ScratchBertTrainer(Trainer):
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             logger.info("Pushed checkpoints contain the model only: the training state stays on this machine")
 
-    def get_train_dataloader(self) -> DataLoader:
-        return shield_workers(super().get_train_dataloader())
-
-    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
-        return shield_workers(super().get_eval_dataloader(eval_dataset))
-
-    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
-        return shield_workers(super().get_test_dataloader(test_dataset))
-
     def get_batch_samples(self, *args, **kwargs):
-        if self._speed is None:
-            return super().get_batch_samples(*args, **kwargs)
         self._speed.resume()
         samples = super().get_batch_samples(*args, **kwargs)
         self._speed.got_examples()
         return samples
 
     def training_step(self, model, inputs, num_items_in_batch=None):
-        if self._speed is not None:
-            self._speed.count(inputs, self.count_predicted(inputs))
+        self._speed.count(inputs, self.count_predicted(inputs))
         return super().training_step(model, inputs, num_items_in_batch)
 
     def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
@@ -200,7 +173,7 @@ class ScratchBertTrainer(Trainer):
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self._speed is not None:
+        if "loss" in logs:
             logs |= self._speed.report(partial(self.accelerator.reduce, reduction="sum"))
         super().log(logs, start_time)
         if not math.isfinite(logs.get("loss", 0.0)):
@@ -209,9 +182,8 @@ class ScratchBertTrainer(Trainer):
             self._choose_best()
 
     def _choose_best(self) -> None:
-        """Prepare the end of a training, at which the stock Trainer loads the best checkpoint and, with a limit of 1, deletes the
-        last one, although the model is not saved yet."""
-        self.args.save_total_limit = None
+        """Prepare the end of a training, where the stock Trainer loads the best checkpoint."""
+        self.args.save_total_limit = None  # with a limit of 1, it would delete the last one before the model is saved
         if self.args.load_best_model_at_end:
             self.accelerator.wait_for_everyone()  # the last checkpoint may be the best
             chooses = self.is_world_process_zero() and not self.will_resume_later
@@ -227,13 +199,10 @@ class ScratchBertTrainer(Trainer):
             + (", with --resume_from_checkpoint auto" if last else "")
         )
 
-    def _check_finite(self) -> None:
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         name = find_not_finite(self.model.named_parameters())
         if name:
             self._raise_divergence(f"{name} is not finite")
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        self._check_finite()
         directory = Path(output_dir or self.args.output_dir)
         if directory.parent.name == STAGING:  # a checkpoint, which is moved into place as a whole
             self._save_with_card(directory, directory)
@@ -252,7 +221,7 @@ class ScratchBertTrainer(Trainer):
 
     def _save_with_card(self, directory: Path, place: Path) -> None:
         plugin = self.accelerator.state.fsdp_plugin if self.is_fsdp_enabled else None
-        if plugin:  # checkpoints have the unsharded model even if their training state is sharded
+        if plugin:  # also checkpoints whose training state is sharded have the complete model
             kind = plugin.state_dict_type
             plugin.set_state_dict_type("FULL_STATE_DICT")
         super().save_model(str(directory), _internal_call=True)
@@ -265,19 +234,14 @@ class ScratchBertTrainer(Trainer):
         if self.write_card and not is_customized(place):
             self.write_card(self, directory)
 
-    def evaluation_loop(self, *args, **kwargs) -> EvalLoopOutput:
-        output = super().evaluation_loop(*args, **kwargs)
+    def evaluation_loop(self, dataloader: DataLoader, *args, **kwargs) -> EvalLoopOutput:
+        shield_workers(dataloader)
+        output = super().evaluation_loop(dataloader, *args, **kwargs)
         self.accelerator.wait_for_everyone()  # as at the end of `train`
         return output
 
     def push_to_hub(
-        self,
-        commit_message: str = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **kwargs,
+        self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
     ) -> CommitInfo | Future[CommitInfo] | None:
         """Save the model in `output_dir` and push it. `kwargs` are for the stock Trainer's card, which is not written."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
@@ -321,11 +285,10 @@ class ScratchBertTrainer(Trainer):
         best = place.with_name(f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
         if self.state.best_global_step and (best == place or best.is_dir()):
             self.state.best_model_checkpoint = str(best)
-        wait = self.accelerator.wait_for_everyone
-        write_checkpoint(place, self._save_model_and_state, wait, self.args, self.state.best_model_checkpoint)
+        wait, best_checkpoint = self.accelerator.wait_for_everyone, self.state.best_model_checkpoint
+        write_checkpoint(place, self._save_model_and_state, wait, self.args, best_checkpoint)
 
     def _save_model_and_state(self, directory: Path) -> None:
-        """Write the files of a checkpoint, in each process."""
         self.save_model(str(directory), _internal_call=True)
         if not self.args.save_only_model:
             self._save_optimizer_and_scheduler(str(directory))
