@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -124,7 +125,7 @@ class PushCallback(TrainerCallback):
     background. Failures are logged. A checkpoint saved during a push is not pushed or, with `hub_always_push`, waits."""
 
     def __init__(self, trainer: Trainer):
-        self.trainer = trainer
+        self.trainer = weakref.proxy(trainer)  # which would not be freed with its last other reference
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
@@ -151,15 +152,14 @@ class PushCallback(TrainerCallback):
             logger.warning(f"Step {step} is not pushed, training continues: {error}")
             return
         subfolder = {"checkpoint": "last-checkpoint", "all_checkpoints": checkpoint.name}.get(args.hub_strategy)
-        api = HfApi(token=args.hub_token)
-        job = api.run_as_future(self._push, staged, api, step, revision=args.hub_revision, subfolder=subfolder)
+        api, options = HfApi(token=args.hub_token), {"revision": args.hub_revision, "subfolder": subfolder}
+        job = api.run_as_future(self._push, staged, self.trainer.hub_model_id, step, api=api, **options)
         self.trainer.push_in_progress = PushInProgress([job])
 
-    def _push(self, staged: tempfile.TemporaryDirectory, api: HfApi, step: int, **options) -> None:
-        options["commit_message"] = f"Training in progress, step {step}"
+    def _push(self, staged: tempfile.TemporaryDirectory, repo_id: str, step: int, **options) -> None:
         try:
             with staged as directory:
-                publish(directory, self.trainer.hub_model_id, api, **options)
+                publish(directory, repo_id, commit_message=f"Training in progress, step {step}", **options)
         except Exception as error:  # a network failure must not end the training
             logger.warning(f"The push of step {step} failed, training continues. {type(error).__name__}: {error}")
 

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import shutil
+from functools import partial
 
 import pytest
 from transformers import Trainer, TrainingArguments
@@ -9,7 +10,13 @@ from transformers import Trainer, TrainingArguments
 from helpers import SMALL, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
 from scratch_bert.storage import locked, seal
-from scratch_bert.training.checkpoint import archive_later_checkpoints, find_checkpoint, find_damage, remove_surplus
+from scratch_bert.training.checkpoint import (
+    archive_later_checkpoints,
+    find_checkpoint,
+    find_damage,
+    remove_surplus,
+    write_checkpoint,
+)
 from scratch_bert.training.resume import check_same_architecture, check_same_run
 
 
@@ -52,6 +59,33 @@ def test_copies_under_other_names_are_no_checkpoints(run, tmp_path):
     archive_later_checkpoints(str(tmp_path / "run" / "checkpoint-2"), tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").glob("checkpoint-*")}
     assert names == {"checkpoint-2", "checkpoint-2-backup", "checkpoint-1-2000"}
+
+
+def test_a_checkpoint_that_fails_or_is_being_saved_is_not_there(tmp_path):
+    args = TrainingArguments(str(tmp_path), save_total_limit=1, use_cpu=True)
+    place = tmp_path / "checkpoint-2"
+
+    def save(directory, content="new"):
+        directory.mkdir(parents=True)
+        (directory / "weights").write_text(content)
+        assert not place.exists() or (place / "weights").read_text() == "old"
+
+    def wait():
+        assert (tmp_path / ".saving" / "checkpoint-2" / "weights").is_file() and not place.exists()
+
+    def fail(directory):
+        save(directory)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "checkpoint-1").mkdir()
+    write_checkpoint(place, partial(save, content="old"), wait, args, best=None)
+    assert storage.find_damage(place) is None
+    with pytest.raises(OSError, match="checkpoint-2 could not be written.* checkpoint-2 is kept. Free some space"):
+        write_checkpoint(place, fail, wait, args, best=None)
+    assert (place / "weights").read_text() == "old"
+    write_checkpoint(place, save, lambda: None, args, best=None)
+    assert (place / "weights").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
 
 
 def test_a_directory_with_the_logs_of_the_job_alone_is_new(tmp_path):
