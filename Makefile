@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help pretrain test gpu check format docs notebook
+.PHONY: help pretrain test test-versions gpu check format docs notebook
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OUTPUT_DIR ?= runs/$(shell date +%Y-%m-%d_%H-%M-%S)
@@ -7,9 +7,11 @@ OUTPUT_DIR ?= runs/$(shell date +%Y-%m-%d_%H-%M-%S)
 ARGS ?=
 INSTALLED := .venv/installed
 DOCS_INSTALLED := .venv/docs-installed
+QUICK_TESTS := -m pytest -n auto --maxprocesses 8 -m "not slow and not integrations"
+LOWEST := $(shell sed -nE 's/^    "(torch|transformers)>=([0-9.]+)".*/\1==\2/p' pyproject.toml)
 
 help: ## Show what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into .venv (a few minutes, mostly PyTorch)"
@@ -25,7 +27,15 @@ pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the mode
 	.venv/bin/python scripts/pretrain.py $(ARGS) --output_dir $(OUTPUT_DIR)
 
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries
-	.venv/bin/python -m pytest -n auto --maxprocesses 8 -m "not slow and not integrations" $(ARGS)
+	.venv/bin/python $(QUICK_TESTS) $(ARGS)
+
+test-versions: ## Run the same tests with the lowest torch and transformers that pyproject.toml allows, and with the newest of all
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check $(LOWEST) --editable ".[dev]"
+	.venv-lowest/bin/python $(QUICK_TESTS) $(ARGS)
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable ".[dev]"
+	.venv-newest/bin/python $(QUICK_TESTS) $(ARGS)
 
 gpu: $(INSTALLED) ## Run the tests that need a GPU, then the speed suite on it
 	.venv/bin/python -m pytest -m gpu $(ARGS)

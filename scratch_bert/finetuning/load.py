@@ -112,7 +112,7 @@ def describe_model(args: TaskArguments) -> str:
         return size
     files = sorted(Path(args.model_name_or_path).glob("*.safetensors"))
     weights = ", ".join(f"CRC-32 {checksum(file):08x}" for file in files)  # else a Hub repository, or an old format
-    return f"{size}, {weights or config._commit_hash or 'unknown weights'}"
+    return f"{size}, {weights or getattr(config, '_commit_hash', None) or 'unknown weights'}"
 
 
 def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:

@@ -12,8 +12,10 @@ from typing import NamedTuple
 from transformers import set_seed
 
 from ..training.callbacks import PatienceCallback, extend_tensorboard
-from ..training.checkpoint import METRICS_FILE, check_same_run, find_checkpoint, naming_what_is_kept, resumes_newest
-from ..training.trainer import ScratchBertTrainer, holding_output_dir, write_metrics
+from ..training.checkpoint import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
+from ..training.output_dir import output_dir_lock, write_metrics
+from ..training.resume import check_same_run
+from ..training.trainer import ScratchBertTrainer
 from .arguments import FinetuningArguments, TaskArguments
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
@@ -166,7 +168,7 @@ def _record(task_name: str, task: Task, task_args: TaskArguments, args: Finetuni
 def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str | None = None) -> dict[str, float]:
     """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
     output_dir = Path(trainer.args.output_dir)
-    with holding_output_dir(trainer.args, trainer.record, checkpoint):
+    with output_dir_lock(trainer.args, trainer.record, checkpoint):
         metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
         trainer.raise_if_interrupted()
         trainer.compute_metrics = None  # computed below, from the predictions that are written
@@ -179,7 +181,7 @@ def train_and_predict(trainer: ScratchBertTrainer, task: Task, checkpoint: str |
                 scores = task.compute_scores(split, predictions)
                 metrics |= output.metrics | {f"{prefix}_{name}": value for name, value in scores.items()}
             if trainer.is_world_process_zero():
-                with naming_what_is_kept("The predictions", output_dir):
+                with explain_write_errors("The predictions", output_dir):
                     task.write_predictions(split, predictions, output_dir)
         trainer.results = metrics  # for the model card
         trainer.save_model()

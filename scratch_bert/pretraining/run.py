@@ -15,8 +15,9 @@ from ..cli import similar
 from ..files import TextError
 from ..tokenizer import copy_with_length
 from ..training.callbacks import extend_tensorboard
-from ..training.checkpoint import check_same_architecture, check_same_run, find_checkpoint, saved_step
-from ..training.trainer import holding_output_dir, write_metrics
+from ..training.checkpoint import find_checkpoint, saved_step
+from ..training.output_dir import output_dir_lock, write_metrics
+from ..training.resume import check_same_architecture, check_same_run
 from .arguments import (
     EVAL_MLM_PROBABILITY,
     TOKENIZER_TRAINING,
@@ -70,7 +71,7 @@ class PretrainingRun:
         bad file of a stream, `DivergenceError` if the loss is not finite, and `Interrupted`, after a checkpoint is
         saved, if Ctrl-C or SIGTERM ended the training.
         """
-        with holding_output_dir(self.trainer.args, self.trainer.record, self.checkpoint):
+        with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
             for before, phase in zip(self.phases, self.phases[1:], strict=False):
                 checkpoint = Path(self.options.training.output_dir, f"checkpoint-{before.end}")
@@ -195,6 +196,7 @@ def build_trainer(
         write_card=partial(write_pretraining_card, model_args=model_args, data_args=data_args, data=data),
         record=record,
         stop_after=phase.end,
+        losses=data.objective.losses,
     )
     describe = None
     if (

@@ -1,4 +1,7 @@
-"""Trainer for pretraining: both losses in the log, new examples each epoch."""
+"""Trainer for pretraining: the parts of the loss in the log, new examples in each epoch."""
+
+from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -8,27 +11,34 @@ from transformers.trainer_pt_utils import LengthGroupedSampler
 from ..training.trainer import ScratchBertTrainer
 from .arguments import OwnOptimizerNames
 from .data.collator import CountingCollator
+from .loss_meter import LossMeter
 from .optimizer import muon
 
 
 class PretrainingTrainer(ScratchBertTrainer):
-    """Trainer for pretraining: logs `mlm_loss` and `nsp_loss` (also for SOP) beside their sum, and `mlm_accuracy`, of the
-    step's own masked tokens; calls the training set's `set_epoch`. `train_collator` replaces `data_collator` in training
-    only. `PretrainingArguments` with the `optim` muon train with `MuonWithAdamW`. With `stop_after`, a step, it saves a
-    checkpoint there and stops, to be resumed from by a trainer with other examples."""
+    """Trainer for pretraining. Logs the `losses`, outputs of the model that add up to the loss, and `mlm_accuracy` on the masked
+    tokens of the step. `train_collator` replaces `data_collator` in training only.
+    `PretrainingArguments` with the `optim` muon train with `MuonWithAdamW`. After `stop_after` steps, it saves a checkpoint and
+    stops, to be resumed by a trainer with other examples."""
 
-    def __init__(self, *args, train_collator: DataCollator | None = None, stop_after: int | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        train_collator: DataCollator | None = None,
+        stop_after: int | None = None,
+        losses: Sequence[str] = ("mlm_loss", "nsp_loss"),
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         if self.args.optim == OwnOptimizerNames.MUON and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
-                "optim muon needs whole matrices, which FSDP and DeepSpeed divide among the devices: train without them, "
+                "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without them, "
                 "or choose another optim."
             )
         self.train_collator = train_collator or self.data_collator
         if self.args.device.type != "cpu" and self.args.n_gpu < 2 and not self.args.torch_compile:
             self.train_collator = CountingCollator(self.train_collator)
-        self._loss_sums: dict[str, torch.Tensor] = {}
-        self._mlm_correct = torch.zeros(2, dtype=torch.long, device=self.args.device)  # of how many tokens
+        self._losses = LossMeter(losses, self.args.device)
         self.stop_after = stop_after
         if stop_after:
             self.add_callback(StopCallback(stop_after))
@@ -63,28 +73,18 @@ class PretrainingTrainer(ScratchBertTrainer):
             shared_count = num_items_in_batch is not None and self.args.average_tokens_across_devices
             if not shared_count:
                 weight /= self.accelerator.num_processes
-            if not self._loss_sums:
-                self._loss_sums_since = self.state.global_step
-            for name in ("mlm_loss", "nsp_loss"):
-                if outputs.get(name) is not None:
-                    part = outputs[name].detach()  # one number, or one for each GPU under DataParallel
-                    part = part.sum() if shared_count else part.mean()
-                    self._loss_sums[name] = self._loss_sums.get(name, 0.0) + part * weight
-            # Comparing logits in each step would cost 1%.
-            if (self.state.global_step + 1) % self.state.logging_steps == 0:
-                logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"].detach()
-                labels = inputs["labels"][inputs["labels"] != -100]  # (M,)
-                logits = logits if logits.dim() == 2 else logits[inputs["labels"] != -100]  # (M, V)
-                correct = (logits.argmax(-1) == labels).sum()
-                self._mlm_correct = self._mlm_correct + torch.stack([correct, torch.ones_like(labels).sum()])
+            self._losses.update(outputs, self.state.global_step, weight, add_up=shared_count)
+            if (self.state.global_step + 1) % self.state.logging_steps == 0:  # comparing logits in each step costs 1%
+                logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
+                self._losses.update_accuracy(logits.detach(), inputs["labels"])
         return (loss, outputs) if return_outputs else loss
 
     def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
         return inputs["num_masked"] if "num_masked" in inputs else (inputs["labels"] != -100).sum()
 
     @property
-    def stops_early(self) -> bool:
-        return super().stops_early or self.stop_after is not None
+    def will_resume_later(self) -> bool:
+        return super().will_resume_later or self.stop_after is not None
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -94,19 +94,14 @@ class PretrainingTrainer(ScratchBertTrainer):
         return super()._get_train_sampler(train_dataset)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self._loss_sums:
-            steps = max(self.state.global_step - self._loss_sums_since, 1)
-            for name, total in self._loss_sums.items():
-                logs[name] = (self.accelerator.reduce(total, "sum") / steps).item()
-            self._loss_sums = {}
-            correct, count = self.accelerator.reduce(self._mlm_correct, "sum").tolist()
-            if count:
-                logs["mlm_accuracy"] = correct / count
-            self._mlm_correct = torch.zeros_like(self._mlm_correct)
+        if "loss" in logs:
+            logs |= self._losses.report(self.state.global_step, partial(self.accelerator.reduce, reduction="sum"))
         super().log(logs, start_time)
 
 
 class StopCallback(TrainerCallback):
+    """Saves a checkpoint after `step` steps and stops the training."""
+
     def __init__(self, step: int):
         self.step = step
 
@@ -116,7 +111,7 @@ class StopCallback(TrainerCallback):
 
 
 class EpochLengthGroupedSampler(LengthGroupedSampler):
-    """Batches of examples of similar length: the stock sampler, with the lengths of each epoch's own examples, and the same
+    """Groups examples of similar length into batches: the stock sampler, with the lengths of each epoch's examples and the same
     order in every process."""
 
     def __init__(self, batch_size: int, dataset: Dataset, seed: int):

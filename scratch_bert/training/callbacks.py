@@ -1,29 +1,42 @@
-"""Callbacks of both kinds of training: signals save a checkpoint; early stopping goes on counting after a resume;
-TensorBoard gets the speed, predictions, and the model's graph."""
+"""Callbacks of both kinds of training: signals save a checkpoint; checkpoints are pushed; early stopping continues to count
+after a resume; TensorBoard gets the speed, predictions, and the model's graph."""
 
 import logging
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import torch
 import transformers
+from huggingface_hub import HfApi
 from torch import distributed
+from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback
 from transformers.integrations import TensorBoardCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
+from transformers.utils import PushInProgress
+
+from ..hub.publishing import publish
 
 
 logger = logging.getLogger("scratch_bert")
+STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
+TRAINING_STATE = shutil.ignore_patterns("*.pt", "*.pth", "*.bin", "pytorch_model_fsdp_*", "optimizer_*")  # not pushed
 
 
 class SignalCallback(TrainerCallback):
-    """Within `with`, Ctrl-C and SIGTERM (of a cluster that needs the machine) end the step, save a checkpoint and stop; a
+    """Within `with`, Ctrl-C and SIGTERM (a cluster's preemption) end the step, save a checkpoint and stop the training; a
     second one stops at once. SIGUSR1 saves a checkpoint.
 
-    Several processes do so in the same step, whichever of them gets the signal: it leaves a note in the store by which they
-    found each other, for the step after the next. All see it in time, as no step ends anywhere before it has begun everywhere.
+    Several processes do so in the same step, whichever of them gets the signal: it leaves a note for the step after the next
+    in the store of their rendezvous. All see it in time, as no step ends anywhere before it has begun everywhere.
     """
 
     notes_done = 0  # by all trainings in this process
@@ -48,15 +61,15 @@ class SignalCallback(TrainerCallback):
         self.requested, self.number = "stop", number
         signal.signal(number, self.previous_handlers[number])
         again = "Press Ctrl-C again" if number == signal.SIGINT else "Send it again"
-        logger.warning(
-            f"{signal.Signals(number).name}: ending this step and saving a checkpoint. {again} to stop at once."
-        )
+        name = signal.Signals(number).name
+        logger.warning(f"{name}: ending this step and saving a checkpoint. {again} to stop at once.")
 
     def request_save(self, number, frame):
         self.requested = self.requested or "save"
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        SignalCallback.notes_done += 1  # what is left of an earlier training is not for this one
+    def on_train_begin(self, args, state, control, train_dataloader, **kwargs):
+        shield_workers(train_dataloader)
+        SignalCallback.notes_done += 1  # notes of an earlier training are not for this one
 
     def on_step_end(self, args, state, control, **kwargs):
         request = self._agreed(state.global_step, state.max_steps) if args.world_size > 1 else self.requested
@@ -69,13 +82,12 @@ class SignalCallback(TrainerCallback):
             self.requested = None
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        if (
-            self.stopped and state.epoch % 1
-        ):  # saved already; an evaluation here would count as one of the unbroken run
+        # The checkpoint is saved already, and an uninterrupted run would not evaluate here.
+        if self.stopped and state.epoch % 1:
             control.should_evaluate = control.should_save = False
 
     def _agreed(self, step: int, max_steps: int) -> str | None:
-        """The request that all processes follow after this step."""
+        """Return the request that all processes follow after this step."""
         store = distributed.distributed_c10d._get_default_store()
         key = f"scratch_bert/signal-{SignalCallback.notes_done}"
         if self.requested and step < max_steps:
@@ -93,15 +105,67 @@ class SignalCallback(TrainerCallback):
             signal.signal(number, handler)
 
 
-class IntervalsCallback(TrainerCallback):
-    """A resumed run logs, evaluates and saves at the intervals of its options, not of the checkpoint."""
+def shield_workers(loader: DataLoader) -> None:
+    """Let each worker of a data loader start in a process group of its own: a signal to the group of the training must not end
+    workers, which the training needs until its last checkpoint."""
+    stock = getattr(loader, "base_dataloader", loader)  # accelerate wraps it
+    if getattr(stock.worker_init_fn, "func", None) is not _start_worker:
+        stock.worker_init_fn = partial(_start_worker, stock.worker_init_fn)
+
+
+def _start_worker(init: Callable[[int], None] | None, number: int) -> None:
+    if hasattr(os, "setpgrp"):  # not on Windows
+        os.setpgrp()
+    if init is not None:
+        init(number)
+
+
+class PushCallback(TrainerCallback):
+    """Pushes the model in each checkpoint, with code, tokenizer and card but without the training state, in one commit and in the
+    background. Failures are logged. A checkpoint saved during a push is not pushed or, with `hub_always_push`, waits."""
+
+    def __init__(self, trainer: Trainer):
+        self.trainer = weakref.proxy(trainer)  # which would not be freed with its last other reference
 
     def on_train_begin(self, args, state, control, **kwargs):
-        state.compute_steps(args, state.max_steps)
+        if state.is_world_process_zero:
+            for left_over in Path(args.output_dir).glob(f"{STAGED}*"):  # of a run that was killed
+                shutil.rmtree(left_over)
+
+    def on_save(self, args, state, control, **kwargs):
+        if not state.is_world_process_zero or args.hub_strategy == HubStrategy.END:
+            return
+        step, previous = state.global_step, self.trainer.push_in_progress
+        if previous is not None and not previous.is_done():
+            if not args.hub_always_push:
+                logger.info(f"Step {step} is not pushed: the previous push is still running")
+                return
+            previous.wait_until_done()
+        self.trainer.callback_handler.on_push_begin(args, state, control)
+        checkpoint = Path(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
+        # A copy, as save_total_limit may delete the checkpoint before the push ends.
+        staged = tempfile.TemporaryDirectory(dir=args.output_dir, prefix=STAGED)
+        try:
+            shutil.copytree(checkpoint, staged.name, ignore=TRAINING_STATE, dirs_exist_ok=True)
+        except OSError as error:  # such as a full disk
+            staged.cleanup()
+            logger.warning(f"Step {step} is not pushed, training continues: {error}")
+            return
+        subfolder = {"checkpoint": "last-checkpoint", "all_checkpoints": checkpoint.name}.get(args.hub_strategy)
+        api, options = HfApi(token=args.hub_token), {"revision": args.hub_revision, "subfolder": subfolder}
+        job = api.run_as_future(self._push, staged, self.trainer.hub_model_id, step, api=api, **options)
+        self.trainer.push_in_progress = PushInProgress([job])
+
+    def _push(self, staged: tempfile.TemporaryDirectory, repo_id: str, step: int, **options) -> None:
+        try:
+            with staged as directory:
+                publish(directory, repo_id, commit_message=f"Training in progress, step {step}", **options)
+        except Exception as error:  # a network failure must not end the training
+            logger.warning(f"The push of step {step} failed, training continues. {type(error).__name__}: {error}")
 
 
 class PatienceCallback(EarlyStoppingCallback):
-    """Early stopping that goes on counting in a resumed run.
+    """Early stopping that continues to count in a resumed run.
 
     `restore_callback_states_from_checkpoint` would also restore the patience, whatever the options of the resumed run
     say, and fails if the checkpoint was saved without early stopping.
@@ -117,9 +181,9 @@ class TensorBoardRunCallback(TensorBoardCallback):
     """Trainer's callback for TensorBoard, which also
 
     - puts the entries speed/… of the log into a group of their own;
-    - with `describe`, writes what it says of the model at each evaluation, as text;
+    - with `describe`, writes its description of the model at each evaluation, as text;
     - with `graph`, writes the graph of the model in evaluation mode: for one sequence of `max_position_embeddings` tokens, with
-      logits of all of them.
+      logits for all of them.
     """
 
     def __init__(self, *args, describe: Callable[[PreTrainedModel], str] | None = None, graph: bool = False, **kwargs):
@@ -141,12 +205,12 @@ class TensorBoardRunCallback(TensorBoardCallback):
 
     def on_evaluate(self, args, state, control, model=None, **kwargs):
         if self.describe and self.tb_writer is not None:
-            indented = "".join(f"    {line}\n" for line in self.describe(model).splitlines())  # as it is, in Markdown
+            indented = "".join(f"    {line}\n" for line in self.describe(model).splitlines())  # verbatim in Markdown
             self.tb_writer.add_text("predictions", indented, state.global_step)
 
     def _write_graph(self, model: PreTrainedModel) -> None:
         ids = torch.ones((1, model.config.max_position_embeddings), dtype=torch.long, device=model.device)  # (1, S)
-        # Tracing warns of what matters to those who would run the trace, and reads deprecated properties of the model.
+        # Tracing reads deprecated properties of the model, and its other warnings matter only for running the trace.
         verbosity = transformers.logging.get_verbosity()
         transformers.logging.set_verbosity_error()
         with warnings.catch_warnings():
@@ -156,6 +220,6 @@ class TensorBoardRunCallback(TensorBoardCallback):
 
 
 def extend_tensorboard(trainer: Trainer, **options) -> None:
-    """Where the trainer reports to TensorBoard, let a `TensorBoardRunCallback` with these options do it."""
+    """Replace the trainer's TensorBoard callback, if it has one, by a `TensorBoardRunCallback` with these options."""
     if trainer.pop_callback(TensorBoardCallback):
         trainer.add_callback(TensorBoardRunCallback(**options))

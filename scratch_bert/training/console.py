@@ -1,4 +1,4 @@
-"""What the console shows of a training: an aligned line for each entry of the log; on a terminal, a progress line as well."""
+"""Console output of a training: an aligned line for each entry of the log and, on a terminal, a progress line."""
 
 import json
 import math
@@ -10,13 +10,13 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from transformers.utils import logging
 
 
-TIMINGS = ("_runtime", "_per_second", "_time")  # the ends of the names of the timings that Trainer adds to the metrics
-# Parts of the names of what the log has, but no line: what follows from the rest, and the baselines, which do not change.
+TIMINGS = ("_runtime", "_per_second", "_time")  # suffixes of the timings that Trainer adds to the metrics
+# Parts of the names of entries that are not shown: redundant ones, and the baselines, which do not change.
 NOT_SHOWN = (*TIMINGS, "epoch", "step", "total_flos", "learning_rate", "unigram", "majority", "perplexity", "speed/")
 
 
 def show_on_console(trainer: Trainer) -> None:
-    """Replace the stock callbacks that print the log, but for that of notebooks."""
+    """Replace the stock callbacks that print the log, except in notebooks."""
     lines_only = trainer.pop_callback(PrinterCallback)
     if getattr(trainer.args, "json_logs", False):
         trainer.pop_callback(ProgressCallback)
@@ -28,7 +28,7 @@ def show_on_console(trainer: Trainer) -> None:
 
 
 def describe_entry(logs: dict[str, float], step: int, max_steps: int) -> str:
-    """An entry of the log as a line: what it is of, the step, and the values that change, in columns."""
+    """Format an entry of the log as a line: its kind, the step, and the values that change, in columns."""
     kind = "eval" if any(name.startswith("eval_") for name in logs) else "train"
     place = f"{step:,}/{max_steps:,}"
     values = {
@@ -47,13 +47,13 @@ def describe_speed(logs: dict[str, float]) -> str:
 
 
 class PlainLines(TrainerCallback):
-    """A line for each entry of the log, without control characters, for files and pipes."""
+    """Prints a line for each entry of the log, without control characters, for files and pipes."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.start, self.first_step = time.monotonic(), state.global_step
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero or "train_loss" in logs:  # the last entry, of the whole training
+        if not state.is_world_process_zero or "train_loss" in logs:  # the last entry, a summary of the training
             return
         line = describe_entry(logs, state.global_step, state.max_steps)
         speed = describe_speed(logs)
@@ -65,11 +65,11 @@ class PlainLines(TrainerCallback):
 
 
 class ProgressLine(ProgressCallback):
-    """The stock progress bars, with the latest losses and the speed beside that of the training, and aligned lines above it."""
+    """Shows the stock progress bars, the training's with the latest losses and the speed, and prints aligned lines above it."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
-            logging.disable_progress_bar()  # those of saves would break this one
+            logging.disable_progress_bar()  # the bars of saves would break this one
             layout = "{percentage:3.0f}% |{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
             self.training_bar = tqdm(total=state.max_steps, dynamic_ncols=True, bar_format=layout)
         self.current_step = 0
@@ -84,7 +84,7 @@ class ProgressLine(ProgressCallback):
 
 
 class JsonLines(TrainerCallback):
-    """A JSON object for each entry of the log, on stdout."""
+    """Prints a JSON object for each entry of the log on stdout."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_world_process_zero:

@@ -1,4 +1,4 @@
-"""What the model cards of both kinds of training have in common: the run's arguments, state, hardware and curves."""
+"""The common part of both kinds of model cards: a run's arguments, state, hardware and curves."""
 
 import os
 from importlib.util import find_spec
@@ -13,8 +13,8 @@ from .trainer import ScratchBertTrainer
 
 
 def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[str, list[str]]) -> dict[str, Any]:
-    """What the template says of a run, and `directory`/curves.png if matplotlib is installed: a panel for each title in
-    `losses`, with the log entries of these names, and one for the learning rate."""
+    """Return the template's variables for a run. Writes `directory`/curves.png if matplotlib is installed: a panel for each
+    title in `losses`, with the log entries of these names, and one for the learning rate."""
     args, history = trainer.args, trainer.state.log_history
     panels = {**losses, "learning rate": ["learning_rate"]}
     return {
@@ -36,7 +36,7 @@ def model_name(trainer: ScratchBertTrainer) -> str:
 
 
 def _draw_curves(log_history: list[dict[str, float]], panels: dict[str, list[str]], file: Path) -> bool:
-    """The log over the steps. False if there is nothing to draw, or nothing to draw it with."""
+    """Plot the log over the steps. Returns False if there is nothing to plot, or no matplotlib."""
     if find_spec("matplotlib") is None or not any("loss" in entry for entry in log_history):
         return False
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""How fast a training is: non-padding tokens per second, and the share of the machine's matrix peak that it uses (MFU)."""
+"""Training speed: non-padding tokens per second, and model FLOPs utilization (MFU), the fraction of the peak FLOP/s."""
 
 import json
 import platform
@@ -11,11 +11,12 @@ from pathlib import Path
 import psutil
 import torch
 from huggingface_hub.constants import HF_HOME
+from transformers import TrainerCallback
 
 from ..model.configuration_scratch_bert import ScratchBertConfig
 
 
-# Dense FLOP/s in bf16 as published by the makers, by the beginning of the name that PyTorch gives the device.
+# Dense bf16 FLOP/s as published by the makers, by prefixes of PyTorch's device names.
 PUBLISHED_PEAKS = {
     "NVIDIA A100": 312e12,
     "NVIDIA B200": 2250e12,
@@ -33,7 +34,7 @@ SHAPES = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 768, 3072), (4096, 3072
 
 
 def useful_flops(config: ScratchBertConfig, tokens: int, squared_lengths: int, sequences: int, predicted: int) -> int:
-    """Floating-point operations of the matrix products of a forward pass: over non-padding `tokens`, in `sequences` whose
+    """Return the floating-point operations of a forward pass's matrix products: over non-padding `tokens`, in `sequences` whose
     squared lengths have this sum, with MLM logits at the `predicted` positions."""
     hidden, heads = config.hidden_size, config.num_attention_heads
     attention = heads * (getattr(config, "head_dim", None) or hidden // heads)
@@ -43,7 +44,7 @@ def useful_flops(config: ScratchBertConfig, tokens: int, squared_lengths: int, s
 
 
 def sequence_lengths(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Tokens of each sequence of a batch, padded or packed, as integers; a place without a sequence has 0."""
+    """Return the number of tokens in each sequence of a batch, padded or packed; 0 where there is no sequence."""
     mask = batch.get("attention_mask")  # (B, S), or (B, C, S) in multiple choice
     mask = torch.ones_like(batch["input_ids"]) if mask is None else mask.long()
     if "seq_idx" not in batch:
@@ -53,9 +54,9 @@ def sequence_lengths(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 @cache
 def matrix_peak(device: str, dtype: torch.dtype, seconds: float = 0.25) -> float:
-    """The speed in FLOP/s of the fastest product among `SHAPES`, each tried for so many seconds, and twice at least."""
+    """Return the FLOP/s of the fastest matrix product among `SHAPES`. Each runs for this many seconds, and at least twice."""
     synchronize = (lambda: None) if device == "cpu" else torch.accelerator.synchronize
-    generator = torch.Generator(device).manual_seed(0)  # a training's own must not move
+    generator = torch.Generator(device).manual_seed(0)  # the training's generator must not advance
     best = 0.0
     for rows, inner, columns in SHAPES + [(8192, 8192, 8192)] * (device == "cuda"):
         left = torch.randn(rows, inner, dtype=dtype, device=device, generator=generator)
@@ -72,8 +73,8 @@ def matrix_peak(device: str, dtype: torch.dtype, seconds: float = 0.25) -> float
 
 
 def known_matrix_peak(device: str, dtype: torch.dtype) -> float:
-    """The published peak of a known GPU in half precision; otherwise the measured one, kept in Hugging Face's cache
-    (matrix_peak.json), where deleting it makes the next training measure again."""
+    """Return the peak FLOP/s: the published value for a known GPU in half precision; otherwise a measurement, which is cached in
+    Hugging Face's cache directory (scratch_bert/matrix_peak.json) until it is deleted there."""
     name = torch.cuda.get_device_name() if device == "cuda" else f"{_cpu_name()}, {torch.get_num_threads()} threads"
     if device == "cuda" and dtype != torch.float32:
         published = [beginning for beginning in PUBLISHED_PEAKS if name.startswith(beginning)]
@@ -102,61 +103,63 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-class SpeedMeter:
-    """Counts what a training computes in one process, and in what time, from one entry of its log to the next.
+class SpeedMeter(TrainerCallback):
+    """Counts the operations and the time of training steps in one process, between two entries of the log. As a callback, it stops
+    the clock after each step."""
 
-    `peak` is the matrix peak of one process in FLOP/s.
-    """
+    def __init__(self, config: ScratchBertConfig, device: torch.device, peak: float = 1.0):
+        self.config, self.device = config, device
+        self.start(peak)
 
-    def __init__(self, config: ScratchBertConfig, device: torch.device, peak: float):
-        self.config, self.device, self.peak = config, device, peak
-        self._reset()
-
-    def _reset(self) -> None:
+    def start(self, peak: float) -> None:
+        """Start again, on a machine with this peak FLOP/s per process."""
+        self.peak = peak
         self.counts = torch.zeros(4, dtype=torch.long, device=self.device)  # the last arguments of `useful_flops`
         self.seconds = self.data_seconds = 0.0
         self.since: float | None = None
 
     def resume(self) -> None:
-        """A step begins, by waiting for its examples."""
+        """Start the clock of a step, which begins by waiting for its examples."""
         self.since = self.since or time.perf_counter()
         self.data_since = time.perf_counter()
 
     def got_examples(self) -> None:
+        """Stop the clock of the data."""
         self.data_seconds += time.perf_counter() - self.data_since
 
     def pause(self) -> None:
-        """What follows, an evaluation or a save, is no part of a step."""
+        """Stop the clock: evaluations and saves are not part of a step."""
         if self.since is not None:
             self.seconds += time.perf_counter() - self.since
             self.since = None
 
+    def on_step_end(self, args, state, control, **kwargs):
+        if not control.should_log:  # otherwise `report` pauses, after the wait for the device
+            self.pause()
+
     def count(self, batch: dict[str, torch.Tensor], predicted: torch.Tensor | int) -> None:
-        """A micro-batch is trained on, with the loss at so many `predicted` positions. The host waits for no device."""
+        """Add a micro-batch with MLM logits at `predicted` positions. The host does not wait for the device."""
         lengths = batch.get("sequence_lengths")  # the collator has counted
         lengths = sequence_lengths(batch) if lengths is None else torch.tensor(lengths)
         counts = [lengths.sum(), (lengths * lengths).sum(), (lengths > 0).sum(), torch.as_tensor(predicted)]
         self.counts += torch.stack([count.to(lengths.device) for count in counts]).to(self.device, non_blocking=True)
 
     def report(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Entries for the log, of the time since the last report and of all processes: `reduce` sums a tensor over these. The
-        memory is this process's: the most that was allocated on the GPU, or what is resident on the CPU."""
+        """Return entries for the log about all processes since the last report: `reduce` sums a tensor over processes. The memory,
+        in MiB, is this process's: the maximum allocated on the GPU, or the resident set on the CPU."""
         self.pause()
+        if not self.seconds:
+            return {}
         own = torch.tensor([self.data_seconds, self.seconds, self.peak], device=self.device)
         *counts, data_seconds, seconds, peak = reduce(torch.cat([self.counts.float(), own])).tolist()
         on_gpu = self.device.type == "cuda"
         memory = torch.cuda.max_memory_allocated() if on_gpu else psutil.Process().memory_info().rss
-        self._reset()
-        if not seconds:
-            return {}
+        self.start(self.peak)
         processes = peak / self.peak
+        flops = 3 * useful_flops(self.config, *counts)  # the backward pass takes twice as many as the forward pass
         return {
             "speed/tokens_per_second": counts[0] * processes / seconds,
-            "speed/mfu": 3
-            * useful_flops(self.config, *counts)
-            * processes
-            / seconds
-            / peak,  # one forward, two backward
+            "speed/mfu": flops * processes / seconds / peak,
             "speed/data_share": data_seconds / seconds,
             "speed/memory_mib": memory / 2**20,
         }

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import shutil
+from functools import partial
 
 import pytest
 from transformers import Trainer, TrainingArguments
@@ -10,13 +11,13 @@ from helpers import SMALL, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
 from scratch_bert.storage import locked, seal
 from scratch_bert.training.checkpoint import (
-    abandon_later,
-    check_same_architecture,
-    check_same_run,
+    archive_later_checkpoints,
     find_checkpoint,
     find_damage,
     remove_surplus,
+    write_checkpoint,
 )
+from scratch_bert.training.resume import check_same_architecture, check_same_run
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +56,36 @@ def test_copies_under_other_names_are_no_checkpoints(run, tmp_path):
         shutil.copytree(run / "checkpoint-2", tmp_path / "run" / name)
     assert find(tmp_path / "run", "auto") == str(tmp_path / "run" / "checkpoint-2")
     remove_surplus(tmp_path / "run" / "checkpoint-2", 1, None)
-    abandon_later(str(tmp_path / "run" / "checkpoint-2"), tmp_path / "run")
+    archive_later_checkpoints(str(tmp_path / "run" / "checkpoint-2"), tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").glob("checkpoint-*")}
     assert names == {"checkpoint-2", "checkpoint-2-backup", "checkpoint-1-2000"}
+
+
+def test_a_checkpoint_that_fails_or_is_being_saved_is_not_there(tmp_path):
+    args = TrainingArguments(str(tmp_path), save_total_limit=1, use_cpu=True)
+    place = tmp_path / "checkpoint-2"
+
+    def save(directory, content="new"):
+        directory.mkdir(parents=True)
+        (directory / "weights").write_text(content)
+        assert not place.exists() or (place / "weights").read_text() == "old"
+
+    def wait():
+        assert (tmp_path / ".saving" / "checkpoint-2" / "weights").is_file() and not place.exists()
+
+    def fail(directory):
+        save(directory)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "checkpoint-1").mkdir()
+    write_checkpoint(place, partial(save, content="old"), wait, args, best=None)
+    assert storage.find_damage(place) is None
+    with pytest.raises(OSError, match="checkpoint-2 could not be written.* checkpoint-2 is kept. Free some space"):
+        write_checkpoint(place, fail, wait, args, best=None)
+    assert (place / "weights").read_text() == "old"
+    write_checkpoint(place, save, lambda: None, args, best=None)
+    assert (place / "weights").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
 
 
 def test_a_directory_with_the_logs_of_the_job_alone_is_new(tmp_path):
@@ -80,12 +108,12 @@ def test_what_cannot_be_read_is_not_taken_for_damaged(run, tmp_path, monkeypatch
     assert (tmp_path / "run" / "checkpoint-2").is_dir()
 
 
-def test_checkpoints_later_than_the_named_one_are_abandoned(run, tmp_path):
-    """Where a run goes on another way from an earlier checkpoint, the later ones are not its newest."""
+def test_checkpoints_later_than_the_named_one_are_archived(run, tmp_path):
+    """After a resume from an earlier checkpoint, the later ones are not the newest of the run."""
     shutil.copytree(run, tmp_path / "run")
-    abandon_later(str(run / "checkpoint-1"), tmp_path / "run")  # of another directory: nothing is abandoned
+    archive_later_checkpoints(str(run / "checkpoint-1"), tmp_path / "run")  # in another directory: nothing is renamed
     assert find(tmp_path / "run", "auto") == str(tmp_path / "run" / "checkpoint-2")
-    abandon_later(str(tmp_path / "run" / "checkpoint-1"), tmp_path / "run")
+    archive_later_checkpoints(str(tmp_path / "run" / "checkpoint-1"), tmp_path / "run")
     assert find(tmp_path / "run", "auto") == str(tmp_path / "run" / "checkpoint-1")
     assert (tmp_path / "run" / "abandoned-checkpoint-2" / "trainer_state.json").is_file()
 
@@ -109,7 +137,7 @@ def test_without_a_checkpoint_auto_starts_a_new_run(tmp_path, caplog):
     ("output_dir", "resume", "message"),
     [
         pytest.param(
-            "full", "auto", "full is not empty. There is no whole checkpoint", id="no checkpoint among other files"
+            "full", "auto", "full is not empty. There is no complete checkpoint", id="no checkpoint among other files"
         ),
         pytest.param("run", "checkpoint-7", "There is no checkpoint .*checkpoint-7", id="no such checkpoint"),
         pytest.param("run", None, "run is not empty.*--resume_from_checkpoint", id="a new run over an old one"),
@@ -158,7 +186,7 @@ def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, 
     assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-2")
     damage(tmp_path / "checkpoint-2" / name, how)
     assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-1")
-    assert f"checkpoint-2 cannot be resumed from, {name} is {how}: it is damaged-checkpoint-2 now" in caplog.text
+    assert f"checkpoint-2 cannot be resumed from, {name} is {how}: renamed to damaged-checkpoint-2" in caplog.text
     assert (tmp_path / "damaged-checkpoint-2").is_dir() and not (tmp_path / "checkpoint-2").exists()
     shutil.copytree(tmp_path / "damaged-checkpoint-2", tmp_path / "checkpoint-2")  # damaged again
     assert find(tmp_path, "auto") == str(tmp_path / "checkpoint-1")
@@ -179,7 +207,7 @@ def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tm
     seal(tmp_path / "checkpoint-2")
     assert find_damage(tmp_path / "checkpoint-2") == "optimizer.pt is missing"
     with pytest.raises(
-        ValueError, match="checkpoint-2 was saved without what a resume needs: optimizer.pt is missing"
+        ValueError, match="checkpoint-2 cannot be resumed: .* optimizer state .optimizer.pt is missing"
     ):
         find(tmp_path, "auto")
     assert (tmp_path / "checkpoint-2").is_dir()

@@ -16,14 +16,9 @@ from transformers import TrainerCallback
 from helpers import SMALL, launch, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
 from scratch_bert.training.arguments import CommonArguments
-from scratch_bert.training.checkpoint import find_checkpoint, find_damage, naming_what_is_kept
-from scratch_bert.training.trainer import (
-    DivergenceError,
-    Interrupted,
-    ScratchBertTrainer,
-    holding_output_dir,
-    write_metrics,
-)
+from scratch_bert.training.checkpoint import explain_write_errors, find_checkpoint, find_damage
+from scratch_bert.training.output_dir import output_dir_lock, write_metrics
+from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer
 
 
 def make_trainer(output_dir, *callbacks, **options):
@@ -136,7 +131,7 @@ def test_the_best_checkpoint_is_found_where_the_output_directory_was_moved_to(tm
     assert sorted(path.name for path in (tmp_path / "moved").glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-6"]
 
 
-def test_sigusr1_saves_a_checkpoint_and_goes_on(tmp_path):
+def test_sigusr1_saves_a_checkpoint_and_continues(tmp_path):
     trainer = make_trainer(tmp_path, SendSignal(signal.SIGUSR1, step=3))
     trainer.train()
     assert trainer.state.global_step == 6 and not trainer.interrupted
@@ -309,7 +304,7 @@ def test_a_best_checkpoint_that_cannot_be_read_is_left_out(tmp_path, caplog, mon
     def fail(checkpoint):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(checkpoint))
 
-    monkeypatch.setattr("scratch_bert.training.trainer.find_damage", fail)
+    monkeypatch.setattr("scratch_bert.training.checkpoint.find_damage", fail)
     make_trainer(tmp_path, Scores(), **BEST).train()
     assert "checkpoint-2, cannot be used, [Errno 5]" in caplog.text and "the last model is kept" in caplog.text
 
@@ -353,15 +348,17 @@ def test_a_resume_takes_the_intervals_of_its_options(tmp_path):
 
 def test_an_output_directory_is_held_with_its_checkpoint_in_place(tmp_path):
     args = CommonArguments(output_dir=str(tmp_path))
-    gone = holding_output_dir(args, {}, str(tmp_path / "checkpoint-2"))
-    with pytest.raises(OSError, match="checkpoint-2 is gone: another run has gone on from it"), gone:
+    gone = output_dir_lock(args, {}, str(tmp_path / "checkpoint-2"))
+    with pytest.raises(OSError, match="checkpoint-2 no longer exists: another process resumed this run"), gone:
         pass
 
 
 def test_what_is_no_lack_of_space_has_another_remedy(tmp_path):
     with (
-        pytest.raises(OSError, match="checkpoint-2 could not be written .*When it can be, continue: the same command"),
-        naming_what_is_kept("checkpoint-2", tmp_path),
+        pytest.raises(
+            OSError, match="checkpoint-2 could not be written .*Once it is writable, continue: the same command"
+        ),
+        explain_write_errors("checkpoint-2", tmp_path),
     ):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 

@@ -1,0 +1,102 @@
+"""What may change between a run and its resume: options, hyperparameters and processes, but neither data nor architecture."""
+
+import json
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
+from .checkpoint import FSDP_STATES, RUN_FILE, archive_later_checkpoints
+
+
+logger = logging.getLogger("scratch_bert")
+HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
+
+
+def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:
+    """Compare the record of a run with that of the run that saved `checkpoint`.
+
+    Raises `ValueError` for a difference in `record["fixed"]` or in an option that is `also_fixed`. Differences in the other
+    `record["options"]` are logged: the resumed run uses its own.
+    """
+    try:
+        saved = json.loads(Path(checkpoint, RUN_FILE).read_text(encoding="utf-8"))
+        saved = dict(saved["fixed"]) | dict(saved["options"])
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        logger.warning(
+            f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that saved it"
+        )
+        return
+    changed = {
+        name: value for name, value in (record["fixed"] | record["options"]).items() if saved.get(name, value) != value
+    }
+    for name, value in changed.items():
+        if name in record["fixed"] or name in also_fixed:
+            raise ValueError(
+                f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and the "
+                "data that the run was started with, or start a new one in another --output_dir."
+            )
+    if "examples in a step" in changed:
+        logger.warning("The number of examples in a step has changed: some examples will be repeated or skipped")
+    for name, value in changed.items():
+        logger.info(f"{name}: {saved[name]} until this checkpoint, {value} from here on")
+
+
+def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
+    """Raise `ValueError` if the model in `checkpoint` has another architecture than `config`."""
+    if not Path(checkpoint, "config.json").is_file():
+        raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: config.json is missing.")
+    saved = ScratchBertConfig.from_pretrained(checkpoint)
+    for name in ARCHITECTURE_FIELDS:
+        if getattr(saved, name) != getattr(config, name):
+            raise ValueError(
+                f"The checkpoint {checkpoint} has {name}={getattr(saved, name)}, but the options ask for "
+                f"{getattr(config, name)}. Resume with the options that the run was started with."
+            )
+
+
+def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
+    """Raise `OSError` if `checkpoint` was saved with another `state_dict_type` than `fsdp`, which is None without FSDP. Log it if
+    the checkpoint has no file `rng_state` with the state of this process's random generators."""
+    saved = next((kind for kind, name in FSDP_STATES.items() if Path(checkpoint, name).exists()), None)
+    if saved != fsdp:
+        how = f"with FSDP and the state_dict_type {saved}" if saved else "without FSDP"
+        raise OSError(f"{checkpoint} was saved {how}: resume it in the same way, on any number of processes.")
+    if not Path(checkpoint, rng_state).is_file():
+        logger.warning(
+            f"{checkpoint} was saved by another number of processes: the run resumes, but its results will not be "
+            "bit-identical to those of an uninterrupted run"
+        )
+
+
+def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer as `saved`, with the `HYPERPARAMETERS` of those `requested`. The current
+    learning rate is scaled by the ratio of the initial ones."""
+    merged = []
+    for group, options in zip(saved, requested, strict=True):
+        new = group | {name: options[name] for name in HYPERPARAMETERS if name in options}
+        if group.get("initial_lr") and "initial_lr" in options:  # not every schedule has it
+            new["lr"] = group["lr"] * (options["initial_lr"] / group["initial_lr"])
+        merged.append(new)
+    return merged
+
+
+class ResumeCallback(TrainerCallback):
+    """Adapts the loaded state of a checkpoint to the run that resumes it: intervals are those of the options, the best checkpoint
+    may have been moved with this one, and later checkpoints in the output directory are renamed."""
+
+    checkpoint: str | None = None
+    step = 0  # of the checkpoint
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        state.compute_steps(args, state.max_steps)
+        if self.checkpoint:
+            best = Path(self.checkpoint).with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
+            if best.is_dir():
+                state.best_model_checkpoint = str(best)
+            if args.should_save:  # not before the checkpoint is loaded
+                archive_later_checkpoints(self.checkpoint, Path(args.output_dir))
