@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..files import find_files, open_dataset
 from ..tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
-from .arguments import DataArguments, parse_max_seq_length
+from .arguments import DataArguments
 from .builtin import builtin_documents
 from .cache import cached
 from .collator import PretrainingCollator
@@ -59,10 +59,9 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
     source, eval_source = text_sources(args)
     tokenizer = tokenizer or build_tokenizer(args, source)
     corpus, eval_corpus = _tokenize(args, source, eval_source, tokenizer, seed)
-    tokens, percentile = parse_max_seq_length(args.max_seq_length)
     settings = {
         "tokenizer": tokenizer,
-        "max_seq_length": corpus.max_seq_length(percentile) if percentile else tokens,
+        "max_seq_length": args.max_tokens or corpus.max_seq_length(args.length_percentile),
         "short_seq_prob": args.short_seq_prob,
         "seed": seed,
         "objective": args.sentence_objective,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..cli import refuse
+from ..cli import reject_non_default
 from ..files import read_lines
 from ..hub.conversion import convert_config, load_config, open_checkpoint
 from ..model.configuration_scratch_bert import ScratchBertConfig
@@ -28,7 +28,7 @@ def named_tokenizer(
     if not args.model_name_or_path:
         return load_tokenizer(data_args.tokenizer_name_or_path) if data_args.tokenizer_name_or_path else None
     unused = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
-    refuse(data_args, unused, "with model_name_or_path, whose tokenizer is used")
+    reject_non_default(data_args, unused, "with model_name_or_path, whose tokenizer is used")
     if resumed:
         return resumed
     tokenizer = load_tokenizer(args.model_name_or_path)
