@@ -98,9 +98,7 @@ class SourceArguments(OptionGroup):
         None,
         "Dataset of the Hub, or a directory that datasets.load_dataset opens, with a split train and perhaps validation.",
     )
-    dataset_config: str | None = option(
-        None, "Configuration of the dataset.", requires="dataset_name", unless="prepared_data"
-    )
+    dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
     prepared_data: str | None = option(
         None, "Directory of preprocessed examples, by inspect_data.py --output_dir or prepare_data.py."
     )
