@@ -17,18 +17,6 @@ from scratch_bert_cli.options import (
 )
 
 
-__all__ = [
-    "OptionGroup",
-    "configure_logging",
-    "from_keywords",
-    "one_line_errors",
-    "option",
-    "parse_arguments",
-    "reject_non_default",
-    "similar",
-]
-
-
 def configure_logging(level: int = logging.INFO) -> None:
     """Print our log messages, of this level and above, as plain lines on stderr; progress bars on a terminal only."""
     if not sys.stderr.isatty():

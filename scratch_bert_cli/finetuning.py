@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .options import OptionGroup, option
-from .training import INTERVALS, CommonOptions
+from .training import EVALUATION, INTERVALS, CommonOptions
 
 
 TASKS = (
@@ -13,9 +13,7 @@ TASKS = (
 
 
 @dataclass
-class CheckpointArguments(OptionGroup):
-    GROUP = "Model"
-
+class CheckpointArguments(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None, "Pretrained checkpoint: a directory or a Hub repository, scratch_bert or BERT. Required."
     )
@@ -37,9 +35,7 @@ class CheckpointArguments(OptionGroup):
 
 
 @dataclass
-class TaskDataArguments(OptionGroup):
-    GROUP = "Data"
-
+class TaskDataArguments(OptionGroup, group="Data"):
     train_file: list[str] | None = option(
         None,
         "Training data: files, globs or directories of .csv, .tsv (in which quotes are text), .json or .jsonl, all of them also "
@@ -72,8 +68,7 @@ class TaskDataArguments(OptionGroup):
         "multiple-choice.",
     )
     label_column: str | None = option(
-        None,
-        "Column of the label. Default: label; ner_tags for token-classification, answers for question-answering.",
+        None, "Column of the label. Default: label; ner_tags for token-classification, answers for question-answering."
     )
     choices_column: list[str] | None = option(
         None, "For multiple-choice: a column of lists, or several columns with a choice each. Default: choices."
@@ -88,10 +83,8 @@ class TaskDataArguments(OptionGroup):
 
 
 @dataclass
-class TaskArguments(TaskDataArguments, CheckpointArguments):
+class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
     """What to fine-tune, on which data, for which task. Raises `ValueError` for values that do not go together."""
-
-    GROUP = "Task"
 
     problem_type: str | None = option(
         None,
@@ -149,7 +142,5 @@ class FinetuningOptions(CommonOptions):
         None, "Metric that selects the best checkpoint. Default: the task's main one."
     )
     greater_is_better: bool | None = option(
-        None,
-        "Whether a greater metric_for_best_model is better. Default: known for our metrics.",
-        group="Evaluation, checkpoints and log",
+        None, "Whether a greater metric_for_best_model is better. Default: known for our metrics.", group=EVALUATION
     )

@@ -16,11 +16,14 @@ from importlib.resources import files
 from importlib.util import find_spec
 from math import inf
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 
+
+OTHERS = "Other options of Trainer"  # the group that --help leaves out
 
 # --------------------------------------------------------------------------------------------- declaration and rules
 
@@ -40,7 +43,7 @@ def option(
 
     `choices` are its values; a dict of them has a description for each. `within`, such as "[0, 1)", is the range of a number.
     The option has no effect without each of the options that it `requires`, and with one of those in `unless`: names, separated
-    by spaces. `group` is its group in `--help`, if it isn't that of the class; `const` is the value of the flag alone.
+    by spaces. `group` is its title in `--help`; `const` is the value of the flag alone.
     """
     if isinstance(choices, Mapping):
         help += " " + "; ".join(f"{name}: {description}" for name, description in choices.items()) + "."
@@ -50,8 +53,19 @@ def option(
 
 @dataclass
 class OptionGroup:
-    """Base class of the dataclasses of options, which checks their rules. Its subclasses are composed: as the fields of
-    the last base class come first, that is the one that `--help` shows first. `GROUP` is the title there."""
+    """Base class of the dataclasses of options, which checks their rules. `group` and `unless` hold for all options of a
+    subclass; the group of an option that it inherits stays. Subclasses are composed by inheritance: as the fields of the
+    last base class come first, `--help` shows that one first."""
+
+    def __init_subclass__(cls, group: str | None = None, unless: str = "", **kwargs):
+        super().__init_subclass__(**kwargs)
+        for name, option in vars(cls).items():
+            if isinstance(option, Field):
+                inherited = [vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__]
+                titles = [base.metadata.get("group") for base in inherited if base] + [option.metadata["group"], group]
+                title = next(filter(None, titles), None)
+                rules = {"group": title, "unless": f"{option.metadata['unless']} {unless}"}
+                option.metadata = MappingProxyType({**option.metadata, **rules})
 
     def __post_init__(self):
         check_options(self)
@@ -293,16 +307,17 @@ def _find(value: Any) -> Any:
 
 
 def _help(dataclasses: Iterable[type], description: str, tasks: Iterable[str], all_options: bool) -> str:
-    """The options in groups. Those without a group, which are Trainer's own, are shown if `all_options` are."""
+    """The options in groups; that of the other options of Trainer, if `all_options` are to be shown."""
     width = min(shutil.get_terminal_size((119, 24)).columns, 119)
     groups, known = {}, _known(dataclasses)
     for cls in dataclasses:
         for option in fields(cls):
             if option.name in known:
-                groups.setdefault(_group(cls, option), []).append(known.pop(option.name))
-    others = groups.pop(None, [])
+                title = option.metadata.get("group", OTHERS) or "Options"  # transformers' own have none
+                groups.setdefault(title, []).append(known.pop(option.name))
+    others = groups.pop(OTHERS, [])
     if all_options and others:
-        groups["Other options of Trainer"] = others
+        groups[OTHERS] = others
     lines = [textwrap.fill(paragraph, width) + "\n" for paragraph in description.split("\n\n")]
     if tasks:
         lines += [textwrap.fill(f"TASK is one of {', '.join(tasks)}.", width) + "\n"]
@@ -311,13 +326,6 @@ def _help(dataclasses: Iterable[type], description: str, tasks: Iterable[str], a
     if others and not all_options:
         lines += ["--help-all shows the other options of Trainer, too."]
     return "\n".join(lines).rstrip()
-
-
-def _group(cls: type, option: Field) -> str | None:
-    """The title of the option's group: its own, or that of the class which declares it first."""
-    declaring = (base for base in reversed(cls.__mro__) if option.name in getattr(base, "__dataclass_fields__", ()))
-    titles = [option.metadata.get("group"), *(vars(base).get("GROUP") for base in declaring)]
-    return next(filter(None, titles), None)
 
 
 def _describe(option: Field, width: int) -> str:

@@ -3,40 +3,34 @@
 import json
 import os
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from huggingface_hub.constants import HF_HOME
 
 from .options import OptionGroup, option, similar
-from .training import INTERVALS, CommonOptions
+from .training import EVALUATION, INTERVALS, CommonOptions
 
 
 EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever that of training
 
 
 @dataclass
-class ContinuationArguments(OptionGroup):
-    GROUP = "Model"
-
+class ContinuationArguments(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None,
-        "Continue from this scratch_bert or BERT, with its tokenizer: a directory or Hub repository. A missing head is randomly "
-        "initialised.",
+        "Continue from this scratch_bert or BERT: a directory or Hub repository. A missing head is randomly initialised.",
     )
     add_tokens: str | None = option(
         None,
-        "File of tokens to add to its vocabulary, one per line: words or ##continuations. Their embeddings start as the mean of "
-        "their pieces'.",
+        "File of words or ##continuations to add to its vocabulary, one per line. They start as the mean of their pieces.",
         requires="model_name_or_path",
     )
 
 
 @dataclass
-class ArchitectureArguments(OptionGroup):
-    GROUP = "Model"
-
+class ArchitectureArguments(OptionGroup, group="Model"):
     preset: str = option(
         "micro",
         "Size of the model, as published for BERT; micro is tiny with four heads.",
@@ -44,26 +38,21 @@ class ArchitectureArguments(OptionGroup):
         unless="model_name_or_path",
     )
     config_overrides: str | None = option(
-        None,
-        "Config fields that differ from it, such as norm_first=true,head_dim=32.",
-        unless="model_name_or_path",
+        None, "Config fields that differ from it, such as norm_first=true,head_dim=32.", unless="model_name_or_path"
     )
     max_position_embeddings: int | None = option(
         None,
-        "Maximum sequence length of the model. Default: max_seq_length. Beyond that of model_name_or_path, position embeddings "
-        "are repeated.",
+        "Maximum sequence length of the model; a pretrained one's position embeddings are repeated. Default: max_seq_length.",
         within="[1, 1000000]",
     )
     token_embedding_init: str = option(
         "lsa",
-        "Initial token embeddings: latent semantic analysis of the training text, or random as in BERT.",
+        "Initial token embeddings: latent semantic analysis of the text, or random as in BERT.",
         choices=["lsa", "normal"],
         unless="model_name_or_path",
     )
     dropout: float = option(
-        0.0,
-        "Dropout for hidden states and attention. BERT's 0.1 is for many passes over the text, where a model overfits.",
-        within="[0, 1)",
+        0.0, "Dropout for hidden states and attention. BERT has 0.1, for many passes over the text.", within="[0, 1)"
     )
 
 
@@ -73,30 +62,22 @@ class ModelOptions(ContinuationArguments, ArchitectureArguments):
 
 
 @dataclass
-class SourceArguments(OptionGroup):
+class SourceArguments(OptionGroup, group="Source"):
     """Where text comes from: files or a dataset. Without either, the built-in corpus."""
-
-    GROUP = "Source"
 
     train_file: list[str] | None = option(
         None,
-        "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json or .jsonl, gzipped or not, or .parquet. Default: the "
-        "built-in corpus, Python's help texts and docstrings.",
+        "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json or .jsonl, gzipped or not, or .parquet. "
+        "Default: the built-in corpus, Python's help texts and docstrings.",
     )
     validation_file: list[str] | None = option(
-        None,
-        "Text to evaluate on. Default: documents held out from the training text.",
-        unless="prepared_data",
+        None, "Text to evaluate on. Default: documents held out from the training text.", unless="prepared_data"
     )
     validation_share: float = option(
-        0.1,
-        "Fraction of the documents held out for evaluation; 0 for none.",
-        within="[0, 1)",
-        unless="prepared_data streaming",
+        0.1, "Fraction of documents to hold out; 0 for none.", within="[0, 1)", unless="prepared_data streaming"
     )
     dataset_name: str | None = option(
-        None,
-        "Dataset of the Hub, or a directory that datasets.load_dataset opens, with a split train and perhaps validation.",
+        None, "Dataset of the Hub, or a directory for datasets.load_dataset: its splits train and validation."
     )
     dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
     prepared_data: str | None = option(
@@ -119,29 +100,20 @@ class SourceArguments(OptionGroup):
 
 
 @dataclass
-class StreamArguments(OptionGroup):
-    GROUP = "Source"
-
+class StreamArguments(OptionGroup, group="Source"):
     streaming: bool = option(
-        False,
-        "Read the text during training, repeating it until max_steps. Examples then depend on the number of workers and "
-        "machines.",
+        False, "Read the text during training. Examples then depend on the number of workers and machines."
     )
     stream_buffer: int = option(
-        1000,
-        "Number of documents to draw pairs among, or preprocessed examples to shuffle.",
-        within="[2, inf)",
-        requires="streaming",
+        1000, "Documents to draw pairs among, or examples to shuffle.", within="[2, inf)", requires="streaming"
     )
 
 
 @dataclass
-class TextArguments(OptionGroup):
+class TextArguments(OptionGroup, group="Text"):
     """How text is split into documents and sentences."""
 
-    GROUP = "Text"
-
-    text_column: str = option("text", "Column that holds the text of a table or dataset.", unless="prepared_data")
+    text_column: str = option("text", "Column that holds the text of a table or dataset.")
     text_format: str | None = option(
         None,
         "How text is split into documents. Default: blank_line for text files, file for tables.",
@@ -152,18 +124,13 @@ class TextArguments(OptionGroup):
             "gutenberg": "Project Gutenberg: a file is a book; its licence is left out",
             "html": "as file, with <br> tags for line breaks and entities such as &amp;",
         },
-        unless="prepared_data",
     )
     sentence_splitter: str = option(
         "sentencex",
-        "How documents are split into sentences. sentencex: by the rules of the language; line: each line is a sentence; anything "
-        "else: a delimiter.",
-        unless="prepared_data",
+        "How documents are split into sentences. sentencex: by the language's rules; line: at line ends; else: a delimiter.",
     )
     language: str | None = option(
-        None,
-        "ISO 639 code of the language, for sentencex (default: en) and the model card.",
-        unless="prepared_data",
+        None, "ISO 639 code of the language, for sentencex (default: en) and the model card."
     )
 
     def __post_init__(self):
@@ -179,42 +146,17 @@ class TextArguments(OptionGroup):
 
 
 @dataclass
-class TokenizerArguments(OptionGroup):
-    """A tokenizer: an existing one, or one to train on the text."""
-
-    GROUP = "Tokenizer"
-
-    tokenizer_name_or_path: str | None = option(
-        None, "Tokenizer to use instead of training one: a directory or Hub repository."
-    )
+class TokenizerTrainingArguments(OptionGroup, group="Tokenizer", unless="prepared_data tokenizer_name_or_path"):
     tokenizer_type: str = option(
-        "wordpiece",
-        "Tokenizer to train: BERT's WordPiece, or complete words.",
-        choices=["wordpiece", "wordlevel"],
-        unless="prepared_data tokenizer_name_or_path",
+        "wordpiece", "Tokenizer to train: BERT's WordPiece, or complete words.", choices=["wordpiece", "wordlevel"]
     )
     vocab_size: int | None = option(
-        None,
-        "Maximum vocabulary size. Default: 30522, or 2048 for the built-in corpus.",
-        within="[6, 100000000]",
-        unless="prepared_data tokenizer_name_or_path",
+        None, "Maximum vocabulary size. Default: 30522, or 2048 for the built-in corpus.", within="[6, 100000000]"
     )
-    min_frequency: int = option(
-        2,
-        "Minimum frequency of a word or word piece.",
-        within="[0, 4294967296)",
-        unless="prepared_data tokenizer_name_or_path",
-    )
-    lowercase: bool = option(
-        True,
-        "Lower-case the text and strip its accents, as uncased BERT.",
-        unless="prepared_data tokenizer_name_or_path",
-    )
+    min_frequency: int = option(2, "Minimum frequency of a word or word piece.", within="[0, 4294967296)")
+    lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT.")
     first_segment_id: int = option(
-        0,
-        "Segment id of segment A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.",
-        choices=[0, 1],
-        unless="prepared_data tokenizer_name_or_path",
+        0, "Segment id of segment A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
     )
 
     def max_vocab_size(self) -> int:
@@ -222,16 +164,19 @@ class TokenizerArguments(OptionGroup):
         return self.vocab_size or (30522 if self.sources else 2048)
 
 
-TOKENIZER_TRAINING = tuple(
-    field.name for field in fields(TokenizerArguments) if field.name != "tokenizer_name_or_path"
-)
+TOKENIZER_TRAINING = tuple(TokenizerTrainingArguments.__dataclass_fields__)
 
 
 @dataclass
-class ExampleArguments(OptionGroup):
-    """What a sequence is made of."""
+class TokenizerArguments(TokenizerTrainingArguments, group="Tokenizer"):
+    tokenizer_name_or_path: str | None = option(
+        None, "Tokenizer to use instead of training one: a directory or Hub repository."
+    )
 
-    GROUP = "Examples"
+
+@dataclass
+class ExampleArguments(OptionGroup, group="Examples"):
+    """What a sequence is made of."""
 
     sentence_objective: str = option(
         "nsp",
@@ -241,20 +186,12 @@ class ExampleArguments(OptionGroup):
             "sop": "sentence-order prediction, A and B are in order or swapped",
             "none": "MLM alone, on contiguous text",
         },
-        unless="prepared_data",
     )
     max_seq_length: str | None = option(
         None,
-        "Tokens in a sequence. auto:70 has room for two sentences as long as the corpus' 70th percentile. Default: 128, or 64 for "
-        "the built-in corpus.",
-        unless="prepared_data",
+        "Tokens in a sequence; or auto:70, for two sentences of the 70th percentile. Default: 128; built-in corpus: 64.",
     )
-    short_seq_prob: float = option(
-        0.1,
-        "Probability that an example is cut to a random length.",
-        within="[0, 1]",
-        unless="prepared_data",
-    )
+    short_seq_prob: float = option(0.1, "Probability that an example is cut to a random length.", within="[0, 1]")
 
     def __post_init__(self):
         super().__post_init__()
@@ -264,36 +201,18 @@ class ExampleArguments(OptionGroup):
 
 
 @dataclass
-class SegmentArguments(OptionGroup):
-    GROUP = "Examples"
-
+class SegmentArguments(OptionGroup, group="Examples"):
     single_segment_prob: float = option(
         0.0,
         "Probability that a training example is one segment, for MLM alone, so that the model learns to read single texts.",
         within="[0, 1)",
-        unless="prepared_data",
     )
 
 
 @dataclass
-class PairArguments(OptionGroup):
-    GROUP = "Examples"
-
-    static_pairs: bool = option(
-        False,
-        "Keep the first epoch's pairs, instead of drawing new ones.",
-        unless="prepared_data streaming",
-    )
-
-
-@dataclass
-class MaskingArguments(OptionGroup):
-    GROUP = "Masking"
-
+class MaskingArguments(OptionGroup, group="Masking"):
     mlm_probability: float = option(
-        0.3,
-        "Fraction of the tokens to predict in training; in evaluation, it is always BERT's 0.15 (docs/learning.md).",
-        within="(0, 1]",
+        0.3, "Fraction of the tokens to predict in training; evaluation has BERT's 0.15.", within="(0, 1]"
     )
     mask_replace_prob: float = option(0.8, "Fraction of the selected tokens that [MASK] replaces.", within="[0, 1]")
     random_replace_prob: float = option(
@@ -313,16 +232,14 @@ class MaskingArguments(OptionGroup):
 
 @dataclass
 class DataArguments(
-    MaskingArguments,
-    PairArguments,
-    SegmentArguments,
-    ExampleArguments,
-    TokenizerArguments,
-    TextArguments,
-    StreamArguments,
-    SourceArguments,
-):
+    MaskingArguments, SegmentArguments, ExampleArguments, TokenizerArguments, TextArguments, StreamArguments, SourceArguments,
+    group="Examples",
+):  # fmt: skip
     """From the text to masked examples."""
+
+    static_pairs: bool = option(
+        False, "Keep the first epoch's pairs, instead of drawing new ones.", unless="prepared_data streaming"
+    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -342,10 +259,8 @@ def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
 
 
 @dataclass
-class PretrainingOptions(CommonOptions):
+class PretrainingOptions(CommonOptions, group="Training"):
     """The options of training, with the defaults of a short run on the built-in corpus."""
-
-    GROUP = "Training"
 
     output_dir: str | None = option("runs/pretrain", "Directory for checkpoints, the model, its card and its metrics.")
     num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.", within="(0, inf)")
@@ -353,24 +268,20 @@ class PretrainingOptions(CommonOptions):
     learning_rate: float = option(1e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
     optim: str = option(
         "muon",
-        "muon: Muon (Jordan 2024) for the encoder's matrices, AdamW for other parameters; or one of Trainer's, such as "
-        "adamw_torch.",
+        "muon: Muon (Jordan 2024) for the encoder's matrices, AdamW for the rest; or one of Trainer's, such as adamw_torch.",
     )
     muon_learning_rate: float = option(0.02, "Peak learning rate for Muon; AdamW has learning_rate.", within="(0, 10]")
     weight_decay: float = option(
         0.1,
-        "Decoupled weight decay, except for biases and LayerNorms. Keeps attention from collapsing in long runs with Muon. "
-        "BERT's is 0.01.",
+        "Decoupled weight decay, except for biases and LayerNorms. BERT's 0.01 lets attention collapse in long Muon runs.",
         within="[0, 10]",
     )
     pack_sequences: bool = option(
-        False,
-        "Pack the sequences of a batch into fewer of max_seq_length. For GPUs and torch_compile, where padding is computed.",
+        False, "Pack a batch into fewer sequences. For GPUs and torch_compile, where padding is computed."
     )
     final_max_seq_length: int | None = option(
         None,
-        "Sequence length of the final phase; optimizer state and schedule continue. As 512 after 128 in the paper (appendix A.2). "
-        "Needs max_steps.",
+        "Sequence length of the final phase; optimizer state and schedule continue. Needs max_steps.",
         within="[5, 1000000]",
     )
     final_share: float = option(
@@ -381,14 +292,9 @@ class PretrainingOptions(CommonOptions):
     save_total_limit: int | None = option(2, "Number of checkpoints to keep.", within="[1, inf)")
     logging_steps: float = option(100, "Steps between log lines.", within="(0, inf)")
     show_predictions: int = option(
-        4,
-        "Number of masked words and of pairs to show with predictions at the end.",
-        within="[0, inf)",
-        group="Evaluation, checkpoints and log",
+        4, "Masked words and pairs to show with predictions at the end.", within="[0, inf)", group=EVALUATION
     )
-    tensorboard_graph: bool = option(
-        False, "Show the model's graph in TensorBoard.", group="Evaluation, checkpoints and log"
-    )
+    tensorboard_graph: bool = option(False, "Show the model's graph in TensorBoard.", group=EVALUATION)
 
     def __post_init__(self):
         super().__post_init__()
@@ -401,10 +307,8 @@ class PretrainingOptions(CommonOptions):
 
 
 @dataclass
-class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments):
+class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments, group="Tokenizer"):
     """How documents that datatrove reads become examples."""
-
-    GROUP = "Tokenizer"
 
     max_seq_length: str | None = option("128", "Tokens in a sequence.")
     tokenizer_name_or_path: str | None = option(
@@ -420,9 +324,7 @@ class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments
 
 
 @dataclass
-class PreparationArguments(OptionGroup):
-    GROUP = "Tasks"
-
+class PreparationArguments(OptionGroup, group="Tasks"):
     input_dir: str | None = option(
         None, "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required."
     )
@@ -481,9 +383,7 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
 
 
 @dataclass
-class EvaluationArguments(OptionGroup):
-    GROUP = "Evaluation"
-
+class EvaluationArguments(OptionGroup, group="Evaluation"):
     model_name_or_path: list[str] | None = option(
         None, "Models to evaluate, of one tokenizer: directories or Hub repositories, scratch_bert or BERT. Required."
     )
@@ -497,9 +397,7 @@ class EvaluationArguments(OptionGroup):
         "Random seed for held-out documents, pairs and masks. Default: that of pretraining.",
         within="[0, 4294967296)",
     )
-    show_predictions: int = option(
-        0, "Number of masked words and of pairs to show with predictions.", within="[0, inf)"
-    )
+    show_predictions: int = option(0, "Masked words and pairs to show with predictions.", within="[0, inf)")
     output_file: str | None = option(None, "JSON file to write the metrics to; it must not exist yet.")
 
     def __post_init__(self):
@@ -513,9 +411,7 @@ class EvaluationArguments(OptionGroup):
 
 
 @dataclass
-class InspectionArguments(OptionGroup):
-    GROUP = "Inspection"
-
+class InspectionArguments(OptionGroup, group="Inspection"):
     output_dir: str | None = option(None, "Write the examples and the tokenizer to this new directory.")
     show: int = option(3, "Number of examples to show as text.", within="[0, inf)")
     sample: int = option(20_000, "Maximum number of examples to compute the statistics from.", within="[1, inf)")

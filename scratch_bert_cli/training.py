@@ -6,16 +6,15 @@ from dataclasses import dataclass, make_dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from .options import OptionGroup, option
+from .options import OTHERS, OptionGroup, option
 
 
+EVALUATION = "Evaluation, checkpoints and log"
 INTERVALS = ("no", "steps", "epoch")
 
 
 @dataclass
-class OptimizationOptions(OptionGroup):
-    GROUP = "Training"
-
+class OptimizationOptions(OptionGroup, group="Training"):
     output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
     resume_from_checkpoint: str | None = option(
         None,
@@ -32,8 +31,7 @@ class OptimizationOptions(OptionGroup):
     weight_decay: float = option(0.01, "Decoupled weight decay, except for biases and LayerNorms.", within="[0, 10]")
     max_grad_norm: float = option(1.0, "Gradient norm to clip to; 0 for no clipping.", within="[0, inf)")
     bf16: bool | None = option(
-        None,
-        "bf16 autocast instead of fp32. Default: on for CPUs with native bf16, off for GPUs.",
+        None, "bf16 autocast instead of fp32. Default: on for CPUs with native bf16, off for GPUs."
     )
     torch_compile: bool = option(False, "Compile the model with torch.compile.")
     use_cpu: bool = option(False, "Train on the CPU, even if there is a GPU.")
@@ -47,9 +45,7 @@ class OptimizationOptions(OptionGroup):
 
 
 @dataclass
-class LoggingOptions(OptionGroup):
-    GROUP = "Evaluation, checkpoints and log"
-
+class LoggingOptions(OptionGroup, group=EVALUATION):
     eval_strategy: str = option("no", "When to evaluate.", choices=INTERVALS)
     eval_steps: float | None = option(None, "Steps between evaluations. Default: logging_steps.", within="(0, inf)")
     per_device_eval_batch_size: int = option(32, "Examples per evaluation step and device.", within="[1, inf)")
@@ -67,9 +63,7 @@ class LoggingOptions(OptionGroup):
 
 
 @dataclass
-class HubOptions(OptionGroup):
-    GROUP = "Hub"
-
+class HubOptions(OptionGroup, group="Hub"):
     push_to_hub: bool = option(False, "Publish the model on the Hugging Face Hub at each save.")
     hub_model_id: str | None = option(None, "Repository of the model: user/name. Default: the name of output_dir.")
     hub_private_repo: bool | None = option(None, "Make a new repository private.")
@@ -103,4 +97,4 @@ def _read_declaration(node: ast.AnnAssign) -> tuple:
     default, help_text = (
         value.value if isinstance(value, ast.Constant) else None for value in (default, *help_texts, None)[:2]
     )
-    return node.target.id, ast.unparse(node.annotation), option(default, help_text or "")
+    return node.target.id, ast.unparse(node.annotation), option(default, help_text or "", group=OTHERS)

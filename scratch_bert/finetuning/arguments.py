@@ -7,9 +7,6 @@ from scratch_bert_cli.finetuning import FinetuningOptions, TaskArguments
 from ..training.arguments import CommonArguments
 
 
-__all__ = ["FinetuningArguments", "TaskArguments"]
-
-
 @dataclass
 class FinetuningArguments(FinetuningOptions, CommonArguments):
     """`TrainingArguments` with the usual values of BERT's fine-tuning (paper, appendix A.3)."""

@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
+from scratch_bert_cli.options import OTHERS
 from scratch_bert_cli.pretraining import (
     EVAL_MLM_PROBABILITY,
     TOKENIZER_TRAINING,
@@ -26,23 +27,6 @@ from scratch_bert_cli.pretraining import (
 from ..cli import option, reject_non_default, similar
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..training.arguments import CommonArguments
-
-
-__all__ = [
-    "EVAL_MLM_PROBABILITY",
-    "TOKENIZER_TRAINING",
-    "DataArguments",
-    "EvaluationArguments",
-    "EvaluationDataArguments",
-    "InspectionArguments",
-    "ModelArguments",
-    "OwnOptimizerNames",
-    "PreparationArguments",
-    "PreparationDataArguments",
-    "PretrainingArguments",
-    "parse_max_seq_length",
-    "parse_overrides",
-]
 
 
 @dataclass
@@ -108,7 +92,7 @@ OPTIMIZERS = {name.value: name for names in (OwnOptimizerNames, OptimizerNames) 
 
 
 @dataclass
-class PretrainingArguments(PretrainingOptions, CommonArguments):
+class PretrainingArguments(PretrainingOptions, CommonArguments, group=OTHERS):
     """Trainer's own arguments with the defaults of a short run on the built-in corpus."""
 
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import TrainingArguments
 
+from scratch_bert_cli.options import OTHERS
 from scratch_bert_cli.training import CommonOptions
 
 from ..cli import option, similar
@@ -42,7 +43,7 @@ COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-
 
 
 @dataclass
-class CommonArguments(CommonOptions, TrainingArguments):
+class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
     """`TrainingArguments` with other defaults, ranges, and our options."""
 
     adam_beta1: float = option(0.9, "Decay rate of AdamW's first moment.", within="[0, 1)")
