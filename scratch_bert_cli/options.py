@@ -6,11 +6,9 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from importlib.resources import files
 from importlib.util import find_spec
@@ -20,7 +18,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
-from huggingface_hub.errors import StrictDataclassError
 
 
 OTHERS = "Other options of Trainer"  # the group that --help leaves out
@@ -343,21 +340,3 @@ def _describe(option: Field, width: int) -> str:
 
 
 _VALUES = ("column", "dir", "file", "name", "path")  # what an option's name says of its values
-
-
-# ------------------------------------------------------------------------------------------------------------ errors
-
-
-@contextmanager
-def one_line_errors(
-    kinds: tuple = (OSError, ValueError, ImportError, StrictDataclassError), stopped: str = "Stopped."
-) -> Iterator[None]:
-    """End the program with the message of an error that the user can fix, or with `stopped` after Ctrl-C; no traceback. The exit
-    code is 1 after an error, 128 + the number of a signal after that."""
-    try:
-        yield
-    except kinds as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt as interrupt:
-        print(str(interrupt) or stopped, file=sys.stderr)
-        sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))

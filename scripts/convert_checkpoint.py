@@ -4,7 +4,7 @@
 import argparse
 from pathlib import Path
 
-from scratch_bert_cli.options import announce_imports, one_line_errors
+from scratch_bert_cli.options import announce_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -20,6 +20,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     announce_imports()
 
+    from scratch_bert.cli import one_line_errors
     from scratch_bert.hub.conversion import convert_checkpoint
 
     with one_line_errors():

@@ -6,7 +6,7 @@ alone, and loads nothing from anywhere else."""
 
 import argparse
 
-from scratch_bert_cli.options import announce_imports, one_line_errors
+from scratch_bert_cli.options import announce_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -23,6 +23,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     announce_imports()
 
+    from scratch_bert.cli import one_line_errors
     from scratch_bert.demo.answers import open_models
 
     with one_line_errors():

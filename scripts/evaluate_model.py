@@ -9,7 +9,7 @@ tokens. For single segments, evaluate with --sentence_objective none."""
 import json
 from pathlib import Path
 
-from scratch_bert_cli.options import one_line_errors, read_options
+from scratch_bert_cli.options import read_options
 from scratch_bert_cli.pretraining import EvaluationArguments, EvaluationDataArguments
 
 
@@ -17,7 +17,7 @@ def main(argv: list[str] | None = None) -> None:
     groups = (EvaluationArguments, EvaluationDataArguments)
     args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
 
-    from scratch_bert.cli import configure_logging
+    from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.pretraining.evaluation import evaluate, model_predictions
     from scratch_bert.pretraining.metrics import describe_metrics
 

@@ -8,7 +8,7 @@ predictions and metrics."""
 import logging
 
 from scratch_bert_cli.finetuning import TASKS, FinetuningOptions, TaskArguments
-from scratch_bert_cli.options import one_line_errors, read_options
+from scratch_bert_cli.options import read_options
 from scratch_bert_cli.training import trainer_options
 
 
@@ -16,7 +16,7 @@ def main(argv: list[str] | None = None) -> None:
     groups = (TaskArguments, FinetuningOptions, trainer_options())
     options = read_options(*groups, description=__doc__, argv=argv, tasks=TASKS)
 
-    from scratch_bert.cli import configure_logging
+    from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.finetuning.arguments import FinetuningArguments
     from scratch_bert.finetuning.run import prepare
     from scratch_bert.training.checkpoint import METRICS_FILE

@@ -8,7 +8,7 @@ import json
 import logging
 from pathlib import Path
 
-from scratch_bert_cli.options import one_line_errors, read_options
+from scratch_bert_cli.options import read_options
 from scratch_bert_cli.pretraining import (
     ContinuationArguments,
     DataArguments,
@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
 
     from transformers import set_seed
 
-    from scratch_bert.cli import configure_logging
+    from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
     from scratch_bert.pretraining.load import build_collator, load_data
     from scratch_bert.pretraining.model import named_tokenizer

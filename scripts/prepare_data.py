@@ -7,7 +7,7 @@ on them with pretrain.py --prepared_data DIR, with --streaming if they are more 
 
 from pathlib import Path
 
-from scratch_bert_cli.options import one_line_errors, read_options
+from scratch_bert_cli.options import read_options
 from scratch_bert_cli.pretraining import PreparationArguments, PreparationDataArguments
 
 
@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> None:
     groups = (PreparationArguments, PreparationDataArguments)
     args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
 
-    from scratch_bert.cli import configure_logging
+    from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.storage import locked
 
     configure_logging()

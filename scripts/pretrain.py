@@ -6,7 +6,7 @@ Without options: a tiny model on the built-in corpus, in a few minutes on two CP
 
 import logging
 
-from scratch_bert_cli.options import one_line_errors, read_options
+from scratch_bert_cli.options import read_options
 from scratch_bert_cli.pretraining import DataArguments, ModelOptions, PretrainingOptions
 from scratch_bert_cli.training import trainer_options
 
@@ -15,7 +15,7 @@ def main(argv: list[str] | None = None) -> None:
     groups = (ModelOptions, DataArguments, PretrainingOptions, trainer_options())
     options = read_options(*groups, description=__doc__, argv=argv)
 
-    from scratch_bert.cli import configure_logging
+    from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.files import TextError
     from scratch_bert.pretraining.arguments import ModelArguments, PretrainingArguments
     from scratch_bert.pretraining.metrics import describe_metrics

@@ -8,7 +8,7 @@ variable HF_TOKEN."""
 import argparse
 from pathlib import Path
 
-from scratch_bert_cli.options import announce_imports, one_line_errors
+from scratch_bert_cli.options import announce_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -25,6 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     announce_imports()
 
+    from scratch_bert.cli import one_line_errors
     from scratch_bert.hub.publishing import public_files, push_to_hub
     from scratch_bert.hub.space import space_files
 
