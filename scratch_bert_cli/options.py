@@ -34,7 +34,7 @@ def option(
     requires: str = "",
     unless: str = "",
     group: str | None = None,
-    const: str | None = None,
+    const: Any = None,
 ) -> Any:
     """A dataclass field that becomes an option with this help text.
 
@@ -150,7 +150,8 @@ def _convert_one(option: Field, value: Any) -> Any:
     """The value as the type that the annotation names first: `bool`, `int`, `float`, then `str`."""
     names = re.findall(r"\w+", str(option.type))
     expected = [(convert, name) for kind, (convert, name) in _KINDS.items() if kind in names]
-    if isinstance(value, (dict, list)) and names[0] != "str" or not expected:
+    const = option.metadata.get("const")
+    if isinstance(value, (dict, list)) and names[0] != "str" or not expected or const is not None and value is const:
         return value
     for convert, _ in expected:
         try:
@@ -283,7 +284,7 @@ def _read_file(parser: argparse.ArgumentParser, name: str, known: Iterable[str])
     if not isinstance(values, dict):
         parser.error(f"{name} must hold options as name: value pairs.")
     for unknown in sorted(map(str, set(values) - set(known))):
-        parser.error(f"{name}: There is no option {unknown}.{similar(unknown, known)}")
+        parser.error(f"{name}: there is no option {unknown}.{similar(unknown, known)}")
     return {
         option: [_find(v) for v in value] if isinstance(value, list) else _find(value)
         for option, value in values.items()

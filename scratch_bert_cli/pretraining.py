@@ -110,7 +110,7 @@ class StreamArguments(OptionGroup, group="Source"):
 
 
 @dataclass
-class TextArguments(OptionGroup, group="Text"):
+class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
     """How text is split into documents and sentences."""
 
     text_column: str = option("text", "Column that holds the text of a table or dataset.")
@@ -175,7 +175,7 @@ class TokenizerArguments(TokenizerTrainingArguments, group="Tokenizer"):
 
 
 @dataclass
-class ExampleArguments(OptionGroup, group="Examples"):
+class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
     """What a sequence is made of."""
 
     sentence_objective: str = option(
@@ -201,7 +201,7 @@ class ExampleArguments(OptionGroup, group="Examples"):
 
 
 @dataclass
-class SegmentArguments(OptionGroup, group="Examples"):
+class SegmentArguments(OptionGroup, group="Examples", unless="prepared_data"):
     single_segment_prob: float = option(
         0.0,
         "Probability that a training example is one segment, for MLM alone, so that the model learns to read single texts.",

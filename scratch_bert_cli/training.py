@@ -92,9 +92,7 @@ def trainer_options() -> type:
 def _read_declaration(node: ast.AnnAssign) -> tuple:
     """`name: type = field(default=…, metadata={"help": …})` → ("name", "type", an option). What is no literal is left out."""
     keywords = {keyword.arg: keyword.value for keyword in node.value.keywords}
-    default, metadata = keywords.get("default"), keywords.get("metadata", ast.Dict([], []))
-    help_texts = [value for key, value in zip(metadata.keys, metadata.values, strict=True) if key.value == "help"]
-    default, help_text = (
-        value.value if isinstance(value, ast.Constant) else None for value in (default, *help_texts, None)[:2]
-    )
-    return node.target.id, ast.unparse(node.annotation), option(default, help_text or "", group=OTHERS)
+    metadata = keywords.get("metadata", ast.Dict([], []))
+    found = {key.value: value for key, value in zip(metadata.keys, metadata.values, strict=True)} | keywords
+    default, help_text, const = (getattr(found.get(name), "value", None) for name in ("default", "help", "const"))
+    return node.target.id, ast.unparse(node.annotation), option(default, help_text or "", const=const, group=OTHERS)

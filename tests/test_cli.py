@@ -78,7 +78,7 @@ def test_recipe_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param("train_fil: a.txt", "There is no option train_fil. Did you mean train_file?", id="typo"),
+        pytest.param("train_fil: a.txt", "there is no option train_fil. Did you mean train_file?", id="typo"),
         pytest.param("max_steps: 2.5", "max_steps must be a whole number, got 2.5", id="type"),
         pytest.param("- preset", "must hold options as name: value pairs", id="list"),
         pytest.param("a: [", "options.yaml cannot be read", id="not YAML"),

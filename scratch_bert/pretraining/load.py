@@ -59,9 +59,10 @@ def load_data(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase
     source, eval_source = text_sources(args)
     tokenizer = tokenizer or build_tokenizer(args, source)
     corpus, eval_corpus = _tokenize(args, source, eval_source, tokenizer, seed)
+    percentile = args.length_percentile
     settings = {
         "tokenizer": tokenizer,
-        "max_seq_length": args.max_tokens or corpus.max_seq_length(args.length_percentile),
+        "max_seq_length": corpus.max_seq_length(percentile) if percentile else args.max_tokens,
         "short_seq_prob": args.short_seq_prob,
         "seed": seed,
         "objective": args.sentence_objective,
