@@ -21,7 +21,7 @@ import torch
 from transformers import AutoTokenizer
 
 from scratch_bert.cli import one_line_errors, option, parse_arguments
-from scratch_bert.pretraining.arguments import DataArguments, parse_max_seq_length
+from scratch_bert.pretraining.arguments import DataArguments
 from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 from scratch_bert.pretraining.data.examples import SentencePairDataset
@@ -141,7 +141,7 @@ def main() -> None:
     with one_line_errors():
         found = find_source(data_args, seed=0)
         source, tokenizer = found.text, found.train_tokenizer()
-        tokens, percentile = parse_max_seq_length(data_args.max_seq_length)
+        tokens, percentile = data_args.max_tokens, data_args.length_percentile
         if percentile:
             tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)
         results = measure_speeds(source, tokenizer, tokens, args.repeats)

@@ -45,7 +45,7 @@ from transformers import (
 )
 
 from scratch_bert import ScratchBertConfig
-from scratch_bert.cli import configure_logging, one_line_errors, option, parse_arguments, refuse
+from scratch_bert.cli import configure_logging, one_line_errors, option, parse_arguments, reject_non_default
 from scratch_bert.pretraining.arguments import (
     DataArguments,
     EvaluationArguments,
@@ -405,7 +405,7 @@ def main() -> None:
     logger.setLevel(logging.INFO)
     transformers.utils.logging.disable_progress_bar()
     with one_line_errors():
-        refuse(data_args, ["streaming", "prepared_data"], "in this benchmark, which needs the documents")
+        reject_non_default(data_args, ["streaming", "prepared_data"], "in this benchmark, which needs the documents")
         results = measure_all(model_args, data_args, args)
     report = {"machine": machine(args), "runs": results}
     Path(args.output_dir, "results.json").write_text(json.dumps(report, indent=2) + "\n")

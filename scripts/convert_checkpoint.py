@@ -4,8 +4,7 @@
 import argparse
 from pathlib import Path
 
-from scratch_bert.cli import one_line_errors
-from scratch_bert.hub.conversion import CONFIGS, convert_checkpoint
+from scratch_bert_cli.options import announce_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -15,10 +14,14 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("destination", type=Path, help="The directory to write: a new or an empty one.")
     parser.add_argument(
-        "--to", choices=list(CONFIGS), default="scratch_bert", help="The type to convert to (%(default)s)."
+        "--to", choices=["bert", "scratch_bert"], default="scratch_bert", help="The type to convert to (%(default)s)."
     )
     parser.add_argument("--revision", help="Branch, tag or commit of the source's repository.")
     args = parser.parse_args(argv)
+    announce_imports()
+
+    from scratch_bert.cli import one_line_errors
+    from scratch_bert.hub.conversion import convert_checkpoint
 
     with one_line_errors():
         conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision)

@@ -6,8 +6,7 @@ alone, and loads nothing from anywhere else."""
 
 import argparse
 
-from scratch_bert.cli import one_line_errors
-from scratch_bert.demo.answers import open_models
+from scratch_bert_cli.options import announce_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -22,6 +21,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--trust_remote_code", action="store_true", help="Run the code that comes with other models.")
     parser.add_argument("--no_browser", action="store_true", help="Don't open the page in a browser.")
     args = parser.parse_args(argv)
+    announce_imports()
+
+    from scratch_bert.cli import one_line_errors
+    from scratch_bert.demo.answers import open_models
 
     with one_line_errors():
         try:

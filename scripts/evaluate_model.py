@@ -4,20 +4,23 @@
 The options of the text are those of pretrain.py, without those of its tokenizer, as each model has one, and --streaming:
 without --validation_file, documents are held out by --seed. --validation_file alone evaluates on all of it. Examples and
 masks follow from the text, the tokenizer and the seed: models with the same tokenizer are compared on the same masked
-tokens."""
+tokens. For single segments, evaluate with --sentence_objective none."""
 
 import json
 from pathlib import Path
 
-from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
-from scratch_bert.pretraining.arguments import EvaluationArguments, EvaluationDataArguments
-from scratch_bert.pretraining.evaluation import evaluate, model_predictions
-from scratch_bert.pretraining.metrics import describe_metrics
+from scratch_bert_cli.options import read_options
+from scratch_bert_cli.pretraining import EvaluationArguments, EvaluationDataArguments
 
 
 def main(argv: list[str] | None = None) -> None:
-    options, hidden = (EvaluationDataArguments, EvaluationArguments), EvaluationDataArguments.UNSUPPORTED
-    data_args, args = parse_arguments(*options, description=__doc__, argv=argv, hidden=hidden)
+    groups = (EvaluationArguments, EvaluationDataArguments)
+    args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
+
+    from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.pretraining.evaluation import evaluate, model_predictions
+    from scratch_bert.pretraining.metrics import describe_metrics
+
     configure_logging()
     with one_line_errors():
         results, data = evaluate(data_args, args)

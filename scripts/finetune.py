@@ -7,22 +7,26 @@ predictions and metrics."""
 
 import logging
 
-from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
-from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
-from scratch_bert.finetuning.load import TASKS
-from scratch_bert.finetuning.run import prepare
-from scratch_bert.training.checkpoint import METRICS_FILE
-from scratch_bert.training.console import TIMINGS
-from scratch_bert.training.trainer import DivergenceError
+from scratch_bert_cli.finetuning import TASKS, FinetuningOptions, TaskArguments
+from scratch_bert_cli.options import read_options
+from scratch_bert_cli.training import trainer_options
 
 
 def main(argv: list[str] | None = None) -> None:
-    task_args, args, command = parse_arguments(
-        TaskArguments, FinetuningArguments, description=__doc__, argv=argv, tasks=TASKS
-    )
+    groups = (TaskArguments, FinetuningOptions, trainer_options())
+    options = read_options(*groups, description=__doc__, argv=argv, tasks=TASKS)
+
+    from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.finetuning.arguments import FinetuningArguments
+    from scratch_bert.finetuning.run import prepare
+    from scratch_bert.training.checkpoint import METRICS_FILE
+    from scratch_bert.training.console import TIMINGS
+    from scratch_bert.training.trainer import DivergenceError
+
+    task_args, args = options.build(TaskArguments, FinetuningArguments)
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
-        run = prepare(command.task, task_args, args)
+        run = prepare(options.task, task_args, args)
     with one_line_errors((OSError, DivergenceError)):
         results = run.train()
     if not args.should_save:

@@ -1,26 +1,38 @@
 #!/usr/bin/env python
 """Show the examples that scripts/pretrain.py would train on with the same options: statistics, and a few as text.
 
-With --output_dir, write the first epoch's examples as parquet files, for --prepared_data or for your own scripts."""
+All options of pretrain.py are accepted; those of the model and of training have no effect here. With --output_dir, write the
+first epoch's examples as parquet files, for --prepared_data or for your own scripts."""
 
 import json
 import logging
 from pathlib import Path
 
-from transformers import set_seed
-
-from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
-from scratch_bert.pretraining.arguments import DataArguments, InspectionArguments, ModelArguments
-from scratch_bert.pretraining.build_model import choose_tokenizer
-from scratch_bert.pretraining.data.preprocessed import write_examples
-from scratch_bert.pretraining.data.sources import build_collator, load_data
-from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
+from scratch_bert_cli.options import read_options
+from scratch_bert_cli.pretraining import (
+    ContinuationArguments,
+    DataArguments,
+    InspectionArguments,
+    ModelOptions,
+    PretrainingOptions,
+)
+from scratch_bert_cli.training import trainer_options
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = (ModelArguments, DataArguments, InspectionArguments)
-    hidden = InspectionArguments.without_effect()
-    model_args, data_args, args = parse_arguments(*options, description=__doc__, argv=argv, hidden=hidden)
+    groups = (ContinuationArguments, DataArguments, InspectionArguments)
+    ignored = (ModelOptions, PretrainingOptions, trainer_options())
+    options = read_options(*groups, description=__doc__, argv=argv, ignored=ignored)
+    model_args, data_args, args = options.build(*groups)
+
+    from transformers import set_seed
+
+    from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.pretraining.build_model import choose_tokenizer
+    from scratch_bert.pretraining.data.preprocessed import write_examples
+    from scratch_bert.pretraining.data.sources import build_collator, load_data
+    from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
+
     configure_logging(logging.ERROR if args.json else logging.INFO)
     set_seed(args.seed)
     with one_line_errors():

@@ -1,23 +1,25 @@
 #!/usr/bin/env python
-"""Prepare pretraining examples from more text than one process can read: jsonl, parquet, CSV or WARC files, locally or on any file
-system of fsspec, divided into tasks on this machine, a Slurm cluster or Ray, by datatrove.
+"""Preprocess more text than one process can read into pretraining examples: jsonl, parquet, CSV or WARC files, locally or on any
+file system of fsspec, divided into tasks on this machine, a Slurm cluster or Ray, by datatrove.
 
 Each file gives one parquet file, whatever the number of tasks. Started again, the command makes those that are missing. Train
 on them with pretrain.py --prepared_data DIR, with --streaming if they are more than this machine can copy."""
 
-import logging
 from pathlib import Path
 
-from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
-from scratch_bert.pretraining.arguments import PreparationArguments, PreparationDataArguments
-from scratch_bert.storage import locked
+from scratch_bert_cli.options import read_options
+from scratch_bert_cli.pretraining import PreparationArguments, PreparationDataArguments
 
 
 def main(argv: list[str] | None = None) -> None:
-    options, hidden = (PreparationDataArguments, PreparationArguments), PreparationDataArguments.unused()
-    data_args, args = parse_arguments(*options, description=__doc__, argv=argv, hidden=hidden)
-    configure_logging(logging.INFO)
-    with one_line_errors(stopped="Stopped. Started again, the command goes on with the files that are missing."):
+    groups = (PreparationArguments, PreparationDataArguments)
+    args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
+
+    from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.storage import locked
+
+    configure_logging()
+    with one_line_errors(stopped="Stopped. The same command resumes with the files that are missing."):
         try:
             from scratch_bert.pretraining.data.parallel import build_executor
         except ImportError as error:

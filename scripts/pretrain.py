@@ -6,17 +6,23 @@ Without options: a tiny model on the built-in corpus, in a few minutes on two CP
 
 import logging
 
-from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
-from scratch_bert.files import TextError
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-from scratch_bert.pretraining.metrics import describe_metrics
-from scratch_bert.pretraining.run import prepare_pretraining
-from scratch_bert.training.trainer import DivergenceError
+from scratch_bert_cli.options import read_options
+from scratch_bert_cli.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_cli.training import trainer_options
 
 
 def main(argv: list[str] | None = None) -> None:
-    options = (ModelArguments, DataArguments, PretrainingArguments)
-    model_args, data_args, args = parse_arguments(*options, description=__doc__, argv=argv)
+    groups = (ModelOptions, DataArguments, PretrainingOptions, trainer_options())
+    options = read_options(*groups, description=__doc__, argv=argv)
+
+    from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.files import TextError
+    from scratch_bert.pretraining.arguments import ModelArguments, PretrainingArguments
+    from scratch_bert.pretraining.metrics import describe_metrics
+    from scratch_bert.pretraining.run import prepare_pretraining
+    from scratch_bert.training.trainer import DivergenceError
+
+    model_args, data_args, args = options.build(ModelArguments, DataArguments, PretrainingArguments)
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
         run = prepare_pretraining(model_args, data_args, args)

@@ -8,9 +8,7 @@ variable HF_TOKEN."""
 import argparse
 from pathlib import Path
 
-from scratch_bert.cli import one_line_errors
-from scratch_bert.hub.publishing import public_files, push_to_hub
-from scratch_bert.hub.space import space_files
+from scratch_bert_cli.options import announce_imports
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -25,6 +23,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--space", help="user/name of a Gradio Space to make or update, which shows this commit.")
     parser.add_argument("--dry_run", action="store_true", help="Check and list the files, and send nothing.")
     args = parser.parse_args(argv)
+    announce_imports()
+
+    from scratch_bert.cli import one_line_errors
+    from scratch_bert.hub.publishing import public_files, push_to_hub
+    from scratch_bert.hub.space import space_files
 
     options = {
         "private": args.private,

@@ -1,12 +1,15 @@
+import dataclasses
 import json
+import re
 import signal
 from pathlib import Path
 
 import pytest
+from transformers import TrainingArguments
 
-from helpers import ROOT
+from helpers import ROOT, SCRIPTS, run_process
 from scratch_bert import ScratchBertConfig
-from scratch_bert.cli import one_line_errors, parse_arguments, refuse, similar
+from scratch_bert.cli import from_keywords, one_line_errors, parse_arguments, reject_non_default, similar
 from scratch_bert.pretraining.arguments import (
     DataArguments,
     ModelArguments,
@@ -15,6 +18,10 @@ from scratch_bert.pretraining.arguments import (
     parse_overrides,
 )
 from scratch_bert.training.trainer import Interrupted
+from scratch_bert_cli.finetuning import TaskArguments
+from scratch_bert_cli.main import VERBS
+from scratch_bert_cli.options import option, read_options
+from scratch_bert_cli.training import trainer_options
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -72,7 +79,7 @@ def test_recipe_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):
     ("content", "message"),
     [
         pytest.param("train_fil: a.txt", "there is no option train_fil. Did you mean train_file?", id="typo"),
-        pytest.param("max_steps: 2.5", "argument --max_steps", id="type"),
+        pytest.param("max_steps: 2.5", "max_steps must be a whole number, got 2.5", id="type"),
         pytest.param("- preset", "must hold options as name: value pairs", id="list"),
         pytest.param("a: [", "options.yaml cannot be read", id="not YAML"),
         pytest.param(b"\xdf", "options.yaml cannot be read", id="not UTF-8"),
@@ -95,11 +102,12 @@ def test_flag_with_an_error_ends_the_program(flag, capsys):
 def test_task_is_the_first_argument_and_an_options_file_the_second(tmp_path, capsys):
     (tmp_path / "options.json").write_text('{"preset": "mini"}')
     options = {"description": "", "tasks": ["one", "two"]}
-    model_args, task = parse_arguments(ModelArguments, argv=["two", str(tmp_path / "options.json")], **options)
-    assert (model_args.preset, task.task) == ("mini", "two")
-    with pytest.raises(SystemExit):
-        parse_arguments(ModelArguments, argv=["three"], **options)
-    assert "invalid choice: 'three'" in capsys.readouterr().err
+    command_line = read_options(ModelArguments, argv=["two", str(tmp_path / "options.json")], **options)
+    assert (command_line.options, command_line.task) == ({"preset": "mini"}, "two")
+    for argv in (["tow"], []):
+        with pytest.raises(SystemExit):
+            read_options(ModelArguments, argv=argv, **options)
+        assert "The first argument must be one of one, two." in capsys.readouterr().err
 
 
 def test_similar_suggests_a_name_or_nothing():
@@ -107,10 +115,10 @@ def test_similar_suggests_a_name_or_nothing():
     assert similar("entirely_other", ["norm_first", "head_dim"]) == ""
 
 
-def test_refuse_names_the_option_that_has_no_effect():
-    refuse(DataArguments(language="de"), ["text_format", "lowercase"], "here")
+def test_reject_non_default_names_the_option_that_has_no_effect():
+    reject_non_default(DataArguments(language="de"), ["text_format", "lowercase"], "here")
     with pytest.raises(ValueError, match="language has no effect here: leave it out"):
-        refuse(DataArguments(language="de"), ["text_format", "language"], "here")
+        reject_non_default(DataArguments(language="de"), ["text_format", "language"], "here")
 
 
 @pytest.mark.parametrize("error", [ValueError("no text"), FileNotFoundError("no text")], ids=repr)
@@ -162,7 +170,193 @@ def test_options_file_is_not_replaced_by_a_recipe(name, tmp_path, monkeypatch, c
 
 
 def test_options_file_without_an_installed_package(tmp_path, monkeypatch):
-    """As with a checkout on PYTHONPATH, where recipes/ is not scratch_bert.recipes."""
-    monkeypatch.setattr("scratch_bert.cli.find_spec", lambda name: None)
+    """As with a checkout on PYTHONPATH, where recipes/ is not scratch_bert_cli.recipes."""
+    monkeypatch.setattr("scratch_bert_cli.options.find_spec", lambda name: None)
     (tmp_path / "options.yaml").write_text("preset: small")
     assert parse(str(tmp_path / "options.yaml"))[0].preset == "small"
+
+
+# ------------------------------------------------------------------------------------------------------------ help
+
+
+def shown(script, *argv):
+    return run_process(SCRIPTS / script, *argv, COLUMNS="119").stdout
+
+
+@pytest.fixture(scope="module")
+def pretrain_help():
+    return shown("pretrain.py", "--help")
+
+
+def flags(text):
+    return re.findall(r"(?m)^  (--\S+)", text)
+
+
+def test_help_has_groups_and_is_short(pretrain_help):
+    titles = re.findall(r"(?m)^(\w[\w ,]*):$", pretrain_help)
+    assert titles == [
+        "Model",
+        "Source",
+        "Text",
+        "Tokenizer",
+        "Examples",
+        "Masking",
+        "Training",
+        "Evaluation, checkpoints and log",
+        "Hub",
+    ]
+    assert pretrain_help.count("\n") < 140
+    assert "None" not in pretrain_help
+
+
+def test_help_has_one_spelling_of_each_flag(pretrain_help):
+    names = flags(pretrain_help)
+    assert len(names) == len(set(names)) > 60 and not any("-" in name[2:] for name in names)
+    assert not any(name.startswith("--no_") for name in names)
+
+
+def test_help_all_has_the_other_options_of_trainer(pretrain_help):
+    everything = flags(shown("pretrain.py", "--help-all"))
+    assert "--fsdp" not in flags(pretrain_help)
+    known = {f"--{field.name}" for field in dataclasses.fields(TrainingArguments)}
+    assert set(everything) == set(flags(pretrain_help)) | known and len(everything) == len(set(everything))
+
+
+def test_trainer_options_are_those_of_training_arguments():
+    names = [field.name for field in dataclasses.fields(TrainingArguments)]
+    options = trainer_options().__dataclass_fields__
+    assert list(options) == names
+    assert options["seed"].default == 42 and all(field.metadata["help"] for field in options.values())
+
+
+@pytest.mark.parametrize("spelling", ["--no_lowercase", "--no-lowercase", "--lowercase=false"])
+def test_flags_may_have_hyphens_and_booleans_a_negation(spelling):
+    _, data_args, args = parse("--max-steps=3", "--learning-rate", "1e-4", spelling, "--tf32", "false")
+    assert (data_args.lowercase, args.max_steps, args.learning_rate, args.tf32) == (False, 3, 1e-4, False)
+
+
+# ----------------------------------------------------------------------------------- before torch is imported; verbs
+
+RUN = """
+import sys
+from scratch_bert_cli.main import main
+sys.argv = ["scratch-bert", *sys.argv[1:]]
+try:
+    main()
+finally:
+    assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
+"""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["pretrain", "--learning_rat", "1"], "There is no option --learning_rat. Did you mean learning_rate?"),
+        (["pretrain", "--fsdp_confi", "1"], "There is no option --fsdp_confi. Did you mean fsdp_config?"),
+        (["pretrain", "--preset", "smal"], "preset must be one of micro, tiny, .* got smal. Did you mean small?"),
+        (["pretrain", "--learning_rate", "11"], "learning_rate must be at least 0 and at most 10, got 11.0"),
+        (["pretrain", "--max_steps", "many"], "max_steps must be a whole number, got 'many'"),
+        (["pretrain", "--tf32", "maybe"], "tf32 must be true or false, got 'maybe'"),
+        (["pretrain", "--stream_buffer", "9"], "stream_buffer has no effect without streaming"),
+        (["pretrain", "--final_share", "0.2"], "final_share has no effect without final_max_seq_length"),
+        (["inspect-data", "--final_share", "0.2"], "final_share has no effect without final_max_seq_length"),
+        (["finetune", "cloa"], "The first argument must be one of .* Did you mean cola?"),
+        (["finetune", "cola"], "Name the pretrained checkpoint with --model_name_or_path"),
+        (["evaluate"], "--model_name_or_path is required"),
+        (["prepare-data"], "--input_dir is required"),
+        (["convert", "a", "b", "--to", "gpt"], "invalid choice: 'gpt'"),
+        (["push"], "the following arguments are required"),
+        (["demo"], "the following arguments are required"),
+        (["pretrian"], "there is no verb pretrian. Did you mean pretrain?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_error_in_the_options_is_found_without_torch(argv, message):
+    result = run_process("-c", RUN, *argv, check=False)
+    assert result.returncode == 2 and re.search(message.replace("?", r"\?"), result.stderr), result.stderr
+
+
+def test_help_of_each_verb_needs_no_torch():
+    assert all(f"  {verb} " in run_process("-c", RUN).stdout for verb in VERBS)
+    for verb in VERBS:
+        assert run_process("-c", RUN, verb, "--help").stdout.startswith(f"usage: scratch-bert {verb} ")
+
+
+def test_verbs_are_the_scripts_and_the_aliases():
+    tomllib = pytest.importorskip("tomllib")
+    commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert commands.pop("scratch-bert") == "scratch_bert_cli.main:main"
+    aliases = {
+        f"scratch-bert-{verb}": f"scratch_bert_cli.scripts.{script}:main" for verb, (script, _) in VERBS.items()
+    }
+    assert commands == aliases
+    assert {script for script, _ in VERBS.values()} == {file.stem for file in SCRIPTS.glob("*.py")} - {"__init__"}
+
+
+def test_first_line_comes_before_the_imports(tmp_path):
+    """The model to continue from is missing, which is found out after them."""
+    run = run_process(SCRIPTS / "pretrain.py", "--model_name_or_path", tmp_path / "none", check=False)
+    assert run.stderr.startswith("Loading PyTorch …\n") and run.returncode == 1
+
+
+# -------------------------------------------------------------------------------------------------------- from_keywords
+
+
+def test_from_keywords_builds_what_flags_build(tmp_path):
+    keywords = {
+        "preset": "mini",
+        "train_file": tmp_path,
+        "max_seq_length": 32,
+        "learning_rate": "1e-4",
+        "max_steps": 3,
+    }
+    built = from_keywords(ModelArguments, DataArguments, PretrainingArguments, **keywords, report_to="none")
+    flags = [text for name, value in keywords.items() for text in (f"--{name}", str(value))]
+    assert built == parse(*flags)
+    assert built[1].train_file == [str(tmp_path)] and built[1].max_seq_length == "32"
+
+
+def test_from_keywords_takes_values_of_python():
+    overrides = {"norm_first": True}
+    model_args, data_args = from_keywords(
+        ModelArguments, DataArguments, config_overrides=overrides, train_file=(Path("a"), "b"), vocab_size=None
+    )
+    assert parse_overrides(model_args.config_overrides) == overrides
+    assert data_args.train_file == ["a", "b"] and data_args.vocab_size is None
+    (task_args,) = from_keywords(TaskArguments, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
+    assert (task_args.model_name_or_path, task_args.seeds, task_args.dropout) == ("x", [3], 0.0)
+    (args,) = from_keywords(PretrainingArguments, lr_scheduler_kwargs={"a": 1}, eval_strategy="epoch", use_cpu=True)
+    assert args.lr_scheduler_kwargs == {"a": 1} and args.eval_strategy == "epoch"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_fil": "a"}, "There is no option train_fil. Did you mean train_file?"),
+        ({"entirely_other": 1}, "There is no option entirely_other.$"),
+        ({"preset": "huge"}, "preset must be one of micro, tiny, mini, small, medium, base, large, got huge."),
+        ({"preset": ["mini", "tiny"]}, r"preset takes one value, got \['mini', 'tiny'\]"),
+        ({"dropout": 1.5}, "dropout must be at least 0 and less than 1, got 1.5"),
+        ({"dropout": "much"}, "dropout must be a number, got 'much'"),
+        ({"vocab_size": 2.5}, "vocab_size must be a whole number, got 2.5"),
+        ({"lowercase": "perhaps"}, "lowercase must be true or false, got 'perhaps'"),
+        ({"preset": "mini", "model_name_or_path": "x"}, "preset has no effect with model_name_or_path"),
+        ({"add_tokens": "x"}, "add_tokens has no effect without model_name_or_path"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_from_keywords_raises_what_the_command_line_shows(options, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        from_keywords(ModelArguments, DataArguments, **options)
+
+
+def test_ignored_options_are_checked_and_left_out(capsys):
+    @dataclasses.dataclass
+    class Own:
+        show: int = option(1, "", within="[0, 9]")
+
+    read = {"description": "", "ignored": (DataArguments,)}
+    assert read_options(Own, argv=["--show", "2", "--language", "de"], **read).options == {"show": "2"}
+    with pytest.raises(SystemExit):
+        read_options(Own, argv=["--language", "deu-DE"], **read)
+    assert "language must be an ISO 639 code" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from ..cli import refuse
+from ..cli import reject_non_default
 from ..hub.conversion import convert_config, load_config, open_checkpoint
 from ..storage import checksum
 from ..tokenizer import check_vocabulary, load_tokenizer
@@ -40,7 +40,7 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
     task_class, glue = TASKS[name], GLUE.get(name)
     own_options = () if glue else task_class.options
     all_options = [option for kind in TASKS.values() for option in kind.options]
-    refuse(args, [option for option in all_options if option not in own_options], f"with {name}")
+    reject_non_default(args, [option for option in all_options if option not in own_options], f"with {name}")
     options = {option: getattr(args, option) for option in own_options}
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..cli import refuse
+from ..cli import reject_non_default
 from ..files import read_lines
 from ..hub.conversion import convert_config, load_config, open_checkpoint
 from ..model.configuration_scratch_bert import ScratchBertConfig
@@ -37,7 +37,7 @@ def choose_tokenizer(args: ModelArguments, data_args: DataArguments, checkpoint:
         named = load_tokenizer(name) if name else None
         return TokenizerChoice(resumed or named, named)
     unused = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
-    refuse(data_args, unused, "with model_name_or_path, whose tokenizer is used")
+    reject_non_default(data_args, unused, "with model_name_or_path, whose tokenizer is used")
     tokenizer = resumed or load_tokenizer(args.model_name_or_path)
     if args.add_tokens and not resumed:
         try:

@@ -1,6 +1,8 @@
 import pytest
 
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
+from scratch_bert.finetuning.load import TASKS
+from scratch_bert_cli.finetuning import TASKS as NAMES_OF_TASKS
 
 
 @pytest.mark.parametrize(
@@ -9,7 +11,7 @@ from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
         pytest.param({"model_name_or_path": None}, "Name the pretrained checkpoint", id="no model"),
         pytest.param({"dataset_name": "x"}, "Give train_file or dataset_name", id="file and dataset"),
         pytest.param({"train_file": None, "test_file": ["a"]}, "need a train_file", id="test file alone"),
-        pytest.param({"dataset_config": "x"}, "has no effect without a dataset_name", id="dataset_config"),
+        pytest.param({"dataset_config": "x"}, "has no effect without dataset_name", id="dataset_config"),
         pytest.param(
             {"validation_file": ["a"], "validation_share": 0.2},
             "validation_share has no effect with validation_file",
@@ -42,6 +44,10 @@ def test_task_arguments_that_do_not_fit(options, message):
 def test_finetuning_arguments_that_do_not_fit(options, message):
     with pytest.raises(ValueError, match=message):
         FinetuningArguments(**options)
+
+
+def test_names_of_tasks_are_declared():
+    assert tuple(TASKS) == NAMES_OF_TASKS
 
 
 def test_finetuning_arguments_leave_the_best_metric_to_the_task():

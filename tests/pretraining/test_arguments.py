@@ -3,16 +3,20 @@ import dataclasses
 import pytest
 
 from scratch_bert.cli import parse_arguments
+from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.pretraining.arguments import (
-    WITHOUT_EFFECT,
     DataArguments,
     EvaluationArguments,
     EvaluationDataArguments,
     ModelArguments,
+    PreparationDataArguments,
     PretrainingArguments,
     parse_max_seq_length,
     parse_overrides,
 )
+from scratch_bert.pretraining.pairs import OBJECTIVES
+from scratch_bert.pretraining.text import FORMATS, SPLITTERS
+from scratch_bert.tokenizer import TOKENIZER_TYPES
 
 
 def test_overrides_have_the_types_of_yaml():
@@ -65,7 +69,8 @@ def test_overrides_with_an_error_are_refused(text, message):
 )
 def test_max_seq_length_is_a_number_or_a_percentile(text, expected):
     assert parse_max_seq_length(text) == expected
-    assert DataArguments(max_seq_length=text).max_seq_length == text
+    data_args = DataArguments(max_seq_length=text)
+    assert data_args.max_seq_length == text and (data_args.max_tokens, data_args.length_percentile) == expected
 
 
 @pytest.mark.parametrize("text", ["auto", "auto:0", "auto:00", "auto:101", "auto:70%", "12.5", "-3", "", "auto:"])
@@ -120,6 +125,16 @@ OTHER_VALUES = {
 }
 
 
+TEXT = ("text_column", "text_format", "sentence_splitter", "language", "validation_file")
+EXAMPLES = ("validation_share", "max_seq_length", "short_seq_prob", "single_segment_prob", "sentence_objective")
+TOKENIZER = ("tokenizer_type", "vocab_size", "min_frequency", "lowercase", "first_segment_id")
+WITHOUT_EFFECT = {
+    "prepared_data": (*TEXT, *EXAMPLES, *TOKENIZER, "static_pairs"),
+    "streaming": ("static_pairs", "validation_share"),
+    "tokenizer_name_or_path": TOKENIZER,
+}
+
+
 @pytest.mark.parametrize(
     ("source", "name"), [(source, name) for source, names in WITHOUT_EFFECT.items() for name in names]
 )
@@ -148,20 +163,44 @@ def test_pretraining_arguments_that_must_stay(name, value):
         PretrainingArguments(**{name: value}, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("tokenizer_name_or_path", "x"),
-        ("tokenizer_type", "wordlevel"),
-        ("vocab_size", 500),
-        ("min_frequency", 1),
-        ("lowercase", False),
-        ("streaming", True),
-    ],
-)
-def test_evaluation_refuses_options_without_effect(name, value):
-    with pytest.raises(ValueError, match=f"{name} has no effect in an evaluation"):
-        EvaluationDataArguments(train_file=["a"], **{name: value})
+def test_model_arguments_refuse_options_without_effect():
+    for option in ({"preset": "mini"}, {"config_overrides": "norm_first=true"}, {"token_embedding_init": "normal"}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} has no effect with model_name_or_path"):
+            ModelArguments(model_name_or_path="x", **option)
+    with pytest.raises(ValueError, match="add_tokens has no effect without model_name_or_path"):
+        ModelArguments(add_tokens="x")
+
+
+def test_choices_are_the_entries_of_the_lists():
+    """They are declared without the modules of these lists, whose imports take seconds."""
+    for cls, name, known in (
+        (ModelArguments, "preset", PRESETS),
+        (DataArguments, "text_format", FORMATS),
+        (DataArguments, "tokenizer_type", TOKENIZER_TYPES),
+        (DataArguments, "sentence_objective", OBJECTIVES),
+    ):
+        assert cls.__dataclass_fields__[name].metadata["choices"] == list(known)
+    for name, entries in (("text_format", FORMATS), ("sentence_objective", OBJECTIVES)):
+        shown = DataArguments.__dataclass_fields__[name].metadata["help"]
+        assert all(f"{entry}: {about.description}" in shown for entry, about in entries.items())
+    for splitter in SPLITTERS:
+        DataArguments(sentence_splitter=splitter)
+
+
+def test_options_of_pretraining_alone_are_no_options_elsewhere():
+    tokenizer = {"tokenizer_type", "vocab_size", "min_frequency", "lowercase", "first_segment_id"}
+    missing = tokenizer | {
+        "streaming",
+        "stream_buffer",
+        "single_segment_prob",
+        "static_pairs",
+        "tokenizer_name_or_path",
+    }
+    names = {field.name for field in dataclasses.fields(EvaluationDataArguments)}
+    assert {field.name for field in dataclasses.fields(DataArguments)} - names == missing
+    text = {"text_column", "text_format", "sentence_splitter", "language", "tokenizer_name_or_path"}
+    examples = {"sentence_objective", "max_seq_length", "short_seq_prob", "single_segment_prob"}
+    assert {field.name for field in dataclasses.fields(PreparationDataArguments)} == text | examples
 
 
 def test_evaluation_takes_all_of_a_validation_file_alone():

@@ -63,7 +63,7 @@ def test_ctrl_c_ends_with_one_line(finetune, monkeypatch, capsys):
 
 TEXTS, QUESTIONS = "sequence-classification --train_file a.csv", "question-answering --train_file bad.json"
 ERRORS = {
-    "unknown task": ("classify", "invalid choice: 'classify'"),
+    "unknown task": ("classify", "The first argument must be one of sequence-classification"),
     "unknown option": (f"{TEXTS} --text_colum text", "Did you mean text_column?"),
     "invalid option": (f"{TEXTS} --seeds 1 1", "seeds must differ"),
     "missing file": ("cola --train_file missing.tsv", "There is no file or directory missing.tsv"),

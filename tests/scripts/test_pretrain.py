@@ -142,7 +142,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
     ("arguments", "message"),
     [
         (["--learnin_rate", "1"], "no option --learnin_rate. Did you mean learning_rate?"),
-        (["--preset", "huge"], "invalid choice: 'huge'"),
+        (["--preset", "huge"], "preset must be one of micro, tiny"),
         (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
         (["--train_file", "empty.txt"], "The text is empty, or no word occurs 2 times"),
         (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
@@ -176,7 +176,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--mlm_probability", "0"], "mlm_probability must be greater than 0"),
         (["--prediction_loss_only", "true"], "prediction_loss_only must stay False"),
         (["--dataloader_persistent_workers", "true"], "dataloader_persistent_workers must stay False"),
-        (["types.yaml"], "argument --max_steps"),
+        (["types.yaml"], "max_steps must be a whole number, got 2.5"),
         (["--resume_from_checkpoint", "runs/checkpoint-7"], "There is no checkpoint runs/checkpoint-7. Pass auto"),
         (["typo.yaml"], "typo.yaml: there is no option train_fil. Did you mean train_file?"),
         (["missing.yaml"], "missing.yaml cannot be read"),

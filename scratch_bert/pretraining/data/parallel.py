@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -92,7 +93,7 @@ class WriteExamples(PipelineStep):
                     dataset = SentencePairDataset(
                         TokenizedCorpus.from_documents(documents, self.tokenizer),
                         self.tokenizer,
-                        int(self.args.max_seq_length),
+                        self.args.max_tokens,
                         self.args.short_seq_prob,
                         seed,
                         self.args.sentence_objective,
@@ -149,9 +150,9 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
     if not files:
         raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
     tokenizer = load_tokenizer(data_args.tokenizer_name_or_path)
-    tokenizer.model_max_length = int(data_args.max_seq_length)
-    options = {name: getattr(data_args, name) for name in data_args.USED if name != "tokenizer_name_or_path"}
-    options["seed"] = args.seed
+    tokenizer.model_max_length = data_args.max_tokens
+    options = asdict(data_args) | {"seed": args.seed}
+    del options["tokenizer_name_or_path"]
     source = {"input_dir": str(reader.data_folder.path), "input_format": args.input_format}
     splits = _check_output_dir(output_dir, options, args.split, source, tokenizer)
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ...files import find_files, open_dataset
 from ...tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
-from ..arguments import DataArguments, parse_max_seq_length
+from ..arguments import DataArguments
 from ..objectives import Objective, find_objective
 from .builtin import builtin_documents
 from .cache import cached
@@ -79,10 +79,10 @@ class MappedSource(Source):
     def load(self) -> PretrainingData:
         tokenizer = self.tokenizer or self.train_tokenizer()
         corpus, eval_corpus = self.encode(tokenizer)
-        tokens, percentile = parse_max_seq_length(self.args.max_seq_length)
+        percentile = self.args.length_percentile
         settings = {
             "tokenizer": tokenizer,
-            "max_seq_length": corpus.max_seq_length(percentile) if percentile else tokens,
+            "max_seq_length": corpus.max_seq_length(percentile) if percentile else self.args.max_tokens,
             "short_seq_prob": self.args.short_seq_prob,
             "seed": self.seed,
             "objective": find_objective(self.args.sentence_objective),

@@ -1,0 +1,146 @@
+"""The options of fine-tuning."""
+
+from dataclasses import dataclass
+
+from .options import OptionGroup, option
+from .training import EVALUATION, INTERVALS, CommonOptions
+
+
+TASKS = (
+    ("sequence-classification", "token-classification", "question-answering", "multiple-choice")
+    + ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")  # of GLUE
+)  # fmt: skip
+
+
+@dataclass
+class CheckpointArguments(OptionGroup, group="Model"):
+    model_name_or_path: str | None = option(
+        None, "Pretrained checkpoint: a directory or a Hub repository, scratch_bert or BERT. Required."
+    )
+    random_init: bool = option(
+        False, "Train from scratch, as a baseline: use the checkpoint's config and tokenizer, but not its weights."
+    )
+    trust_remote_code: bool = option(False, "Run the code of a custom-code model, or of a Hub metric.")
+    dropout: float | None = option(
+        None,
+        "Dropout for hidden states and attention, instead of the checkpoint's. Small datasets benefit, as from 0.1, if the "
+        "model was pretrained without.",
+        within="[0, 1)",
+    )
+
+    def __post_init__(self):
+        if not self.model_name_or_path:
+            raise ValueError("Name the pretrained checkpoint with --model_name_or_path.")
+        super().__post_init__()
+
+
+@dataclass
+class TaskDataArguments(OptionGroup, group="Data"):
+    train_file: list[str] | None = option(
+        None,
+        "Training data: files, globs or directories of .csv, .tsv (in which quotes are text), .json or .jsonl, all of them also "
+        "gzipped, or .parquet; CoNLL files for token-classification; SQuAD's JSON for question-answering.",
+    )
+    validation_file: list[str] | None = option(
+        None, "Validation data, which also selects the best checkpoint. Default: a fraction of the training examples."
+    )
+    test_file: list[str] | None = option(None, "Data to predict at the end, with or without labels.")
+    dataset_name: str | None = option(
+        None,
+        "Instead of files: a dataset of the Hub, or a local directory that datasets.load_dataset opens, with splits train, "
+        "validation and test. Default for GLUE's tasks: nyu-mll/glue.",
+    )
+    dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
+    validation_share: float = option(
+        0.1,
+        "Fraction of the training examples to hold out if there are none for validation.",
+        within="(0, 1)",
+        unless="validation_file",
+    )
+    text_column: str | None = option(
+        None,
+        "Column of the text or the words. Default: text; tokens for token-classification, context for question-answering. In "
+        "CoNLL files a number, from 1, as for label_column; default: first for the words, last for the tags.",
+    )
+    text_pair_column: str | None = option(
+        None,
+        "Column of a second text; of the question in question-answering; of the beginning of each choice in "
+        "multiple-choice.",
+    )
+    label_column: str | None = option(
+        None, "Column of the label. Default: label; ner_tags for token-classification, answers for question-answering."
+    )
+    choices_column: list[str] | None = option(
+        None, "For multiple-choice: a column of lists, or several columns with a choice each. Default: choices."
+    )
+
+    def __post_init__(self):
+        if self.train_file and self.dataset_name:
+            raise ValueError("Give train_file or dataset_name, not both.")
+        if (self.validation_file or self.test_file) and not self.train_file:
+            raise ValueError("validation_file and test_file need a train_file.")
+        super().__post_init__()
+
+
+@dataclass
+class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
+    """What to fine-tune, on which data, for which task. Raises `ValueError` for values that do not go together."""
+
+    problem_type: str | None = option(
+        None,
+        "For sequence-classification. Default: multi-label if the labels are lists, regression if they are floats, otherwise "
+        "single-label. In CSV, several labels are comma-separated.",
+        choices=["single_label_classification", "multi_label_classification", "regression"],
+    )
+    max_seq_length: int | None = option(
+        None,
+        "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
+        within="[8, 1000000]",
+    )
+    doc_stride: int | None = option(
+        None,
+        "For question-answering: overlap of the windows over a long context, in tokens. Default: a third of max_seq_length.",
+        within="[0, inf)",
+    )
+    max_answer_length: int = option(
+        30, "For question-answering: maximum number of tokens in an answer.", within="[1, inf)"
+    )
+    metrics: list[str] | None = option(
+        None, "Metrics instead of the task's own: those of scratch_bert/finetuning/metrics.py, or Hub metrics."
+    )
+    early_stopping_patience: int | None = option(
+        None, "Stop after this many evaluations in a row without a new best metric.", within="[1, inf)"
+    )
+    seeds: list[int] | None = option(
+        None, "Run once with each seed, in directories of their own, and report mean and standard deviation."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.seeds and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must differ, got {self.seeds}.")
+
+
+@dataclass
+class FinetuningOptions(CommonOptions):
+    """The options of training, with the usual values of BERT's fine-tuning (paper, appendix A.3)."""
+
+    output_dir: str | None = option(
+        "runs/finetune", "Directory for checkpoints, the model, its card, predictions and metrics."
+    )
+    per_device_train_batch_size: int = option(32, "Examples per step and device.", within="[1, inf)")
+    learning_rate: float = option(5e-5, "Peak learning rate. Small models need more: up to 5e-4.", within="[0, 10]")
+    num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, inf)")
+    eval_strategy: str = option("epoch", "When to evaluate.", choices=INTERVALS)
+    save_strategy: str = option("epoch", "When to save a checkpoint.", choices=[*INTERVALS, "best"])
+    save_total_limit: int | None = option(
+        2, "Checkpoints to keep; the best and the last are among them, even with 1.", within="[1, inf)"
+    )
+    logging_steps: float = option(50, "Steps between log lines.", within="(0, inf)")
+    load_best_model_at_end: bool = option(True, "Load the best checkpoint after training.")
+    metric_for_best_model: str | None = option(
+        None, "Metric that selects the best checkpoint. Default: the task's main one."
+    )
+    greater_is_better: bool | None = option(
+        None, "Whether a greater metric_for_best_model is better. Default: known for our metrics.", group=EVALUATION
+    )

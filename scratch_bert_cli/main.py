@@ -1,0 +1,32 @@
+"""The command `scratch-bert`: a verb for each script."""
+
+import sys
+from importlib import import_module
+
+from .options import similar
+
+
+VERBS = {  # → its script, and what it does
+    "pretrain": ("pretrain", "Pretrain a BERT on text, or continue from one."),
+    "finetune": ("finetune", "Fine-tune a checkpoint on a task."),
+    "evaluate": ("evaluate_model", "Evaluate pretrained models on text."),
+    "inspect-data": ("inspect_data", "Show the examples that pretrain would train on."),
+    "prepare-data": ("prepare_data", "Preprocess a large corpus in parallel."),
+    "convert": ("convert_checkpoint", "Convert a checkpoint from BERT to scratch_bert, or back."),
+    "push": ("push_to_hub", "Publish a model on the Hugging Face Hub."),
+    "demo": ("demo", "Try models on a web page."),
+}
+
+
+def main() -> None:
+    verb = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if verb in ("-h", "--help"):
+        print("usage: scratch-bert VERB ...\n\nPretrain, fine-tune, evaluate and publish BERTs.\n")
+        print("\n".join(f"  {name:<14}{summary}" for name, (_, summary) in VERBS.items()))
+        print("\nscratch-bert VERB --help shows the options of a verb.")
+        return
+    if verb not in VERBS:
+        print(f"scratch-bert: error: there is no verb {verb}.{similar(verb, VERBS)}", file=sys.stderr)
+        sys.exit(2)
+    sys.argv[:2] = [f"scratch-bert {verb}"]  # the name of the program in its messages
+    import_module(f"scratch_bert_cli.scripts.{VERBS[verb][0]}").main()

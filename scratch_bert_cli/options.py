@@ -1,0 +1,343 @@
+"""Options are the fields of dataclasses. Flags, a YAML or JSON file, and keywords give them, and are checked in one way."""
+
+import argparse
+import difflib
+import json
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from importlib.resources import files
+from importlib.util import find_spec
+from math import inf
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import yaml
+
+
+OTHERS = "Other options of Trainer"  # the group that --help leaves out
+
+# --------------------------------------------------------------------------------------------- declaration and rules
+
+
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: Iterable | None = None,
+    within: str | None = None,
+    requires: str = "",
+    unless: str = "",
+    group: str | None = None,
+    const: Any = None,
+) -> Any:
+    """A dataclass field that becomes an option with this help text.
+
+    `choices` are its values; a dict of them has a description for each. `within`, such as "[0, 1)", is the range of a number.
+    The option has no effect without each of the options that it `requires`, and with one of those in `unless`: names, separated
+    by spaces. `group` is its title in `--help`; `const` is the value of the flag alone.
+    """
+    if isinstance(choices, Mapping):
+        help += " " + "; ".join(f"{name}: {description}" for name, description in choices.items()) + "."
+    rules = {"choices": choices and list(choices), "within": within, "requires": requires, "unless": unless}
+    return field(default=default, metadata={"help": help, "group": group, "const": const, **rules})
+
+
+@dataclass
+class OptionGroup:
+    """Base class of the dataclasses of options, which checks their rules. `group` and `unless` hold for all options of a
+    subclass; the group of an option that it inherits stays. Subclasses are composed by inheritance: as the fields of the
+    last base class come first, `--help` shows that one first."""
+
+    def __init_subclass__(cls, group: str | None = None, unless: str = "", **kwargs):
+        super().__init_subclass__(**kwargs)
+        for name, option in vars(cls).items():
+            if isinstance(option, Field):
+                inherited = [vars(base).get("__dataclass_fields__", {}).get(name) for base in cls.__mro__]
+                titles = [base.metadata.get("group") for base in inherited if base] + [option.metadata["group"], group]
+                title = next(filter(None, titles), None)
+                rules = {"group": title, "unless": f"{option.metadata['unless']} {unless}"}
+                option.metadata = MappingProxyType({**option.metadata, **rules})
+
+    def __post_init__(self):
+        check_options(self)
+
+
+def check_options(arguments: Any) -> None:
+    """Raise `ValueError` for an option of a dataclass that is out of its range, or has no effect beside the others."""
+    for option in fields(arguments):
+        rules, value = option.metadata, getattr(arguments, option.name)
+        if rules.get("within") and value is not None:
+            _check_range(option.name, value, rules["within"])
+        for other in rules.get("requires", "").split():
+            if not getattr(arguments, other, None):
+                reject_non_default(arguments, [option.name], f"without {other}")
+        for other in rules.get("unless", "").split():
+            if getattr(arguments, other, None):
+                reject_non_default(arguments, [option.name], f"with {other}")
+
+
+def _check_range(name: str, value: float, interval: str) -> None:
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = low <= value if interval[0] == "[" else low < value
+    below = value <= high if interval[-1] == "]" else value < high
+    if not (above and below):  # as NaN is never
+        ends = [f"{'at least' if interval[0] == '[' else 'greater than'} {low:g}" if low > -inf else ""]
+        ends += [f"{'at most' if interval[-1] == ']' else 'less than'} {high:g}" if high < inf else ""]
+        raise ValueError(f"{name} must be {' and '.join(filter(None, ends))}, got {value}.")
+
+
+def reject_non_default(arguments: Any, names: Iterable[str], where: str) -> None:
+    """Raise `ValueError` for an option of these that has another value than its default."""
+    for name in names:
+        if getattr(arguments, name) != arguments.__dataclass_fields__[name].default:
+            raise ValueError(f"{name} has no effect {where}: leave it out.")
+
+
+def similar(name: str, known: Iterable[str]) -> str:
+    """ " Did you mean …?", if one of `known` is much like `name`; otherwise an empty string."""
+    matches = difflib.get_close_matches(name, known, n=1)
+    return f" Did you mean {matches[0]}?" if matches else ""
+
+
+# ------------------------------------------------------------------------------------------------------------ values
+
+
+def from_keywords(*dataclasses: type, **options: Any) -> tuple:
+    """One object per dataclass, from options by the names of their fields.
+
+    Values may be of Python's own types or text, as on the command line; one value will do where a list is expected, and
+    None stands for the default. Raises `ValueError` for an unknown option and for a value that is not allowed.
+    """
+    known = _known(dataclasses)
+    for name in options:
+        if name not in known:
+            raise ValueError(f"There is no option {name}.{similar(str(name), known)}")
+    values = {name: _convert(known[name], value) for name, value in options.items() if value is not None}
+    return tuple(cls(**{name: values[name] for name in _known([cls]) if name in values}) for cls in dataclasses)
+
+
+def _known(dataclasses: Iterable[type]) -> dict[str, Field]:
+    """The options of the dataclasses by name; where several declare the same, that of the first."""
+    known = {}
+    for cls in dataclasses:
+        known = {option.name: option for option in fields(cls) if option.init} | known
+    return known
+
+
+def _is_list(option: Field) -> bool:
+    return str(option.type).startswith("list")
+
+
+def _is_boolean(option: Field) -> bool:
+    return bool(re.search(r"\bbool\b", str(option.type))) and "dict" not in str(option.type)
+
+
+def _convert(option: Field, value: Any) -> Any:
+    if _is_list(option):
+        return [_convert_one(option, item) for item in (value if isinstance(value, (list, tuple)) else [value])]
+    if isinstance(value, (list, tuple)) and "list" not in str(option.type):
+        raise ValueError(f"{option.name} takes one value, got {value}.")
+    return _convert_one(option, value)
+
+
+def _convert_one(option: Field, value: Any) -> Any:
+    """The value as the type that the annotation names first: `bool`, `int`, `float`, then `str`."""
+    names = re.findall(r"\w+", str(option.type))
+    expected = [(convert, name) for kind, (convert, name) in _KINDS.items() if kind in names]
+    const = option.metadata.get("const")
+    if isinstance(value, (dict, list)) and names[0] != "str" or not expected or const is not None and value is const:
+        return value
+    for convert, _ in expected:
+        try:
+            value = convert(value)
+            break
+        except ValueError:
+            continue
+    else:
+        raise ValueError(f"{option.name} must be {expected[0][1]}, got {value!r}.")
+    choices = option.metadata.get("choices")
+    if choices and value not in choices:
+        known = [str(choice) for choice in choices]
+        raise ValueError(f"{option.name} must be one of {', '.join(known)}, got {value}.{similar(str(value), known)}")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    values = dict.fromkeys(("true", "yes", "t", "y", "1"), True) | dict.fromkeys(("false", "no", "f", "n", "0"), False)
+    if (text := str(value).lower()) not in values:
+        raise ValueError
+    return values[text]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+_KINDS = {
+    "bool": (_boolean, "true or false"),
+    "int": (lambda value: int(str(value)), "a whole number"),
+    "float": (lambda value: float(str(value)), "a number"),
+    "str": (_text, "text"),
+}
+
+# ------------------------------------------------------------------------------------------------------ command line
+
+
+class CommandLine(NamedTuple):
+    """Options that have been read and checked as far as that goes without torch."""
+
+    parser: argparse.ArgumentParser
+    options: dict[str, Any]
+    task: str | None
+
+    def build(self, *dataclasses: type) -> tuple:
+        """One object per dataclass. A bad value ends the program with a message."""
+        try:
+            return from_keywords(*dataclasses, **self.options)
+        except (ValueError, TypeError, ArithmeticError, ImportError, OSError) as error:
+            self.parser.error(str(error))
+
+
+def parse_arguments(*dataclasses: type, description: str, argv: list[str] | None = None) -> tuple:
+    """Options as one object per dataclass: see `read_options`."""
+    return read_options(*dataclasses, description=description, argv=argv).build(*dataclasses)
+
+
+def read_options(
+    *dataclasses: type,
+    description: str,
+    argv: list[str] | None = None,
+    tasks: Iterable[str] = (),
+    ignored: Iterable[type] = (),
+) -> CommandLine:
+    """The options of these dataclasses, from `argv` or the command line.
+
+    If there are `tasks`, the first argument must be one. If the next argument is a YAML or JSON file, it gives options as
+    flags would; flags take precedence. An unknown option or a bad value ends the program with a message, and a suggestion
+    for a typo. Options of the `ignored` dataclasses are checked, but neither shown by `--help` nor passed on.
+    """
+    argv = [_with_underscores(argument) for argument in (sys.argv[1:] if argv is None else argv)]
+    known = _known((*dataclasses, *ignored))
+    parser = _flag_parser(known, bool(tasks))
+    if {"-h", "--help", "--help_all"} & set(argv):
+        print(f"{parser.format_usage()}\n{_help(dataclasses, description, tasks, '--help_all' in argv)}")
+        parser.exit()
+    task = None
+    if tasks:
+        task, argv = (argv[0], argv[1:]) if argv else ("", [])
+        if task not in tasks:
+            parser.error(f"The first argument must be one of {', '.join(tasks)}.{similar(task, tasks)}")
+    flags = [argument.split("=")[0] for argument in argv]
+    for name in known:  # of other options, the last one counts
+        if _is_list(known[name]) and flags.count(f"--{name}") > 1:
+            parser.error(f"--{name} is given twice: give it once, with all its values.")
+    options = {}
+    if argv and argv[0].endswith((".yaml", ".yml", ".json")):
+        options, argv = _read_file(parser, argv[0], known), argv[1:]
+    given, remaining = parser.parse_known_args(argv)
+    if remaining:
+        name = remaining[0].lstrip("-").split("=")[0]
+        parser.error(f"There is no option {remaining[0]}.{similar(name, known)}")
+    options |= vars(given)
+    CommandLine(parser, options, task).build(*dataclasses, *ignored)
+    announce_imports()
+    return CommandLine(parser, {name: options[name] for name in _known(dataclasses) if name in options}, task)
+
+
+def announce_imports() -> None:
+    """Print what the next seconds go to, unless it is imported already; of several processes, in the first."""
+    if "torch" not in sys.modules and os.environ.get("RANK", "0") == "0":
+        print("Loading PyTorch …", file=sys.stderr, flush=True)
+
+
+def _with_underscores(argument: str) -> str:
+    """`--max-steps=-1` → `--max_steps=-1`."""
+    flag, equals, value = argument.partition("=")
+    return flag[:2] + flag[2:].replace("-", "_") + equals + value if flag.startswith("--") else argument
+
+
+def _flag_parser(known: dict[str, Field], has_task: bool) -> argparse.ArgumentParser:
+    """The parser of the flags. Values are kept as text: `from_keywords` converts and checks them."""
+    usage = f"%(prog)s {'TASK ' if has_task else ''}[OPTIONS.yaml|OPTIONS.json] [--option value ...]"
+    parser = argparse.ArgumentParser(
+        usage=usage, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
+    )
+    for name, option in known.items():
+        const = option.metadata.get("const") or ("true" if _is_boolean(option) else None)
+        parser.add_argument(f"--{name}", nargs="+" if _is_list(option) else "?" if const else None, const=const)
+        if option.default is True:
+            parser.add_argument(f"--no_{name}", dest=name, action="store_const", const="false")
+    return parser
+
+
+def _read_file(parser: argparse.ArgumentParser, name: str, known: Iterable[str]) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(Path(_find(name)).read_text(encoding="utf-8")) or {}  # JSON is YAML, too
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        parser.error(f"{name} cannot be read: {' '.join(str(error).split())}")
+    if not isinstance(values, dict):
+        parser.error(f"{name} must hold options as name: value pairs.")
+    for unknown in sorted(map(str, set(values) - set(known))):
+        parser.error(f"{name}: there is no option {unknown}.{similar(unknown, known)}")
+    return {
+        option: [_find(v) for v in value] if isinstance(value, list) else _find(value)
+        for option, value in values.items()
+    }
+
+
+def _find(value: Any) -> Any:
+    """A value as it is; but if there is no file of that name, `recipes/NAME` becomes that file of the installed package."""
+    path = Path(value) if isinstance(value, str) else Path()
+    if path.parent == Path("recipes") and not path.exists() and find_spec("scratch_bert_cli.recipes"):
+        packaged = files("scratch_bert_cli.recipes") / path.name
+        if packaged.is_file():
+            return str(packaged)
+    return value
+
+
+# -------------------------------------------------------------------------------------------------------------- help
+
+
+def _help(dataclasses: Iterable[type], description: str, tasks: Iterable[str], all_options: bool) -> str:
+    """The options in groups; that of the other options of Trainer, if `all_options` are to be shown."""
+    width = min(shutil.get_terminal_size((119, 24)).columns, 119)
+    groups, known = {}, _known(dataclasses)
+    for cls in dataclasses:
+        for option in fields(cls):
+            if option.name in known:
+                title = option.metadata.get("group", OTHERS) or "Options"  # transformers' own have none
+                groups.setdefault(title, []).append(known.pop(option.name))
+    others = groups.pop(OTHERS, [])
+    if all_options and others:
+        groups[OTHERS] = others
+    lines = [textwrap.fill(paragraph, width) + "\n" for paragraph in description.split("\n\n")]
+    if tasks:
+        lines += [textwrap.fill(f"TASK is one of {', '.join(tasks)}.", width) + "\n"]
+    for title, options in groups.items():
+        lines += [f"{title}:", *(_describe(option, width) for option in options), ""]
+    if others and not all_options:
+        lines += ["--help-all shows the other options of Trainer, too."]
+    return "\n".join(lines).rstrip()
+
+
+def _describe(option: Field, width: int) -> str:
+    text, choices, default = option.metadata.get("help", ""), option.metadata.get("choices"), option.default
+    names, last = re.findall(r"\w+", str(option.type)), option.name.split("_")[-1]
+    value = "N" if "int" in names else "X" if "float" in names else last.upper() if last in _VALUES else "VALUE"
+    if _is_boolean(option):
+        value = "" if default is False else "[true|false]"
+    elif choices and f"{choices[0]}: " not in text:
+        value = "|".join(map(str, choices))
+    flag = f"--{option.name} {f'[{value}]' if option.metadata.get('const') else value}{' ...' * _is_list(option)}"
+    if default is not False and default not in (None, "", MISSING):
+        text += f" (default: {str(default).lower() if default is True else default})"
+    return textwrap.fill(text, width, initial_indent=f"  {flag:<28}  ", subsequent_indent=" " * 32)
+
+
+_VALUES = ("column", "dir", "file", "name", "path")  # what an option's name says of its values

@@ -1,0 +1,419 @@
+"""The options of pretraining, of evaluating a pretrained model, and of inspecting and preprocessing its data."""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from huggingface_hub.constants import HF_HOME
+
+from .options import OptionGroup, option, similar
+from .training import EVALUATION, INTERVALS, CommonOptions
+
+
+EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever that of training
+
+
+@dataclass
+class ContinuationArguments(OptionGroup, group="Model"):
+    model_name_or_path: str | None = option(
+        None,
+        "Continue from this scratch_bert or BERT: a directory or Hub repository. A missing head is randomly initialised.",
+    )
+    add_tokens: str | None = option(
+        None,
+        "File of words or ##continuations to add to its vocabulary, one per line. They start as the mean of their pieces.",
+        requires="model_name_or_path",
+    )
+
+
+@dataclass
+class ArchitectureArguments(OptionGroup, group="Model"):
+    preset: str = option(
+        "micro",
+        "Size of the model, as published for BERT; micro is tiny with four heads.",
+        choices=["micro", "tiny", "mini", "small", "medium", "base", "large"],
+        unless="model_name_or_path",
+    )
+    config_overrides: str | None = option(
+        None, "Config fields that differ from it, such as norm_first=true,head_dim=32.", unless="model_name_or_path"
+    )
+    max_position_embeddings: int | None = option(
+        None,
+        "Maximum sequence length of the model; a pretrained one's position embeddings are repeated. Default: max_seq_length.",
+        within="[1, 1000000]",
+    )
+    token_embedding_init: str = option(
+        "lsa",
+        "Initial token embeddings: latent semantic analysis of the text, or random as in BERT.",
+        choices=["lsa", "normal"],
+        unless="model_name_or_path",
+    )
+    dropout: float = option(
+        0.0, "Dropout for hidden states and attention. BERT has 0.1, for many passes over the text.", within="[0, 1)"
+    )
+
+
+@dataclass
+class ModelOptions(ContinuationArguments, ArchitectureArguments):
+    """The model to start from."""
+
+
+@dataclass
+class SourceArguments(OptionGroup, group="Source"):
+    """Where text comes from: files or a dataset. Without either, the built-in corpus."""
+
+    train_file: list[str] | None = option(
+        None,
+        "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json or .jsonl, gzipped or not, or .parquet. "
+        "Default: the built-in corpus, Python's help texts and docstrings.",
+    )
+    validation_file: list[str] | None = option(
+        None, "Text to evaluate on. Default: documents held out from the training text.", unless="prepared_data"
+    )
+    validation_share: float = option(
+        0.1, "Fraction of documents to hold out; 0 for none.", within="[0, 1)", unless="prepared_data streaming"
+    )
+    dataset_name: str | None = option(
+        None, "Dataset of the Hub, or a directory for datasets.load_dataset: its splits train and validation."
+    )
+    dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
+    prepared_data: str | None = option(
+        None, "Directory of preprocessed examples, by inspect_data.py --output_dir or prepare_data.py."
+    )
+    cache_dir: str = option(
+        str(Path(os.environ.get("HF_DATASETS_CACHE", Path(HF_HOME, "datasets")), "scratch_bert")),
+        "Directory for token ids and trained tokenizers.",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len(self.sources) > 1:
+            raise ValueError(f"Give one of {' and '.join(self.sources)}, not both.")
+
+    @property
+    def sources(self) -> list[str]:
+        """The options that name the training text. There is one at most."""
+        return [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
+
+
+@dataclass
+class StreamArguments(OptionGroup, group="Source"):
+    streaming: bool = option(
+        False, "Read the text during training. Examples then depend on the number of workers and machines."
+    )
+    stream_buffer: int = option(
+        1000, "Documents to draw pairs among, or examples to shuffle.", within="[2, inf)", requires="streaming"
+    )
+
+
+@dataclass
+class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
+    """How text is split into documents and sentences."""
+
+    text_column: str = option("text", "Column that holds the text of a table or dataset.")
+    text_format: str | None = option(
+        None,
+        "How text is split into documents. Default: blank_line for text files, file for tables.",
+        choices={
+            "blank_line": "a blank line ends a document",
+            "file": "a file, or a record of a table, is a document; blank lines separate its paragraphs",
+            "wikitext": "WikiText: ' = Title = ' begins a document",
+            "gutenberg": "Project Gutenberg: a file is a book; its licence is left out",
+            "html": "as file, with <br> tags for line breaks and entities such as &amp;",
+        },
+    )
+    sentence_splitter: str = option(
+        "sentencex",
+        "How documents are split into sentences. sentencex: by the language's rules; line: at line ends; else: a delimiter.",
+    )
+    language: str | None = option(
+        None, "ISO 639 code of the language, for sentencex (default: en) and the model card."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.language and not re.fullmatch(r"[a-z]{2,3}", self.language):
+            raise ValueError(f"language must be an ISO 639 code, such as en, got {self.language}.")
+        if not self.sentence_splitter:
+            raise ValueError("sentence_splitter must not be empty.")
+        splitters = ("sentencex", "line")
+        typo = similar(self.sentence_splitter, splitters) if self.sentence_splitter not in splitters else ""
+        if typo:
+            raise ValueError(f"There is no sentence_splitter {self.sentence_splitter}.{typo}")
+
+
+@dataclass
+class TokenizerTrainingArguments(OptionGroup, group="Tokenizer", unless="prepared_data tokenizer_name_or_path"):
+    tokenizer_type: str = option(
+        "wordpiece", "Tokenizer to train: BERT's WordPiece, or complete words.", choices=["wordpiece", "wordlevel"]
+    )
+    vocab_size: int | None = option(
+        None, "Maximum vocabulary size. Default: 30522, or 2048 for the built-in corpus.", within="[6, 100000000]"
+    )
+    min_frequency: int = option(2, "Minimum frequency of a word or word piece.", within="[0, 4294967296)")
+    lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT.")
+    first_segment_id: int = option(
+        0, "Segment id of segment A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
+    )
+
+    def max_vocab_size(self) -> int:
+        """The size limit of a tokenizer that is trained on the text."""
+        return self.vocab_size or (30522 if self.sources else 2048)
+
+
+TOKENIZER_TRAINING = tuple(TokenizerTrainingArguments.__dataclass_fields__)
+
+
+@dataclass
+class TokenizerArguments(TokenizerTrainingArguments, group="Tokenizer"):
+    tokenizer_name_or_path: str | None = option(
+        None, "Tokenizer to use instead of training one: a directory or Hub repository."
+    )
+
+
+@dataclass
+class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
+    """What a sequence is made of."""
+
+    sentence_objective: str = option(
+        "nsp",
+        "Objective of the second head.",
+        choices={
+            "nsp": "next-sentence prediction, B follows A or is from another document",
+            "sop": "sentence-order prediction, A and B are in order or swapped",
+            "none": "MLM alone, on contiguous text",
+        },
+    )
+    max_seq_length: str | None = option(
+        None,
+        "Tokens in a sequence; or auto:70, for two sentences of the 70th percentile. Default: 128; built-in corpus: 64.",
+    )
+    short_seq_prob: float = option(0.1, "Probability that an example is cut to a random length.", within="[0, 1]")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.max_seq_length is None:
+            self.max_seq_length = "128" if self.sources else "64"
+        self.max_tokens, self.length_percentile = parse_max_seq_length(self.max_seq_length)  # one of them is None
+
+
+@dataclass
+class SegmentArguments(OptionGroup, group="Examples", unless="prepared_data"):
+    single_segment_prob: float = option(
+        0.0,
+        "Probability that a training example is one segment, for MLM alone, so that the model learns to read single texts.",
+        within="[0, 1)",
+    )
+
+
+@dataclass
+class MaskingArguments(OptionGroup, group="Masking"):
+    mlm_probability: float = option(
+        0.3, "Fraction of the tokens to predict in training; evaluation has BERT's 0.15.", within="(0, 1]"
+    )
+    mask_replace_prob: float = option(0.8, "Fraction of the selected tokens that [MASK] replaces.", within="[0, 1]")
+    random_replace_prob: float = option(
+        0.1, "Fraction of them that a random token replaces; others stay.", within="[0, 1]"
+    )
+    whole_word_mask: bool = option(False, "Whole-word masking: select all pieces of a word together.")
+    max_predictions_per_seq: int | None = option(
+        None, "Maximum number of tokens to predict in a sequence.", within="[1, inf)"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        total = self.mask_replace_prob + self.random_replace_prob
+        if total > 1 + 1e-9:
+            raise ValueError(f"mask_replace_prob and random_replace_prob must add up to 1 at most, got {total:g}.")
+
+
+@dataclass
+class DataArguments(
+    MaskingArguments, SegmentArguments, ExampleArguments, TokenizerArguments, TextArguments, StreamArguments, SourceArguments,
+    group="Examples",
+):  # fmt: skip
+    """From the text to masked examples."""
+
+    static_pairs: bool = option(
+        False, "Keep the first epoch's pairs, instead of drawing new ones.", unless="prepared_data streaming"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.streaming and not self.sources:
+            raise ValueError("streaming needs a train_file, a dataset_name or prepared_data.")
+
+
+def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
+    """`"128"` → (128, None), a number of tokens; `"auto:70"` → (None, 70), a percentile of the sentence lengths."""
+    match = re.fullmatch(r"(\d+)|auto:0*([1-9]\d?|100)", str(text))
+    if not match:
+        raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {text}.")
+    tokens, percentile = (int(group) if group else None for group in match.groups())
+    if tokens and tokens > 1_000_000:
+        raise ValueError(f"max_seq_length must be at most 1,000,000, got {tokens}.")
+    return tokens, percentile
+
+
+@dataclass
+class PretrainingOptions(CommonOptions, group="Training"):
+    """The options of training, with the defaults of a short run on the built-in corpus."""
+
+    output_dir: str | None = option("runs/pretrain", "Directory for checkpoints, the model, its card and its metrics.")
+    num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.", within="(0, inf)")
+    per_device_train_batch_size: int = option(16, "Examples per step and device.", within="[1, inf)")
+    learning_rate: float = option(1e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
+    optim: str = option(
+        "muon",
+        "muon: Muon (Jordan 2024) for the encoder's matrices, AdamW for the rest; or one of Trainer's, such as adamw_torch.",
+    )
+    muon_learning_rate: float = option(0.02, "Peak learning rate for Muon; AdamW has learning_rate.", within="(0, 10]")
+    weight_decay: float = option(
+        0.1,
+        "Decoupled weight decay, except for biases and LayerNorms. BERT's 0.01 lets attention collapse in long Muon runs.",
+        within="[0, 10]",
+    )
+    pack_sequences: bool = option(
+        False, "Pack a batch into fewer sequences. For GPUs and torch_compile, where padding is computed."
+    )
+    final_max_seq_length: int | None = option(
+        None,
+        "Sequence length of the final phase; optimizer state and schedule continue. Needs max_steps.",
+        within="[5, 1000000]",
+    )
+    final_share: float = option(
+        0.1, "Fraction of the steps in the final phase.", within="(0, 1)", requires="final_max_seq_length"
+    )
+    eval_strategy: str = option("steps", "When to evaluate.", choices=INTERVALS)
+    eval_steps: float | None = option(250, "Steps between evaluations.", within="(0, inf)")
+    save_total_limit: int | None = option(2, "Number of checkpoints to keep.", within="[1, inf)")
+    logging_steps: float = option(100, "Steps between log lines.", within="(0, inf)")
+    show_predictions: int = option(
+        4, "Masked words and pairs to show with predictions at the end.", within="[0, inf)", group=EVALUATION
+    )
+    tensorboard_graph: bool = option(False, "Show the model's graph in TensorBoard.", group=EVALUATION)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.final_max_seq_length and not 0 < self.final_phase_start() < self.max_steps:
+            raise ValueError("final_max_seq_length needs max_steps, of which final_share is one or more, but not all.")
+
+    def final_phase_start(self) -> int:
+        """The step after which sequences have `final_max_seq_length` tokens."""
+        return self.max_steps - round(self.max_steps * self.final_share)
+
+
+@dataclass
+class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments, group="Tokenizer"):
+    """How documents that datatrove reads become examples."""
+
+    max_seq_length: str | None = option("128", "Tokens in a sequence.")
+    tokenizer_name_or_path: str | None = option(
+        None, "Tokenizer of the examples: a local directory or a Hub repository. Required."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not self.tokenizer_name_or_path:
+            raise ValueError("--tokenizer_name_or_path is required: all tasks need the same one.")
+        if self.max_tokens is None:
+            raise ValueError("max_seq_length must be a number: the length of all sentences is not known.")
+
+
+@dataclass
+class PreparationArguments(OptionGroup, group="Tasks"):
+    input_dir: str | None = option(
+        None, "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required."
+    )
+    input_format: str = option(
+        "jsonl",
+        "Input file format; files may be compressed. For warc, the main text of the HTML pages is extracted.",
+        choices=["jsonl", "parquet", "csv", "warc"],
+    )
+    glob_pattern: str | None = option(
+        None, "Files to read, such as '**/*.jsonl.gz'; * does not match /. Default: all, with subdirectories."
+    )
+    output_dir: str | None = option(
+        None, "Directory for the examples, on a file system that all tasks share. Required."
+    )
+    split: str = option("train", "Split that the examples are for.", choices=["train", "validation"])
+    seed: int = option(42, "Random seed for sentence pairs.", within="[0, 4294967296)")
+    tasks: int = option(1, "Number of tasks that the files are divided among.", within="[1, inf)")
+    workers: int = option(-1, "Number of tasks that run at a time; -1 for all.", within="[-1, inf)")
+    executor: str = option(
+        "local", "What runs the tasks: one of datatrove's executors.", choices=["local", "slurm", "ray"]
+    )
+    executor_options: str | None = option(
+        None, """More options of the executor, as JSON; for Slurm, '{"partition": "cpu", "time": "10:00:00"}'."""
+    )
+
+    def __post_init__(self):
+        for name in ("input_dir", "output_dir"):
+            if not getattr(self, name):
+                raise ValueError(f"--{name} is required.")
+        super().__post_init__()
+        if self.workers == 0:
+            raise ValueError("workers must be at least 1, or -1 for as many as tasks.")
+        try:
+            self.executor_options = json.loads(self.executor_options or "{}")
+        except ValueError as error:
+            raise ValueError(f"executor_options must be JSON: {error}.") from None
+        if not isinstance(self.executor_options, dict):
+            raise ValueError("executor_options must be a JSON object.")
+
+
+@dataclass
+class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments):
+    """The text to evaluate on: `validation_file` alone is all of it. Models bring their tokenizer, and examples stay the same."""
+
+    streaming: ClassVar = False
+    static_pairs: ClassVar = False
+    single_segment_prob: ClassVar = 0.0
+    tokenizer_name_or_path: ClassVar = None
+
+    mlm_probability: float = option(EVAL_MLM_PROBABILITY, "Fraction of the tokens to predict.", within="(0, 1]")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.validation_file and not self.sources:
+            self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
+
+
+@dataclass
+class EvaluationArguments(OptionGroup, group="Evaluation"):
+    model_name_or_path: list[str] | None = option(
+        None, "Models to evaluate, of one tokenizer: directories or Hub repositories, scratch_bert or BERT. Required."
+    )
+    trust_remote_code: bool = option(False, "Run the code of a custom-code model.")
+    per_device_eval_batch_size: int = option(
+        32, "Examples per step and device. The masks depend on it.", within="[1, inf)"
+    )
+    bf16: bool = option(False, "bf16 autocast instead of fp32.")
+    seed: int = option(
+        42,
+        "Random seed for held-out documents, pairs and masks. Default: that of pretraining.",
+        within="[0, 4294967296)",
+    )
+    show_predictions: int = option(0, "Masked words and pairs to show with predictions.", within="[0, inf)")
+    output_file: str | None = option(None, "JSON file to write the metrics to; it must not exist yet.")
+
+    def __post_init__(self):
+        if not self.model_name_or_path:
+            raise ValueError("--model_name_or_path is required: the models to evaluate.")
+        super().__post_init__()
+        if self.output_file and Path(self.output_file).exists():
+            raise ValueError(f"output_file {self.output_file} exists: choose another name.")
+        if self.output_file and not Path(self.output_file).resolve().parent.is_dir():
+            raise ValueError(f"The directory of output_file {self.output_file} does not exist: create it first.")
+
+
+@dataclass
+class InspectionArguments(OptionGroup, group="Inspection"):
+    output_dir: str | None = option(None, "Write the examples and the tokenizer to this new directory.")
+    show: int = option(3, "Number of examples to show as text.", within="[0, inf)")
+    sample: int = option(20_000, "Maximum number of examples to compute the statistics from.", within="[1, inf)")
+    json: bool = option(False, "Print the statistics as JSON, and nothing else.")
+    seed: int = option(42, "Random seed for held-out documents, pairs and masks.", within="[0, 4294967296)")

@@ -1,0 +1,98 @@
+"""The options of training: those that we document, and all others of transformers' `TrainingArguments`."""
+
+import ast
+import re
+from dataclasses import dataclass, make_dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from .options import OTHERS, OptionGroup, option
+
+
+EVALUATION = "Evaluation, checkpoints and log"
+INTERVALS = ("no", "steps", "epoch")
+
+
+@dataclass
+class OptimizationOptions(OptionGroup, group="Training"):
+    output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
+    resume_from_checkpoint: str | None = option(
+        None,
+        "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or start a new run.",
+        const="auto",
+    )
+    num_train_epochs: float = option(3.0, "Passes over the training examples.", within="(0, inf)")
+    max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.")
+    per_device_train_batch_size: int = option(8, "Examples per step and device.", within="[1, inf)")
+    gradient_accumulation_steps: int = option(1, "Batches per optimizer step.", within="[1, inf)")
+    learning_rate: float = option(5e-5, "Peak learning rate.", within="[0, 10]")
+    lr_scheduler_type: str = option("linear", "Learning rate schedule after the warm-up.")
+    warmup_steps: float = option(0.1, "Steps of linear warm-up; below 1, a fraction of all steps.", within="[0, inf)")
+    weight_decay: float = option(0.01, "Decoupled weight decay, except for biases and LayerNorms.", within="[0, 10]")
+    max_grad_norm: float = option(1.0, "Gradient norm to clip to; 0 for no clipping.", within="[0, inf)")
+    bf16: bool | None = option(
+        None, "bf16 autocast instead of fp32. Default: on for CPUs with native bf16, off for GPUs."
+    )
+    torch_compile: bool = option(False, "Compile the model with torch.compile.")
+    use_cpu: bool = option(False, "Train on the CPU, even if there is a GPU.")
+    dataloader_num_workers: int = option(0, "Processes that load data.", within="[0, inf)")
+    seed: int = option(42, "Random seed.", within="[0, 4294967296)")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.max_steps < 1 and self.max_steps != -1:
+            raise ValueError(f"max_steps must be at least 1, or -1 for num_train_epochs, got {self.max_steps}.")
+
+
+@dataclass
+class LoggingOptions(OptionGroup, group=EVALUATION):
+    eval_strategy: str = option("no", "When to evaluate.", choices=INTERVALS)
+    eval_steps: float | None = option(None, "Steps between evaluations. Default: logging_steps.", within="(0, inf)")
+    per_device_eval_batch_size: int = option(32, "Examples per evaluation step and device.", within="[1, inf)")
+    save_strategy: str = option("steps", "When to save a checkpoint.", choices=[*INTERVALS, "best"])
+    save_steps: float = option(500, "Steps between checkpoints.", within="(0, inf)")
+    save_total_limit: int | None = option(None, "Number of checkpoints to keep.", within="[1, inf)")
+    load_best_model_at_end: bool = option(False, "Load the best checkpoint after training.")
+    metric_for_best_model: str | None = option(None, "Metric that selects the best checkpoint.")
+    logging_steps: float = option(500, "Steps between log lines.", within="(0, inf)")
+    logging_nan_inf_filter: bool = option(
+        False, "Train on if the loss is not finite, and leave it out of the log, instead of stopping."
+    )
+    json_logs: bool = option(False, "Print the log as JSON on stdout, one object per line.")
+    report_to: list[str] | None = option(None, "Experiment trackers, such as tensorboard or trackio.")
+
+
+@dataclass
+class HubOptions(OptionGroup, group="Hub"):
+    push_to_hub: bool = option(False, "Publish the model on the Hugging Face Hub at each save.")
+    hub_model_id: str | None = option(None, "Repository of the model: user/name. Default: the name of output_dir.")
+    hub_private_repo: bool | None = option(None, "Make a new repository private.")
+    license: str | None = option(None, "License for the model card, by the Hub's identifier, such as apache-2.0.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.license and not re.fullmatch(r"[a-z0-9.+-]+", self.license):
+            raise ValueError(f"license must be one of the Hub's identifiers, such as mit; got {self.license!r}.")
+
+
+@dataclass
+class CommonOptions(HubOptions, LoggingOptions, OptimizationOptions):
+    """What pretraining and fine-tuning share."""
+
+
+def trainer_options() -> type:
+    """All options of `TrainingArguments`, as a dataclass. They are read from its source, as its import takes seconds."""
+    [directory] = find_spec("transformers").submodule_search_locations
+    module = ast.parse(Path(directory, "training_args.py").read_text(encoding="utf-8"))
+    [body] = [node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"]
+    declarations = [node for node in body if isinstance(node, ast.AnnAssign)]
+    return make_dataclass("TrainerOptions", map(_read_declaration, declarations))
+
+
+def _read_declaration(node: ast.AnnAssign) -> tuple:
+    """`name: type = field(default=…, metadata={"help": …})` → ("name", "type", an option). What is no literal is left out."""
+    keywords = {keyword.arg: keyword.value for keyword in node.value.keywords}
+    metadata = keywords.get("metadata", ast.Dict([], []))
+    found = {key.value: value for key, value in zip(metadata.keys, metadata.values, strict=True)} | keywords
+    default, help_text, const = (getattr(found.get(name), "value", None) for name in ("default", "help", "const"))
+    return node.target.id, ast.unparse(node.annotation), option(default, help_text or "", const=const, group=OTHERS)
