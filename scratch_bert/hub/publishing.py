@@ -2,18 +2,18 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-import torch
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from ..model.configuration_scratch_bert import AUTO_MAP
+from .loading import WEIGHTS, find_not_finite, is_complete_safetensors
 from .space import check_space, push_space, space_files
 
 
@@ -29,7 +29,7 @@ PUBLIC_FILES = (
     "added_tokens.json",
     "vocab.txt",
 )
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+INDEX = f"{WEIGHTS}.index.json"
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
     r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json"
@@ -100,7 +100,7 @@ def _weights(directory: Path) -> list[Path]:
         index = [directory / INDEX]
         files = [directory / shard for shard in sorted(set(_read_json(index[0])["weight_map"].values()))]
     for file in files:
-        if not is_complete(file):
+        if not is_complete_safetensors(file):
             raise ValueError(f"{file} is missing or truncated: save the model again.")
     return files + index
 
@@ -137,20 +137,6 @@ def _check_weights(directory: Path, files: list[Path]) -> None:
             )
 
 
-def find_not_finite(weights: Iterable[tuple[str, torch.Tensor]]) -> str | None:
-    """The name of the first weight with a NaN or an infinity."""
-    return next((name for name, weight in weights if not weight.isfinite().all()), None)
-
-
-def is_complete(file: Path) -> bool:
-    """Whether a safetensors file exists and has the length that its header states."""
-    try:
-        with safe_open(file, framework="pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False
-
-
 def _check_text(file: Path) -> None:
     """Raise `ValueError` if the file is damaged, or contains an access token or a local path."""
     try:
@@ -183,24 +169,23 @@ def push_to_hub(
     commit_message: str = "Upload model",
     token: str | None = None,
     space: str | None = None,
-    dry_run: bool = False,
+    review: Callable[[list[Path], dict[str, bytes]], bool] = lambda files, space_files: True,
 ) -> CommitInfo | None:
     """Publish a model's directory: code, weights, tokenizer and model card in one commit.
 
     `repo_id` is `user/name`, or a name in your own account; a repository that does not exist is created. The commit goes
     to the branch `revision`, which is created too, and gets the `tag`; or it opens a pull request. `space` is the name of a
-    Gradio Space to be made or updated, which shows this commit of the model. With `dry_run`, the directory is checked and
-    nothing is sent. Raises the errors of `publish` and `push_space`, and `ValueError` for a public repository that should be
-    `private`, a `tag` that exists, and a pull request with a `revision`, a `tag` or a `space`.
+    Gradio Space to create or update, which shows this commit of the model. `review` is called with the checked files of
+    the model and those of the Space, by path, before any connection: nothing is sent unless it returns True. Raises the
+    errors of `publish` and `push_space`, and `ValueError` for a public repository that should be `private`, a `tag` that
+    exists, and a pull request with a `revision`, a `tag` or a `space`.
     """
     if create_pr and (revision or tag or space):
         raise ValueError("A pull request has no revision, tag or Space of its own: leave them out.")
-    validate_repo_id(repo_id)
-    public_files(directory)
-    if space:
-        validate_repo_id(space)
-        space_files(repo_id, revision="")
-    if dry_run:
+    for name in filter(None, (repo_id, space)):
+        validate_repo_id(name)
+    files = public_files(directory)
+    if not review(files, space_files(repo_id, "the commit") if space else {}):
         return None
     api = HfApi(token=token)
     try:
@@ -215,13 +200,13 @@ def push_to_hub(
     is_private = bool(private or space) and api.repo_info(repo_id).private
     if private and not is_private:
         raise ValueError(f"{repo_id} is already public: make it private in its settings, or choose another name.")
-    if space:
-        check_space(space, api, is_private)
+    if space and is_private:
+        check_space(space, api, private=True)
     if tag and tag in {existing.name for existing in api.list_repo_refs(repo_id).tags}:
         raise ValueError(f"{repo_id} already has a tag {tag}: choose another.")
     ensure_branch(api, repo_id, revision)
     options = {"revision": revision, "commit_message": commit_message, "create_pr": create_pr, "space": space}
-    commit = publish(directory, repo_id, api, **options)
+    commit = publish(directory, repo_id, api, files=files, **options)
     if tag:
         api.create_tag(repo_id, tag=tag, revision=commit.oid)
     if space:
@@ -238,15 +223,17 @@ def publish(
     create_pr: bool = False,
     subfolder: str | None = None,
     space: str | None = None,
+    files: list[Path] | None = None,
 ) -> CommitInfo:
     """Send a model's directory to an existing repository in one commit, to its root and to `subfolder`, if given.
 
     The card's snippets get `repo_id` as the model's name, and the card a link to the `space`. Weights and tokenizer files
-    of an earlier push that the directory does not have are deleted. Raises the `ValueError`s of `public_files`, and
-    `huggingface_hub.errors.HfHubHTTPError` if the Hub refuses: the repository is then unchanged.
+    of an earlier push that the directory does not have are deleted. `files` is the result of `public_files`, if it was
+    called already. Raises its `ValueError`s otherwise, and `huggingface_hub.errors.HfHubHTTPError` if the Hub rejects the
+    commit, which leaves the repository unchanged.
     """
     additions = {}
-    for file in public_files(directory):
+    for file in files or public_files(directory):
         additions[file.name] = _card_for(repo_id, file, space) if file.name == "README.md" else file
         # The code is loaded from the root, whichever folder the weights are in.
         if subfolder and file.suffix in (".json", ".safetensors", ".txt"):
@@ -256,6 +243,7 @@ def publish(
     stale = [path for path in present if str(PurePosixPath(path).parent).strip(".") in folders]
     operations = [CommitOperationDelete(path) for path in stale if _REPLACED.fullmatch(PurePosixPath(path).name)]
     operations += [CommitOperationAdd(path, content) for path, content in additions.items()]
+    # Not `upload_folder`: with hf_xet it may make several commits, and it sends the card as it is on the disk.
     return api.create_commit(
         repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
     )

@@ -89,8 +89,7 @@ def check_space(space_id: str, api: HfApi, private: bool = False) -> None:
 
 
 def push_space(space_id: str, repo_id: str, revision: str, api: HfApi, private: bool = False) -> CommitInfo:
-    """Make or update the Space, in one commit. Raises the errors of `check_space` and `space_files`."""
-    check_space(space_id, api, private)
+    """Create or update a Space that passes `check_space`, in one commit. Raises the errors of `space_files`."""
     files = space_files(repo_id, revision)
     api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
     stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()

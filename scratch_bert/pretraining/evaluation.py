@@ -1,20 +1,12 @@
 """Evaluation of pretrained models on text: MLM and NSP compared with baselines, on the same masked tokens for all of them."""
 
-import inspect
 import logging
 import tempfile
-from contextlib import suppress
 
 import torch
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    PreTrainedModel,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import Trainer, TrainingArguments
 
-from ..hub.conversion import load_config, open_checkpoint
+from ..hub.loading import load_config, open_pretrained
 from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .load import PretrainingData, build_collator, load_data
@@ -35,7 +27,7 @@ def evaluate(
     options that give no examples.
     """
     for name in args.model_name_or_path:  # a missing head is reported before any work
-        load_model(name, args.trust_remote_code)
+        open_pretrained(name, with_nsp=False, trust_remote_code=args.trust_remote_code)
     data = load_examples(data_args, args)
     return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
 
@@ -62,29 +54,12 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
     return data
 
 
-def load_model(name: str, trust_remote_code: bool, with_pairs: bool = False) -> tuple[PreTrainedModel, bool]:
-    """The checkpoint's model in fp32, and whether it has an NSP head, which is looked for `with_pairs`.
-
-    Raises `ValueError` if it has no MLM head.
-    """
-    if with_pairs:
-        with suppress(ValueError):  # an architecture without such a class
-            model, missing = open_checkpoint(AutoModelForPreTraining, name, trust_remote_code=trust_remote_code)
-            if not missing and "next_sentence_label" in inspect.signature(model.forward).parameters:
-                return model, True
-    model, missing = open_checkpoint(AutoModelForMaskedLM, name, trust_remote_code=trust_remote_code)
-    if missing:
-        raise ValueError(f"{name} has no MLM head: {', '.join(missing)} are missing.")
-    return model, False
-
-
 def evaluate_model(
     name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> dict[str, float]:
     """The metrics of one model, under the stock Trainer."""
-    model, has_nsp_head = load_model(
-        name, args.trust_remote_code, with_pairs=OBJECTIVES[data.sentence_objective].has_pairs
-    )
+    with_pairs = OBJECTIVES[data.sentence_objective].has_pairs
+    model, has_nsp_head = open_pretrained(name, with_nsp=with_pairs, trust_remote_code=args.trust_remote_code)
     metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), has_nsp_head)
     collator = build_collator(data_args, data.tokenizer)
 
@@ -117,6 +92,7 @@ def evaluate_model(
 def model_predictions(name: str, data: PretrainingData, args: EvaluationArguments) -> str:
     """What one model predicts for `args.show_predictions` words and pairs of the text, as a table for the terminal."""
     objective = data.sentence_objective
-    model, has_nsp_head = load_model(name, args.trust_remote_code, with_pairs=OBJECTIVES[objective].has_pairs)
+    with_pairs = OBJECTIVES[objective].has_pairs
+    model, has_nsp_head = open_pretrained(name, with_nsp=with_pairs, trust_remote_code=args.trust_remote_code)
     objective = objective if has_nsp_head else "none"
     return describe_predictions(model, data.eval_dataset, data.tokenizer, objective, args.show_predictions)

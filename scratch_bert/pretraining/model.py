@@ -7,7 +7,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..cli import refuse
 from ..files import read_lines
-from ..hub.conversion import convert_config, load_config, open_checkpoint
+from ..hub.conversion import convert_config
+from ..hub.loading import load_config, open_checkpoint
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from ..tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size

@@ -22,8 +22,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, get_last_checkpoint
 from transformers.utils import CONFIG_NAME, PushInProgress
 
+from ..hub.loading import find_not_finite
 from ..hub.model_card import is_customized
-from ..hub.publishing import ensure_branch, find_not_finite, publish
+from ..hub.publishing import ensure_branch, publish
 from ..storage import STAGING, locked, move_into_place, seal, write_json
 from .callbacks import IntervalsCallback, SignalCallback
 from .checkpoint import (
