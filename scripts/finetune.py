@@ -10,7 +10,7 @@ import logging
 from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.load import TASKS
-from scratch_bert.finetuning.run import prepare
+from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.training.checkpoint import METRICS_FILE
 from scratch_bert.training.console import TIMINGS
 from scratch_bert.training.trainer import DivergenceError
@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     )
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
-        run = prepare(command.task, task_args, args)
+        run = prepare_finetuning(command.task, task_args, args)
     with one_line_errors((OSError, DivergenceError)):
         results = run.train()
     if not args.should_save:
