@@ -34,10 +34,6 @@ class Columns:
     file_format: str | None = None
     """`conll` or `squad`."""
 
-    @property
-    def known_names(self) -> set[str]:
-        return {*chain(*self.names.values()), *(self.glue.file_columns.values() if self.glue else ())}
-
 
 def load_splits(
     columns: Columns, data: Any, dataset: tuple[str | None, str | None] = (None, None)
@@ -91,17 +87,14 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
         elif not isinstance(part, Dataset):
             part = Dataset.from_pandas(part, preserve_index=False)
     except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{where} must be files, a pandas DataFrame, a datasets.Dataset or a dict of lists: {error}"
-        ) from None
+        raise ValueError(f"{where} must be files, a pandas DataFrame, a Dataset or a dict of lists: {error}") from None
     if len(part) == 0:
         raise ValueError(f"{where} contains no examples.")
     return _add_origin(_choose_columns(part.with_format(None), columns, split, where), where)
 
 
 def _read_files(paths: list[str | Path], columns: Columns, split: str) -> Dataset:
-    types = (*TABLES, ".conll", ".conllu", ".txt") if columns.file_format == "conll" else TABLES
-    files = find_files(paths, types)
+    files = find_files(paths, (*TABLES, *((".conll", ".conllu", ".txt") if columns.file_format == "conll" else ())))
     examples = [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
     try:
         return datasets.concatenate_datasets(examples)
@@ -116,28 +109,29 @@ def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
         (word,), (tag,) = columns.names["text"], columns.names["label"]
         numbers = [int(column) if column.isdecimal() else None for column in (word, tag)]
         return read_conll(file, *numbers, tagged=split != "test")
-    if columns.file_format == "squad" and suffix(file) == ".json":
-        questions = read_squad(file)
-        if questions is not None:
-            return questions
-    records = read_table(file, columns.known_names, columns.glue and columns.glue.header)
+    if columns.file_format == "squad" and suffix(file) == ".json" and (questions := read_squad(file)):
+        return questions
+    known = {*chain(*columns.names.values()), *(columns.glue.file_columns.values() if columns.glue else ())}
+    records = read_table(file, known, columns.glue and columns.glue.header)
     return _choose_columns(records, columns, split, str(file))
 
 
 def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) -> Dataset:
     """The task's columns only, under the task's names. Test sets need no label."""
-    if columns.glue:
-        records = _rename_glue_columns(records, columns)
-    chosen = dict(columns.names)
+    if columns.glue:  # its own files name some columns differently from its dataset on the Hub
+        present, used = records.column_names, columns.names.values()
+        renamed = {old: new for new, old in columns.glue.file_columns.items() if [new] in used and new not in present}
+        records = records.rename_columns({old: new for old, new in renamed.items() if old in present})
+    chosen: dict[str, list[str]] = {}
     for column, names in columns.names.items():
         missing = [name for name in names if name not in records.column_names]
-        if missing and column != "id" and (column, split) != ("label", "test"):
+        if not missing:
+            chosen[column] = names
+        elif column != "id" and (column, split) != ("label", "test"):
             raise ValueError(
                 f"{where} has no column {missing[0]!r}, but {', '.join(records.column_names)}. Name the right one with "
                 f"--{column}_column."
             )
-        if missing:
-            del chosen[column]
     for names in chosen.values():
         if len(names) > 1:
             records = records.map(
@@ -145,19 +139,6 @@ def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) 
             )
     records = records.select_columns([names[0] for names in chosen.values()])
     return records.rename_columns({names[0]: column for column, names in chosen.items() if names[0] != column})
-
-
-def _rename_glue_columns(records: Dataset, columns: Columns) -> Dataset:
-    """The names of GLUE's own files → those of its dataset on the Hub, for the columns that the task uses."""
-    return records.rename_columns(
-        {
-            in_file: name
-            for name, in_file in columns.glue.file_columns.items()
-            if in_file in records.column_names
-            and name not in records.column_names
-            and [name] in columns.names.values()
-        }
-    )
 
 
 def _add_origin(examples: Dataset, where: str) -> Dataset:

@@ -13,6 +13,6 @@ def from_keywords(*dataclasses: type, **options: Any) -> tuple:
     for name in sorted(options.keys() - known):
         raise ValueError(f"There is no option {name}.{similar(name, known)}")
     return tuple(
-        dataclass(**{name: value for name, value in options.items() if name in own})
-        for dataclass, own in zip(dataclasses, names, strict=True)
+        dataclass(**{name: options[name] for name in field_names & options.keys()})
+        for dataclass, field_names in zip(dataclasses, names, strict=True)
     )

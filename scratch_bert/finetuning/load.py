@@ -1,4 +1,4 @@
-"""From the options of fine-tuning to a task with its data, and a model for it."""
+"""Options of fine-tuning → a task with its data, and a model for it."""
 
 import logging
 from copy import deepcopy
@@ -13,7 +13,7 @@ from ..hub.conversion import convert_config
 from ..hub.loading import open_checkpoint
 from ..storage import checksum
 from ..tokenizer import check_vocabulary, load_tokenizer
-from .arguments import TaskArguments
+from .arguments import FinetuningArguments, TaskArguments
 from .dataset import Columns, as_splits, load_splits
 from .glue import GLUE
 from .metrics import METRICS
@@ -36,12 +36,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def load_task(
-    name: str,
-    args: TaskArguments,
-    config: PreTrainedConfig,
-    seed: int,
-    best_metric: str | None = None,
-    data: Any = None,
+    name: str, args: TaskArguments, training_args: FinetuningArguments, config: PreTrainedConfig, data: Any = None
 ) -> Task:
     """The task of this name, a key of `TASKS`, with its data read and tokenized for the model of this `config`.
 
@@ -49,10 +44,9 @@ def load_task(
     for options, data or labels that do not fit the task.
     """
     task_class, glue, data = TASKS[name], GLUE.get(name), as_splits(data)
-    option_names = () if glue else task_class.options
-    all_options = [option for kind in TASKS.values() for option in kind.options]
-    refuse(args, [option for option in all_options if option not in option_names], f"with {name}")
-    options = {option: getattr(args, option) for option in option_names}
+    options = {} if glue else {option: getattr(args, option) for option in task_class.options}
+    all_options = {option for kind in TASKS.values() for option in kind.options}
+    refuse(args, sorted(all_options - options.keys()), f"with {name}")
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"
         options = {"problem_type": problem_type, "label_names": glue.labels}
@@ -80,8 +74,9 @@ def load_task(
         dataset = ("nyu-mll/glue", name)
     splits = load_splits(find_columns(name, args), data or files, dataset)
     task = task_class(name, splits, tokenizer, max_seq_length, dataset_name=dataset[0])
+    best_metric = (training_args.metric_for_best_model or "").removeprefix("eval_")
     metrics = args.metrics or (glue and glue.metrics)
-    task.prepare(metrics, best_metric, args.validation_share, seed, **options)
+    task.prepare(metrics, best_metric, args.validation_share, training_args.seed, **options)
 
     counts = ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items())
     problem_type = task.model_options.get("problem_type", "").replace("_", " ")
@@ -91,10 +86,8 @@ def load_task(
 
 
 def find_columns(name: str, args: TaskArguments) -> Columns:
-    """The columns that the options name, or else the usual ones of the task.
-
-    Raises `ValueError` for an option without effect, or a column named twice.
-    """
+    """The columns that the options name, or else the task's usual ones. Raises `ValueError` for an option without effect, or
+    a column named twice."""
     task_class, glue = TASKS[name], GLUE.get(name)
     names = dict(task_class.columns)
     if glue:
@@ -109,11 +102,8 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
         raise ValueError(
             f"The column {names[repeated[0]]!r} is named for {' and '.join(repeated)}: name another for one of them."
         )
-    return Columns(
-        {column: source if isinstance(source, list) else [source] for column, source in names.items() if source},
-        glue,
-        task_class.file_format,
-    )
+    lists = {column: source if isinstance(source, list) else [source] for column, source in names.items() if source}
+    return Columns(lists, glue, task_class.file_format)
 
 
 def describe_model(config: PreTrainedConfig, args: TaskArguments) -> str:
@@ -136,13 +126,13 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> Pre
             f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert-convert --to bert converts the result back."
         )
         config = convert_config(config, "scratch_bert")
-    options = {"problem_type": None, **task.model_options}
-    if args.dropout is not None:
-        options |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), args.dropout)
     config = deepcopy(config)
-    for option, value in options.items():
-        if "dropout" in option and not hasattr(config, option):
-            raise ValueError(f"dropout has no effect: a {config.model_type} has no {option}.")
+    if args.dropout is not None:
+        for option in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not hasattr(config, option):
+                raise ValueError(f"dropout has no effect: a {config.model_type} has no {option}.")
+            setattr(config, option, args.dropout)
+    for option, value in {"problem_type": None, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_init:
         logger.info("Random initialisation: only the checkpoint's config and tokenizer are used")

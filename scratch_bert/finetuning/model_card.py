@@ -24,14 +24,9 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
         if key.startswith("eval_") and not key.endswith(TIMINGS)
     }
     auto_class = task.auto_class.__name__
+    task_type = PIPELINES.get(auto_class, "multiple-choice")
     eval_results = [
-        EvalResult(
-            task_type=PIPELINES.get(auto_class, "multiple-choice"),
-            dataset_type=dataset or "text",
-            dataset_name=source,
-            metric_type=key,
-            metric_value=round(value, 4),
-        )
+        EvalResult(task_type, dataset or "text", source, metric_type=key, metric_value=round(value, 4))
         for key, value in results.items()
         if key != "loss"
     ]

@@ -24,16 +24,9 @@ from .task import Task
 
 logger = logging.getLogger("scratch_bert")
 
-
 # Options that may differ between the runs of several seeds: they do not change the results.
-WITHOUT_EFFECT = {
-    "save_total_limit",
-    "per_device_eval_batch_size",
-    "eval_accumulation_steps",
-    "dataloader_num_workers",
-    "dataloader_prefetch_factor",
-    "skip_memory_metrics",
-}
+WITHOUT_EFFECT = {"save_total_limit", "per_device_eval_batch_size", "eval_accumulation_steps", "skip_memory_metrics"}
+WITHOUT_EFFECT |= {"dataloader_num_workers", "dataloader_prefetch_factor"}
 
 
 class Results(NamedTuple):
@@ -52,6 +45,8 @@ class _SeedRun(NamedTuple):
 
 
 class FinetuningTrainer(ScratchBertTrainer):
+    """Trainer that ends a run with predictions, scores and the saved model."""
+
     def train_and_predict(self, task: Task, checkpoint: str | None = None) -> dict[str, float]:
         """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
         output_dir = Path(self.args.output_dir)
@@ -173,10 +168,9 @@ def prepare_finetuning(
     if task_args.early_stopping_patience and args.eval_strategy == "no":
         raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
     seed_runs = _plan_runs(task_args.seeds, args)
-    best_metric = args.metric_for_best_model and args.metric_for_best_model.removeprefix("eval_")
     with args.main_process_first():
         config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
-        task = load_task(task_name, task_args, config, args.seed, best_metric, data)
+        task = load_task(task_name, task_args, args, config, data)
     run = FinetuningRun(task, task_args, config, seed_runs, Path(args.output_dir))
     for seed_run in seed_runs:
         if seed_run.metrics:

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from zlib import crc32
@@ -20,14 +21,19 @@ logger = logging.getLogger("scratch_bert")
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 
 
+@dataclass(eq=False)
 class Task:
-    """A task and the examples of its `splits`, which come from the dataset `dataset_name`, or else from files or memory.
+    """A task and its examples. `prepare` sets the rest: `features` are the model's inputs by split, `references` the labels
+    that predictions are compared with, `model_options` the fields that the model's config needs. `decode` turns logits into
+    predictions, `compute_scores` evaluates them. A kind of task defines the steps of `prepare` that differ: `check_inputs`,
+    `read_labels`, `references_of` and `encode`."""
 
-    `prepare` sets the rest: `features` are the model's inputs by split, `references` the labels that predictions are
-    compared with, `model_options` the fields that the model's config needs. `decode` turns logits into predictions,
-    `compute_scores` evaluates them. A kind of task defines the steps of `prepare` that differ: `check_inputs`,
-    `read_labels`, `references_of` and `encode`.
-    """
+    name: str
+    splits: dict[str, Dataset]
+    tokenizer: PreTrainedTokenizerBase
+    max_seq_length: int
+    dataset_name: str | None = None
+    """None if the examples come from files or from memory."""
 
     columns: ClassVar[dict[str, str | None]]
     """Task's column → its usual name in tables and datasets."""
@@ -39,18 +45,7 @@ class Task:
     """Used where the model's limit is larger."""
     auto_class: ClassVar[type]
     collator_class: ClassVar[type] = DataCollatorWithPadding
-    default_metrics: tuple[str, ...] = ("accuracy",)
-
-    def __init__(
-        self,
-        name: str,
-        splits: dict[str, Dataset],
-        tokenizer: PreTrainedTokenizerBase,
-        max_seq_length: int,
-        dataset_name: str | None = None,
-    ):
-        self.name, self.splits, self.dataset_name = name, splits, dataset_name
-        self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
+    default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
     def prepare(
         self,
@@ -60,15 +55,15 @@ class Task:
         seed: int = 0,
         **options: Any,
     ) -> "Task":
-        """Check the examples and encode them, in steps that each use the results of earlier ones. Returns the task.
+        """Check and encode the examples, in steps that each use the results of earlier ones. Returns the task.
 
-        `options` are those in the class's `options`. Raises `ValueError` for examples, labels or metrics that do not fit
-        together; the message names the example.
+        `options` are the class's `options`. Raises `ValueError` for examples, labels or metrics that do not fit together;
+        the message names the example.
         """
         for split in self.splits:
             self.check_inputs(split)
         self.read_labels(**options)
-        if "validation" not in self.splits:  # once the labels are known: a rare one may be held out
+        if "validation" not in self.splits:  # once the labels are known: a rare label may be held out
             self.splits = self.splits | hold_out(self.splits["train"], validation_share, seed)
         self.references = self.find_references()
         self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
@@ -139,9 +134,9 @@ class Task:
         return split != "test" or not all(self.is_blank(label) for label in examples["label"])
 
     def choose_best_metric(self, requested: str | None) -> str:
-        """The score that selects the best checkpoint: `requested`, or else the main one of the first metric.
+        """The score that selects the best checkpoint: `requested`, or the main score of the first metric.
 
-        Computes all metrics once, so that one that does not fit the labels fails here and not after hours of training.
+        Computes all metrics once, so that a metric that does not fit the labels fails before the training.
         """
         known, gold = ["loss"], self.gold_predictions("validation")
         for name in self.metrics:
@@ -162,10 +157,8 @@ class Task:
         return best
 
     def compute_scores(self, split: str, predictions: list) -> dict[str, float]:
-        scores: dict[str, float] = {}
-        for name in self.metrics:
-            scores |= self._compute(name, split, predictions)
-        return scores
+        scores = (self._compute(metric, split, predictions) for metric in self.metrics)
+        return {name: value for of_metric in scores for name, value in of_metric.items()}
 
     def _compute(self, metric: str, split: str, predictions: list) -> dict[str, float]:
         return self.metrics[metric](*self.for_metric(metric, predictions, self.references[split]))

@@ -12,12 +12,7 @@ import transformers
 from transformers import AutoTokenizer, BertConfig, PreTrainedConfig, PreTrainedModel
 
 from ..model import modeling_scratch_bert
-from ..model.configuration_scratch_bert import (
-    BERT_VALUES,
-    COMPUTE_FIELDS,
-    INITIALIZATION_FIELDS,
-    ScratchBertConfig,
-)
+from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, INITIALIZATION_FIELDS, ScratchBertConfig
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from .loading import load_config, load_with_mismatches
 from .model_card import write_conversion_card
@@ -26,6 +21,7 @@ from .model_card import write_conversion_card
 # The ends of the models' class names: Model, ForPreTraining, ForMaskedLM, …
 HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in AUTO_MODELS.values()]
 CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
+MODELS = {"bert": (transformers, "Bert"), "scratch_bert": (modeling_scratch_bert, "ScratchBert")}  # module, prefix
 # Not converted: what the target's class sets itself, how the model computes, and how it is initialised.
 _NOT_CONVERTED = (
     {*COMPUTE_FIELDS, *INITIALIZATION_FIELDS, "use_cache"}
@@ -66,7 +62,7 @@ def convert_checkpoint(
         )
     target_config = convert_config(config, to)
     model, dropped = _load_matching(source, config, revision)
-    head = type(model).__name__.removeprefix(_prefix(config.model_type))
+    head = type(model).__name__.removeprefix(MODELS[config.model_type][1])
     target_class = _model_class(to, head)
     options = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
     target = target_class._from_config(target_config, dtype=model.dtype, **options)
@@ -109,18 +105,14 @@ def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.T
     return {key: tensor for key, tensor in weights.items() if key != second} | {name: weights[second]}
 
 
-def _prefix(model_type: str) -> str:
-    return CONFIGS[model_type].__name__.removesuffix("Config")
-
-
 def _model_class(model_type: str, head: str) -> type[PreTrainedModel]:
-    module = modeling_scratch_bert if model_type == "scratch_bert" else transformers
-    return getattr(module, _prefix(model_type) + head)
+    module, prefix = MODELS[model_type]
+    return getattr(module, prefix + head)
 
 
 def _load_matching(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
     """The model of the class that has exactly the weights in the files, and the names of unused pooler weights."""
-    named = (config.architectures or [""])[0].removeprefix(_prefix(config.model_type))
+    named = (config.architectures or [""])[0].removeprefix(MODELS[config.model_type][1])
     if named and named not in HEADS:
         raise ValueError(f"{source} is a {config.architectures[0]}, which has no counterpart.")
     config.dtype = None  # else the weights are cast to the dtype that the config names

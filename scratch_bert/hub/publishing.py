@@ -1,4 +1,4 @@
-"""Publish a model on the Hub: its public files, checked, in one commit, so that every revision of the repository opens."""
+"""Publishing on the Hub: a model's public files, checked, in one commit, so that every revision of the repository opens."""
 
 import json
 import re
@@ -13,27 +13,17 @@ from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from ..model.configuration_scratch_bert import AUTO_MAP
-from .loading import WEIGHTS, find_not_finite, is_complete_safetensors
+from .loading import WEIGHTS, is_complete_safetensors
 from .space import check_space, push_space, space_files
 
 
-# Published beside the weights and the code. All else stays: optimizer state, training_args.bin, logs, …
-PUBLIC_FILES = (
-    "README.md",
-    "curves.png",
-    "LICENSE",
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-)
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
+# Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
+PUBLIC_FILES = ("README.md", "curves.png", "LICENSE", "config.json", *TOKENIZER)
 INDEX = f"{WEIGHTS}.index.json"
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
-    r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json"
-    r"|vocab\.txt|curves\.png"
+    "|".join([r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", r"curves\.png", *map(re.escape, TOKENIZER)])
 )
 
 
@@ -54,13 +44,13 @@ def public_files(directory: str | Path) -> list[Path]:
     ):
         if not any((directory / name).is_file() for name in names):
             raise ValueError(f"{directory} has no {' or '.join(names)}: {remedy}.")
+    config = _read_json(directory / "config.json")
     files = [directory / name for name in PUBLIC_FILES if (directory / name).is_file()]
-    weights = _weights(directory)
-    files += _code(directory) + weights
-    _check_weights(directory, weights)
+    files += _weights(directory, config.get("vocab_size")) + _code(directory, config)
     for file in files:
         if file.suffix in (".md", ".json", ".py"):
             _check_text(file)
+    _check_tokenizer(directory / "tokenizer.json", config.get("vocab_size"))
     return sorted(files)
 
 
@@ -71,8 +61,7 @@ def _read_json(file: Path) -> dict:
         raise ValueError(f"{file} cannot be read: {error}. Save the model again.") from None
 
 
-def _code(directory: Path) -> list[Path]:
-    config = _read_json(directory / "config.json")
+def _code(directory: Path, config: dict) -> list[Path]:
     auto_map = config.get("auto_map") or {}
     if config.get("model_type") in CONFIG_MAPPING_NAMES and not auto_map:
         return []  # its code is in transformers
@@ -92,7 +81,8 @@ def _code(directory: Path) -> list[Path]:
     return list(modules)
 
 
-def _weights(directory: Path) -> list[Path]:
+def _weights(directory: Path, vocab_size: int | None) -> list[Path]:
+    """The files of the weights. Raises `ValueError` if they are incomplete, not finite, or of another vocabulary size."""
     files, index = [directory / WEIGHTS], []
     if (directory / INDEX).is_file():
         if files[0].is_file():
@@ -102,39 +92,32 @@ def _weights(directory: Path) -> list[Path]:
     for file in files:
         if not is_complete_safetensors(file):
             raise ValueError(f"{file} is missing or truncated: save the model again.")
+        with safe_open(file, framework="pt") as weights:
+            for name in sorted(weights.keys()):
+                weight = weights.get_tensor(name)
+                if not weight.isfinite().all():
+                    raise ValueError(
+                        f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
+                    )
+                if vocab_size and name.endswith("word_embeddings.weight") and len(weight) != vocab_size:
+                    raise ValueError(
+                        f"{file}: {name} has {len(weight):,} rows, but vocab_size in config.json is {vocab_size:,}. Save "
+                        "the model again."
+                    )
     return files + index
 
 
-def _check_weights(directory: Path, files: list[Path]) -> None:
-    """Raise `ValueError` if a weight is not finite, or if config, tokenizer and embeddings have different vocabularies."""
-    entries = _read_json(directory / "config.json").get("vocab_size")
-    for file in files:
-        if file.suffix != ".safetensors":
-            continue
-        with safe_open(file, framework="pt") as weights:
-            names = list(weights.keys())
-            name = find_not_finite((name, weights.get_tensor(name)) for name in names)
-            if name:
-                raise ValueError(
-                    f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
-                )
-            for name in names:
-                rows = weights.get_slice(name).get_shape()[0] if name.endswith("word_embeddings.weight") else entries
-                if entries and rows != entries:
-                    raise ValueError(
-                        f"{file}: {name} has {rows:,} rows, but vocab_size in config.json is {entries:,}. Save the "
-                        "model again."
-                    )
-    if entries and (directory / "tokenizer.json").is_file():
-        tokenizer = _read_json(directory / "tokenizer.json")
-        vocabulary = (tokenizer.get("model") or {}).get("vocab")
-        ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
-        ids += [token["id"] for token in tokenizer.get("added_tokens") or []]
-        if max(ids, default=-1) >= entries:
-            raise ValueError(
-                f"{directory}/tokenizer.json has ids up to {max(ids):,}, but vocab_size in config.json is {entries:,}: this is "
-                "not the model's tokenizer."
-            )
+def _check_tokenizer(file: Path, vocab_size: int | None) -> None:
+    """Raise `ValueError` if a tokenizer.json has ids that a model with this `vocab_size` has not."""
+    content = _read_json(file) if vocab_size and file.is_file() else {}
+    vocabulary = (content.get("model") or {}).get("vocab")
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    ids += [token["id"] for token in content.get("added_tokens") or []]
+    if ids and max(ids) >= vocab_size:
+        raise ValueError(
+            f"{file} has ids up to {max(ids):,}, but vocab_size in config.json is {vocab_size:,}: this is not the model's "
+            "tokenizer."
+        )
 
 
 def _check_text(file: Path) -> None:

@@ -70,7 +70,7 @@ def test_glue_task_of_a_table(tune):
         pytest.param({**COLUMNS, "text": [None] * 16}, {}, "train, example 1, has no text in text, but None", id="text"),
         pytest.param(DatasetDict(dev=Dataset.from_dict(COLUMNS)), {}, "has no split 'train', but dev", id="split"),
         pytest.param(COLUMNS, {"validation": pandas.DataFrame()}, "validation contains no examples", id="empty"),
-        pytest.param(pandas.Series(["x"]), {}, "train must be files, a pandas DataFrame, a datasets.Dataset", id="Series"),
+        pytest.param(pandas.Series(["x"]), {}, "train must be files, a pandas DataFrame, a Dataset", id="Series"),
         pytest.param({"text": ["x"], "label": []}, {}, "train must be files, .* a dict of lists: .* length", id="lengths"),
         pytest.param(COLUMNS, {"dataset_name": "x"}, "Give data, train_file or dataset_name", id="two sources"),
         pytest.param(COLUMNS, {"validation": COLUMNS, "validation_share": 0.2}, "validation_share has no effect", id="share"),

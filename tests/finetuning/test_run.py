@@ -325,7 +325,7 @@ def test_seeds_that_cannot_be_resumed(run, files, tmp_path):
         run(seeds=[1, 2], resume_from_checkpoint=str(tmp_path / "one"), **files)
 
 
-def test_resume_with_another_model_is_refused(run, tokenizer, files, tmp_path):
+def test_resume_with_another_model_is_rejected(run, tokenizer, files, tmp_path):
     run(**files, max_steps=2, save_steps=2, save_strategy="steps", eval_strategy="no", load_best_model_at_end=False)
     make_bert("ForPreTraining", tmp_path / "other", tokenizer, num_hidden_layers=3)
     with pytest.raises(ValueError, match="checkpoint-2 has another model: scratch_bert × 2 × 32 × .*, not bert × 3"):

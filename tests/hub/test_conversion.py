@@ -20,7 +20,7 @@ from transformers import (
 from helpers import HEADS, SMALL, make_bert, run_script
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.hub.loading import load_config, open_checkpoint
+from scratch_bert.hub.loading import open_checkpoint
 
 
 BERT_HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in HEADS.values()]
@@ -210,22 +210,6 @@ def test_conversion_rejects_damaged_weights(damage, message, tmp_path):
     message = message.partition(": ")[2] or message
     with pytest.raises(ValueError, match=message):
         open_checkpoint(AutoModelForSequenceClassification, str(tmp_path / "bert"))
-
-
-def test_model_of_a_diverged_training_is_rejected(tmp_path):
-    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
-    torch.nn.init.constant_(model.bert.encoder.layer[1].output.dense.bias, float("inf"))
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="bert.encoder.layer.1.output.dense.bias of .* is not finite"):
-        open_checkpoint(AutoModelForMaskedLM, str(tmp_path))
-
-
-def test_config_that_cannot_be_used_is_named(tmp_path):
-    ScratchBertModel(ScratchBertConfig(**SMALL)).save_pretrained(tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": None}))
-    with pytest.raises(ValueError, match="The config.json of .*model cannot be read .*: save the model again"):
-        load_config(str(tmp_path / "model"))
 
 
 @pytest.mark.parametrize(
