@@ -290,7 +290,7 @@ def finetune(name, random_init):
         report_to=[],
         disable_tqdm=True,
     )
-    run = finetuning.prepare("sequence-classification", task_args, args)
+    run = finetuning.prepare_finetuning("sequence-classification", task_args, args)
     run.first_trainer.remove_callback(PlainLines)
     return run.train().mean["eval_accuracy"]
 

@@ -1,7 +1,11 @@
 """scratch_bert: a BERT from scratch that Hugging Face's Trainer, Auto classes and Hub can drive.
 
-Importing the package registers the config and every model with their Auto classes.
+Importing the package registers the config and every model with their Auto classes. `pretrain` and `finetune` are one call
+each; their parts are in `scratch_bert.pretraining` and `scratch_bert.finetuning`.
 """
+
+from importlib import import_module
+from typing import Any
 
 import transformers
 
@@ -30,7 +34,17 @@ __all__ = [
     "ScratchBertForSequenceClassification",
     "ScratchBertForTokenClassification",
     "ScratchBertModel",
+    "finetune",
+    "pretrain",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when they are used: models alone need neither datasets nor tokenizers.
+    module = {"pretrain": ".pretraining.api", "finetune": ".finetuning.api"}.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(module, __name__), name)
 
 
 def _register() -> None:

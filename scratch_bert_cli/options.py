@@ -30,6 +30,7 @@ def option(
     help: str,
     *,
     choices: Iterable | None = None,
+    extensible: bool = False,
     within: str | None = None,
     requires: str = "",
     unless: str = "",
@@ -38,13 +39,20 @@ def option(
 ) -> Any:
     """A dataclass field that becomes an option with this help text.
 
-    `choices` are its values; a dict of them has a description for each. `within`, such as "[0, 1)", is the range of a number.
+    `choices` are its values; a dict of them has a description for each. They are `extensible` if Python code can add more: once
+    scratch_bert is imported, it checks them itself. `within`, such as "[0, 1)", is the range of a number.
     The option has no effect without each of the options that it `requires`, and with one of those in `unless`: names, separated
     by spaces. `group` is its title in `--help`; `const` is the value of the flag alone.
     """
     if isinstance(choices, Mapping):
         help += " " + "; ".join(f"{name}: {description}" for name, description in choices.items()) + "."
-    rules = {"choices": choices and list(choices), "within": within, "requires": requires, "unless": unless}
+    rules = {
+        "choices": choices and list(choices),
+        "extensible": extensible,
+        "within": within,
+        "requires": requires,
+        "unless": unless,
+    }
     return field(default=default, metadata={"help": help, "group": group, "const": const, **rules})
 
 
@@ -162,7 +170,8 @@ def _convert_one(option: Field, value: Any) -> Any:
     else:
         raise ValueError(f"{option.name} must be {expected[0][1]}, got {value!r}.")
     choices = option.metadata.get("choices")
-    if choices and value not in choices:
+    extensible = option.metadata.get("extensible") and "scratch_bert" in sys.modules
+    if choices and value not in choices and not extensible:
         known = [str(choice) for choice in choices]
         raise ValueError(f"{option.name} must be one of {', '.join(known)}, got {value}.{similar(str(value), known)}")
     return value

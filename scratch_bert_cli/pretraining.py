@@ -1,9 +1,11 @@
 """The options of pretraining, of evaluating a pretrained model, and of inspecting and preprocessing its data."""
 
+import ast
 import json
 import os
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +16,23 @@ from .training import EVALUATION, INTERVALS, CommonOptions
 
 
 EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever that of training
+
+
+def declared_objectives() -> dict[str, str]:
+    """The objectives that the package declares, by name, with their descriptions: read from its source, without importing it."""
+    objectives = {}
+    package = Path(find_spec("scratch_bert").origin).parent / "pretraining" / "objectives"
+    for file in sorted(package.glob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                values = {
+                    statement.targets[0].id: statement.value.value
+                    for statement in node.body
+                    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
+                }
+                if "description" in values:
+                    objectives[values["name"]] = values["description"]
+    return objectives
 
 
 @dataclass
@@ -124,6 +143,7 @@ class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
             "gutenberg": "Project Gutenberg: a file is a book; its licence is left out",
             "html": "as file, with <br> tags for line breaks and entities such as &amp;",
         },
+        extensible=True,
     )
     sentence_splitter: str = option(
         "sentencex",
@@ -181,11 +201,8 @@ class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
     sentence_objective: str = option(
         "nsp",
         "Objective of the second head.",
-        choices={
-            "nsp": "next-sentence prediction, B follows A or is from another document",
-            "sop": "sentence-order prediction, A and B are in order or swapped",
-            "none": "MLM alone, on contiguous text",
-        },
+        choices=declared_objectives(),
+        extensible=True,
     )
     max_seq_length: str | None = option(
         None,

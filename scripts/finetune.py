@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> None:
 
     from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.finetuning.arguments import FinetuningArguments
-    from scratch_bert.finetuning.run import prepare
+    from scratch_bert.finetuning.run import prepare_finetuning
     from scratch_bert.training.checkpoint import METRICS_FILE
     from scratch_bert.training.console import TIMINGS
     from scratch_bert.training.trainer import DivergenceError
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     task_args, args = options.build(TaskArguments, FinetuningArguments)
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
-        run = prepare(options.task, task_args, args)
+        run = prepare_finetuning(options.task, task_args, args)
     with one_line_errors((OSError, DivergenceError)):
         results = run.train()
     if not args.should_save:

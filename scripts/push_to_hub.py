@@ -26,8 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     announce_imports()
 
     from scratch_bert.cli import one_line_errors
-    from scratch_bert.hub.publishing import public_files, push_to_hub
-    from scratch_bert.hub.space import space_files
+    from scratch_bert.hub.publishing import push_to_hub
 
     options = {
         "private": args.private,
@@ -37,24 +36,25 @@ def main(argv: list[str] | None = None) -> None:
         "space": args.space,
         "commit_message": args.commit_message,
     }
-    with one_line_errors():
-        push_to_hub(args.directory, args.repository, **options, dry_run=True)
-        files = public_files(args.directory)
-        in_space = space_files(args.repository, "the commit") if args.space else {}
-    print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
-    for file in files:
-        print(f"  {file.stat().st_size:>13,} bytes  {file.name}")
-    if in_space:
-        print(f"And to the Space {args.space}:")
-    for path, content in in_space.items():
-        print(f"  {len(content):>13,} bytes  {path}")
-    left_out = sorted({path.name for path in args.directory.iterdir()} - {file.name for file in files})
-    if left_out:
-        print(f"Not sent: {', '.join(left_out)}")
-    if args.dry_run:
-        return
+
+    def review(files: list[Path], space_files: dict[str, bytes]) -> bool:
+        """Print what is sent. False for a dry run."""
+        print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
+        for file in files:
+            print(f"  {file.stat().st_size:>13,} bytes  {file.name}")
+        if space_files:
+            print(f"And to the Space {args.space}:")
+        for path, content in space_files.items():
+            print(f"  {len(content):>13,} bytes  {path}")
+        left_out = sorted({path.name for path in args.directory.iterdir()} - {file.name for file in files})
+        if left_out:
+            print(f"Not sent: {', '.join(left_out)}")
+        return not args.dry_run
+
     with one_line_errors((Exception,)):  # a network fails in many ways
-        commit = push_to_hub(args.directory, args.repository, **options)
+        commit = push_to_hub(args.directory, args.repository, **options, review=review)
+    if commit is None:
+        return
     if args.pull_request:
         print(f"Pull request: {commit.pr_url}" if commit.pr_url else "The repository already has all of this.")
         return

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scratch_bert import ScratchBertConfig
 from scratch_bert.cli import parse_arguments
 from scratch_bert.finetuning.dataset import Columns, load_splits
-from scratch_bert.hub.conversion import load_config
+from scratch_bert.hub.loading import load_config
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.tokenizer import load_tokenizer, train_tokenizer

@@ -1,7 +1,6 @@
 """Models' answers for texts, as plain data: predictions for masked words, next sentences, attention, embeddings, and
 the outputs of fine-tuned heads."""
 
-import inspect
 import json
 import re
 from contextlib import suppress
@@ -16,10 +15,8 @@ from tokenizers import Encoding
 from torch.nn import functional as F
 from transformers import (
     AutoModel,
-    AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForNextSentencePrediction,
-    AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -28,7 +25,7 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 
-from ..hub.conversion import load_config, open_checkpoint
+from ..hub.loading import load_config, open_checkpoint, open_pretrained
 from ..tokenizer import check_vocabulary, load_tokenizer
 from ..training.checkpoint import checkpoints_in
 
@@ -350,13 +347,9 @@ def _open_with_heads(
             if missing:
                 raise ValueError(f"{name} is a {architecture} without its head: {', '.join(missing)} are missing.")
             return model, frozenset([head])
-    # The configs of published BERTs name BertForMaskedLM, but the weights include the NSP head.
-    for auto_class in (AutoModelForPreTraining, AutoModelForMaskedLM):
-        with suppress(ValueError):  # an architecture without such a class; if weights are damaged, AutoModel says so
-            model, missing = open_checkpoint(auto_class, name, **options)
-            has_nsp_head = "next_sentence_label" in inspect.signature(model.forward).parameters
-            if not missing and (has_nsp_head or auto_class is AutoModelForMaskedLM):
-                return model, frozenset(["MaskedLM", *["NextSentencePrediction"] * has_nsp_head])
+    with suppress(ValueError):  # no MLM head; if weights are damaged, AutoModel says so
+        model, has_nsp_head = open_pretrained(name, **options)
+        return model, frozenset(["MaskedLM", *["NextSentencePrediction"] * has_nsp_head])
     model, _ = open_checkpoint(AutoModel, name, **options)
     return model, frozenset()
 

@@ -1,13 +1,14 @@
-"""Records of files or of a dataset → the splits of a task: its columns `text`, `text_pair`, `label`, `choices` and `id`,
-and `origin`, which tells where an example comes from."""
+"""Files, tables in memory or a dataset → the splits of a task: its columns `text`, `text_pair`, `label`, `choices` and `id`,
+and `origin`, which says where an example comes from."""
 
 import logging
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import datasets
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from ..files import TABLES, find_files, open_dataset, suffix
 from .glue import GlueTask
@@ -21,69 +22,79 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass
 class Columns:
-    """Where to find a task's columns in tables and datasets, and which other format its files may have.
+    """The columns of tables and datasets that a task's columns come from, and which other format its files may have.
 
     For example, `Columns({"text": ["ctx"], "choices": ["a", "b"], "label": ["answer"]})` takes the text from the column
     `ctx`, and two choices from `a` and `b`.
     """
 
     names: dict[str, list[str]]
-    """The task's column → the column of a table, or several that become a list."""
+    """Task's column → column of a table, or several columns that become a list."""
     glue: GlueTask | None = None
     file_format: str | None = None
     """`conll` or `squad`."""
 
-    @property
-    def known_names(self) -> set[str]:
-        return {*chain(*self.names.values()), *(self.glue.file_columns.values() if self.glue else ())}
-
 
 def load_splits(
-    columns: Columns,
-    files: dict[str, list[str] | None],
-    dataset: tuple[str | None, str | None] = (None, None),
+    columns: Columns, data: Any, dataset: tuple[str | None, str | None] = (None, None)
 ) -> dict[str, Dataset]:
-    """The splits `train` and, if there are any, `validation` and `test`: from `files` by split, or else from a dataset,
-    given by its name and configuration. An example's `origin` is its file or split, and its number there, from 1.
+    """The splits `train` and, if there are any, `validation` and `test`: from `data` in any form that `as_splits` takes, or
+    else from a dataset, given by its name and configuration.
 
-    Raises `ValueError` or `OSError` for what cannot be read, lacks a column or contains no examples; the message names
-    the file and the remedy.
+    A split is a list of files, or a table in memory: a pandas DataFrame, a `Dataset` or a dict of lists. An example's
+    `origin` is its file or split, and its number there, from 1. Raises `ValueError` or `OSError` for what cannot be read,
+    lacks a column or contains no examples; the message names the file or split and the remedy.
     """
-    if files["train"]:
-        return {split: _read_files(paths, columns, split) for split, paths in files.items() if paths}
-    if dataset[0]:
-        return _read_dataset(*dataset, columns)
-    raise ValueError("There are no training examples: pass --train_file or --dataset_name.")
+    splits, place = as_splits(data), ""
+    if not splits:
+        if not dataset[0]:
+            raise ValueError("There are no training examples: pass --train_file or --dataset_name.")
+        splits, place = as_splits(open_dataset(*dataset), f"The dataset {dataset[0]}"), f"{dataset[0]}, "
+    chosen = {split: name for split in SPLITS for name in (f"{split}_matched", split) if name in splits}  # as in MNLI
+    if unused := sorted(splits.keys() - chosen.values()):
+        logger.info(f"{place}unused splits: {', '.join(unused)}")
+    return {split: _read_split(splits[name], columns, split, f"{place}{name}") for split, name in chosen.items()}
 
 
-def hold_out(examples: Dataset, share: float, seed: int) -> dict[str, Dataset]:
-    """Split off a random share as `validation`; the rest is `train`. Raises `ValueError` if the share is empty."""
-    if len(examples) * share < 1:
+def as_splits(data: Any, what: str = "The data", **more: Any) -> dict[str, Any]:
+    """The splits in `data`, a `DatasetDict` or a dict with a key `train`; anything else is the split `train` alone.
+
+    `more` are further splits by name. None, [] and {} are left out. Raises `ValueError` if other splits are there
+    without `train`.
+    """
+    has_splits = isinstance(data, DatasetDict) or (isinstance(data, dict) and "train" in data)
+    splits = [*(data if has_splits else {"train": data}).items(), *more.items()]
+    given = {name: part for name, part in splits if not isinstance(part, list | dict | None) or part}
+    if given and "train" not in given:
+        raise ValueError(f"{what} has no split 'train', but {', '.join(given)}.")
+    return given
+
+
+def hold_out(examples: Dataset, fraction: float, seed: int) -> dict[str, Dataset]:
+    """Split off a random fraction as `validation`; the rest is `train`. Raises `ValueError` if nothing is split off."""
+    if len(examples) * fraction < 1:
         raise ValueError("No example is left for validation: pass --validation_file, or a larger --validation_share.")
-    parts = examples.train_test_split(share, seed=seed)
+    parts = examples.train_test_split(fraction, seed=seed)
     return {"train": parts["train"], "validation": parts["test"]}
 
 
-def _read_dataset(name: str, config: str | None, columns: Columns) -> dict[str, Dataset]:
-    found = open_dataset(name, config)
-    sources = {split: split if split in found else f"{split}_matched" for split in SPLITS}  # MNLI has two of each
-    if sources["train"] not in found:
-        raise ValueError(f"The dataset {name} has no split 'train', but {', '.join(found)}.")
-    if unused := sorted(set(found) - set(sources.values())):
-        logger.info(f"{name}: unused splits: {', '.join(unused)}")
-    splits = {}
-    for split, source in sources.items():
-        if source in found:
-            where = f"{name}, {source}"
-            if len(found[source]) == 0:
-                raise ValueError(f"{where} contains no examples.")
-            splits[split] = _add_origin(_choose_columns(found[source], columns, split, where), where)
-    return splits
+def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
+    if isinstance(part, str | Path | list):
+        return _read_files(part if isinstance(part, list) else [part], columns, split)
+    try:
+        if isinstance(part, dict):
+            part = Dataset.from_dict(part)
+        elif not isinstance(part, Dataset):
+            part = Dataset.from_pandas(part, preserve_index=False)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{where} must be files, a pandas DataFrame, a Dataset or a dict of lists: {error}") from None
+    if len(part) == 0:
+        raise ValueError(f"{where} contains no examples.")
+    return _add_origin(_choose_columns(part.with_format(None), columns, split, where), where)
 
 
-def _read_files(paths: list[str], columns: Columns, split: str) -> Dataset:
-    types = (*TABLES, ".conll", ".conllu", ".txt") if columns.file_format == "conll" else TABLES
-    files = find_files(paths, types)
+def _read_files(paths: list[str | Path], columns: Columns, split: str) -> Dataset:
+    files = find_files(paths, (*TABLES, *((".conll", ".conllu", ".txt") if columns.file_format == "conll" else ())))
     examples = [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
     try:
         return datasets.concatenate_datasets(examples)
@@ -98,28 +109,29 @@ def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
         (word,), (tag,) = columns.names["text"], columns.names["label"]
         numbers = [int(column) if column.isdecimal() else None for column in (word, tag)]
         return read_conll(file, *numbers, tagged=split != "test")
-    if columns.file_format == "squad" and suffix(file) == ".json":
-        questions = read_squad(file)
-        if questions is not None:
-            return questions
-    records = read_table(file, columns.known_names, columns.glue and columns.glue.header)
+    if columns.file_format == "squad" and suffix(file) == ".json" and (questions := read_squad(file)):
+        return questions
+    known = {*chain(*columns.names.values()), *(columns.glue.file_columns.values() if columns.glue else ())}
+    records = read_table(file, known, columns.glue and columns.glue.header)
     return _choose_columns(records, columns, split, str(file))
 
 
 def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) -> Dataset:
-    """The task's columns alone, under the task's names. Test sets need no label."""
-    if columns.glue:
-        records = _rename_glue_columns(records, columns)
-    chosen = dict(columns.names)
+    """The task's columns only, under the task's names. Test sets need no label."""
+    if columns.glue:  # its own files name some columns differently from its dataset on the Hub
+        present, used = records.column_names, columns.names.values()
+        renamed = {old: new for new, old in columns.glue.file_columns.items() if [new] in used and new not in present}
+        records = records.rename_columns({old: new for old, new in renamed.items() if old in present})
+    chosen: dict[str, list[str]] = {}
     for column, names in columns.names.items():
         missing = [name for name in names if name not in records.column_names]
-        if missing and column != "id" and (column, split) != ("label", "test"):
+        if not missing:
+            chosen[column] = names
+        elif column != "id" and (column, split) != ("label", "test"):
             raise ValueError(
                 f"{where} has no column {missing[0]!r}, but {', '.join(records.column_names)}. Name the right one with "
                 f"--{column}_column."
             )
-        if missing:
-            del chosen[column]
     for names in chosen.values():
         if len(names) > 1:
             records = records.map(
@@ -127,19 +139,6 @@ def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) 
             )
     records = records.select_columns([names[0] for names in chosen.values()])
     return records.rename_columns({names[0]: column for column, names in chosen.items() if names[0] != column})
-
-
-def _rename_glue_columns(records: Dataset, columns: Columns) -> Dataset:
-    """The names of GLUE's own files → those of its dataset on the Hub, for the columns that the task uses."""
-    return records.rename_columns(
-        {
-            in_file: name
-            for name, in_file in columns.glue.file_columns.items()
-            if in_file in records.column_names
-            and name not in records.column_names
-            and [name] in columns.names.values()
-        }
-    )
 
 
 def _add_origin(examples: Dataset, where: str) -> Dataset:

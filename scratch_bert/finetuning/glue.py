@@ -6,27 +6,25 @@ from dataclasses import dataclass, field
 @dataclass(frozen=True)
 class GlueTask:
     texts: tuple[str, ...]
-    """The columns of the one or two texts in `nyu-mll/glue` on the Hub; the label's is `label`."""
+    """Columns of the text or the two texts in `nyu-mll/glue` on the Hub; the label's is `label`."""
     labels: tuple[str, ...] | None
-    """By their ids; None for regression."""
+    """Names in the order of their ids; None for regression."""
     metrics: tuple[str, ...] = ("accuracy",)
     file_columns: dict[str, str] = field(default_factory=dict)
-    """The columns' names in GLUE's own files, where they differ."""
+    """Column in `nyu-mll/glue` → its name in GLUE's own files, where they differ."""
     header: tuple[str, ...] | None = None
-    """The columns of files without a header line."""
+    """Columns of files without a header line."""
 
 
 _ENTAILMENT = ("entailment", "not_entailment")
+_COLA = ("source", "label", "mark", "sentence")
 _QUORA = {"label": "is_duplicate"}
 _MRPC = {"sentence1": "#1 String", "sentence2": "#2 String", "label": "Quality"}
 _MNLI = {"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}
 
 GLUE = {
     "cola": GlueTask(
-        ("sentence",),
-        ("unacceptable", "acceptable"),
-        ("matthews_correlation", "accuracy"),
-        header=("source", "label", "mark", "sentence"),
+        ("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation", "accuracy"), header=_COLA
     ),
     "sst2": GlueTask(("sentence",), ("negative", "positive")),
     "mrpc": GlueTask(("sentence1", "sentence2"), ("not_equivalent", "equivalent"), ("accuracy", "f1"), _MRPC),

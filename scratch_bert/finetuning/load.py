@@ -1,17 +1,20 @@
-"""From the options of fine-tuning to a task with its data, and a model for it."""
+"""Options of fine-tuning → a task with its data, and a model for it."""
 
 import logging
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..cli import reject_non_default
-from ..hub.conversion import convert_config, load_config, open_checkpoint
+from ..hub.conversion import convert_config
+from ..hub.loading import open_checkpoint
 from ..storage import checksum
 from ..tokenizer import check_vocabulary, load_tokenizer
-from .arguments import TaskArguments
-from .dataset import Columns, load_splits
+from .arguments import FinetuningArguments, TaskArguments
+from .dataset import Columns, as_splits, load_splits
 from .glue import GLUE
 from .metrics import METRICS
 from .multiple_choice import MultipleChoice
@@ -32,16 +35,18 @@ TASKS: dict[str, type[Task]] = {
 }
 
 
-def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None = None) -> Task:
-    """The task of this name, a key of `TASKS`, with its data read and tokenized.
+def load_task(
+    name: str, args: TaskArguments, training_args: FinetuningArguments, config: PreTrainedConfig, data: Any = None
+) -> Task:
+    """The task of this name, a key of `TASKS`, with its data read and tokenized for the model of this `config`.
 
-    Raises `ValueError` or `OSError` for options, data or labels that do not fit the task.
+    `data` is what `load_splits` takes; without it, the options name files or a dataset. Raises `ValueError` or `OSError`
+    for options, data or labels that do not fit the task.
     """
-    task_class, glue = TASKS[name], GLUE.get(name)
-    own_options = () if glue else task_class.options
-    all_options = [option for kind in TASKS.values() for option in kind.options]
-    reject_non_default(args, [option for option in all_options if option not in own_options], f"with {name}")
-    options = {option: getattr(args, option) for option in own_options}
+    task_class, glue, data = TASKS[name], GLUE.get(name), as_splits(data)
+    options = {} if glue else {option: getattr(args, option) for option in task_class.options}
+    all_options = {option for kind in TASKS.values() for option in kind.options}
+    reject_non_default(args, sorted(all_options - options.keys()), f"with {name}")
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"
         options = {"problem_type": problem_type, "label_names": glue.labels}
@@ -51,8 +56,11 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
             f"The metric {hub_metrics[0]} is none of {', '.join(METRICS)}; evaluate would run the code of a Hub metric: "
             "pass --trust_remote_code if you trust it."
         )
+    if data and (args.train_file or args.dataset_name):
+        raise ValueError("Give data, train_file or dataset_name, not several of them.")
+    if "validation" in data:
+        reject_non_default(args, ["validation_share"], "with validation examples")
 
-    config = load_config(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
     tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
     check_vocabulary(tokenizer, config.vocab_size, f" of {args.model_name_or_path}")
     limit = min(config.max_position_embeddings, tokenizer.model_max_length)
@@ -62,26 +70,24 @@ def load_task(name: str, args: TaskArguments, seed: int, best_metric: str | None
 
     files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     dataset = (args.dataset_name, args.dataset_config)
-    if glue and not args.train_file and not args.dataset_name:
+    if glue and not (data or args.train_file or args.dataset_name):
         dataset = ("nyu-mll/glue", name)
-    splits = load_splits(find_columns(name, args), files, dataset)
+    splits = load_splits(find_columns(name, args), data or files, dataset)
+    task = task_class(name, splits, tokenizer, max_seq_length, dataset_name=dataset[0])
+    best_metric = (training_args.metric_for_best_model or "").removeprefix("eval_")
     metrics = args.metrics or (glue and glue.metrics)
-    task = task_class(splits, tokenizer, max_seq_length, metrics, best_metric, args.validation_share, seed, **options)
+    task.prepare(metrics, best_metric, args.validation_share, training_args.seed, **options)
 
     counts = ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items())
     problem_type = task.model_options.get("problem_type", "").replace("_", " ")
     labels = ", ".join(task.model_options.get("id2label", {}).values())
-    logger.info(
-        "; ".join(part for part in (f"Examples: {counts}", problem_type, labels and f"labels: {labels}") if part)
-    )
+    logger.info("; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels}"))))
     return task
 
 
 def find_columns(name: str, args: TaskArguments) -> Columns:
-    """Where to find the task's columns: as the options say, else as is usual for the task.
-
-    Raises `ValueError` for an option without effect, or a column named twice.
-    """
+    """The columns that the options name, or else the task's usual ones. Raises `ValueError` for an option without effect, or
+    a column named twice."""
     task_class, glue = TASKS[name], GLUE.get(name)
     names = dict(task_class.columns)
     if glue:
@@ -96,16 +102,12 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
         raise ValueError(
             f"The column {names[repeated[0]]!r} is named for {' and '.join(repeated)}: name another for one of them."
         )
-    return Columns(
-        {column: source if isinstance(source, list) else [source] for column, source in names.items() if source},
-        glue,
-        task_class.file_format,
-    )
+    lists = {column: source if isinstance(source, list) else [source] for column, source in names.items() if source}
+    return Columns(lists, glue, task_class.file_format)
 
 
-def describe_model(args: TaskArguments) -> str:
-    """The type and the size of the checkpoint's model, by its config, and which weights it has."""
-    config = load_config(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
+def describe_model(config: PreTrainedConfig, args: TaskArguments) -> str:
+    """The type and size of the checkpoint's model, given by its config, and a checksum or commit of its weights."""
     sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     size = " × ".join(map(str, (config.model_type, *sizes)))
     if args.random_init:
@@ -115,16 +117,16 @@ def describe_model(args: TaskArguments) -> str:
     return f"{size}, {weights or getattr(config, '_commit_hash', None) or 'unknown weights'}"
 
 
-def load_model(task: Task, args: TaskArguments) -> PreTrainedModel:
-    """The checkpoint's model with the task's head, in fp32. A BERT is loaded as scratch_bert: the weights are the same,
-    and what is saved contains the model's code."""
+def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> PreTrainedModel:
+    """The checkpoint's model with the task's head, in fp32; `config` is the checkpoint's. A BERT is loaded as scratch_bert:
+    the weights are the same, and what is saved contains the model's code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
-    config = load_config(name, trust_remote_code=remote)
     if config.model_type == "bert":
         logger.info(
             f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert-convert --to bert converts the result back."
         )
         config = convert_config(config, "scratch_bert")
+    config = deepcopy(config)
     if args.dropout is not None:
         for option in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not hasattr(config, option):

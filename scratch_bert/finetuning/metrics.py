@@ -41,12 +41,9 @@ def _word_f1(answer: str, gold: str) -> float:
 
 
 def _seqeval(predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    precision, recall, f1 = (
-        score(references, predictions, zero_division=0)
-        for score in (entities.precision_score, entities.recall_score, entities.f1_score)
-    )
-    accuracy = entities.accuracy_score(references, predictions)
-    return {"precision": precision, "recall": recall, "f1": f1, "accuracy": accuracy}
+    names = ("precision", "recall", "f1")
+    scores = {name: getattr(entities, f"{name}_score")(references, predictions, zero_division=0) for name in names}
+    return scores | {"accuracy": entities.accuracy_score(references, predictions)}
 
 
 def _sklearn(name: str, **options) -> Callable:
@@ -61,8 +58,8 @@ def _correlation(score: Callable) -> Callable:
     )
 
 
-# Name → what computes it from predictions and references: one score, or several by name. A label is an integer id, a set
-# of labels a list of 0 and 1, entities are lists of IOB tags.
+# Name → function of predictions and references that returns a score, or several by name. A label is an integer id, a set
+# of labels is a list of 0 and 1, entities are lists of IOB tags.
 METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
     "accuracy": _sklearn("accuracy_score"),
     "f1": _sklearn("f1_score", zero_division=0),
@@ -79,11 +76,9 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
 # Metrics of several scores → the one that selects the best checkpoint.
 MAIN_SCORES = {"seqeval": "f1", "squad": "f1"}
 
-# Hub metrics do not say this about their scores.
-GREATER_IS_BETTER = dict.fromkeys((*METRICS, "precision", "recall", "exact_match"), True) | {
-    "mse": False,
-    "loss": False,
-}
+# Hub metrics lack this property.
+GREATER_IS_BETTER = dict.fromkeys((*METRICS, "precision", "recall", "exact_match"), True)
+GREATER_IS_BETTER |= {"mse": False, "loss": False}
 
 
 def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:
@@ -95,7 +90,7 @@ def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:
     """
     if name in METRICS:
         return lambda predictions, references: _as_scores(name, METRICS[name](predictions, references))
-    import evaluate  # a second or more, which the metrics above do without
+    import evaluate  # takes a second or more
 
     try:
         compute = evaluate.load(name).compute
@@ -103,11 +98,9 @@ def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:
         raise ValueError(
             f"There is no metric {name!r} here ({', '.join(METRICS)}), and evaluate cannot load it: {error}"
         ) from None
-    return lambda predictions, references: _as_scores(
-        name, compute(predictions=predictions, references=references) or {}
-    )
+    return lambda predictions, references: _as_scores(name, compute(predictions=predictions, references=references))
 
 
-def _as_scores(name: str, result: float | dict) -> dict[str, float]:
+def _as_scores(name: str, result: float | dict | None) -> dict[str, float]:
     scores = result if isinstance(result, dict) else {name: result}
     return {key: float(value) for key, value in scores.items() if isinstance(value, Number)}

@@ -9,33 +9,24 @@ from ..training.console import TIMINGS
 from ..training.model_card import model_name, training_context
 from ..training.trainer import ScratchBertTrainer
 from .arguments import TaskArguments
-from .glue import GLUE
 from .task import Task
 
 
-def write_finetuning_card(
-    trainer: ScratchBertTrainer, directory: Path, task_name: str, task: Task, task_args: TaskArguments
-) -> None:
+def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Task, task_args: TaskArguments) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, checkpoint = model_name(trainer), task_args.model_name_or_path
     base_model = None if Path(checkpoint).exists() or task_args.random_init else checkpoint
-    dataset = task_args.dataset_name or ("nyu-mll/glue" if task_name in GLUE and not task_args.train_file else None)
-    on_the_hub = dataset and not Path(dataset).exists()
-    source = dataset if on_the_hub else f"files for {task_name}"
+    dataset = task.dataset_name if task.dataset_name and not Path(task.dataset_name).exists() else None  # on the Hub
+    source = dataset or f"{'files' if task_args.train_file or task.dataset_name else 'data'} for {task.name}"
     results = {
         key.removeprefix("eval_"): value
         for key, value in trainer.latest_metrics().items()
         if key.startswith("eval_") and not key.endswith(TIMINGS)
     }
     auto_class = task.auto_class.__name__
+    task_type = PIPELINES.get(auto_class, "multiple-choice")
     eval_results = [
-        EvalResult(
-            task_type=PIPELINES.get(auto_class, "multiple-choice"),
-            dataset_type=dataset if on_the_hub else "text",
-            dataset_name=source,
-            metric_type=key,
-            metric_value=round(value, 4),
-        )
+        EvalResult(task_type, dataset or "text", source, metric_type=key, metric_value=round(value, 4))
         for key, value in results.items()
         if key != "loss"
     ]
@@ -47,11 +38,11 @@ def write_finetuning_card(
         metadata={
             "license": trainer.args.license,
             "base_model": base_model,
-            "datasets": [dataset] if on_the_hub else None,
+            "datasets": [dataset] if dataset else None,
             "model_name": name.split("/")[-1],
             "eval_results": eval_results or None,
         },
-        task=task_name,
+        task=task.name,
         base_model=base_model or ("" if task_args.random_init else "a local pretrained model"),
         source=source,
         counts={split: len(examples) for split, examples in task.splits.items()},

@@ -1,4 +1,4 @@
-"""Multiple choice: the right one of several continuations or answers."""
+"""Multiple choice: select the right continuation or answer."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from .task import Task, as_label_name, is_text_list
 
 
 class MultipleChoice(Task):
-    """The right one of several `choices` for a `text`. `text_pair`, if there is one, is the beginning of each choice."""
+    """Select the right one of several `choices` for a `text`. `text_pair`, if given, is the beginning of each choice."""
 
     columns: ClassVar = {"text": "text", "text_pair": None, "choices": "choices", "label": "label"}
     auto_class = AutoModelForMultipleChoice
@@ -60,7 +60,7 @@ class MultipleChoice(Task):
             }
 
         features = self.tokenize(split, tokenize)
-        labels = self.references.get(split, [0] * len(features))  # the collator needs some
+        labels = self.references.get(split, [0] * len(features))  # the collator requires labels
         return features.add_column("labels", labels)
 
     def decode(self, split: str, logits: np.ndarray) -> list[int]:

@@ -1,5 +1,5 @@
 """Extractive question answering (paper, sections 4.2 and 4.3): overlapping windows over long contexts, and the best span
-of all of them."""
+across them."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short window
 
 class QuestionAnswering(Task):
     """The span of a context that answers a question. `label` contains the gold answers, each with its `text` and its
-    `answer_start`, a character; a question without any is unanswerable (SQuAD 2.0)."""
+    `answer_start`, a character; a question without answers is unanswerable (SQuAD 2.0)."""
 
     columns: ClassVar = {"text": "context", "text_pair": "question", "label": "answers", "id": "id"}
     file_format = "squad"
@@ -43,13 +43,13 @@ class QuestionAnswering(Task):
         self.has_unanswerable = any(not answers["text"] for answers in self.answers("train"))
 
     def question_ids(self, split: str) -> list[str]:
-        """The column `id`, or else numbers from 1. Raises `ValueError` for a repeated id."""
+        """The column `id`, or numbers from 1 if there is none. Raises `ValueError` for a repeated id."""
         examples = self.splits[split]
         if "id" not in examples.column_names:
             return [str(number) for number in range(1, len(examples) + 1)]
         ids = examples["id"][:]
         if len(set(ids)) < len(ids):
-            repeated = next(one for one in ids if ids.count(one) > 1)
+            repeated = next(question_id for question_id in ids if ids.count(question_id) > 1)
             raise ValueError(f"{split}: several questions have the id {repeated!r}, so predictions would be lost.")
         return ids
 
@@ -89,14 +89,14 @@ class QuestionAnswering(Task):
                 return_offsets_mapping=True,
             )
             offsets, example_of = encoded.pop("offset_mapping"), encoded.pop("overflow_to_sample_mapping")
-            columns = {"example": [indices[example] for example in example_of], "offsets": []}
-            for window, characters in enumerate(offsets):
-                in_context = [segment == 1 for segment in encoded.sequence_ids(window)]
-                columns["offsets"].append(
-                    [one if inside else (-1, -1) for one, inside in zip(characters, in_context, strict=True)]
-                )
+            segments = (encoded.sequence_ids(window) for window in range(len(offsets)))
+            in_context = [
+                [span if segment == 1 else (-1, -1) for span, segment in zip(*window, strict=True)]
+                for window in zip(offsets, segments, strict=True)
+            ]
+            columns = {"example": [indices[example] for example in example_of], "offsets": in_context}
             if split in self.references:
-                answers = [_as_lists(*one) for one in zip(batch["label"], batch["origin"], strict=True)]
+                answers = [_as_lists(*labelled) for labelled in zip(batch["label"], batch["origin"], strict=True)]
                 spans = [answer_span(encoded[window], **answers[example]) for window, example in enumerate(example_of)]
                 columns["start_positions"] = [start for start, _ in spans]
                 columns["end_positions"] = [end for _, end in spans]
@@ -123,7 +123,7 @@ class QuestionAnswering(Task):
             example, characters = example_of[window], offsets[window]
             answers[example] = contexts[example][characters[first[window], 0] : characters[last[window], 1]]
             best[example] = scores[window]
-        # [CLS] means no answer: its least score counts, as one window with an answer is enough.
+        # [CLS] means no answer: its lowest score counts, as a single window with an answer is enough.
         if self.has_unanswerable:
             no_answer = np.full(len(contexts), np.inf)
             np.minimum.at(no_answer, example_of, logits[0][:, 0] + logits[1][:, 0])
@@ -133,7 +133,7 @@ class QuestionAnswering(Task):
         return answers
 
     def write_predictions(self, split: str, predictions: list[str], directory: Path) -> Path:
-        """The answers by their questions' ids, as SQuAD's own evaluation script takes them."""
+        """Write the answers by question id, as SQuAD's own evaluation script expects them. Returns the file."""
         file = directory / ("predictions.json" if split == "validation" else f"{split}_predictions.json")
         by_id = dict(zip(self.question_ids(split), predictions, strict=True))
         file.write_text(json.dumps(by_id, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
@@ -143,10 +143,10 @@ class QuestionAnswering(Task):
 def best_spans(
     start: np.ndarray, end: np.ndarray, in_context: np.ndarray, max_length: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The score, the first and the last token of the best span of each window: the highest sum of start and end logit.
+    """Score, first and last token, (W,) each, of the best span of each window: the highest sum of start and end logit.
 
     `start`, `end` and `in_context`, which marks the tokens of the context, are (W, S). A span has at most `max_length`
-    tokens. The results are (W,).
+    tokens.
     """
     windows = np.arange(len(start))
     scores, first, last = np.full(len(start), -np.inf), np.zeros(len(start), int), np.zeros(len(start), int)
@@ -165,7 +165,7 @@ def best_spans(
 
 
 def answer_span(window: Encoding, text: list[str], answer_start: list[int]) -> tuple[int, int]:
-    """The first and the last token of the first gold answer; [CLS] twice if the window does not contain all of it."""
+    """First and last token of the first gold answer; [CLS] twice if the window does not contain it completely."""
     if not text or not text[0].strip():
         return 0, 0
     start = answer_start[0] + len(text[0]) - len(text[0].lstrip())  # spaces have no token
@@ -174,7 +174,7 @@ def answer_span(window: Encoding, text: list[str], answer_start: list[int]) -> t
 
 
 def _as_lists(answers: dict | list[dict], origin: str) -> dict[str, list]:
-    """Answers as a dict of lists; some datasets have a list of dicts. Raises `ValueError` for anything else."""
+    """Answers as a dict of lists; certain datasets have a list of dicts. Raises `ValueError` for anything else."""
     names = ("text", "answer_start")
     try:
         if isinstance(answers, list):

@@ -1,10 +1,10 @@
-"""One file → its records: tables, sentences of words and tags (CoNLL), and SQuAD's JSON."""
+"""A file → its records: tables, sentences of words and tags (CoNLL), and SQuAD's JSON."""
 
 import gzip
 import json
 import logging
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def read_table(file: Path, columns: set[str], header: Sequence[str] | None = Non
     if file.stat().st_size == 0:
         raise ValueError(f"{file} is empty.")
     options: dict = {}
-    names: Iterable[str] = ()
+    names: Sequence[str] = ()
     if TABLES[suffix(file)] == "csv":
         names = next(read_fields(file), [])
         options = {"index_col": False}
@@ -53,8 +53,8 @@ def read_conll(
     """The sentences of a CoNLL file (a word per line, a blank line after each sentence): `text`, a list of words, and
     `label`, a list of their tags.
 
-    Columns are counted from 1. By default, the word is in the first and the tag in the last; in CoNLL-U, they are FORM
-    and UPOS. If the file is not `tagged`, sentences may have a single column, without tags.
+    Columns are counted from 1. By default, words are in the first and tags in the last; in CoNLL-U, they are FORM and
+    UPOS. If the file is not `tagged`, sentences may have a single column, without tags.
 
     Raises `ValueError` for a line that lacks a column, or has more or fewer than the first line of its sentence.
     """
@@ -62,11 +62,8 @@ def read_conll(
         raise ValueError(f"{file}: columns are counted from 1.")
     is_conllu = suffix(file) == ".conllu"
     word, tag = (1, 3) if is_conllu else (0, -1)
-    if word_column is not None:
-        word = word_column - 1
-    if tag_column is not None:
-        tag = tag_column - 1
-
+    word = word_column - 1 if word_column else word
+    tag = tag_column - 1 if tag_column else tag
     sentences, comments = [], []
     for block in _blocks(file):
         comments += [line for _, line in takewhile(_is_comment, block)]
@@ -95,7 +92,7 @@ def _split(line: str) -> list[str]:
 
 
 def _is_comment(line: tuple[int, str]) -> bool:
-    """As in CoNLL-U and CoNLL-2012; a # with a tab after it is a word."""
+    """Whether a line is a comment, as in CoNLL-U and CoNLL-2012; a # with a tab after it is a word."""
     return "\t" not in line[1] and line[1].startswith(("# ", "#begin ", "#end "))
 
 
@@ -111,7 +108,7 @@ def _parse_sentence(
         raise ValueError(f"{file}: line {first} has {width} fields: there is no column {last_column + 1}.")
     for number, fields in lines:
         if len(fields) != width:
-            raise ValueError(f"{file}: line {number} has {len(fields)} fields, those before it have {width}.")
+            raise ValueError(f"{file}: line {number} has {len(fields)} fields, the lines before it have {width}.")
     words = {"text": [fields[word] for _, fields in lines]}
     return words if width == 1 else {**words, "label": [fields[tag] for _, fields in lines]}
 
@@ -147,12 +144,8 @@ def _squad_questions(article: dict) -> Iterator[dict]:
             answers = question.get("answers")
             if answers is not None:
                 answers = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
-            yield {
-                "text": paragraph["context"],
-                "text_pair": question["question"],
-                "label": answers,
-                "id": str(question["id"]),
-            }
+            texts = {"text": paragraph["context"], "text_pair": question["question"]}
+            yield {**texts, "label": answers, "id": str(question["id"])}
 
 
 def _to_dataset(examples: list[dict], file: Path) -> Dataset:

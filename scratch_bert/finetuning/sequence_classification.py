@@ -20,7 +20,7 @@ DEFAULT_METRICS = {
 
 
 class SequenceClassification(ClassLabelTask):
-    """A label, several labels, or a number for a text or a pair of texts."""
+    """A label, a set of labels, or a number for a text or a pair of texts."""
 
     columns: ClassVar = {"text": "text", "text_pair": None, "label": "label"}
     options: ClassVar = ("problem_type",)
@@ -31,7 +31,7 @@ class SequenceClassification(ClassLabelTask):
         self.problem_type = problem_type or infer_problem_type(labels)
         self.default_metrics = DEFAULT_METRICS[self.problem_type]
         if self.problem_type == "multi_label_classification":
-            values = _values_of_lists([_as_list(one) for one in labels])
+            values = _values_of_lists([_as_list(label_list) for label_list in labels])
             self.read_label_names(values, getattr(feature, "feature", None), label_names)
         elif self.problem_type == "single_label_classification":
             self.read_label_names([label for label in labels if label not in (None, "")], feature, label_names)
@@ -61,7 +61,7 @@ class SequenceClassification(ClassLabelTask):
             return features
         labels = self.references[split]
         if self.problem_type == "multi_label_classification":
-            labels = [[float(chosen) for chosen in one] for one in labels]
+            labels = [[float(chosen) for chosen in row] for row in labels]
         return features.add_column("labels", labels)
 
     def decode(self, split: str, logits: np.ndarray) -> list:
@@ -85,9 +85,9 @@ class SequenceClassification(ClassLabelTask):
 
 
 def infer_problem_type(labels: Sequence) -> str:
-    """Lists mean multi-label classification, floats regression, and all else single-label classification.
+    """Multi-label classification for lists, regression for floats, otherwise single-label classification.
 
-    Raises `ValueError` for floats that are all integers: they may be ids of classes as well.
+    Raises `ValueError` for floats that are all integers: they may also be ids of classes.
     """
     first = next((label for label in labels if label is not None), None)
     if isinstance(first, list):
@@ -104,8 +104,8 @@ def infer_problem_type(labels: Sequence) -> str:
 
 def _values_of_lists(lists: list[list]) -> list:
     """The values in the lists of labels. Raises `ValueError` for vectors of 0 and 1 (multi-hot)."""
-    values = {value for one in lists for value in one}
-    if len({len(one) for one in lists}) == 1 < len(lists[0]) and values <= {0, 1, "0", "1"}:
+    values = {value for labels in lists for value in labels}
+    if len({len(labels) for labels in lists}) == 1 < len(lists[0]) and values <= {0, 1, "0", "1"}:
         raise ValueError(
             f"The labels are vectors of 0 and 1, such as {lists[0]}: give each example the list of its labels' names."
         )

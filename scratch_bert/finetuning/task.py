@@ -1,9 +1,10 @@
-"""What the kinds of tasks have in common: labelled examples → the model's inputs; its logits → predictions and scores."""
+"""The base of all tasks: labelled examples → the model's inputs; its logits → predictions and scores."""
 
 import json
 import logging
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from zlib import crc32
@@ -20,52 +21,56 @@ logger = logging.getLogger("scratch_bert")
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 
 
+@dataclass(eq=False)
 class Task:
-    """A task, given by the examples of its `splits`.
+    """A task and its examples. `prepare` sets the rest: `features` are the model's inputs by split, `references` the labels
+    that predictions are compared with, `model_options` the fields that the model's config needs. `decode` turns logits into
+    predictions, `compute_scores` evaluates them. A kind of task defines the steps of `prepare` that differ: `check_inputs`,
+    `read_labels`, `references_of` and `encode`."""
 
-    `features` are the model's inputs by split, `references` the labels that predictions are compared with, and
-    `model_options` the fields that the model's config needs. `decode` turns logits into predictions, `compute_scores`
-    evaluates them. A kind of task says, in this order, how to check its inputs (`check_inputs`), which labels there are
-    (`read_labels`, with the `options`), what predictions are compared with (`references_of`), and how examples become
-    inputs (`encode`).
-
-    Raises `ValueError` for examples, labels or metrics that do not fit together; the message names the example.
-    """
+    name: str
+    splits: dict[str, Dataset]
+    tokenizer: PreTrainedTokenizerBase
+    max_seq_length: int
+    dataset_name: str | None = None
+    """None if the examples come from files or from memory."""
 
     columns: ClassVar[dict[str, str | None]]
-    """The task's columns → what they are usually called in tables and datasets."""
+    """Task's column → its usual name in tables and datasets."""
     file_format: ClassVar[str | None] = None
-    """That of files other than tables: `conll` or `squad`."""
+    """Format of files other than tables: `conll` or `squad`."""
     options: ClassVar[tuple[str, ...]] = ()
-    """The fields of `TaskArguments` that only this kind of task has; `read_labels` takes them."""
+    """Fields of `TaskArguments` that are specific to this kind of task: arguments of `read_labels`."""
     default_max_seq_length: ClassVar[int | None] = None
-    """If it is less than the limit of the model."""
+    """Used where the model's limit is larger."""
     auto_class: ClassVar[type]
     collator_class: ClassVar[type] = DataCollatorWithPadding
-    default_metrics: tuple[str, ...] = ("accuracy",)
+    default_metrics: ClassVar[tuple[str, ...]] = ("accuracy",)
 
-    def __init__(
+    def prepare(
         self,
-        splits: dict[str, Dataset],
-        tokenizer: PreTrainedTokenizerBase,
-        max_seq_length: int,
         metrics: Sequence[str] | None = None,
         best_metric: str | None = None,
         validation_share: float = 0.1,
         seed: int = 0,
         **options: Any,
-    ):
-        self.splits, self.tokenizer, self.max_seq_length = splits, tokenizer, max_seq_length
-        for split in splits:
+    ) -> "Task":
+        """Check and encode the examples, in steps that each use the results of earlier ones. Returns the task.
+
+        `options` are the class's `options`. Raises `ValueError` for examples, labels or metrics that do not fit together;
+        the message names the example.
+        """
+        for split in self.splits:
             self.check_inputs(split)
         self.read_labels(**options)
-        if "validation" not in splits:  # after the labels are known: a rare one may be held out
-            self.splits = splits | hold_out(splits["train"], validation_share, seed)
+        if "validation" not in self.splits:  # once the labels are known: a rare label may be held out
+            self.splits = self.splits | hold_out(self.splits["train"], validation_share, seed)
         self.references = self.find_references()
         self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
         self.best_metric = self.choose_best_metric(best_metric)
         self.features = {split: self.encode(split) for split in self.splits}
         self.checksums = {split: self._checksum(split) for split in self.references}
+        return self
 
     # ----------------------------------------------------------------------------------- what a kind of task defines
 
@@ -78,10 +83,10 @@ class Task:
                     raise ValueError(f"{origin}, has no text in {column}, but {text!r}. Correct it, or leave it out.")
 
     def read_labels(self) -> None:
-        """Find the set of labels, in the training examples."""
+        """Find the set of labels in the training examples, and the default metrics for them."""
 
     def is_blank(self, label: Any) -> bool:
-        """Whether this is a placeholder for an unknown label, as in the Hub's test sets."""
+        """Whether a label is a placeholder for an unknown one, as in the Hub's test sets."""
         return label in (None, "", -1)
 
     def references_of(self, split: str) -> list:
@@ -101,7 +106,7 @@ class Task:
         raise NotImplementedError
 
     def format_prediction(self, prediction: Any) -> Any:
-        """A prediction as users read it, by the names of its labels."""
+        """A prediction for readers, with names for label ids."""
         return prediction
 
     @property
@@ -109,10 +114,10 @@ class Task:
         return {}
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
-        """Predictions and references in the form that this metric takes."""
+        """Predictions and references in the form that the metric `name` takes."""
         return predictions, references
 
-    # ------------------------------------------------------------------------------------------ what they all do alike
+    # ------------------------------------------------------------------------------------------- what all tasks share
 
     def find_references(self) -> dict[str, list]:
         """The references of every split with labels. Raises `ValueError` if they are missing for training or validation."""
@@ -129,9 +134,9 @@ class Task:
         return split != "test" or not all(self.is_blank(label) for label in examples["label"])
 
     def choose_best_metric(self, requested: str | None) -> str:
-        """The score that selects the best checkpoint: `requested`, or else the main one of the first metric.
+        """The score that selects the best checkpoint: `requested`, or the main score of the first metric.
 
-        Computes all metrics once, so that one that does not fit the labels fails here and not after hours of training.
+        Computes all metrics once, so that a metric that does not fit the labels fails before the training.
         """
         known, gold = ["loss"], self.gold_predictions("validation")
         for name in self.metrics:
@@ -152,20 +157,18 @@ class Task:
         return best
 
     def compute_scores(self, split: str, predictions: list) -> dict[str, float]:
-        scores: dict[str, float] = {}
-        for name in self.metrics:
-            scores |= self._compute(name, split, predictions)
-        return scores
+        scores = (self._compute(metric, split, predictions) for metric in self.metrics)
+        return {name: value for of_metric in scores for name, value in of_metric.items()}
 
     def _compute(self, metric: str, split: str, predictions: list) -> dict[str, float]:
         return self.metrics[metric](*self.for_metric(metric, predictions, self.references[split]))
 
     def compute_metrics(self, outputs: EvalPrediction) -> dict[str, float]:
-        """For Trainer: the scores on the validation split."""
+        """The scores on the validation split, for Trainer."""
         return self.compute_scores("validation", self.decode("validation", outputs.predictions))
 
     def write_predictions(self, split: str, predictions: list, directory: Path) -> Path:
-        """One JSON object per example, in their order: its origin, the prediction, and the label if it is known."""
+        """Write a JSON object per example, in order: its origin, the prediction, and the label if known. Returns the file."""
         file = directory / f"{split}_predictions.jsonl"
         labels, origins = self.references.get(split), self.splits[split]["origin"]
         with file.open("w", encoding="utf-8") as lines:
@@ -187,7 +190,7 @@ class Task:
         return {"truncation": True, "max_length": self.max_seq_length}
 
     def tokenize(self, split: str, function: Callable, **options: Any) -> Dataset:
-        """The features that `function` makes of batches of examples."""
+        """The features that `function` computes from batches of examples."""
         examples = self.splits[split]
         return examples.map(
             function,
@@ -217,12 +220,12 @@ class Task:
 
 
 class ClassLabelTask(Task):
-    """A task with a closed set of labels: those of the training examples, or `label_names`. An id is a position in it."""
+    """A task with a closed set of labels, `label_names`; an id is a position in it."""
 
     label_names: list[str]
 
     def read_label_names(self, values: Sequence, feature: Any, label_names: Sequence[str] | None = None) -> None:
-        """Set the names from `label_names`, else from a `ClassLabel` feature, else from the labels' `values`, sorted."""
+        """Set the names: `label_names`, or those of a `ClassLabel` feature, or the labels' `values`, sorted."""
         self.class_feature = feature if isinstance(feature, ClassLabel) else None
         if label_names:
             self.label_names = list(label_names)
@@ -239,7 +242,7 @@ class ClassLabelTask(Task):
     def ids_of(self, labels: Sequence, origin: str) -> list[int]:
         """The ids of the labels of an example. Raises `ValueError` for an unknown one."""
         if self.class_feature:
-            names = dict(enumerate(self.class_feature.names))  # -1 is none of them
+            names = dict(enumerate(self.class_feature.names))  # -1 has no name
             labels = [names.get(label, label) for label in labels]
         for label in labels:
             if label is None or as_label_name(label) not in self.label_ids:

@@ -1,8 +1,7 @@
-"""Convert checkpoints from transformers' BERT to scratch_bert and back: the same tensors and names, but for one that BERT's MLM
-bias has twice, and another config."""
+"""Conversion of checkpoints from transformers' BERT to scratch_bert and back: the config changes; tensors and names stay,
+except that BERT stores the bias of its MLM head twice."""
 
 import os
-import pickle
 import re
 import tempfile
 from dataclasses import dataclass
@@ -10,26 +9,20 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoTokenizer, BertConfig, PreTrainedConfig, PreTrainedModel
-from transformers.utils import logging
+from transformers import AutoTokenizer, BertConfig, PreTrainedConfig, PreTrainedModel
 
 from ..model import modeling_scratch_bert
-from ..model.configuration_scratch_bert import (
-    BERT_VALUES,
-    COMPUTE_FIELDS,
-    INITIALIZATION_FIELDS,
-    ScratchBertConfig,
-)
+from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, INITIALIZATION_FIELDS, ScratchBertConfig
 from ..model.modeling_scratch_bert import AUTO_MODELS
+from .loading import load_config, load_with_mismatches
 from .model_card import write_conversion_card
-from .publishing import find_not_finite
 
 
 # The ends of the models' class names: Model, ForPreTraining, ForMaskedLM, …
 HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in AUTO_MODELS.values()]
 CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
-# Not converted: what the target's class sets itself, and options of the computation and of how training starts.
+MODELS = {"bert": (transformers, "Bert"), "scratch_bert": (modeling_scratch_bert, "ScratchBert")}  # module, prefix
+# Not converted: what the target's class sets itself, how the model computes, and how it is initialised.
 _NOT_CONVERTED = (
     {*COMPUTE_FIELDS, *INITIALIZATION_FIELDS, "use_cache"}
     | {"model_type", "architectures", "auto_map", "transformers_version", "dtype", "_name_or_path"}
@@ -40,12 +33,12 @@ _NOT_CONVERTED = (
 @dataclass
 class Conversion:
     model_class: str
-    """The name of the result's class."""
+    """Name of the result's class."""
     difference: float
-    """The largest difference between the outputs of the source and of the result, reloaded from its files, in fp32."""
+    """Largest difference between the outputs of the source and of the result, reloaded from its files, in fp32."""
     has_tokenizer: bool
     dropped: list[str]
-    """Weights of a pooler that the head does not use: old versions of transformers saved them with every head."""
+    """Pooler weights that the head does not use: old versions of transformers saved them with every head."""
 
 
 def convert_checkpoint(
@@ -53,10 +46,10 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
 
-    `to` is `bert` or `scratch_bert`, whose directory gets a model card, too. Any head is converted; the weights keep
-    their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError` if the source
-    is of another type, incomplete or damaged, if its config has an option that the target does not support, if the
-    outputs of the two models differ, and if `destination` is not empty. Then nothing is written.
+    `to` is `bert` or `scratch_bert`; the latter's directory also gets a model card. Any head is converted; the weights keep
+    their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError`, and writes
+    nothing, if the source is of another type, incomplete or damaged, if its config has an option that the target does not
+    support, if the outputs of the two models differ, or if `destination` is not empty.
     """
     source, destination = str(source), Path(destination).resolve()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
@@ -65,11 +58,11 @@ def convert_checkpoint(
     if config.model_type not in CONFIGS or config.model_type == to:
         wanted = ", ".join(name for name in CONFIGS if name != to)
         raise ValueError(
-            f"{source} is a model of the type {config.model_type}. A conversion to {to} needs one of the type {wanted}."
+            f"{source} is a model of the type {config.model_type}. A conversion to {to} needs the type {wanted}."
         )
     target_config = convert_config(config, to)
-    model, dropped = _load_whole(source, config, revision)
-    head = type(model).__name__.removeprefix(_prefix(config.model_type))
+    model, dropped = _load_matching(source, config, revision)
+    head = type(model).__name__.removeprefix(MODELS[config.model_type][1])
     target_class = _model_class(to, head)
     options = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
     target = target_class._from_config(target_config, dtype=model.dtype, **options)
@@ -89,51 +82,8 @@ def convert_checkpoint(
     return Conversion(target_class.__name__, difference, has_tokenizer, dropped)
 
 
-def open_checkpoint(model_class: type, name_or_path: str, **options) -> tuple[PreTrainedModel, list[str]]:
-    """The model in fp32, and the names of its newly initialised weights: those not in the checkpoint, or of another shape.
-
-    `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`. Raises `ValueError`
-    if config or weights cannot be read, if a weight is not finite, or if those of the encoder are not exactly those that the
-    config describes.
-    """
-    if "config" not in options:
-        options["config"] = load_config(name_or_path, trust_remote_code=options.get("trust_remote_code", False))
-    model, report = _load(model_class, name_or_path, dtype=torch.float32, **options)
-    problems = {
-        "missing": report["missing_keys"],
-        "of another shape": report["mismatched_keys"],
-        "not in the config": report["unexpected_keys"],
-    }
-    of_encoder = re.compile(rf"{re.escape(model.base_model_prefix)}\.(?!pooler\.)")
-    for problem, entries in problems.items():
-        names = sorted(name for name in map(_key_and_shapes, entries) if of_encoder.match(name))
-        if names:
-            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ValueError(
-                f"The weights of {name_or_path} do not fit its config.json: {names[0]}{others}, {problem}."
-            )
-    name = find_not_finite(model.named_parameters())
-    if name:
-        raise ValueError(
-            f"The weight {name} of {name_or_path} is not finite: the training that saved it has diverged."
-        )
-    return model, sorted({*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])})
-
-
-def load_config(name_or_path: str, **options) -> PreTrainedConfig:
-    """`AutoConfig.from_pretrained`. Raises `ValueError` or `OSError` that names the file."""
-    if name_or_path.count("/") != 1 and not Path(name_or_path).exists() and Path(name_or_path).parent != Path("."):
-        raise FileNotFoundError(f"There is no model directory {name_or_path}.")  # and no repository has such a name
-    try:
-        return AutoConfig.from_pretrained(name_or_path, **options)
-    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise ValueError(
-            f"The config.json of {name_or_path} cannot be read ({error}): save the model again."
-        ) from error
-
-
 def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
-    """`config` as one of the type `to`. Raises `ValueError` for an option that `BertConfig` does not support."""
+    """`config` converted to the type `to`. Raises `ValueError` for an option that `BertConfig` does not support."""
     values = {name: value for name, value in config.to_dict().items() if name not in _NOT_CONVERTED}
     if to == "bert":
         if values["head_dim"] == config.hidden_size / config.num_attention_heads:
@@ -146,7 +96,7 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
 
 
 def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.Tensor]:
-    """BERT's MLM head has its bias under two names, of which its forward uses the second."""
+    """The weights under the names of the type `to`: BERT stores the bias of its MLM head twice, and computes with the second."""
     name, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
     if name not in weights:
         return weights
@@ -155,18 +105,14 @@ def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.T
     return {key: tensor for key, tensor in weights.items() if key != second} | {name: weights[second]}
 
 
-def _prefix(model_type: str) -> str:
-    return CONFIGS[model_type].__name__.removesuffix("Config")
-
-
 def _model_class(model_type: str, head: str) -> type[PreTrainedModel]:
-    module = modeling_scratch_bert if model_type == "scratch_bert" else transformers
-    return getattr(module, _prefix(model_type) + head)
+    module, prefix = MODELS[model_type]
+    return getattr(module, prefix + head)
 
 
-def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
-    """The model of the class whose weights are exactly those of the files, and the names of unused pooler weights."""
-    named = (config.architectures or [""])[0].removeprefix(_prefix(config.model_type))
+def _load_matching(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
+    """The model of the class that has exactly the weights in the files, and the names of unused pooler weights."""
+    named = (config.architectures or [""])[0].removeprefix(MODELS[config.model_type][1])
     if named and named not in HEADS:
         raise ValueError(f"{source} is a {config.architectures[0]}, which has no counterpart.")
     config.dtype = None  # else the weights are cast to the dtype that the config names
@@ -175,38 +121,16 @@ def _load_whole(source: str, config: PreTrainedConfig, revision: str | None) -> 
     heads = (named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model")
     candidates = [(head, {}) for head in heads if head] + [("Model", {"add_pooling_layer": False})]
     for head, options in candidates:
-        model_class = _model_class(config.model_type, head)
-        model, info = _load(model_class, source, dtype="auto", config=config, revision=revision, **options)
-        dropped = sorted(key for key in info["unexpected_keys"] if re.match(r"(bert\.)?pooler\.", key))
-        problems = {
-            "missing": info["missing_keys"],
-            "unexpected": set(info["unexpected_keys"]) - set(dropped),
-            "of another shape": info["mismatched_keys"],
-        }
-        if not any(problems.values()):
+        options |= {"dtype": "auto", "config": config, "revision": revision}
+        model, mismatches = load_with_mismatches(_model_class(config.model_type, head), source, **options)
+        dropped = [key for key in mismatches["unexpected"] if re.match(r"(bert\.)?pooler\.", key)]
+        mismatches["unexpected"] = [key for key in mismatches["unexpected"] if key not in dropped]
+        if not any(mismatches.values()):
             return model, dropped
         message = message or f"The weights of {source} are not those of {type(model).__name__}. " + "; ".join(
-            f"{problem}: {', '.join(sorted(map(_key_and_shapes, keys)))}" for problem, keys in problems.items() if keys
+            f"{problem}: {', '.join(keys)}" for problem, keys in mismatches.items() if keys
         )
     raise ValueError(message)
-
-
-def _load(model_class: type, source: str, **options) -> tuple[PreTrainedModel, dict]:
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # the callers report the keys that do not match
-    try:
-        return model_class.from_pretrained(source, output_loading_info=True, ignore_mismatched_sizes=True, **options)
-    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"The weights of {source} cannot be read, a file may be truncated: {error}") from None
-    finally:
-        logging.set_verbosity(verbosity)
-
-
-def _key_and_shapes(entry: str | tuple) -> str:
-    if isinstance(entry, str):
-        return entry
-    key, found, expected = entry
-    return f"{key} {tuple(found)} instead of {tuple(expected)}"
 
 
 def _copy_tokenizer(source: str, destination: Path, revision: str | None) -> bool:
@@ -235,9 +159,10 @@ def compare_outputs(model: PreTrainedModel, other: PreTrainedModel) -> tuple[flo
         inputs = {name: values[:, None].repeat(1, 2, 1) for name, values in inputs.items()}
     inputs |= {"return_dict": True, "output_hidden_states": False, "output_attentions": False}
     differences, magnitudes = [], []
-    for one, two in zip(*(m.float().eval()(**inputs).to_tuple() for m in (model, other)), strict=True):
-        if one.shape[:2] == mask.shape:  # outputs at padded positions are undefined
-            one, two = one[mask.bool()], two[mask.bool()]
-        differences.append((one - two).abs().masked_fill(one == two, 0).max())  # inf - inf is NaN
-        magnitudes.append(one.abs().max())
-    return torch.stack(differences).max().item(), torch.stack(magnitudes).max().item()  # NaN if there is one
+    outputs = (m.float().eval()(**inputs).to_tuple() for m in (model, other))
+    for expected, found in zip(*outputs, strict=True):
+        if expected.shape[:2] == mask.shape:  # outputs at padded positions are undefined
+            expected, found = expected[mask.bool()], found[mask.bool()]
+        differences.append((expected - found).abs().masked_fill(expected == found, 0).max())  # inf - inf is NaN
+        magnitudes.append(expected.abs().max())
+    return torch.stack(differences).max().item(), torch.stack(magnitudes).max().item()  # NaN if there is a NaN

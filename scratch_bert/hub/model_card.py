@@ -1,4 +1,4 @@
-"""Model cards: what all of them share, and the card of a converted model. No card names a path, a user or a host."""
+"""Model cards: the parts that all of them share, and the card of a converted model. No card names a path, user or host."""
 
 import hashlib
 from pathlib import Path
@@ -30,7 +30,7 @@ PIPELINES = {  # multiple choice and NSP have none
 
 
 def is_customized(directory: Path) -> bool:
-    """Whether the directory has a README.md without the mark of a training run: a user's own."""
+    """Whether the directory has a README.md written by a user: without the mark of a training run."""
     card = directory / "README.md"
     return card.exists() and _MARK_START not in card.read_text(encoding="utf-8")
 
@@ -43,10 +43,7 @@ def write_card(
     metadata: dict[str, Any],
     **context: Any,
 ) -> None:
-    """Write `directory`/README.md from the template model_card.md.
-
-    `metadata` goes to the YAML header, beside library, pipeline and tags; `context` to the template.
-    """
+    """Write `directory`/README.md from the template model_card.md: `metadata` into the YAML header, `context` into the text."""
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(auto_class), "tags": TAGS} | metadata
     ModelCard.from_template(
         ModelCardData(**metadata),
@@ -87,7 +84,7 @@ def write_conversion_card(
 
 
 def _metadata_of(source: str, revision: str | None) -> dict:
-    """The metadata of the source's own card, if it has a readable one."""
+    """The metadata of the source's own card; empty if there is none that can be read."""
     optional = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     card = cached_file(source, "README.md", revision=revision, **optional)
     try:

@@ -1,39 +1,29 @@
-"""Publish a model on the Hub: its public files, checked, in one commit, so that every revision of the repository opens."""
+"""Publishing on the Hub: a model's public files, checked, in one commit, so that every revision of the repository opens."""
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-import torch
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
 from huggingface_hub.errors import LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from ..model.configuration_scratch_bert import AUTO_MAP
+from .loading import WEIGHTS, is_complete_safetensors
 from .space import check_space, push_space, space_files
 
 
-# Published beside the weights and the code. All else stays: optimizer state, training_args.bin, logs, …
-PUBLIC_FILES = (
-    "README.md",
-    "curves.png",
-    "LICENSE",
-    "config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.txt",
-)
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
+# Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
+PUBLIC_FILES = ("README.md", "curves.png", "LICENSE", "config.json", *TOKENIZER)
+INDEX = f"{WEIGHTS}.index.json"
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
-    r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|tokenizer(_config)?\.json|special_tokens_map\.json|added_tokens\.json"
-    r"|vocab\.txt|curves\.png"
+    "|".join([r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", r"curves\.png", *map(re.escape, TOKENIZER)])
 )
 
 
@@ -54,13 +44,13 @@ def public_files(directory: str | Path) -> list[Path]:
     ):
         if not any((directory / name).is_file() for name in names):
             raise ValueError(f"{directory} has no {' or '.join(names)}: {remedy}.")
+    config = _read_json(directory / "config.json")
     files = [directory / name for name in PUBLIC_FILES if (directory / name).is_file()]
-    weights = _weights(directory)
-    files += _code(directory) + weights
-    _check_weights(directory, weights)
+    files += _weights(directory, config.get("vocab_size")) + _code(directory, config)
     for file in files:
         if file.suffix in (".md", ".json", ".py"):
             _check_text(file)
+    _check_tokenizer(directory / "tokenizer.json", config.get("vocab_size"))
     return sorted(files)
 
 
@@ -71,8 +61,7 @@ def _read_json(file: Path) -> dict:
         raise ValueError(f"{file} cannot be read: {error}. Save the model again.") from None
 
 
-def _code(directory: Path) -> list[Path]:
-    config = _read_json(directory / "config.json")
+def _code(directory: Path, config: dict) -> list[Path]:
     auto_map = config.get("auto_map") or {}
     if config.get("model_type") in CONFIG_MAPPING_NAMES and not auto_map:
         return []  # its code is in transformers
@@ -92,7 +81,8 @@ def _code(directory: Path) -> list[Path]:
     return list(modules)
 
 
-def _weights(directory: Path) -> list[Path]:
+def _weights(directory: Path, vocab_size: int | None) -> list[Path]:
+    """The files of the weights. Raises `ValueError` if they are incomplete, not finite, or of another vocabulary size."""
     files, index = [directory / WEIGHTS], []
     if (directory / INDEX).is_file():
         if files[0].is_file():
@@ -100,55 +90,34 @@ def _weights(directory: Path) -> list[Path]:
         index = [directory / INDEX]
         files = [directory / shard for shard in sorted(set(_read_json(index[0])["weight_map"].values()))]
     for file in files:
-        if not is_complete(file):
+        if not is_complete_safetensors(file):
             raise ValueError(f"{file} is missing or truncated: save the model again.")
+        with safe_open(file, framework="pt") as weights:
+            for name in sorted(weights.keys()):
+                weight = weights.get_tensor(name)
+                if not weight.isfinite().all():
+                    raise ValueError(
+                        f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
+                    )
+                if vocab_size and name.endswith("word_embeddings.weight") and len(weight) != vocab_size:
+                    raise ValueError(
+                        f"{file}: {name} has {len(weight):,} rows, but vocab_size in config.json is {vocab_size:,}. Save "
+                        "the model again."
+                    )
     return files + index
 
 
-def _check_weights(directory: Path, files: list[Path]) -> None:
-    """Raise `ValueError` if a weight is not finite, or if config, tokenizer and embeddings have different vocabularies."""
-    entries = _read_json(directory / "config.json").get("vocab_size")
-    for file in files:
-        if file.suffix != ".safetensors":
-            continue
-        with safe_open(file, framework="pt") as weights:
-            names = list(weights.keys())
-            name = find_not_finite((name, weights.get_tensor(name)) for name in names)
-            if name:
-                raise ValueError(
-                    f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
-                )
-            for name in names:
-                rows = weights.get_slice(name).get_shape()[0] if name.endswith("word_embeddings.weight") else entries
-                if entries and rows != entries:
-                    raise ValueError(
-                        f"{file}: {name} has {rows:,} rows, but vocab_size in config.json is {entries:,}. Save the "
-                        "model again."
-                    )
-    if entries and (directory / "tokenizer.json").is_file():
-        tokenizer = _read_json(directory / "tokenizer.json")
-        vocabulary = (tokenizer.get("model") or {}).get("vocab")
-        ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
-        ids += [token["id"] for token in tokenizer.get("added_tokens") or []]
-        if max(ids, default=-1) >= entries:
-            raise ValueError(
-                f"{directory}/tokenizer.json has ids up to {max(ids):,}, but vocab_size in config.json is {entries:,}: this is "
-                "not the model's tokenizer."
-            )
-
-
-def find_not_finite(weights: Iterable[tuple[str, torch.Tensor]]) -> str | None:
-    """The name of the first weight with a NaN or an infinity."""
-    return next((name for name, weight in weights if not weight.isfinite().all()), None)
-
-
-def is_complete(file: Path) -> bool:
-    """Whether a safetensors file exists and has the length that its header states."""
-    try:
-        with safe_open(file, framework="pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False
+def _check_tokenizer(file: Path, vocab_size: int | None) -> None:
+    """Raise `ValueError` if a tokenizer.json has ids that a model with this `vocab_size` has not."""
+    content = _read_json(file) if vocab_size and file.is_file() else {}
+    vocabulary = (content.get("model") or {}).get("vocab")
+    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
+    ids += [token["id"] for token in content.get("added_tokens") or []]
+    if ids and max(ids) >= vocab_size:
+        raise ValueError(
+            f"{file} has ids up to {max(ids):,}, but vocab_size in config.json is {vocab_size:,}: this is not the model's "
+            "tokenizer."
+        )
 
 
 def _check_text(file: Path) -> None:
@@ -183,24 +152,23 @@ def push_to_hub(
     commit_message: str = "Upload model",
     token: str | None = None,
     space: str | None = None,
-    dry_run: bool = False,
+    review: Callable[[list[Path], dict[str, bytes]], bool] = lambda files, space_files: True,
 ) -> CommitInfo | None:
     """Publish a model's directory: code, weights, tokenizer and model card in one commit.
 
     `repo_id` is `user/name`, or a name in your own account; a repository that does not exist is created. The commit goes
     to the branch `revision`, which is created too, and gets the `tag`; or it opens a pull request. `space` is the name of a
-    Gradio Space to be made or updated, which shows this commit of the model. With `dry_run`, the directory is checked and
-    nothing is sent. Raises the errors of `publish` and `push_space`, and `ValueError` for a public repository that should be
-    `private`, a `tag` that exists, and a pull request with a `revision`, a `tag` or a `space`.
+    Gradio Space to create or update, which shows this commit of the model. `review` is called with the checked files of
+    the model and those of the Space, by path, before any connection: nothing is sent unless it returns True. Raises the
+    errors of `publish` and `push_space`, and `ValueError` for a public repository that should be `private`, a `tag` that
+    exists, and a pull request with a `revision`, a `tag` or a `space`.
     """
     if create_pr and (revision or tag or space):
         raise ValueError("A pull request has no revision, tag or Space of its own: leave them out.")
-    validate_repo_id(repo_id)
-    public_files(directory)
-    if space:
-        validate_repo_id(space)
-        space_files(repo_id, revision="")
-    if dry_run:
+    for name in filter(None, (repo_id, space)):
+        validate_repo_id(name)
+    files = public_files(directory)
+    if not review(files, space_files(repo_id, "the commit") if space else {}):
         return None
     api = HfApi(token=token)
     try:
@@ -215,13 +183,13 @@ def push_to_hub(
     is_private = bool(private or space) and api.repo_info(repo_id).private
     if private and not is_private:
         raise ValueError(f"{repo_id} is already public: make it private in its settings, or choose another name.")
-    if space:
-        check_space(space, api, is_private)
+    if space and is_private:
+        check_space(space, api, private=True)
     if tag and tag in {existing.name for existing in api.list_repo_refs(repo_id).tags}:
         raise ValueError(f"{repo_id} already has a tag {tag}: choose another.")
     ensure_branch(api, repo_id, revision)
     options = {"revision": revision, "commit_message": commit_message, "create_pr": create_pr, "space": space}
-    commit = publish(directory, repo_id, api, **options)
+    commit = publish(directory, repo_id, api, files=files, **options)
     if tag:
         api.create_tag(repo_id, tag=tag, revision=commit.oid)
     if space:
@@ -238,15 +206,17 @@ def publish(
     create_pr: bool = False,
     subfolder: str | None = None,
     space: str | None = None,
+    files: list[Path] | None = None,
 ) -> CommitInfo:
     """Send a model's directory to an existing repository in one commit, to its root and to `subfolder`, if given.
 
     The card's snippets get `repo_id` as the model's name, and the card a link to the `space`. Weights and tokenizer files
-    of an earlier push that the directory does not have are deleted. Raises the `ValueError`s of `public_files`, and
-    `huggingface_hub.errors.HfHubHTTPError` if the Hub refuses: the repository is then unchanged.
+    of an earlier push that the directory does not have are deleted. `files` is the result of `public_files`, if it was
+    called already. Raises its `ValueError`s otherwise, and `huggingface_hub.errors.HfHubHTTPError` if the Hub rejects the
+    commit, which leaves the repository unchanged.
     """
     additions = {}
-    for file in public_files(directory):
+    for file in files or public_files(directory):
         additions[file.name] = _card_for(repo_id, file, space) if file.name == "README.md" else file
         # The code is loaded from the root, whichever folder the weights are in.
         if subfolder and file.suffix in (".json", ".safetensors", ".txt"):
@@ -256,6 +226,7 @@ def publish(
     stale = [path for path in present if str(PurePosixPath(path).parent).strip(".") in folders]
     operations = [CommitOperationDelete(path) for path in stale if _REPLACED.fullmatch(PurePosixPath(path).name)]
     operations += [CommitOperationAdd(path, content) for path, content in additions.items()]
+    # Not `upload_folder`: with hf_xet it may make several commits, and it sends the card as it is on the disk.
     return api.create_commit(
         repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
     )

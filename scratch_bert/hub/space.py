@@ -1,4 +1,4 @@
-"""A Gradio Space that shows a published model, by the page of scripts/demo.py."""
+"""A Gradio Space that shows a published model with the page of scripts/demo.py."""
 
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -11,7 +11,7 @@ from .model_card import TAGS
 
 
 PACKAGE = Path(__file__).parent.parent
-# What the page needs, in the versions that are installed here.
+# Packages that the page needs, in the versions that are installed here.
 REQUIREMENTS = ("torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy", "jinja2", "gradio")
 CARD = """---
 title: "{title}"
@@ -49,16 +49,15 @@ page.block_thread()
 
 
 def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
-    """The Space's files by their paths: app, pinned requirements, card and this package; of the model, its commit alone.
+    """The Space's files by path: app, pinned requirements, card and this package. The model is loaded at commit `revision`.
 
-    Raises `ImportError` if what the page needs is not installed.
+    Raises `ImportError` if a package that the page needs is not installed.
     """
     try:
         pins = {name: version(name).partition("+")[0] for name in REQUIREMENTS}  # not 2.13.0+cpu
     except PackageNotFoundError as error:
-        raise ImportError(
-            f"{error.name} is not installed, which a Space needs: pip install 'scratch_bert[demo]'"
-        ) from None
+        install = "pip install 'scratch_bert[demo]'"
+        raise ImportError(f"{error.name} is not installed, which a Space needs: {install}") from None
     python = f"{sys.version_info.major}.{sys.version_info.minor}"  # which the pinned versions support
     values = {"repo_id": repo_id, "revision": revision, "title": repo_id.split("/")[-1], "tag": TAGS[-1]}
     files = {
@@ -73,7 +72,7 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
 
 
 def check_space(space_id: str, api: HfApi, private: bool = False) -> None:
-    """Raise `ValueError` if there is a Space of this name that was not made here, or a public one for a private model."""
+    """Raise `ValueError` for an existing Space that scratch_bert did not create, or a public Space for a private model."""
     try:
         tags = SpaceCard.load(space_id, token=api.token).data.tags or []
     except RepositoryNotFoundError:
@@ -89,8 +88,7 @@ def check_space(space_id: str, api: HfApi, private: bool = False) -> None:
 
 
 def push_space(space_id: str, repo_id: str, revision: str, api: HfApi, private: bool = False) -> CommitInfo:
-    """Make or update the Space, in one commit. Raises the errors of `check_space` and `space_files`."""
-    check_space(space_id, api, private)
+    """Create or update a Space that passes `check_space`, in one commit. Raises the errors of `space_files`."""
     files = space_files(repo_id, revision)
     api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
     stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()

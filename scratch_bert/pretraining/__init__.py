@@ -1,5 +1,4 @@
-"""Pretraining: its parts, each of which works alone and under the stock Trainer (docs/library.md), and `pretrain`, which puts
-them together as scripts/pretrain.py does."""
+"""Pretraining: its parts, each of which works alone and under the stock Trainer (docs/library.md). api.py puts them together."""
 
 from ..tokenizer import train_tokenizer
 from .data.collator import PretrainingCollator

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..cli import reject_non_default
 from ..files import read_lines
-from ..hub.conversion import convert_config, load_config, open_checkpoint
+from ..hub.conversion import convert_config
+from ..hub.loading import load_config, open_checkpoint
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from .arguments import TOKENIZER_TRAINING, DataArguments, ModelArguments

@@ -3,23 +3,17 @@
 import inspect
 import logging
 import tempfile
-from contextlib import suppress
 
 import torch
-from transformers import (
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    PreTrainedModel,
-    Trainer,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from ..hub.conversion import load_config, open_checkpoint
+from ..hub.loading import load_config, open_checkpoint, open_pretrained
+from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, unigram_log_probs
-from .objectives import OBJECTIVES
+from .objectives import OBJECTIVES, Objective
 
 
 logger = logging.getLogger("scratch_bert")
@@ -34,7 +28,7 @@ def evaluate(
     options that give no examples.
     """
     for name in args.model_name_or_path:  # a missing head is reported before any work
-        load_model(name, args.trust_remote_code)
+        open_pretrained(name, with_nsp=False, trust_remote_code=args.trust_remote_code)
     data = load_examples(data_args, args)
     return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
 
@@ -61,34 +55,31 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
     return data
 
 
-def load_model(name: str, trust_remote_code: bool, with_pairs: bool = False) -> tuple[PreTrainedModel, bool]:
-    """The checkpoint's model in fp32, and whether it has an NSP head, which is looked for `with_pairs`.
-
-    Raises `ValueError` if it has no MLM head.
-    """
-    if with_pairs:
-        with suppress(ValueError):  # an architecture without such a class
-            model, missing = open_checkpoint(AutoModelForPreTraining, name, trust_remote_code=trust_remote_code)
-            if not missing and "next_sentence_label" in inspect.signature(model.forward).parameters:
-                return model, True
-    model, missing = open_checkpoint(AutoModelForMaskedLM, name, trust_remote_code=trust_remote_code)
-    if missing:
-        raise ValueError(f"{name} has no MLM head: {', '.join(missing)} are missing.")
-    return model, False
+def open_for(objective: Objective, name: str, trust_remote_code: bool) -> tuple[PreTrainedModel, Objective]:
+    """The model in fp32, and what it can be evaluated on of the objective: all of it, NSP, or MLM alone, by its heads."""
+    custom = objective.model_class not in AUTO_MODELS.values()
+    if custom and load_config(name, trust_remote_code=trust_remote_code).model_type == "scratch_bert":
+        model, missing = open_checkpoint(objective.model_class, name)
+        if not missing:
+            return model, objective
+    model, has_nsp_head = open_pretrained(name, objective.has_pairs, trust_remote_code=trust_remote_code)
+    if not has_nsp_head:
+        return model, OBJECTIVES["none"]
+    return model, OBJECTIVES["nsp"] if custom else objective
 
 
 def evaluate_model(
     name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> dict[str, float]:
     """The metrics of one model, under the stock Trainer."""
-    model, has_nsp_head = load_model(name, args.trust_remote_code, with_pairs=data.objective.has_pairs)
-    objective = data.objective if has_nsp_head else OBJECTIVES["none"]
+    model, objective = open_for(data.objective, name, args.trust_remote_code)
     metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), objective)
     collator = build_collator(data_args, data.tokenizer)
 
+    taken = inspect.signature(model.forward).parameters
+
     def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
-        batch = collator(examples)
-        return {key: tensor for key, tensor in batch.items() if has_nsp_head or key != data.objective.label_column}
+        return {name: tensor for name, tensor in collator(examples).items() if name in taken}
 
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
@@ -114,6 +105,5 @@ def evaluate_model(
 
 def model_predictions(name: str, data: PretrainingData, args: EvaluationArguments) -> str:
     """What one model predicts for `args.show_predictions` words and pairs of the text, as a table for the terminal."""
-    model, has_nsp_head = load_model(name, args.trust_remote_code, with_pairs=data.objective.has_pairs)
-    objective = data.objective if has_nsp_head else OBJECTIVES["none"]
+    model, objective = open_for(data.objective, name, args.trust_remote_code)
     return objective.describe_predictions(model, data.eval_dataset, data.tokenizer, args.show_predictions)

@@ -16,7 +16,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .. import storage
-from ..hub.publishing import WEIGHTS, is_complete
+from ..hub.loading import WEIGHTS, is_complete_safetensors
 from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, remove, seal
 
 
@@ -183,7 +183,7 @@ def _can_be_read(file: Path) -> bool:
             return "global_step" in json.loads(file.read_text(encoding="utf-8"))
         except ValueError:
             return False
-    return is_complete(file)
+    return is_complete_safetensors(file)
 
 
 def _newest_intact(output_dir: Path, check: bool) -> Path | None:

@@ -19,8 +19,9 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, get_last_checkpoint
 from transformers.utils import CONFIG_NAME, PushInProgress
 
+from ..hub.loading import find_not_finite
 from ..hub.model_card import is_customized
-from ..hub.publishing import ensure_branch, find_not_finite, publish
+from ..hub.publishing import ensure_branch, publish
 from ..storage import STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
 from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint

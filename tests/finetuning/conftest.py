@@ -19,6 +19,6 @@ def make_task(tokenizer):
             split: one.add_column("origin", [f"{split}, example {number}" for number in range(1, len(one) + 1)])
             for split, one in examples.items()
         }
-        return task_class(named, tokenizer, max_seq_length, **options)
+        return task_class("task", named, tokenizer, max_seq_length).prepare(**options)
 
     return make

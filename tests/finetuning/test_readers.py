@@ -132,7 +132,7 @@ def test_conll_without_tags(tmp_path):
     ("lines", "options", "message"),
     [
         pytest.param(
-            ["Ada B-PER", "Lovelace"], {}, "line 2 has 1 fields, those before it have 2", id="uneven columns"
+            ["Ada B-PER", "Lovelace"], {}, "line 2 has 1 fields, the lines before it have 2", id="uneven columns"
         ),
         pytest.param(["Ada"], {}, "line 1 has no tag, but only 'Ada'", id="no tag"),
         pytest.param(

@@ -1,4 +1,4 @@
-"""`finetune` on small datasets that a model can learn: what it trains, writes and returns, and how it resumes."""
+"""`run_finetuning` on small datasets that a model can learn: what it trains, writes and returns, and how it resumes."""
 
 import gc
 import json
@@ -15,7 +15,7 @@ from transformers import pipeline
 
 from helpers import make_bert, write_metric
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
-from scratch_bert.finetuning.run import finetune, prepare
+from scratch_bert.finetuning.run import FinetuningTrainer, prepare_finetuning, run_finetuning
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.training.trainer import ScratchBertTrainer
 
@@ -60,7 +60,7 @@ def run(saved, tmp_path):
         task_options = {key: options.pop(key) for key in list(options) if key in TaskArguments.__dataclass_fields__}
         task_args = TaskArguments(model_name_or_path=str(model), **task_options)
         args = FinetuningArguments(output_dir=str(tmp_path / name), **{**FAST, **options})
-        return finetune(task, task_args, args).mean
+        return run_finetuning(task, task_args, args).mean
 
     return run
 
@@ -83,7 +83,7 @@ def test_text_classification_and_its_model(saved, files, tmp_path):
     output = tmp_path / "run"
     task_args = TaskArguments(model_name_or_path=str(saved), test_file=[str(tmp_path / "test.csv")], **files)
     args = FinetuningArguments(output_dir=str(output), num_train_epochs=5, **FAST | {"logging_strategy": "steps"})
-    results = finetune("sequence-classification", task_args, args)
+    results = run_finetuning("sequence-classification", task_args, args)
     metrics = results.mean
     assert results.seeds == {42: metrics} and set(results.std.values()) == {0.0}
     assert metrics == json.loads((output / "metrics.json").read_text())
@@ -250,7 +250,7 @@ def test_early_stopping_patience_is_that_of_the_resumed_run(before, after, run, 
 
 def test_seeds_free_the_model_of_the_seed_before(saved, files, tmp_path, monkeypatch):
     args = FinetuningArguments(output_dir=str(tmp_path / "run"), **FAST)
-    run = prepare("sequence-classification", TaskArguments(str(saved), seeds=[1, 2], **files), args)
+    run = prepare_finetuning("sequence-classification", TaskArguments(str(saved), seeds=[1, 2], **files), args)
     first, alive = weakref.ref(run.first_trainer.model), []
 
     def train_and_predict(trainer, task, checkpoint):
@@ -258,7 +258,7 @@ def test_seeds_free_the_model_of_the_seed_before(saved, files, tmp_path, monkeyp
         alive.append(first() is not None)
         return {"eval_loss": 0.0}
 
-    monkeypatch.setattr("scratch_bert.finetuning.run.train_and_predict", train_and_predict)
+    monkeypatch.setattr(FinetuningTrainer, "train_and_predict", train_and_predict)
     run.train()
     assert alive == [True, False]
 
@@ -282,7 +282,7 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     def finetune_seeds(data=None, **options):
         args = FinetuningArguments(output_dir=str(tmp_path / "run"), **(FAST | few_steps | options))
         task_args = TaskArguments(**{"model_name_or_path": str(saved), "seeds": [1, 2, 3], **files, **(data or {})})
-        return finetune("sequence-classification", task_args, args)
+        return run_finetuning("sequence-classification", task_args, args)
 
     results = finetune_seeds()
     losses = [results.seeds[seed]["eval_loss"] for seed in (1, 2, 3)]
@@ -325,7 +325,7 @@ def test_seeds_that_cannot_be_resumed(run, files, tmp_path):
         run(seeds=[1, 2], resume_from_checkpoint=str(tmp_path / "one"), **files)
 
 
-def test_resume_with_another_model_is_refused(run, tokenizer, files, tmp_path):
+def test_resume_with_another_model_is_rejected(run, tokenizer, files, tmp_path):
     run(**files, max_steps=2, save_steps=2, save_strategy="steps", eval_strategy="no", load_best_model_at_end=False)
     make_bert("ForPreTraining", tmp_path / "other", tokenizer, num_hidden_layers=3)
     with pytest.raises(ValueError, match="checkpoint-2 has another model: scratch_bert × 2 × 32 × .*, not bert × 3"):

@@ -19,7 +19,8 @@ from transformers import (
 
 from helpers import HEADS, SMALL, make_bert, run_script
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
-from scratch_bert.hub.conversion import convert_checkpoint, load_config, open_checkpoint
+from scratch_bert.hub.conversion import convert_checkpoint
+from scratch_bert.hub.loading import open_checkpoint
 
 
 BERT_HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in HEADS.values()]
@@ -166,7 +167,7 @@ def test_conversion_of_sharded_weights_and_untied_embeddings(tmp_path):
     ],
     ids=["norm_first", "position_embedding_type", "head_dim"],
 )
-def test_conversion_refuses_options_that_bert_does_not_support(options, message, tmp_path):
+def test_conversion_rejects_options_that_bert_does_not_support(options, message, tmp_path):
     ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **options)).save_pretrained(tmp_path / "from")
     with pytest.raises(ValueError, match=message):
         convert_checkpoint(str(tmp_path / "from"), tmp_path / "to", "bert")
@@ -194,7 +195,7 @@ WEIGHT, EXTRA = (f"bert.encoder.layer.{layer}.output.dense.weight" for layer in 
         pytest.param(None, "may be truncated", id="truncated"),
     ],
 )
-def test_conversion_refuses_damaged_weights(damage, message, tmp_path):
+def test_conversion_rejects_damaged_weights(damage, message, tmp_path):
     make_bert("ForMaskedLM", tmp_path / "bert")
     file = tmp_path / "bert/model.safetensors"
     if damage is None:
@@ -211,22 +212,6 @@ def test_conversion_refuses_damaged_weights(damage, message, tmp_path):
         open_checkpoint(AutoModelForSequenceClassification, str(tmp_path / "bert"))
 
 
-def test_model_of_a_diverged_training_is_refused(tmp_path):
-    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
-    torch.nn.init.constant_(model.bert.encoder.layer[1].output.dense.bias, float("inf"))
-    model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="bert.encoder.layer.1.output.dense.bias of .* is not finite"):
-        open_checkpoint(AutoModelForMaskedLM, str(tmp_path))
-
-
-def test_config_that_cannot_be_used_is_named(tmp_path):
-    ScratchBertModel(ScratchBertConfig(**SMALL)).save_pretrained(tmp_path / "model")
-    file = tmp_path / "model" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"auto_map": None}))
-    with pytest.raises(ValueError, match="The config.json of .*model cannot be read .*: save the model again"):
-        load_config(str(tmp_path / "model"))
-
-
 @pytest.mark.parametrize(
     ("head", "options", "to", "error", "message"),
     [
@@ -241,7 +226,7 @@ def test_config_that_cannot_be_used_is_named(tmp_path):
         ),
     ],
 )
-def test_conversion_refuses_other_models(head, options, to, error, message, tmp_path):
+def test_conversion_rejects_other_models(head, options, to, error, message, tmp_path):
     make_bert(head, tmp_path / "bert", **options)
     with pytest.raises(error, match=message):
         convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", to)

@@ -1,4 +1,4 @@
-"""What a directory must contain to be published, what is left out, and what is refused."""
+"""What a directory must contain to be published, what is left out, and what is rejected."""
 
 import json
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_publish_lists_the_model_files_only(directory, monkeypatch, capsys):
         pytest.param("operations_scratch_bert.py", "no operations_scratch_bert.py: save the model again", id="code"),
     ],
 )
-def test_publish_refuses_a_missing_file(file, message, directory):
+def test_publish_rejects_a_missing_file(file, message, directory):
     (directory / file).unlink()
     with pytest.raises(ValueError, match=message):
         public_files(directory)
@@ -97,7 +97,7 @@ def test_publish_refuses_a_missing_file(file, message, directory):
         pytest.param(lambda d: d.rename(d.parent / "elsewhere"), "directory .*model does not exist", id="directory"),
     ],
 )
-def test_publish_refuses_a_damaged_directory(damage, message, directory):
+def test_publish_rejects_a_damaged_directory(damage, message, directory):
     damage(directory)
     with pytest.raises(ValueError, match=message):
         public_files(directory)
@@ -136,7 +136,7 @@ def test_publish_sharded_weights(directory):
         pytest.param("token=hf_" + "x" * 34, "an access token in line 8", id="token"),
     ],
 )
-def test_publish_refuses_private_text(text, message, directory):
+def test_publish_rejects_private_text(text, message, directory):
     with open(directory / "README.md", "a") as card:
         card.write(text)
     with pytest.raises(ValueError, match=f"README.md contains {message}") as raised:

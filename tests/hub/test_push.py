@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 from helpers import MODEL_FILES, ROOT, SCRIPTS, run_script, run_without_package
 from hub_server import TOKEN, Fault, LocalHub
 from scratch_bert import ScratchBertForPreTraining
-from scratch_bert.hub.publishing import push_to_hub
+from scratch_bert.hub import publishing
+from scratch_bert.hub.publishing import public_files, push_to_hub
 
 
 REPOSITORY_FILES = MODEL_FILES | {".gitattributes"}
@@ -83,6 +84,13 @@ def test_push_script(directory, hub, monkeypatch, capsys):
     assert 'name = "tester/model"  # the' in card and 'name = "mine"' in card
     with pytest.raises(SystemExit, match="error: tester/model already has a tag v1"):
         run_script(monkeypatch, "push_to_hub.py", directory, "model", "--tag", "v1")
+
+
+def test_push_checks_the_files_once(directory, hub, monkeypatch):
+    checked = []
+    monkeypatch.setattr(publishing, "public_files", lambda path: checked.append(path) or public_files(path))
+    run_script(monkeypatch, "push_to_hub.py", directory, "tester/model")
+    assert checked == [directory] and hub.files("tester/model") == REPOSITORY_FILES
 
 
 def test_push_script_to_a_branch_or_a_pull_request(directory, hub, monkeypatch, capsys):
@@ -157,7 +165,7 @@ def test_push_retries_and_fails_as_a_whole(directory, hub, monkeypatch):
         pytest.param("model", ["--pull_request", "--tag", "v1"], "error: A pull request", id="tag of a pull request"),
     ],
 )
-def test_push_refuses_options(repository, options, message, directory, hub, monkeypatch):
+def test_push_rejects_options(repository, options, message, directory, hub, monkeypatch):
     push_to_hub(directory, "tester/model")
     with pytest.raises(SystemExit, match=message):
         run_script(monkeypatch, "push_to_hub.py", directory, repository, *options)

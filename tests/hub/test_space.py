@@ -62,7 +62,7 @@ def test_next_push_updates_the_space(directory, hub):
 
 
 @pytest.mark.parametrize("card", [None, b"---\nsdk: gradio\n---\n# Another's\n"])
-def test_space_of_another_origin_is_refused_before_anything_is_sent(card, directory, hub):
+def test_space_of_another_origin_is_rejected_before_anything_is_sent(card, directory, hub):
     from huggingface_hub import HfApi
 
     api = HfApi()

@@ -14,8 +14,8 @@ from scratch_bert.pretraining.arguments import (
     parse_max_seq_length,
     parse_overrides,
 )
-from scratch_bert.pretraining.pairs import OBJECTIVES
-from scratch_bert.pretraining.text import FORMATS, SPLITTERS
+from scratch_bert.pretraining.objectives import OBJECTIVES
+from scratch_bert.pretraining.data.text import FORMATS, SPLITTERS
 from scratch_bert.tokenizer import TOKENIZER_TYPES
 
 
@@ -179,7 +179,7 @@ def test_choices_are_the_entries_of_the_lists():
         (DataArguments, "tokenizer_type", TOKENIZER_TYPES),
         (DataArguments, "sentence_objective", OBJECTIVES),
     ):
-        assert cls.__dataclass_fields__[name].metadata["choices"] == list(known)
+        assert sorted(cls.__dataclass_fields__[name].metadata["choices"]) == sorted(known)
     for name, entries in (("text_format", FORMATS), ("sentence_objective", OBJECTIVES)):
         shown = DataArguments.__dataclass_fields__[name].metadata["help"]
         assert all(f"{entry}: {about.description}" in shown for entry, about in entries.items())

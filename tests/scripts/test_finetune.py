@@ -55,7 +55,7 @@ def test_ctrl_c_ends_with_one_line(finetune, monkeypatch, capsys):
     def interrupted(*args):
         raise KeyboardInterrupt("Stopped at step 3.")
 
-    monkeypatch.setattr("scratch_bert.finetuning.run.prepare", interrupted)
+    monkeypatch.setattr("scratch_bert.finetuning.run.prepare_finetuning", interrupted)
     with pytest.raises(SystemExit, match="^130$"):
         finetune("cola", "--train_file", "a.csv")
     assert capsys.readouterr().err.endswith("Stopped at step 3.\n")

@@ -1,0 +1,35 @@
+"""Fine-tuning by one call, from files or from memory."""
+
+from pathlib import Path
+from typing import Any
+
+from ..cli import from_keywords
+from .arguments import FinetuningArguments, TaskArguments
+from .dataset import as_splits
+from .run import Results, run_finetuning
+
+
+def finetune(
+    task: str,
+    data: Any,
+    model: str | Path,
+    *,
+    output_dir: str | Path = "runs/finetune",
+    validation: Any = None,
+    test: Any = None,
+    **options: Any,
+) -> Results:
+    """Fine-tune `model`, a directory or a Hub repository, on a task of `TASKS`. For example,
+
+        results = finetune("sequence-classification", frame, "runs/mine", learning_rate=1e-4, num_train_epochs=5)
+
+    has the accuracy in `results.mean["eval_accuracy"]`, and leaves the model in `output_dir`.
+
+    `data`, `validation` and `test` are each a file or a list of files, a pandas DataFrame, a `datasets.Dataset` or a dict
+    of lists; `data` may also be a `DatasetDict` or a dict with a split `train`, and is None where `dataset_name` or a task
+    of GLUE gives the dataset. `options` are those of scripts/finetune.py. Raises `ValueError` or `OSError` for options,
+    data and models that can't be used, and the errors of `FinetuningRun.train`.
+    """
+    options |= {"model_name_or_path": str(model), "output_dir": str(output_dir)}
+    task_args, args = from_keywords(TaskArguments, FinetuningArguments, **options)
+    return run_finetuning(task, task_args, args, as_splits(data, validation=validation, test=test))
