@@ -8,6 +8,7 @@ import pkgutil
 from argparse import ArgumentParser
 
 import accelerate
+import datasets
 import pytest
 import torch
 import transformers
@@ -52,6 +53,7 @@ OTHERS = {
     "_foreach_mul_": (torch, "scratch_bert/pretraining/optimizer.py"),
     "_softmax_backward_data": (torch, "scratch_bert/model/operations_scratch_bert.py"),
     "_attn_implementation": (PretrainedConfig(), "scratch_bert/model/modeling_scratch_bert.py"),
+    "_fingerprint": (datasets.Dataset.from_dict({"text": ["a"]}), "scratch_bert/pretraining/data/text.py"),
     "_from_config": (PreTrainedModel, "scratch_bert/hub/conversion.py"),
     "_actions": (ArgumentParser(), "scratch_bert/cli.py"),
 }

@@ -153,12 +153,9 @@ class PairClassification(Objective):
     """An objective that predicts a label of two segments: its metrics are loss and accuracy, with the majority class as
     baseline. The model gives MLM's logits first, and then those of the pairs (B, classes)."""
 
-    model_class = ScratchBertForPreTraining
-    losses = ("mlm_loss", "nsp_loss")
-    label_column = "next_sentence_label"
     label_0: str
     """What label 0 means: a phrase."""
-    prefix = "nsp"
+    prefix: str
     """Of the names of the metrics."""
     segments = 2
     special_tokens = 3
@@ -204,6 +201,15 @@ class PairClassification(Objective):
     def describe_pairs(self, pairs: np.ndarray) -> str:
         labels = pairs[:, 4]
         return f"{(labels == 0).sum() / max((labels >= 0).sum(), 1):.0%} of the pairs with label 0 ({self.label_0})"
+
+
+class NextSentenceHead(PairClassification):
+    """A pair classification by BERT's own second head, which has two labels."""
+
+    model_class = ScratchBertForPreTraining
+    losses = ("mlm_loss", "nsp_loss")
+    label_column = "next_sentence_label"
+    prefix = "nsp"
 
     def describe_predictions(
         self, model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4

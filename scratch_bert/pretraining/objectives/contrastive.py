@@ -80,9 +80,12 @@ class ContrastiveOutput(ModelOutput):
     @classmethod
     def build(cls, similarities, asked, labels, num_items_in_batch, mlm_loss, nsp_loss=None, **logits):
         """The sum of the losses. InfoNCE's is a mean over the segments that are `asked` for; where Trainer accumulates
-        gradients, it is scaled by the micro-batch's fraction of the masked tokens, as that of NSP is."""
+        gradients, it is scaled by the micro-batch's fraction of the masked tokens, as that of NSP is. Without `labels`, there is
+        no loss."""
+        if labels is None:
+            return cls(similarities=similarities, **logits)
         loss = info_nce(similarities, asked).sum() / asked.sum().clamp(min=1)
-        if labels is not None and num_items_in_batch is not None:
+        if num_items_in_batch is not None:
             fraction = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
             loss = loss * fraction.nan_to_num(nan=1.0)
         losses = {"mlm_loss": mlm_loss, "nsp_loss": nsp_loss, "contrastive_loss": loss}

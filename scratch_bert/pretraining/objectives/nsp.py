@@ -3,10 +3,10 @@
 import numpy as np
 
 from ..data.pairs import Chunks, cut, make_pairs, single_segments, trim
-from .base import PairClassification
+from .base import NextSentenceHead
 
 
-class NextSentencePrediction(PairClassification):
+class NextSentencePrediction(NextSentenceHead):
     """Pairs of a document (label 0) and of two documents (label 1). For two documents of eight sentences of 10 tokens, and
     room for 40 tokens:
 

@@ -3,10 +3,10 @@
 import numpy as np
 
 from ..data.pairs import cut, make_pairs, single_segments, trim
-from .base import PairClassification
+from .base import NextSentenceHead
 
 
-class SentenceOrderPrediction(PairClassification):
+class SentenceOrderPrediction(NextSentenceHead):
     """Half of the chunks have their segments in the wrong order (label 1; Lan et al. 2020, section 3.1). For two documents of
     eight sentences of 10 tokens, and room for 40 tokens:
 
