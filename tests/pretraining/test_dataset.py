@@ -122,7 +122,12 @@ def test_blocks_give_the_pairs_of_their_documents(corpus, monkeypatch, tokenizer
         pytest.param(
             [[5, 5]] * 2, {"short_seq_prob": 1.1}, "short_seq_prob must be between 0 and 1", id="probability"
         ),
-        pytest.param([[5, 5]] * 2, {"objective": "npc"}, "must be one of nsp, sop, none, contrastive, .*; got 'npc'", id="objective"),
+        pytest.param(
+            [[5, 5]] * 2,
+            {"objective": "npc"},
+            "must be one of nsp, sop, none, contrastive, .*; got 'npc'",
+            id="objective",
+        ),
     ],
 )
 def test_dataset_refuses(lengths, options, message, tokenizer):
