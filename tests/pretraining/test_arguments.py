@@ -14,8 +14,8 @@ from scratch_bert.pretraining.arguments import (
     parse_max_seq_length,
     parse_overrides,
 )
-from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.pretraining.data.text import FORMATS, SPLITTERS
+from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.tokenizer import TOKENIZER_TYPES
 
 
