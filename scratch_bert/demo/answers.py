@@ -45,11 +45,6 @@ TASK_HEADS = {
     "QuestionAnswering": AutoModelForQuestionAnswering,
     "MultipleChoice": AutoModelForMultipleChoice,
 }
-# The panels of a run's curves: the names of each curve in the log, in order of preference.
-CURVES = {
-    "MLM loss": {"training": ("mlm_loss", "loss"), "validation": ("eval_mlm_loss", "eval_loss")},
-    "NSP loss": {"training": ("nsp_loss",), "validation": ("eval_nsp_loss",)},
-}
 
 
 class InputError(ValueError):
@@ -322,12 +317,17 @@ def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int,
 
 
 def read_curves(checkpoint: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """The curves of `CURVES` that a checkpoint's log has, up to its step: {panel: {curve: [(step, value), …]}}."""
+    """The losses in a checkpoint's log, up to its step: {panel: {"training" or "validation": [(step, value), …]}}. MLM's first, then
+    those of the objective beside it, which have names of their own in the log."""
     log = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["log_history"]
+    names = dict.fromkeys(name for entry in log for name in entry)
+    others = [name for name in names if re.fullmatch(r"(?!eval_|train_|mlm_).+_loss", name)]
+    panels = {"MLM loss": (("mlm_loss", "loss"), ("eval_mlm_loss", "eval_loss"))}
+    panels |= {f"{name[:-5].upper()} loss": ((name,), (f"eval_{name}",)) for name in others}
     curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for title, lines in CURVES.items():
-        for line, names in lines.items():
-            found = next((name for name in names if any(name in entry for entry in log)), None)
+    for title, lines in panels.items():
+        for line, candidates in zip(("training", "validation"), lines, strict=True):
+            found = next((name for name in candidates if name in names), None)
             if found:
                 points = [(entry["step"], entry[found]) for entry in log if found in entry]
                 curves.setdefault(title, {})[line] = points

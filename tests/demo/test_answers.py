@@ -21,6 +21,7 @@ from scratch_bert.demo.answers import (
     Run,
     merge_tags,
     open_models,
+    read_curves,
     share,
 )
 
@@ -400,3 +401,25 @@ def test_open_models(trained, bert, tmp_path):
     assert model.name.endswith("checkpoint-300") and run.name.endswith("unfinished")
     with pytest.raises(OSError, match="There is no model directory"):
         open_models([str(tmp_path / "nothing" / "here")])
+
+
+def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
+    log = [
+        {"step": 10, "loss": 9.0, "mlm_loss": 6.0, "nsp_loss": 0.7, "contrastive_loss": 2.3, "learning_rate": 0.1},
+        {
+            "step": 20,
+            "eval_loss": 8.0,
+            "eval_mlm_loss": 5.0,
+            "eval_contrastive_loss": 2.0,
+            "eval_mlm_unigram_loss": 7.0,
+        },
+        {"step": 20, "train_loss": 8.5},
+    ]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    assert read_curves(tmp_path) == {
+        "MLM loss": {"training": [(10, 6.0)], "validation": [(20, 5.0)]},
+        "NSP loss": {"training": [(10, 0.7)]},
+        "CONTRASTIVE loss": {"training": [(10, 2.3)], "validation": [(20, 2.0)]},
+    }
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 3.0}]}))
+    assert read_curves(tmp_path) == {"MLM loss": {"training": [(1, 3.0)]}}
