@@ -48,7 +48,7 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
         data.eval_dataset = data.train_dataset
     for name in args.model_name_or_path:
         config = load_config(name, trust_remote_code=args.trust_remote_code)
-        check_vocabulary(tokenizer, config.vocab_size, f" of {name}")
+        check_vocabulary(tokenizer, config.vocab_size, name)
         limit = config.max_position_embeddings
         if data.max_seq_length > limit:
             raise ValueError(f"{name} takes {limit} tokens at most: pass --max_seq_length {limit} or less.")

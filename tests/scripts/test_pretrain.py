@@ -208,7 +208,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--train_file", "one.txt", "--train_file", "two.txt"], "--train_file is given twice: give it once"),
         (["--train_file", "utf16.txt"], "utf16.txt is UTF-16 text. Convert it first: iconv -f utf-16"),
         (["--train_file", "commas.csv"], "commas.csv: the first record has 3 fields, the header 2. A text"),
-        (["--train_file", "pipe"], "pipe is no regular file"),
+        (["--train_file", "pipe"], "pipe is not a regular file"),
         (["--tokenizer_name_or_path", "damaged"], "The tokenizer damaged cannot be read"),
         (["--tokenizer_name_or_path", "empty"], "The tokenizer empty cannot be read"),
         (["--tokenizer_name_or_path", "absent"], "The tokenizer absent has no vocabulary"),
