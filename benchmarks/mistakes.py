@@ -210,9 +210,9 @@ def labels_inverted():
 def evaluated_on_training_text():
     original = TokenizedCorpus.hold_out
 
-    def hold_out(self, share, seed):
-        training, held_out = original(self, share, seed)
-        return training, original(training, share, seed)[1]  # instead of those held out
+    def hold_out(self, fraction, seed):
+        training, held_out = original(self, fraction, seed)
+        return training, original(training, fraction, seed)[1]  # instead of those held out
 
     return mock.patch.multiple(TokenizedCorpus, hold_out=hold_out)
 

@@ -1,1 +1,2 @@
-"""Text to batches, in the order of the data: text → corpus → pairs → examples → collator; sources.py opens what the options name."""
+"""The path from text to batches: text → corpus → pairs → examples → collator. sources.py opens the data that options
+name."""
