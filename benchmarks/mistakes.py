@@ -96,8 +96,7 @@ def mask_shape():
 
 
 def masking(change: Callable):
-    """Mask by `change`, called with the collator, its method, and token ids and the special tokens' mask, (B, S)
-    each."""
+    """Mask by `change(collator, original method, token ids (B, S), mask of special tokens (B, S))`."""
     original = PretrainingCollator.torch_mask_tokens
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
@@ -278,8 +277,7 @@ def held_out_examples(seed: int) -> SentencePairDataset:
 
 
 def measure(name: str, seed: int, steps: int) -> dict[str, float]:
-    """Train a model with a mistake: the last MLM loss in its log, and its metrics as the mistake shows them and as the
-    package computes them."""
+    """The last MLM loss in the log of a model with a mistake, and its metrics with the mistake and without."""
     mistake = MISTAKES[name]
     trainer = train("none" if mistake.scope == "evaluation" else name, seed, steps)
     log = [entry["mlm_loss"] for entry in trainer.state.log_history if "mlm_loss" in entry]

@@ -1,6 +1,5 @@
 #!/usr/bin/env python
-"""One batch, from three texts to the loss of both objectives, with each stage of the model as a formula in plain
-PyTorch.
+"""One batch, from three texts to the loss of both objectives, with each stage of the model in plain PyTorch.
 
 docs/reading-guide.md quotes the output. tests/docs/test_reading_guide.py compares both, and every stage with
 scratch_bert and with transformers' BERT with the same weights. Dimensions are those of the model file."""
@@ -53,8 +52,8 @@ def make_dataset() -> SentencePairDataset:
 
 
 def make_batch(dataset: SentencePairDataset) -> dict[str, Tensor]:
-    """All examples of an epoch as one masked batch: `input_ids`, `token_type_ids`, `attention_mask` and `labels` (B,
-    S), `next_sentence_label` (B,)."""
+    """All examples of an epoch as one masked batch: `next_sentence_label` (B,), and `input_ids`, `token_type_ids`,
+    `attention_mask` and `labels`, (B, S) each."""
     return PretrainingCollator(dataset.tokenizer, mlm_probability=0.3)(list(dataset))
 
 

@@ -33,8 +33,7 @@ def seal(directory: Path, without: Collection[str] = ()) -> None:
 
 
 def find_damage(directory: Path) -> str | None:
-    """Name the first file of a sealed directory that is missing or has another length or CRC-32; None if all are
-    intact.
+    """Name the first file of a sealed directory that is missing or has another length or CRC-32; None if intact.
 
     Raises `OSError` for a file that can't be read, as it may be intact.
     """

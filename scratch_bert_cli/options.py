@@ -1,5 +1,4 @@
-"""Options as fields of dataclasses, whose values from flags, a YAML or JSON file, or keywords are checked in one
-way."""
+"""Options as fields of dataclasses: from flags, a YAML or JSON file, or keywords, with the same checks."""
 
 import argparse
 import difflib
@@ -303,8 +302,7 @@ def _read_file(parser: argparse.ArgumentParser, name: str, known: Iterable[str])
 
 
 def _find(value: Any) -> Any:
-    """The value itself; for `recipes/NAME`, if there is no such file, the path of this recipe in the installed
-    package."""
+    """The value itself, or for `recipes/NAME`, if there is no such file, that of the installed package."""
     path = Path(value) if isinstance(value, str) else Path()
     if path.parent == Path("recipes") and not path.exists() and find_spec("scratch_bert_cli.recipes"):
         packaged = files("scratch_bert_cli.recipes") / path.name

@@ -148,7 +148,7 @@ class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
     )
     sentence_splitter: str = option(
         "sentencex",
-        "How to split paragraphs into sentences. sentencex: by rules of the language; line: at line ends; or a delimiter.",
+        "How to split text into sentences. sentencex: by the language's rules; line: at line ends; else: a delimiter.",
     )
     language: str | None = option(
         None, "ISO 639 code of the language, for sentencex (default: en) and the model card."
@@ -329,7 +329,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
 
 @dataclass
 class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments, group="Tokenizer"):
-    """How documents that datatrove reads become examples."""
+    """The way from documents that datatrove reads to examples."""
 
     max_seq_length: str | None = option("128", "Maximum number of tokens in a sequence.")
     tokenizer_name_or_path: str | None = option(
@@ -388,8 +388,7 @@ class PreparationArguments(OptionGroup, group="Tasks"):
 
 @dataclass
 class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments):
-    """The text to evaluate on: all of `validation_file`, if given alone. The models' tokenizer is used, and examples
-    stay the same."""
+    """The text to evaluate on: all of `validation_file`, if given alone. The models provide the tokenizer."""
 
     streaming: ClassVar = False
     static_pairs: ClassVar = False

@@ -512,8 +512,7 @@ def packed_labels(
     seq_idx: torch.Tensor | None,
     count: int | None = None,
 ) -> torch.Tensor:
-    """Labels (B, K) of packed sequences, without the padding: (N,). A sequence's label may be -100, like the padding;
-    `count` is N, if it is known."""
+    """Labels (B, K) of packed sequences → (N,), without padding. A label may be -100, like padding; `count` is N."""
     if seq_idx is None:
         return labels[labels != -100]
     mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
@@ -650,8 +649,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 @dataclass
 class ScratchBertForPreTrainingOutput(ModelOutput):
     """`prediction_logits` (B, S, V), or (M, V) in training with labels (`config.sparse_prediction`): only the labelled
-    positions, in order; `seq_relationship_logits` (B, 2), or (N, 2) of packed sequences; `loss` is the sum of
-    `mlm_loss` and `nsp_loss`."""
+    positions, in order; `seq_relationship_logits` (B, 2), or (N, 2) if packed; `loss` is `mlm_loss` + `nsp_loss`."""
 
     loss: torch.Tensor | None = None
     prediction_logits: torch.Tensor | None = None
@@ -849,8 +847,7 @@ class ScratchBertTaskModel(ScratchBertPreTrainedModel):
 
 
 class ScratchBertForNextSentencePrediction(ScratchBertTaskModel):
-    """Next-sentence prediction alone. `labels` (B,), 0 = segment B follows A, 1 = it comes from elsewhere; `logits`
-    (B, 2)."""
+    """Next-sentence prediction alone; `logits` (B, 2). `labels` (B,), 0 = segment B follows A, 1 = from elsewhere."""
 
     output_type = NextSentencePredictorOutput
 
@@ -913,8 +910,8 @@ class ScratchBertForTokenClassification(ScratchBertTaskModel):
 
 
 class ScratchBertForMultipleChoice(ScratchBertTaskModel):
-    """Choice of one of C candidates (paper, section 4.4). All inputs have one more dimension: (B, C, S); `labels`
-    (B,); `logits` (B, C)."""
+    """Choice of one of C candidates (paper, section 4.4): inputs have the shape (B, C, S), `labels` (B,), `logits`
+    (B, C)."""
 
     output_type = MultipleChoiceModelOutput
 

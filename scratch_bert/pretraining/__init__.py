@@ -1,5 +1,4 @@
-"""Parts of pretraining, each of which works alone and under the stock Trainer (docs/library.md); api.py combines
-them."""
+"""Parts of pretraining, each of which works alone and under the stock Trainer (docs/library.md)."""
 
 from ..tokenizer import train_tokenizer
 from .data.collator import PretrainingCollator

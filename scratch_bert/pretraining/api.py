@@ -27,7 +27,7 @@ def pretrain(
     `texts` and `validation` are a file or directory, or a list of `Path`s; any iterable of strings, one per document,
     or of lists of sentences; or a `datasets.Dataset`, `IterableDataset` or DataFrame, with `text_column`. A
     `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name` or
-    `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are the options of
+    `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
     scripts/pretrain.py.
 
     Returns the metrics. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of

@@ -1,5 +1,4 @@
-"""Tokenizer and model at the start of a run: new, or from a checkpoint, with the positions and tokens that the run
-adds."""
+"""Tokenizer and model at the start of a run: new, or from a checkpoint, with more positions and tokens if needed."""
 
 import copy
 import logging

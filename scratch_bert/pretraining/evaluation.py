@@ -1,5 +1,4 @@
-"""Evaluation of pretrained models on text: MLM and NSP compared with baselines, on the same masked tokens for all
-models."""
+"""Evaluation of pretrained models on the same masked tokens: MLM and NSP, compared with baselines."""
 
 import inspect
 import logging

@@ -106,10 +106,9 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
 def prepare_pretraining(
     model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, **texts: Iterable | None
 ) -> PretrainingRun:
-    """Build a run, and find errors in options, text, checkpoint and model before any training. `texts` and
-    `eval_texts` are texts in memory.
+    """Build a run, and find errors in options, text, checkpoint and model before any training.
 
-    Raises `ValueError` or `OSError` for options, text or a checkpoint that can't be used.
+    `texts` and `eval_texts` are texts in memory. Raises `ValueError` or `OSError` for input that can't be used.
     """
     options = Options(model_args, data_args, args, texts)
     checkpoint = find_checkpoint(args)

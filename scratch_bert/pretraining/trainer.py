@@ -113,8 +113,8 @@ class StopCallback(TrainerCallback):
 
 
 class EpochLengthGroupedSampler(LengthGroupedSampler):
-    """Groups examples of similar length into batches: the stock sampler, with each epoch's lengths, and the same order
-    in every process."""
+    """Groups examples of similar length: the stock sampler, with each epoch's lengths and one order for all
+    processes."""
 
     def __init__(self, batch_size: int, dataset: Dataset, seed: int):
         super().__init__(batch_size, lengths=dataset.lengths().tolist())

@@ -1,2 +1,1 @@
-"""The path from text to batches: text → corpus → pairs → examples → collator. sources.py opens the data that options
-name."""
+"""The path from text to batches: text → corpus → pairs → examples → collator; sources.py follows the options."""

@@ -21,8 +21,7 @@ _BREAK = re.compile(
     r"^[ \t]*(?:|[=*~^-]{3,}|[A-Z]\w+::?)[ \t]*$|^[ \t]*(?:[-*+•]|\d+[.)]|\[\d+\]|:[^:\n]+:)\s", re.MULTILINE
 )
 _CODE_OR_TABLE = re.compile(r"^[ \t]*(?:>>>|\.\.\.) |\S {3,}\S|::=", re.MULTILINE)
-# Markup of reStructuredText: roles, quotes of code, emphasis, footnote references, the second colon before a code
-# block.
+# Markup of reStructuredText: roles, quotes of code, emphasis, footnote references, second colons before code blocks.
 _MARKUP = re.compile(r":[\w:]+:(?=`)|`|(?<![\w*)])\*{1,2}(?=\w)|(?<=[\w:.])\*{1,2}(?![\w*])| \[\d+\]|(?<=:):\s*$")
 _OPENING = re.compile(r"[\"'“‘(]*[A-Z][\w'’-]*[\"'”’]*[,;:.]*\s")
 _END = re.compile(r"[.!?:][\"'”’)]*$")
@@ -34,8 +33,7 @@ def builtin_documents() -> list[str]:
 
     A document has paragraphs of prose, separated by blank lines; a module's are from its docstrings. A paragraph that
     occurs in several documents is kept in the first only, so that held-out documents share no text with the others.
-    Modules are parsed, not imported; without their sources, there are only topics. Raises `FileNotFoundError` if
-    topics are missing, too.
+    Modules are parsed, not imported; their sources may be missing. Raises `FileNotFoundError` without any document.
     """
     seen: set[str] = set()
     documents = []
@@ -76,8 +74,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The paragraphs that begin and end like sentences, and in which at least three quarters of the words are
-    plain."""
+    """The paragraphs that begin and end like sentences, and have at least three quarters of plain words."""
     for block in _BREAK.split(text):
         words = _MARKUP.sub("", block).split()
         paragraph = " ".join(words)

@@ -120,7 +120,7 @@ class TokenizedCorpus:
             first = last
 
     def token_counts(self, vocab_size: int) -> np.ndarray:
-        """How often each token id occurs: (vocab_size,) int64."""
+        """Count of each token id: (vocab_size,) int64."""
         counts = np.zeros(vocab_size, dtype=np.int64)
         for tokens in self._blocks_of_tokens():
             counts += np.bincount(tokens, minlength=vocab_size)
@@ -138,8 +138,7 @@ class TokenizedCorpus:
             yield np.concatenate([self.tokens[start:end] for start, end in block.document_tokens.tolist()])
 
     def max_seq_length(self, percentile: int) -> int:
-        """Tokens, with special tokens, for two sentences of this percentile of the first million sentences'
-        lengths."""
+        """Tokens of two sentences of this length percentile among the first million, with special tokens."""
         first, last = self.documents[0, 0], min(self.documents[-1, 1], self.documents[0, 0] + 1_000_000)
         lengths = np.diff(self.sentence_offsets[first : last + 1])
         return 3 + 2 * int(np.ceil(np.percentile(lengths, percentile)))

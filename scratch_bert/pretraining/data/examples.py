@@ -103,8 +103,7 @@ class SentencePairDataset(EpochDataset):
         `options` those of `SentencePairDataset`: `objective`, `seed`, `short_seq_prob`, …
 
         Token ids are written to `cache_dir` and mapped into memory from there: the same texts are encoded once. For a
-        generator, which can't be read twice, they are kept for this process only. Raises `TextError` for items that
-        are not text.
+        generator, which can't be read twice, they are kept for this process only. Raises `TextError` for other items.
         """
         source = TextSource.from_texts(texts, text_column, text_format, sentence_splitter, language)
         corpus = TokenizedCorpus.from_source(source, tokenizer, cache_dir if source.can_be_read_again else None)

@@ -1,8 +1,7 @@
 """Chunks of complete sentences that fill a sequence, from which objectives build pairs of segments.
 
 A pair is five numbers, `a_start, a_end, b_start, b_end, label`: its segments as spans of `corpus.tokens`, and its
-label. The text is cut into chunks, and each chunk into two segments, at a sentence drawn uniformly (paper, appendix
-A.2).
+label. The text is cut into chunks, and these into two segments, at a sentence drawn uniformly (paper, appendix A.2).
 
 With probability `short_seq_prob`, a chunk is shorter, with a length drawn uniformly. Its last sentence may exceed the
 sequence by a sixteenth; the excess is cut off at the pair's outer ends. A sentence longer than half a sequence counts

@@ -1,5 +1,4 @@
-"""Examples of more text than one process can read: datatrove divides files among tasks on this machine or a
-cluster."""
+"""Examples of more text than one process can read: datatrove divides files among tasks here or on a cluster."""
 
 import json
 import logging
@@ -40,12 +39,11 @@ SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held 
 
 
 class WriteExamples(PipelineStep):
-    """Writes the examples of each file of the `reader` to a parquet file of its name in `output_dir`, with its
-    tokenizer.
+    """Writes the examples of each file of the `reader` to a parquet file of its name, with `output_dir`'s tokenizer.
 
     The examples of a file follow from its content, its name, the seed and the options, not from the number of tasks.
-    Existing parquet files are complete: a restarted task continues with the next. Raises `ValueError` at its end for
-    files without examples.
+    Existing parquet files are complete: a restarted task continues with the next. Raises `ValueError` at its end if
+    files gave no examples.
     """
 
     type, name = "scratch_bert", "examples"
@@ -111,8 +109,8 @@ class WriteExamples(PipelineStep):
             new.unlink(missing_ok=True)
 
     def _blocks(self, file: str) -> Iterator[list[list[str]]]:
-        """The documents of a file, each as its sentences, in blocks of at least as many as pairs need; the last block
-        is joined to the one before."""
+        """The documents of a file, each as its sentences, in blocks of at least as many as pairs need; the remainder
+        joins the last block."""
         least = OBJECTIVES[self.args.sentence_objective].min_documents
         before, block, sentences = [], [], 0
         for document in self._documents(file):

@@ -55,7 +55,7 @@ class PreprocessedDataset(EpochDataset):
         return np.concatenate([np.diff(chunk.offsets) for chunk in self.examples.data.column("input_ids").chunks])
 
     def token_counts(self, vocab_size: int) -> np.ndarray:
-        """How often each token id occurs: (vocab_size,) int64."""
+        """Count of each token id: (vocab_size,) int64."""
         return sum(np.bincount(ids, minlength=vocab_size) for ids in self._chunks())
 
     def checksum(self) -> int:
@@ -149,8 +149,7 @@ class PreprocessedExamples(NamedTuple):
 
 
 def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> PreprocessedExamples:
-    """Open examples written by inspect_data.py --output_dir or prepare_data.py: the splits train and perhaps
-    validation.
+    """Open examples that inspect_data.py or prepare_data.py has written: the splits train and perhaps validation.
 
     Raises `FileNotFoundError` if `directory` lacks the examples or those of some files, and `ValueError` if they were
     made with another vocabulary or other segment ids than those of `tokenizer`.

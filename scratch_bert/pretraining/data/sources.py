@@ -35,7 +35,7 @@ STREAM_TOKENIZER_PARAGRAPHS = 200_000
 
 @dataclass(kw_only=True)
 class PretrainingData:
-    """What a run trains and evaluates on."""
+    """The data that a run trains and evaluates on."""
 
     tokenizer: PreTrainedTokenizerBase
     objective: Objective
@@ -65,8 +65,8 @@ class Source:
 
 @dataclass
 class MappedSource(Source):
-    """Text that is encoded once, into the cache, and mapped into memory from there: files, a dataset, texts in memory,
-    or the built-in corpus."""
+    """Text that is encoded once into the cache, which is mapped into memory: files, a dataset, texts in memory, or the
+    built-in corpus."""
 
     args: DataArguments
     seed: int
@@ -159,8 +159,7 @@ class MappedSource(Source):
 
 
 class StreamSource(MappedSource):
-    """Text that is read during training, without a copy. Where examples are needed by index, its first documents give
-    them."""
+    """Text that is read during training, without a copy. Examples by index are those of its first documents."""
 
     def train_tokenizer(self) -> PreTrainedTokenizerBase:
         logger.info("Training a tokenizer on the beginning of the stream")
@@ -245,8 +244,7 @@ def find_source(
     texts: Iterable | None = None,
     eval_texts: Iterable | None = None,
 ) -> Source:
-    """The source that the options name, or that of `texts` in memory. Its examples are made with `tokenizer`, if
-    given.
+    """The source that the options name, or that of `texts` in memory; `tokenizer`, if given, encodes the examples.
 
     Raises `ValueError` or `OSError` for files or a dataset that can't be found.
     """

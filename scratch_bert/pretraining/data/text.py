@@ -31,7 +31,7 @@ MAX_LINES = 10_000  # a longer paragraph is read in several pieces, to bound mem
 
 
 class TextFormat(NamedTuple):
-    """How text is split into documents and paragraphs."""
+    """A way to split text into documents and paragraphs."""
 
     description: str
     read: Callable[[Iterable[str]], Iterator[str | None]]

@@ -1,5 +1,4 @@
-"""Base classes of objectives: their pairs of segments, examples, model, losses and metrics, and text for the
-terminal."""
+"""Base classes of objectives: pairs of segments, examples, model, losses, metrics, and texts to show."""
 
 import math
 from typing import NamedTuple
@@ -140,8 +139,7 @@ class Objective:
     def describe_predictions(
         self, model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
     ) -> str:
-        """Predictions for `count` masked words and as many pairs, as text for the terminal. Sets the model to
-        evaluation mode."""
+        """Predictions for `count` masked words and as many pairs, as text. Sets the model to evaluation mode."""
         model.eval()
         return describe_mlm_predictions(model, dataset, tokenizer, count)
 

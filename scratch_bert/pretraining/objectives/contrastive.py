@@ -1,5 +1,4 @@
-"""Contrastive learning of segments: which segment of the batch follows this one? (Quick Thoughts, Logeswaran & Lee
-2018.)"""
+"""Contrastive learning: which segment of the batch follows this segment? (Quick Thoughts, Logeswaran & Lee 2018.)"""
 
 from dataclasses import dataclass
 
@@ -28,8 +27,7 @@ NO_SEGMENT = -1e4  # the similarity with a missing segment
 class SeparateEncoder(ExampleEncoder):
     """Encodes both segments as separate sequences, packed: [CLS] A [SEP] [CLS] B [SEP].
 
-    `seq_idx` (S,) is 0 for A and 1 for B, and `position_ids` (S,) restart with B: neither segment attends to the
-    other.
+    `seq_idx` (S,) is 0 for A and 1 for B, so neither attends to the other; `position_ids` (S,) restart with B.
     """
 
     def __call__(self, tokens: np.ndarray, pair: np.ndarray) -> dict[str, np.ndarray]:
@@ -170,8 +168,7 @@ class ContrastivePreTraining(ScratchBertForPreTraining):
 
 
 class Contrastive(Objective):
-    """MLM, and InfoNCE: the next segment among all second segments of the batch, each encoded separately and
-    mean-pooled.
+    """MLM, and InfoNCE: the next segment among the batch's second segments, separately encoded and mean-pooled.
 
     Chunks of the text are cut into two segments, as for NSP, which are always in order. For two documents of eight
     sentences of 10 tokens, and room for 40 tokens:

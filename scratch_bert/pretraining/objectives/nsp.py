@@ -1,5 +1,4 @@
-"""Next-sentence prediction: does segment B follow A, or does it come from another document? (Paper, section 3.1, task
-2.)"""
+"""Next-sentence prediction: does segment B follow A, or is it from another document? (Paper, section 3.1, task 2.)"""
 
 import numpy as np
 
@@ -99,8 +98,7 @@ def _match(
 
 
 def _match_by_length(chunks: Chunks, chosen: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Match neighbours in the order of lengths: (matches, 2), and the chunks whose neighbour is of the same
-    document."""
+    """Match neighbours in order of length: (matches, 2), and the chunks whose neighbour is of the same document."""
     first_length = chunks.split - chunks.start
     order = chosen[np.lexsort((rng.random(len(chosen)), first_length[chosen], chunks.length[chosen] // 4))]
     half = len(order) // 2
