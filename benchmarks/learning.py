@@ -313,9 +313,9 @@ def measure_all(model_args: ModelArguments, data_args: DataArguments, args: Lear
     results, learning_rates = [], args.transformers_learning_rates
     for seed in args.seeds:
         benchmark = Benchmark(model_args, data_args, args, seed)
-        theirs = [benchmark.run_transformers(learning_rate) for learning_rate in learning_rates]
-        results += [*theirs, benchmark.run_scratch_bert()]
-        learning_rates = [theirs[np.nanargmin([result["mlm_loss"] for result in theirs])]["learning_rate"]]
+        baselines = [benchmark.run_transformers(learning_rate) for learning_rate in learning_rates]
+        results += [*baselines, benchmark.run_scratch_bert()]
+        learning_rates = [baselines[np.nanargmin([result["mlm_loss"] for result in baselines])]["learning_rate"]]
     return results
 
 
@@ -352,7 +352,7 @@ HEADER = "| side | learning rate | seed | steps | seconds | tokens/s | MLM loss 
 
 def table(results: list[dict]) -> str:
     """A row for each run, in Markdown."""
-    ours = {result["seed"]: result["mlm_loss"] for result in results if result["side"] == "scratch_bert"}
+    our_losses = {result["seed"]: result["mlm_loss"] for result in results if result["side"] == "scratch_bert"}
     lines = [HEADER, "| --- " + "| ---: " * 9 + "|"]
     for result in results:
         nsp_accuracy = result["evaluate_model"].get("eval_nsp_accuracy")
@@ -364,7 +364,7 @@ def table(results: list[dict]) -> str:
             f"{result['seconds']:,.0f}",
             f"{result['tokens_per_second']:,.0f}",
             f"{result['mlm_loss']:.3f}",
-            "" if result["side"] == "scratch_bert" else f"{result['mlm_loss'] - ours[result['seed']]:+.3f}",
+            "" if result["side"] == "scratch_bert" else f"{result['mlm_loss'] - our_losses[result['seed']]:+.3f}",
             f"{result['mlm_accuracy']:.1%}",
             "" if nsp_accuracy is None else f"{nsp_accuracy:.1%}",
         ]

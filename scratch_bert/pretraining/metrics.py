@@ -41,11 +41,11 @@ class PretrainingMetrics:
         labels = labels if isinstance(labels, tuple) else (labels,)
         mlm_logits, mlm_labels = logits[0], labels[0]
         masked = mlm_labels.ne(-100)  # (B, S)
-        example_of = masked.nonzero()[:, 0]  # (M,): the example of each masked token
+        example_index = masked.nonzero()[:, 0]  # (M,): the example of each masked token
         predictions, targets = mlm_logits[masked].float(), mlm_labels[masked]  # (M, V), (M,)
 
         def sum_by_example(values: torch.Tensor) -> torch.Tensor:  # (M,) → (B,)
-            return torch.zeros(len(masked), device=masked.device).index_add_(0, example_of, values.float())
+            return torch.zeros(len(masked), device=masked.device).index_add_(0, example_index, values.float())
 
         scores = {
             "mlm_loss": sum_by_example(F.cross_entropy(predictions, targets, reduction="none")),

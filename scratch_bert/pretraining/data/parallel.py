@@ -111,12 +111,12 @@ class WriteExamples(PipelineStep):
     def _blocks(self, file: str) -> Iterator[list[list[str]]]:
         """The documents of a file, each as its sentences, in blocks of at least as many as pairs need; the remainder
         joins the last block."""
-        least = OBJECTIVES[self.args.sentence_objective].min_documents
+        min_documents = OBJECTIVES[self.args.sentence_objective].min_documents
         before, block, sentences = [], [], 0
         for document in self._documents(file):
             block.append(document)
             sentences += len(document)
-            if sentences >= SENTENCES_IN_A_BLOCK and len(block) >= least:
+            if sentences >= SENTENCES_IN_A_BLOCK and len(block) >= min_documents:
                 if before:
                     yield before
                 before, block, sentences = block, [], 0

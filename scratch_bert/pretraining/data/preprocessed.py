@@ -169,11 +169,11 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
             raise FileNotFoundError(
                 f"{directory} holds no {name}: write them with inspect_data.py --output_dir or prepare_data.py."
             )
-    own_tokenizer = load_tokenizer(str(directory))
-    if tokenizer and not gives_same_input(tokenizer, own_tokenizer):
+    saved_tokenizer = load_tokenizer(str(directory))
+    if tokenizer and not gives_same_input(tokenizer, saved_tokenizer):
         raise ValueError(
             f"The examples in {directory} were made with another vocabulary or other segment ids: preprocess them "
             "again, with the model's tokenizer as tokenizer_name_or_path."
         )
     objective = find_objective(about["sentence_objective"])
-    return PreprocessedExamples(files, tokenizer or own_tokenizer, own_tokenizer.model_max_length, objective)
+    return PreprocessedExamples(files, tokenizer or saved_tokenizer, saved_tokenizer.model_max_length, objective)

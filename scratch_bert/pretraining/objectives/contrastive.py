@@ -212,10 +212,10 @@ class Contrastive(Objective):
         if len(labels) > 1:  # with NSP, some of whose segments are random
             follows = follows & (labels[1] == 0)
         candidates = torch.full_like(similarities[0], len(similarities)) * follows
-        own = torch.arange(len(follows), device=follows.device)
+        targets = torch.arange(len(follows), device=follows.device)
         return {
             "contrastive_loss": info_nce(similarities, follows),
-            "contrastive_correct": follows & (similarities.argmax(-1) == own),
+            "contrastive_correct": follows & (similarities.argmax(-1) == targets),
             "contrastive_count": follows,
             "contrastive_chance_loss": candidates.clamp(min=1).log(),
             "contrastive_chance_correct": follows / len(follows),
