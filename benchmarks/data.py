@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Measure how fast text becomes training batches, and in how much memory; the text is given as to scripts/pretrain.py.
+"""Measure the speed and memory of the path from text to training batches. The text options are those of pretrain.py.
 
-Speeds are medians. Encoding is compared with the tokenizers library alone, alternating. Memory is what a process uses
-beyond its start, without the pages of mapped files, which the system can drop at any time."""
+Speeds are medians. Encoding alternates with the tokenizers library alone. Memory is the growth of a process since its
+start, without the pages of mapped files, which the system can drop at any time."""
 
 import json
 import multiprocessing
@@ -35,15 +35,15 @@ BATCH_SIZE = 32
 
 @dataclass
 class BenchmarkArguments:
-    repeats: int = option(5, "How often to measure each speed.")
+    repeats: int = option(5, "Number of measurements of each speed.")
     memory_megabytes: list[int] | None = option(
-        None, "Sizes of text to measure the memory for, as in 20 500; the text is repeated to reach them."
+        None, "Sizes of text to measure the memory for, such as 20 500; the text is repeated to reach them."
     )
     json: bool = option(False, "Print the results as JSON, and nothing else.")
 
 
 def timed(function, *arguments) -> tuple[float, Any]:
-    """Seconds that it takes, and what it returns."""
+    """Seconds that a call takes, and its result."""
     start = time.perf_counter()
     result = function(*arguments)
     return time.perf_counter() - start, result
@@ -91,7 +91,7 @@ def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: 
 
 
 def peak_memory(source: TextSource, tokenizer_directory: str, max_seq_length: int) -> float:
-    """MiB above the start of this process, at the highest, from text to an epoch's pairs and 1,000 batches."""
+    """Peak MiB above the start of this process, from text to an epoch's pairs and 1,000 batches."""
     peak = start = anonymous_memory()
     done = threading.Event()
 
@@ -116,7 +116,7 @@ def peak_memory(source: TextSource, tokenizer_directory: str, max_seq_length: in
 
 
 def anonymous_memory() -> int:
-    """KiB of this process' memory that is not a mapped file's."""
+    """KiB of this process's memory, without mapped files."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "RssShmem")))
 

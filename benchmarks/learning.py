@@ -1,17 +1,16 @@
 #!/usr/bin/env python
-"""Measure how much a model learns in a given time: transformers' BertForMaskedLM and scratch_bert, of the same shape, on
-the same documents and machine, both evaluated on the same masked tokens of held-out text.
+"""Measure how much a model learns in a given time: transformers' BertForMaskedLM and scratch_bert, of the same shape,
+on the same documents and machine, both evaluated on the same masked tokens of held-out text.
 
-scratch_bert is trained as scripts/pretrain.py does with these options, for instance those of a recipe; transformers' BERT
-by the stock Trainer, on examples made as by its script run_mlm.py, with the best of some learning rates: all of them are
-trained with the first seed. A seed stands for the held-out documents (without --validation_file), the initial weights and
-the order of the examples. The time is the wall clock of training alone, and warm-up and decay of the learning rate follow
-the clock: 0 is reached when time is over, after as many steps as the machine has managed. The held-out examples are
-contiguous text with 15% of its tokens masked.
+scratch_bert is trained like scripts/pretrain.py with these options, such as a recipe's; transformers' BERT by the
+stock Trainer, on examples like those of its script run_mlm.py, with the best of several learning rates, which are
+compared with the first seed. A seed determines the held-out documents (without --validation_file), the initial weights
+and the order of the examples. Only training counts as time. The learning rate follows the clock: it decays to 0 when
+the time is over, after any number of steps. The held-out examples are contiguous text with 15% of its tokens masked.
 
-The output directory gets results.json, curves.png (with matplotlib), and the model and result of each run: the same
-command goes on after an interruption, and with more --seeds trains those alone. What transformers' BERT has learned stays
-valid for other ways to train scratch_bert: delete the directories of scratch_bert's runs to repeat them alone."""
+The output directory gets results.json, curves.png (with matplotlib), and the model and result of each run. The same
+command resumes after an interruption, and trains only new --seeds. Results of transformers' BERT stay valid if
+scratch_bert is trained in another way: delete the directories of scratch_bert's runs to repeat only these."""
 
 import copy
 import json
@@ -67,8 +66,8 @@ from scratch_bert.training.console import PlainLines
 SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
 MASKING = ("mlm_probability", "mask_replace_prob", "random_replace_prob", "whole_word_mask", "max_predictions_per_seq")
 EVAL_BATCH_SIZE = 32
-EVALUATIONS, BATCHES_IN_AN_EVALUATION = 10, 32  # for the curve; the final one takes all batches
-SCHEDULE_STEPS = 1_000_000  # of the learning rate's schedule, passed through by time: more than a run can take
+EVALUATIONS, BATCHES_IN_AN_EVALUATION = 10, 32  # for the curve; the final evaluation takes all batches
+SCHEDULE_STEPS = 1_000_000  # length of the learning rate's schedule, which follows the clock: more than a run's steps
 RESULT = "result.json"  # in the directory of a finished run
 
 logger = logging.getLogger("learning")
@@ -85,10 +84,10 @@ class LearningArguments(PretrainingArguments):
     )
 
     def __post_init__(self):
-        # The benchmark evaluates, saves and stops by itself: of a recipe's steps, only the share of warm-up counts.
+        # The benchmark itself evaluates, saves and stops: of a recipe's steps, only the fraction of warm-up counts.
         if self.warmup_steps >= 1:
             if self.max_steps < self.warmup_steps:
-                raise ValueError("warmup_steps must be a share, below 1, or max_steps say of how many steps.")
+                raise ValueError("warmup_steps must be a fraction below 1, or a number of steps up to max_steps.")
             self.warmup_steps /= self.max_steps
         self.max_steps = SCHEDULE_STEPS
         self.eval_strategy = self.save_strategy = "no"
@@ -107,7 +106,7 @@ class LearningArguments(PretrainingArguments):
 
 
 def evaluation_options(data_args: DataArguments, sentence_objective: str) -> DataArguments:
-    """The same documents as examples of this objective, with BERT's own masking."""
+    """The options for the same documents as examples of this objective, with BERT's masking."""
     options = copy.copy(data_args)
     options.sentence_objective = sentence_objective
     for name in MASKING:
@@ -132,7 +131,7 @@ def masked_lm(model: PreTrainedModel, batches: list[dict[str, torch.Tensor]]) ->
         batch = {name: values.to(model.device) for name, values in batch.items()}
         masked = batch["labels"] != -100
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
-        outputs = type(model).forward(model, **inputs)  # during training, the model's own forward is in bf16 autocast
+        outputs = type(model).forward(model, **inputs)  # during training, the instance's forward is in bf16 autocast
         logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"][masked]  # (M, V)
         labels = batch["labels"][masked]  # (M,)
         loss += F.cross_entropy(logits, labels, reduction="sum").item()
@@ -146,8 +145,8 @@ def masked_lm(model: PreTrainedModel, batches: list[dict[str, torch.Tensor]]) ->
 
 
 class Clock(TrainerCallback):
-    """Stops the training when its time is over, evaluates on the way, which does not count as time, and moves the
-    learning rate's schedule by time instead of steps: as far as `state.max_steps` would take it."""
+    """Stops training when its time is over, evaluates on the way, which does not count as time, and advances the
+    learning rate's schedule over `state.max_steps` by time instead of steps."""
 
     def __init__(self, seconds: float, evaluate: Callable[[PreTrainedModel], dict[str, float]]):
         self.seconds, self.evaluate = seconds, evaluate
@@ -158,11 +157,11 @@ class Clock(TrainerCallback):
 
     def on_step_end(self, args, state, control, model=None, lr_scheduler=None, **kwargs):
         elapsed = time.perf_counter() - self.start
-        share = min(elapsed / self.seconds, 1)
-        lr_scheduler.last_epoch = int(share * state.max_steps) - 1
+        progress = min(elapsed / self.seconds, 1)
+        lr_scheduler.last_epoch = int(progress * state.max_steps) - 1
         lr_scheduler.step()
-        control.should_training_stop |= share == 1  # Ctrl-C may have set it
-        if share >= (len(self.curve) + 1) / EVALUATIONS:
+        control.should_training_stop |= progress == 1  # Ctrl-C may have set it
+        if progress >= (len(self.curve) + 1) / EVALUATIONS:
             self.curve.append({"seconds": elapsed, "step": state.global_step} | self.evaluate(model))
             logger.info(f"{elapsed:,.0f} s, step {state.global_step:,}: MLM loss {self.curve[-1]['mlm_loss']:.3f}")
             self.start = time.perf_counter() - elapsed
@@ -172,8 +171,8 @@ class Clock(TrainerCallback):
 
 
 def concatenated_blocks(data: PretrainingData) -> datasets.Dataset:
-    """The training documents as run_mlm.py makes examples of texts: [CLS] and [SEP] around each, concatenated, cut into
-    blocks of `max_seq_length`. (Its special_tokens_mask is left out, as Trainer removes it.)"""
+    """The training documents as examples of run_mlm.py: with [CLS] and [SEP] around each, concatenated, and cut into
+    blocks of `max_seq_length`; without its special_tokens_mask, which Trainer removes."""
     corpus, tokenizer, length = data.train_dataset.corpus, data.tokenizer, data.max_seq_length
     documents = [corpus.tokens[start:end] for start, end in corpus.document_tokens.tolist()]
     cls, sep = [tokenizer.cls_token_id], [tokenizer.sep_token_id]
@@ -240,7 +239,7 @@ class Benchmark:
         return self.measure("transformers", learning_rate, partial(self.build_transformers, learning_rate))
 
     def measure(self, side: str, learning_rate: float, build: Callable[..., Trainer]) -> dict:
-        """Train for the given time, evaluate and save; a run that is finished is not repeated."""
+        """Train for the given time, evaluate and save; finished runs are not repeated."""
         name = f"{side}-{learning_rate:g}-seed-{self.seed}"
         directory = Path(self.args.output_dir, name)
         options = self.options(side)
@@ -253,7 +252,7 @@ class Benchmark:
                 )
             logger.info(f"{name}: already finished, skipped")
             return result
-        shutil.rmtree(directory, ignore_errors=True)  # what an interrupted run has left
+        shutil.rmtree(directory, ignore_errors=True)  # left by an interrupted run
         logger.info(name)
         part = self.batches[:: -(-len(self.batches) // BATCHES_IN_AN_EVALUATION)]
         clock = Clock(60 * self.args.minutes, partial(masked_lm, batches=part))
@@ -263,7 +262,7 @@ class Benchmark:
         trainer.add_callback(clock)
         trainer.train()
         if getattr(trainer, "interrupted", False):
-            raise KeyboardInterrupt("Stopped. The same command goes on with the runs that are not finished.")
+            raise KeyboardInterrupt("Stopped. The same command continues with the unfinished runs.")
         trainer.save_model()
         trainer.save_state()
         steps, seconds = trainer.state.global_step, clock.curve[-1]["seconds"]
@@ -284,7 +283,7 @@ class Benchmark:
         return result
 
     def options(self, side: str) -> dict:
-        """What a finished run depends on, besides what its name says."""
+        """The options that a finished run depends on, except those in its name."""
         args = self.args.to_sanitized_dict()
         if side == "transformers":  # stays valid when scratch_bert is trained in another way
             names = ("minutes", "transformers_batch_size", "bf16", "use_cpu")
@@ -294,7 +293,7 @@ class Benchmark:
         return {name: value for name, value in options.items() if name not in in_name}
 
     def unigram_loss(self) -> float:
-        """Of the training text's unigrams, on the same masked tokens."""
+        """Cross entropy of the training text's unigrams on the same masked tokens."""
         labels = torch.cat([batch["labels"][batch["labels"] != -100] for batch in self.batches])
         return -unigram_log_probs(self.data.token_counts)[labels].mean().item()
 
@@ -310,13 +309,13 @@ class Benchmark:
 
 
 def measure_all(model_args: ModelArguments, data_args: DataArguments, args: LearningArguments) -> list[dict]:
-    """The results of all runs, seed by seed; of each seed, scratch_bert's is the last."""
+    """The results of all runs, seed by seed, scratch_bert's last."""
     results, learning_rates = [], args.transformers_learning_rates
     for seed in args.seeds:
         benchmark = Benchmark(model_args, data_args, args, seed)
-        theirs = [benchmark.run_transformers(learning_rate) for learning_rate in learning_rates]
-        results += [*theirs, benchmark.run_scratch_bert()]
-        learning_rates = [theirs[np.nanargmin([result["mlm_loss"] for result in theirs])]["learning_rate"]]
+        baselines = [benchmark.run_transformers(learning_rate) for learning_rate in learning_rates]
+        results += [*baselines, benchmark.run_scratch_bert()]
+        learning_rates = [baselines[np.nanargmin([result["mlm_loss"] for result in baselines])]["learning_rate"]]
     return results
 
 
@@ -353,7 +352,7 @@ HEADER = "| side | learning rate | seed | steps | seconds | tokens/s | MLM loss 
 
 def table(results: list[dict]) -> str:
     """A row for each run, in Markdown."""
-    ours = {result["seed"]: result["mlm_loss"] for result in results if result["side"] == "scratch_bert"}
+    our_losses = {result["seed"]: result["mlm_loss"] for result in results if result["side"] == "scratch_bert"}
     lines = [HEADER, "| --- " + "| ---: " * 9 + "|"]
     for result in results:
         nsp_accuracy = result["evaluate_model"].get("eval_nsp_accuracy")
@@ -365,18 +364,18 @@ def table(results: list[dict]) -> str:
             f"{result['seconds']:,.0f}",
             f"{result['tokens_per_second']:,.0f}",
             f"{result['mlm_loss']:.3f}",
-            "" if result["side"] == "scratch_bert" else f"{result['mlm_loss'] - ours[result['seed']]:+.3f}",
+            "" if result["side"] == "scratch_bert" else f"{result['mlm_loss'] - our_losses[result['seed']]:+.3f}",
             f"{result['mlm_accuracy']:.1%}",
             "" if nsp_accuracy is None else f"{nsp_accuracy:.1%}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     unigram = statistics.mean(result["mlm_unigram_loss"] for result in results)
-    apart = max(abs(result["mlm_loss"] - result["evaluate_model"]["eval_mlm_loss"]) for result in results)
+    difference = max(abs(result["mlm_loss"] - result["evaluate_model"]["eval_mlm_loss"]) for result in results)
     lines += [
         "",
         "Difference: to the loss of scratch_bert with the same seed. "
         f"MLM loss of the training text's unigrams: {unigram:.3f}. "
-        f"scripts/evaluate_model.py gives the same losses within {apart:.0e}.",
+        f"scripts/evaluate_model.py gives the same losses within {difference:.0e}.",
     ]
     return "\n".join(lines)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python
-"""Measure what the usual mistakes of BERT tutorials cost: each is put into the package by a small patch, trained for the same
-number of steps on the built-in corpus, and evaluated on the same held-out examples.
+"""Measure the cost of common mistakes in BERT tutorials: a small patch adds each to the package, and a model is
+trained for the same number of steps on the built-in corpus, and evaluated on the same held-out examples.
 
-`python benchmarks/mistakes.py` measures all of them, `python benchmarks/mistakes.py none shared_layers` those named; `none` is
-the package as it is. What is shown is what a training log with the mistake says; what is true, the same model by the package's
-own evaluation. docs/mistakes.md explains each, and names the test that fails with it."""
+`python benchmarks/mistakes.py` measures all mistakes, `python benchmarks/mistakes.py none shared_layers` those named;
+`none` is the unpatched package. `shown` metrics are what a training log with the mistake shows; `true` metrics are the
+package's, of the same model. docs/mistakes.md explains each mistake, and names the test that fails with it."""
 
 import argparse
 import statistics
@@ -68,7 +68,7 @@ def scaled_by_length():
 
 
 def padded(**methods: Callable):
-    """All positions are computed, padding included."""
+    """Compute all positions, including padding."""
 
     def find_sequences(self, *inputs, **options):
         return None
@@ -86,7 +86,7 @@ def mask_sign():
 def mask_shape():
     def make_mask(self, embeddings, attention_mask, seq_idx):
         padding = (1 - attention_mask.to(embeddings.dtype)) * -10_000.0
-        rows = padding[:, None, :, None]  # of the token that attends, instead of [:, None, None, :]
+        rows = padding[:, None, :, None]  # the token that attends, instead of [:, None, None, :]
         return rows.expand(-1, -1, -1, attention_mask.shape[1])
 
     return padded(make_mask=make_mask)
@@ -96,7 +96,7 @@ def mask_shape():
 
 
 def masking(change: Callable):
-    """`change` is called with the collator, the original method, the token ids and the special tokens' mask, (B, S) each."""
+    """Mask by `change(collator, original method, token ids (B, S), mask of special tokens (B, S))`."""
     original = PretrainingCollator.torch_mask_tokens
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
@@ -121,14 +121,14 @@ def mean_over_all_tokens():
 
     def mlm_logits_and_loss(self, hidden_states, labels, positions, num_items_in_batch):
         logits, loss = original(self, hidden_states, labels, positions, num_items_in_batch)
-        return logits, None if loss is None else loss * labels.ne(-100).float().mean()  # M / (B·S) of it
+        return logits, None if loss is None else loss * labels.ne(-100).float().mean()  # times M / (B·S)
 
     return mock.patch.multiple(modeling.ScratchBertWithMLMHead, mlm_logits_and_loss=mlm_logits_and_loss)
 
 
 def all_tokens_labelled():
     def change(collator, mask_tokens, inputs, special_tokens_mask):
-        labels = inputs.masked_fill(special_tokens_mask.bool(), -100)  # instead of the masked ones alone
+        labels = inputs.masked_fill(special_tokens_mask.bool(), -100)  # instead of masked tokens only
         return mask_tokens(collator, inputs, special_tokens_mask)[0], labels
 
     return masking(change)
@@ -139,20 +139,20 @@ def all_tokens_labelled():
 
 def special_tokens_masked():
     def change(collator, mask_tokens, inputs, special_tokens_mask):
-        return mask_tokens(collator, inputs, inputs == collator.tokenizer.pad_token_id)  # not of [CLS] and [SEP]
+        return mask_tokens(collator, inputs, inputs == collator.tokenizer.pad_token_id)  # without [CLS] and [SEP]
 
     return masking(change)
 
 
 @contextmanager
 def static_masks():
-    """As if the examples had been masked before the training."""
+    """Mask as if before the training, in the same way in each epoch."""
 
     def change(collator, mask_tokens, inputs, special_tokens_mask):
         masked = []
         for ids, special in zip(inputs, special_tokens_mask, strict=True):
             text = ids[ids != collator.tokenizer.pad_token_id]
-            collator.generator = torch.Generator().manual_seed(crc32(text.numpy()))  # the same each time it comes
+            collator.generator = torch.Generator().manual_seed(crc32(text.numpy()))  # the same in each epoch
             masked.append(mask_tokens(collator, ids[None], special[None]))
         return tuple(torch.cat(parts) for parts in zip(*masked, strict=True))
 
@@ -168,19 +168,19 @@ def static_masks():
 def negatives_from_the_document(with_itself: bool):
     def build(corpus, limit, short_seq_prob, single_segment_prob, rng):
         chunks = pairs.cut(corpus, limit, short_seq_prob, rng)
-        whole = np.flatnonzero(chunks.num_units > 1)
+        complete = np.flatnonzero(chunks.num_units > 1)
         start, split, end, document = (
-            array[whole] for array in (chunks.start, chunks.split, chunks.end, chunks.document)
+            array[complete] for array in (chunks.start, chunks.split, chunks.end, chunks.document)
         )
-        own, label = np.arange(len(whole)), rng.integers(2, size=len(whole))
-        first, last = (np.searchsorted(document, document, side) for side in ("left", "right"))  # of its document
+        index, label = np.arange(len(complete)), rng.integers(2, size=len(complete))
+        first, last = (np.searchsorted(document, document, side) for side in ("left", "right"))  # of the same document
         other = rng.integers(first, last)
         if not with_itself:
-            label[last - first == 1] = 0  # there is no other
-            other = np.where(other == own, np.where(own + 1 < last, own + 1, first), other)
-        other = np.where(label == 1, other, own)
-        # Split where the whole gets about the length of a chunk, as in the package: lengths must not tell.
-        second = chunks.nearest_split(whole[other], start[other] + split - start)
+            label[last - first == 1] = 0  # there is no other chunk
+            other = np.where(other == index, np.where(index + 1 < last, index + 1, first), other)
+        other = np.where(label == 1, other, index)
+        # Split where the pair gets about the length of a chunk, as in the package: lengths must not reveal labels.
+        second = chunks.nearest_split(complete[other], start[other] + split - start)
         return pairs.trim(np.column_stack([start, split, second, end[other], label]), limit)
 
     return mock.patch.object(OBJECTIVES["nsp"], "draw_pairs", build)
@@ -210,9 +210,9 @@ def labels_inverted():
 def evaluated_on_training_text():
     original = TokenizedCorpus.hold_out
 
-    def hold_out(self, share, seed):
-        training, held_out = original(self, share, seed)
-        return training, original(training, share, seed)[1]  # instead of those held out
+    def hold_out(self, fraction, seed):
+        training, held_out = original(self, fraction, seed)
+        return training, original(training, fraction, seed)[1]  # instead of the held-out documents
 
     return mock.patch.multiple(TokenizedCorpus, hold_out=hold_out)
 
@@ -227,10 +227,10 @@ def no_unknown_token():
 
 class Mistake(NamedTuple):
     patch: Callable = nullcontext
-    """Returns a context in which the package makes it."""
+    """Function that returns a context in which the package makes the mistake."""
     scope: str = "training"
-    """`model`: the model computes so, in any evaluation, too; `training`: data and loss, also in the evaluation that is shown;
-    `evaluation`: only there."""
+    """What is affected. `model`: the model, in every evaluation, too; `training`: data and loss, also in the
+    evaluation that is `shown`; `evaluation`: only the latter."""
 
 
 MISTAKES = {
@@ -272,13 +272,12 @@ def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
 
 @cache
 def held_out_examples(seed: int) -> SentencePairDataset:
-    """Those of the package itself, without a mistake."""
+    """The package's held-out examples, without a mistake."""
     return load_data(DataArguments(), seed).eval_dataset
 
 
 def measure(name: str, seed: int, steps: int) -> dict[str, float]:
-    """Of a model trained with a mistake: the MLM loss of the last steps in the log, its metrics as the mistake shows them, and as
-    the package computes them."""
+    """The last MLM loss in the log of a model with a mistake, and its metrics with the mistake and without."""
     mistake = MISTAKES[name]
     trainer = train("none" if mistake.scope == "evaluation" else name, seed, steps)
     log = [entry["mlm_loss"] for entry in trainer.state.log_history if "mlm_loss" in entry]
@@ -294,11 +293,11 @@ def measure(name: str, seed: int, steps: int) -> dict[str, float]:
 
 
 def measure_unknown_words() -> str:
-    """How much of held-out text, every tenth document, a vocabulary of all words of the others lacks."""
+    """Fraction of every tenth document's text that a vocabulary of all words of the other documents lacks."""
     documents = builtin_documents()
     held_out = [sentence for document in TextSource([documents[::10]]).documents() for sentence in document]
     training = [document for number, document in enumerate(documents) if number % 10]
-    shares = []
+    fractions = []
     for kind, size in (("wordlevel", 1_000_000), ("wordpiece", 2048)):
         trained = tokenizer.train_tokenizer(training, size, kind, min_frequency=1)
         unknown = [
@@ -306,10 +305,10 @@ def measure_unknown_words() -> str:
             for ids in trained(held_out, add_special_tokens=False)["input_ids"]
         ]
         words, sentences = np.concatenate(unknown).mean(), np.mean([any(tokens) for tokens in unknown])
-        shares.append(
+        fractions.append(
             f"{kind}, {len(trained):,} entries: {words:.2%} of the tokens, in {sentences:.1%} of the sentences"
         )
-    return "Unknown in held-out text: " + "; ".join(shares) + "."
+    return "Unknown in held-out text: " + "; ".join(fractions) + "."
 
 
 def describe(name: str, results: list[dict[str, float]]) -> str:
@@ -324,9 +323,9 @@ def describe(name: str, results: list[dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mistakes", nargs="*", help=f"Some of {', '.join(MISTAKES)}. Default: all.")
+    parser.add_argument("mistakes", nargs="*", help=f"Any of {', '.join(MISTAKES)}. Default: all.")
     parser.add_argument("--seeds", nargs="+", type=int, default=[42], help="Train with each; the table has the means.")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"Of {BATCH_SIZE} examples each.")
+    parser.add_argument("--steps", type=int, default=STEPS, help=f"Training steps, of {BATCH_SIZE} examples.")
     args = parser.parse_args()
     unknown = set(args.mistakes) - set(MISTAKES)
     if unknown:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python
 """Measure the speed and memory of scratch_bert and transformers' BERT: same weights, same batches, alternating steps.
 
-A training step is forward, backward and --optim for both pretraining objectives, with the presets' dropout and 15%
-of the tokens to predict. Speeds are medians of --repeats steps and count non-padding tokens. The share of the matrix
-peak (MFU) counts the matrix products that the objectives need, three times in training (one forward, two backward),
-over the fastest product that this machine reaches in that precision. Memory is the peak of a separate process, less
-what it used before the model was built; on a GPU, that of its allocator."""
+A training step is forward, backward and --optim for both pretraining objectives, with the presets' dropout and 15% of
+the tokens to predict. Speeds are medians of --repeats steps and count non-padding tokens. MFU is the fraction of the
+peak FLOP/s, the fastest matrix product of this machine in that precision, and counts the matrix products that the
+objectives need, three times in training (one forward, two backward). Memory is the peak of a separate process, less
+what it used before the model was built; on a GPU, the peak of its allocator."""
 
 import json
 import multiprocessing
@@ -43,7 +43,7 @@ from scratch_bert.tokenizer import load_tokenizer
 from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
 
 
-MASK_ID, FIRST_WORD_ID = 103, 1000  # in BERT's own vocabulary, from which random sequences take their ids
+MASK_ID, FIRST_WORD_ID = 103, 1000  # in BERT's vocabulary, from which random sequences draw their ids
 SIDES = ("transformers", "scratch_bert")
 WARM_UP = 2
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
@@ -61,15 +61,15 @@ class BenchmarkArguments:
     length: int = option(128, "Longest sequence in tokens.")
     fill: float = option(
         1.0,
-        "Mean length of the sequences as a share of the longest. Below 1, lengths are spread evenly about this mean, as "
-        "widely as they can; 0 draws them from a log-normal of median 48, cut at 8 and at --length.",
+        "Mean length of the sequences as a fraction of the longest. Below 1, lengths are uniform around this mean, in "
+        "the widest range; 0 draws them from a log-normal of median 48, cut at 8 and at --length.",
     )
     prepared_data: str | None = option(
         None, "Take examples from a directory written by inspect_data.py --output_dir, instead of random sequences."
     )
     batch_size: int = option(32, "Sequences in a batch.")
     optim: str = option(
-        "adamw", "adamw: PyTorch's fused AdamW. muon: that of pretrain.py --optim muon.", choices=["adamw", "muon"]
+        "adamw", "adamw: PyTorch's fused AdamW. muon: as pretrain.py --optim muon.", choices=["adamw", "muon"]
     )
     precision: str = option("bf16", "bf16: autocast. fp32: no autocast.", choices=["bf16", "fp32"])
     attention: str = option("sdpa", "Attention implementation of both sides.")
@@ -79,7 +79,7 @@ class BenchmarkArguments:
     suite: bool = option(
         False, "Run the cases of the table in docs/performance.md: those of --mode trainer, or all others."
     )
-    profile: bool = option(False, "Show instead what a step's time goes to, on the CPU.")
+    profile: bool = option(False, "Show instead how a step's time is spent, on the CPU.")
     json: bool = option(False, "Print the results as JSON, and nothing else.")
 
     def __post_init__(self):
@@ -143,7 +143,7 @@ def random_batch(args: BenchmarkArguments, seed: int) -> dict[str, torch.Tensor]
 
 
 def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
-    """A batch for each step, on the CPU: the warm-up's first."""
+    """A batch for each step, on the CPU, the warm-up's first."""
     count = WARM_UP + args.repeats
     if args.prepared_data is None:
         return [random_batch(args, seed) for seed in range(count)]
@@ -162,7 +162,7 @@ def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
         return [{name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")} for batch in batches]
     if "next_sentence_label" not in batches[0]:
         raise ValueError(
-            "The prepared examples have no next_sentence_label, without which transformers' BERT has no loss."
+            "The preprocessed examples have no next_sentence_label, without which transformers' BERT has no loss."
         )
     return batches
 
@@ -171,7 +171,7 @@ def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
 
 
 def build_model(side: str, args: BenchmarkArguments) -> torch.nn.Module:
-    """Ours, or transformers' with our weights; the same ones each time."""
+    """Our model, or transformers' with the same weights, which are the same in each call."""
     torch.manual_seed(0)
     config = ScratchBertConfig.from_preset(args.preset, attn_implementation=args.attention)
     config.max_position_embeddings = max(args.length, config.max_position_embeddings)
@@ -179,9 +179,9 @@ def build_model(side: str, args: BenchmarkArguments) -> torch.nn.Module:
     model = (ScratchBertModel if inference else ScratchBertForPreTraining)(config)
     if side == "transformers":
         fields = {name: value for name, value in config.to_dict().items() if name in BertConfig().to_dict()}
-        theirs = BertConfig(**fields | {"model_type": "bert"}, attn_implementation=args.attention)
+        bert_config = BertConfig(**fields | {"model_type": "bert"}, attn_implementation=args.attention)
         weights = model.state_dict()
-        model = (BertModel if inference else BertForPreTraining)(theirs)
+        model = (BertModel if inference else BertForPreTraining)(bert_config)
         model.load_state_dict(weights, strict=False)  # the decoder's bias has a second name
     return model.train(not inference)
 
@@ -203,7 +203,7 @@ class Side:
         self.run = torch.compile(self.model) if args.compile else self.model
 
     def step(self, batch: dict[str, torch.Tensor]) -> float:
-        """Seconds that it takes, from a batch in the CPU's memory to new weights or to embeddings."""
+        """Seconds of a step, from a batch in the CPU's memory to new weights or to embeddings."""
         start = time.perf_counter()
         batch = {name: values.to(self.device, non_blocking=True) for name, values in batch.items()}
         bf16 = torch.autocast(self.device.type, torch.bfloat16) if self.args.precision == "bf16" else nullcontext()
@@ -219,7 +219,7 @@ class Side:
 
 
 def time_steps(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
-    """Seconds of each step after the warm-up, of both sides, alternating."""
+    """Seconds of each step after the warm-up, with alternating sides."""
     sides = {name: Side(name, args) for name in SIDES}
     seconds = {name: [] for name in SIDES}
     for number, batch in enumerate(batches):
@@ -239,14 +239,14 @@ class StepTimes(TrainerCallback):
 
 
 def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
-    """Seconds of each step after the warm-up, of one side after the other, under Trainer."""
+    """Seconds of each step after the warm-up, under Trainer, one side after the other."""
     seconds = {}
     for name in SIDES:
         times = StepTimes()
         with tempfile.TemporaryDirectory() as directory:
             arguments = TrainingArguments(
                 directory,
-                per_device_train_batch_size=1,  # of batches
+                per_device_train_batch_size=1,  # each example is a batch
                 max_steps=len(batches),
                 bf16=args.precision == "bf16",
                 use_cpu=args.device == "cpu",
@@ -287,36 +287,37 @@ KINDS = {
 OTHER = "views, autograd, Python"
 
 
-def time_shares(name: str, args: BenchmarkArguments) -> dict[str, float]:
-    """The shares of a step's time that the kinds of operation take."""
+def time_fractions(name: str, args: BenchmarkArguments) -> dict[str, float]:
+    """Fractions of a step's time that kinds of operations take."""
     side, batches = Side(name, args), make_batches(args)
     for batch in batches[:WARM_UP]:
         side.step(batch)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         seconds = sum(side.step(batch) for batch in batches[WARM_UP:])
-    shares = dict.fromkeys(KINDS, 0.0)
+    fractions = dict.fromkeys(KINDS, 0.0)
     for event in profile.events():
         outermost = event
         while outermost.cpu_parent is not None:
             outermost = outermost.cpu_parent
-        # What the optimizer calls is the optimizer's.
+        # Operations that the optimizer calls count as the optimizer.
         name = outermost.name if outermost.name.startswith("Optimizer.") else event.name
         kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, name)), None)
         if kind is not None:
-            shares[kind] += event.self_cpu_time_total / 1e6 / seconds
-    return shares | {OTHER: 1 - sum(shares.values())}
+            fractions[kind] += event.self_cpu_time_total / 1e6 / seconds
+    return fractions | {OTHER: 1 - sum(fractions.values())}
 
 
 def profile_table(args: BenchmarkArguments) -> str:
-    shares = {name: time_shares(name, args) for name in SIDES}
+    fractions = {name: time_fractions(name, args) for name in SIDES}
     lines = [f"| {args.preset}, {args.precision} | " + " | ".join(SIDES) + " |", "| --- | ---: | ---: |"]
     lines += [
-        f"| {kind} | " + " | ".join(f"{shares[name][kind]:.0%}" for name in SIDES) + " |" for kind in shares[SIDES[0]]
+        f"| {kind} | " + " | ".join(f"{fractions[name][kind]:.0%}" for name in SIDES) + " |"
+        for kind in fractions[SIDES[0]]
     ]
     return "\n".join(lines)
 
 
-# ------------------------------------------------------------------------------------------- what it is held against
+# --------------------------------------------------------------------------------------- peak memory and useful FLOPs
 
 
 def step_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> float:
@@ -329,13 +330,13 @@ def step_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> floa
 
 
 def resident_peak() -> int:
-    """The most bytes of memory that this process has had. Linux only."""
+    """Peak memory of this process, in bytes. Linux only."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
 def peak_memory(name: str, args: BenchmarkArguments) -> int:
-    """Bytes that building a model and three steps take at their peak. To be called in a process of its own."""
+    """Peak memory of building a model and three steps, in bytes. Call it in a separate process."""
     batches = make_batches(replace(args, repeats=1))
     before = resident_peak()
     side = Side(name, args)
@@ -377,7 +378,7 @@ HEADER = "| case | transformers: tokens/s | MFU | MiB | scratch_bert: tokens/s |
 def table_row(result: dict) -> str:
     fill = {0.0: "mixed", 1.0: "full"}.get(result["fill"], f"{result['fill']:.0%} full")
     sequences = (
-        f"prepared examples of {result['mean_tokens']:.0f}"
+        f"preprocessed examples of {result['mean_tokens']:.0f}"
         if result["prepared_data"]
         else f"{fill} sequences of {result['length']}"
     )
@@ -404,7 +405,7 @@ def main() -> None:
             f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}, transformers {transformers.__version__}"
         )
         for precision, peak in peaks.items():
-            print(f"Matrix peak in {precision}: {peak / 1e9:,.0f} GFLOP/s")
+            print(f"Peak in {precision}: {peak / 1e9:,.0f} GFLOP/s")
         print(HEADER, "| --- " + "| ---: " * 7 + "|", sep="\n")
     results = []
     for case in cases:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""One batch, from three texts to the loss of both objectives, with each stage of the model by its formula in plain PyTorch.
+"""One batch, from three texts to the loss of both objectives, with each stage of the model in plain PyTorch.
 
-docs/reading-guide.md quotes what this prints. tests/docs/test_reading_guide.py compares both, and every stage with
-scratch_bert and with transformers' BERT of the same weights. Dimensions are those of the model's file."""
+docs/reading-guide.md quotes the output. tests/docs/test_reading_guide.py compares both, and every stage with
+scratch_bert and with transformers' BERT with the same weights. Dimensions are those of the model file."""
 
 import math
 
@@ -36,7 +36,7 @@ SIZES = {
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
     "initializer_range": 0.5,  # large, so that attention is visible
-    "attn_implementation": "eager",  # which returns its weights
+    "attn_implementation": "eager",  # it returns attention weights
 }
 
 
@@ -47,18 +47,18 @@ def make_dataset() -> SentencePairDataset:
     """Examples of the three texts: text → sentences → token ids → pairs → examples."""
     tokenizer = BertTokenizer(vocab={token: number for number, token in enumerate(TOKENS)})
     corpus = TokenizedCorpus.from_documents(TextSource([TEXTS]).documents(), tokenizer)
-    # Of a seed that gives pairs of both labels, and all three kinds of masks in the first.
+    # This seed gives pairs of both labels, and all three kinds of masks in the first pair.
     return SentencePairDataset(corpus, tokenizer, max_seq_length=20, short_seq_prob=0.0, seed=978)
 
 
 def make_batch(dataset: SentencePairDataset) -> dict[str, Tensor]:
-    """All examples of an epoch as one masked batch: `input_ids`, `token_type_ids`, `attention_mask` and `labels` (B, S),
-    `next_sentence_label` (B,)."""
+    """All examples of an epoch as one masked batch: `next_sentence_label` (B,), and `input_ids`, `token_type_ids`,
+    `attention_mask` and `labels`, (B, S) each."""
     return PretrainingCollator(dataset.tokenizer, mlm_probability=0.3)(list(dataset))
 
 
 def make_models() -> tuple[ScratchBertForPreTraining, BertForPreTraining]:
-    """The model with random weights, and transformers' with the same."""
+    """The model with random weights, and transformers' BERT with the same weights."""
     torch.manual_seed(0)
     model = ScratchBertForPreTraining(ScratchBertConfig(**SIZES)).eval()
     bert = BertForPreTraining(BertConfig(**SIZES)).eval()
@@ -86,7 +86,7 @@ def layer_norm(x: Tensor, norm: nn.LayerNorm) -> Tensor:
 
 @torch.no_grad()
 def plain_stages(model: ScratchBertForPreTraining, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Each stage by its formula: every position computed, padding included, and nothing fused."""
+    """Each stage by its formula, at every position, including padding."""
     stages = {}
     padding = batch["attention_mask"] == 0  # (B, S)
 
@@ -129,7 +129,7 @@ def plain_stages(model: ScratchBertForPreTraining, batch: dict[str, Tensor]) -> 
 
 @torch.no_grad()
 def model_stages(model: PreTrainedModel, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same stages of a model's own forward, scratch_bert's or that of transformers' BERT."""
+    """The same stages from a model's forward, scratch_bert's or that of transformers' BERT."""
     seen = []
     parts = [*(layer.attention.output.LayerNorm for layer in model.bert.encoder.layer), model.bert.pooler]
     hooks = [part.register_forward_hook(lambda module, inputs, output: seen.append(output)) for part in parts]
@@ -154,7 +154,7 @@ def model_stages(model: PreTrainedModel, batch: dict[str, Tensor]) -> dict[str, 
 
 
 def largest_difference(stages: dict[str, Tensor], others: dict[str, Tensor], attention_mask: Tensor) -> float:
-    """Over all stages, without the states of padding, which are undefined."""
+    """Largest difference at any stage, without states at padding, which are undefined."""
     differences = []
     for name, stage in stages.items():
         difference = (stage - others[name]).abs()

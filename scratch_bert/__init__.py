@@ -1,7 +1,7 @@
-"""scratch_bert: a BERT from scratch that Hugging Face's Trainer, Auto classes and Hub can drive.
+"""scratch_bert: a BERT from scratch for Hugging Face's Trainer, Auto classes and Hub.
 
-Importing the package registers the config and every model with their Auto classes. `pretrain` and `finetune` are one call
-each; their parts are in `scratch_bert.pretraining` and `scratch_bert.finetuning`.
+Importing the package registers the config and all models with their Auto classes. `pretrain` and `finetune` do a
+complete run; their parts are in `scratch_bert.pretraining` and `scratch_bert.finetuning`.
 """
 
 from importlib import import_module
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when they are used: models alone need neither datasets nor tokenizers.
+    # Imported on first use: models need neither datasets nor tokenizers.
     module = {"pretrain": ".pretraining.api", "finetune": ".finetuning.api"}.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
 
 def _register() -> None:
     transformers.AutoConfig.register(ScratchBertConfig.model_type, ScratchBertConfig)
-    # Checkpoints name their own tokenizer class; this is for directories that hold a vocabulary alone.
+    # Checkpoints name their tokenizer class; this is for directories with a vocabulary only.
     transformers.AutoTokenizer.register(ScratchBertConfig, fast_tokenizer_class=transformers.BertTokenizer)
     for auto_class, model_class in AUTO_MODELS.items():
         getattr(transformers, auto_class).register(ScratchBertConfig, model_class)

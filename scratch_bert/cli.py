@@ -1,4 +1,4 @@
-"""What the rest of the package uses of the command line: options, which `scratch_bert_cli` declares; one-line errors; logging."""
+"""Command-line utilities for the rest of the package: options (from `scratch_bert_cli`), one-line errors, logging."""
 
 import logging
 import signal
@@ -17,8 +17,8 @@ from scratch_bert_cli.options import from_keywords, option, parse_arguments, rej
 def one_line_errors(
     kinds: tuple = (OSError, ValueError, ImportError, StrictDataclassError), stopped: str = "Stopped."
 ) -> Iterator[None]:
-    """End the program with the message of an error that the user can fix, or with `stopped` after Ctrl-C; no traceback. The exit
-    code is 1 after an error, 128 + the number of a signal after that."""
+    """End the program without a traceback: with the message of an error of these `kinds` and exit code 1, or after a
+    signal with its message or `stopped` and exit code 128 + its number."""
     try:
         yield
     except kinds as error:
@@ -29,7 +29,7 @@ def one_line_errors(
 
 
 def configure_logging(level: int = logging.INFO) -> None:
-    """Print our log messages, of this level and above, as plain lines on stderr; progress bars on a terminal only."""
+    """Print our log messages of this level and above as plain lines on stderr; progress bars only on a terminal."""
     if not sys.stderr.isatty():
         disable_progress_bars()
         transformers.utils.logging.disable_progress_bar()  # also those of huggingface_hub

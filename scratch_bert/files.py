@@ -18,8 +18,8 @@ TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".par
 
 
 def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TABLES)) -> list[Path]:
-    """The files that `paths` name: each a file, a glob, or a directory, which means all files of `types` below it, gzipped
-    or not. Sorted within each path; each file once.
+    """The files of `paths`: files, globs, or directories, which stand for all files of `types` below them, also
+    gzipped. Sorted within each path; each file once.
 
     Raises `FileNotFoundError` for a path or glob without a file, and `ValueError` for a pipe or a device.
     """
@@ -31,7 +31,7 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
         for match in matches:
             if not (match.is_dir() or match.is_file()):
                 raise ValueError(
-                    f"{match} is no regular file: files are read more than once. Write its content to one."
+                    f"{match} is not a regular file, but files are read more than once: write its content to a file."
                 )
             files |= dict.fromkeys(_files_below(match, types) if match.is_dir() else [match])
     return list(files)
@@ -53,18 +53,18 @@ def _is_gzipped(file: Path) -> bool:
 
 
 def suffix(file: Path) -> str:
-    """`.csv` for both `text.csv` and `text.CSV.gz`."""
+    """Lower-case suffix of a file, without `.gz`: `.csv` for both `text.csv` and `text.CSV.gz`."""
     return (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
 
 
 class TextError(ValueError):
-    """Text that can't be read: not UTF-8, damaged, or without the column asked for."""
+    """Text that can't be read: not UTF-8, damaged, or without the requested column."""
 
 
 def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, **options):
-    """A table as a dataset. Values of `text_columns` in a CSV or TSV file stay strings, such as "007" and "NA".
+    """Open a table as a dataset. Values of `text_columns` in a CSV or TSV file stay strings, such as "007" and "NA".
 
-    `options` are those of the dataset's loader.
+    `options` are passed to the dataset's loader.
     """
     if TABLES[suffix(file)] == "csv":
         _check_width(file)
@@ -75,12 +75,12 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
         } | options
     if suffix(file) == ".tsv":
         options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
-    name = escape(str(file))  # datasets takes file names for patterns
+    name = escape(str(file))  # datasets treats file names as patterns
     return datasets.load_dataset(TABLES[suffix(file)], data_files=name, split="train", streaming=streaming, **options)
 
 
 def read_fields(file: Path) -> Iterator[list[str]]:
-    """The fields of each record of a CSV or TSV file. Raises `TextError` if it is none."""
+    """The fields of each record of a CSV or TSV file. Raises `TextError` if it can't be parsed."""
     dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix(file) == ".tsv" else {}
     csv.field_size_limit(2**31 - 1)
     try:
@@ -90,12 +90,11 @@ def read_fields(file: Path) -> Iterator[list[str]]:
 
 
 def _check_width(file: Path) -> None:
-    """Raise `TextError` if the first record has more fields than the header: pandas would drop some without a word. It
-    reports later ones itself."""
+    """Raise `TextError` if the first record has more fields than the header: pandas only reports later ones."""
     try:
         header, first = islice(chain(read_fields(file), repeat([])), 2)
     except TextError as error:
-        if isinstance(error.__cause__, csv.Error):  # pandas may know better
+        if isinstance(error.__cause__, csv.Error):  # pandas may be able to parse it
             return
         raise
     if any(first[len(header) :]):
@@ -108,7 +107,7 @@ def _check_width(file: Path) -> None:
 def open_dataset(
     name: str, config: str | None, streaming: bool = False
 ) -> datasets.DatasetDict | datasets.IterableDatasetDict:
-    """The splits of a dataset of the Hub or of a local directory, including those that `save_to_disk` writes."""
+    """The splits of a dataset on the Hub or in a local directory, also one written by `save_to_disk`."""
     directory = Path(name)
     if not any((directory / file).is_file() for file in ("state.json", "dataset_dict.json")):
         try:
@@ -120,7 +119,7 @@ def open_dataset(
 
 
 def read_lines(file: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, gzipped or not, without their ends. Raises `TextError` that names the line."""
+    """The lines of a UTF-8 file, also gzipped, without line ends. Raises `TextError`, which names the bad line."""
     number = 0
     try:
         with gzip.open(file) if _is_gzipped(file) else file.open("rb") as lines:
@@ -133,8 +132,8 @@ def read_lines(file: Path) -> Iterator[str]:
                 f"{file} is UTF-16 text. Convert it first: iconv -f utf-16 -t utf-8 {file} > new{suffix(file)}"
             ) from None
         raise TextError(
-            f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. Convert it first, "
-            f"for example with: iconv -f latin1 -t utf-8 {file} > new{suffix(file)}"
+            f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. Convert it "
+            f"first, for example with: iconv -f latin1 -t utf-8 {file} > new{suffix(file)}"
         ) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TextError(

@@ -1,5 +1,5 @@
-"""Files and directories that are whole or absent, whenever the process dies: written beside their place and renamed, with
-checksums to find later damage; and locks of directories."""
+"""Files and directories that are complete or absent, even if the process dies: they are written beside their final
+place and renamed, with checksums to detect later damage. Also locks of directories."""
 
 import errno
 import json
@@ -17,14 +17,13 @@ from filelock import FileLock, Timeout
 
 logger = logging.getLogger("scratch_bert")
 
-MANIFEST = "manifest.json"  # in a sealed directory: the length and the CRC-32 of each other file
-STAGING = ".saving"  # beside the names of directories: what is being written, or deleted
-LOCK = ".lock"  # in a directory: held by the process that writes there
+MANIFEST = "manifest.json"  # in a sealed directory: length and CRC-32 of every other file
+STAGING = ".saving"  # beside the final directories: what is being written or deleted
+LOCK = ".lock"  # in a directory: held by the process that writes to it
 
 
 def seal(directory: Path, without: Collection[str] = ()) -> None:
-    """Write the manifest of all files in `directory`, but for those of the names `without`, and wait until all of them are on
-    the disk."""
+    """Write the manifest of the files in `directory`, except those named `without`, and wait until all are on disk."""
     paths = sorted(path for path in directory.rglob("*") if path != directory / MANIFEST)
     files = [path for path in paths if path.is_file() and path.name not in without]
     manifest = {file.relative_to(directory).as_posix(): [file.stat().st_size, checksum(file)] for file in files}
@@ -34,9 +33,9 @@ def seal(directory: Path, without: Collection[str] = ()) -> None:
 
 
 def find_damage(directory: Path) -> str | None:
-    """What is wrong with a sealed directory: the first file that has not the length and CRC-32 it had, or None.
+    """Name the first file of a sealed directory that is missing or has another length or CRC-32; None if intact.
 
-    Raises `OSError` for a file that can't be read, which says nothing about its content.
+    Raises `OSError` for a file that can't be read, as it may be intact.
     """
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
@@ -54,7 +53,7 @@ def find_damage(directory: Path) -> str | None:
 
 
 def move_into_place(new: Path, place: Path) -> None:
-    """Rename a directory, or a file, to `place`, and replace what is there: nobody ever sees half of either."""
+    """Rename a directory or file to `place`, replacing what is there: neither is ever seen incomplete."""
     if new.is_file():
         sync(new)
     if place.is_dir():
@@ -67,19 +66,19 @@ def move_into_place(new: Path, place: Path) -> None:
 
 
 def write_json(file: Path, value: object) -> None:
-    """Write a file that is never seen half written."""
+    """Write a JSON file that is never seen incomplete."""
     new = file.with_name(f".{file.name}")
     new.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     move_into_place(new, file)
 
 
 def remove(directory: Path) -> None:
-    """Delete a directory whose name must never stand for half of it."""
-    shutil.rmtree(_set_aside(directory), ignore_errors=True)  # what stays is deleted with `STAGING`
+    """Delete a directory, which is never seen incomplete under its name."""
+    shutil.rmtree(_set_aside(directory), ignore_errors=True)  # what is left is deleted with `STAGING`
 
 
 def _set_aside(directory: Path) -> Path:
-    """Move a directory into `STAGING`: its new path."""
+    """Move a directory into `STAGING`, and return its new path."""
     staging = directory.parent / STAGING
     staging.mkdir(exist_ok=True)
     old = staging / f"old-{directory.name}"
@@ -91,17 +90,15 @@ def _set_aside(directory: Path) -> Path:
 
 def is_lack_of_space(error: Exception) -> bool:
     codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    # The tokenizers and safetensors libraries, and torch, raise exceptions of other kinds.
-    signs = (*(f"(os error {code})" for code in codes), "inline_container.cc", "iostream error")
-    return getattr(error, "errno", None) in codes or any(sign in str(error) for sign in signs)
+    # tokenizers, safetensors and torch raise other exceptions.
+    messages = (*(f"(os error {code})" for code in codes), "inline_container.cc", "iostream error")
+    return getattr(error, "errno", None) in codes or any(message in str(error) for message in messages)
 
 
 @contextmanager
 def locked(directory: Path) -> Iterator[bool]:
-    """Hold the lock of a directory, which the operating system frees when the process ends, however it does. Gives False on a
-    file system without locks.
-
-    Raises `BlockingIOError` if another process holds it.
+    """Hold the lock of a directory, which the operating system releases at the end of the process. Yields whether it
+    is locked: False on a file system without locks. Raises `BlockingIOError` if another process holds it.
     """
     directory.mkdir(parents=True, exist_ok=True)
     lock = FileLock(directory / LOCK)
@@ -109,7 +106,7 @@ def locked(directory: Path) -> Iterator[bool]:
         lock.acquire(blocking=False)
     except Timeout:
         raise BlockingIOError(
-            f"Another run is writing to {directory}: wait until it ends, or choose another --output_dir."
+            f"Another run is writing to {directory}: wait until it ends, or choose another output_dir."
         ) from None
     except (NotImplementedError, OSError) as error:  # a file system without locks
         logger.warning(f"{directory} cannot be locked ({error}): do not start a second run in it")
@@ -120,7 +117,7 @@ def locked(directory: Path) -> Iterator[bool]:
 
 
 def checksum(file: Path) -> int:
-    """CRC-32."""
+    """CRC-32 of a file's content."""
     value = 0
     with file.open("rb") as content:
         for chunk in iter(partial(content.read, 1 << 20), b""):
@@ -130,13 +127,13 @@ def checksum(file: Path) -> int:
 
 def sync(path: Path) -> None:
     """Wait until a file, or the entries of a directory, are on the disk."""
-    if os.name == "nt" and path.is_dir():  # cannot be opened there
+    if os.name == "nt" and path.is_dir():  # Windows cannot open directories
         return
     descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError:
-        if path.is_file():  # not every file system knows it of directories
+        if path.is_file():  # some file systems cannot sync directories
             raise
     finally:
         os.close(descriptor)

@@ -15,7 +15,7 @@ from tokenizers.trainers import WordPieceTrainer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
-UNKNOWN = "[UNK]"  # in a text: a word that the corpus itself replaced, as WikiText-2 does with <unk>
+UNKNOWN = "[UNK]"  # in a text: a word that the corpus itself replaces, as WikiText-2 by <unk>
 TOKENIZER_TYPES = ("wordpiece", "wordlevel")
 
 
@@ -28,12 +28,12 @@ def train_tokenizer(
     model_max_length: int = 512,
     first_segment_id: int = 0,
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for BERT's input, with a vocabulary of at most `vocab_size` entries learned from `texts`.
+    """Train a tokenizer for BERT's input, with a vocabulary of at most `vocab_size` entries, on `texts`.
 
-    `wordpiece` is BERT's; `wordlevel` has whole words only. Words and word pieces with fewer than `min_frequency`
+    `wordpiece` is BERT's; `wordlevel` has complete words only. Words and word pieces with fewer than `min_frequency`
     occurrences are left out. `first_segment_id` is the segment id of text A; B's is one more, and padding's always 0.
-    `texts` is read twice, and may be larger than memory. The same texts give the same vocabulary. Raises `ValueError` if
-    there is no text, or if `vocab_size` is too small for the characters alone.
+    `texts` is read twice, and may be larger than memory. The same texts give the same vocabulary. Raises `ValueError`
+    if there is no text, or if `vocab_size` is too small for the characters alone.
     """
     blank = BertTokenizer(do_lower_case=lowercase)
     special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
@@ -45,13 +45,13 @@ def train_tokenizer(
     vocab = train(words, vocab_size, min_frequency, blank.backend_tokenizer, special_tokens)
     if len(vocab) == len(special_tokens):
         raise ValueError(
-            f"The text is empty, or no word occurs {min_frequency} times: there is no vocabulary to learn."
+            f"The text is empty, or no word occurs {min_frequency} times, so there is no vocabulary to learn."
         )
     if tokenizer_type == "wordpiece":
         bert = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=model_max_length)
         if first_segment_id == 0:
             return bert
-        tokenizer = bert.backend_tokenizer  # not to be opened as a BertTokenizer, which gives BERT's segment ids
+        tokenizer = bert.backend_tokenizer  # a BertTokenizer always gives BERT's segment ids
     else:
         tokenizer = Tokenizer(WordLevel(vocab, unk_token=blank.unk_token))
         tokenizer.normalizer = blank.backend_tokenizer.normalizer
@@ -82,19 +82,19 @@ def _wordpiece_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special
         return tokenizer.get_vocab()
 
     # The trainer numbers the characters that continue a word ("##e") in the order of a hash table, and breaks ties
-    # between merges by number: two runs differ. A first training finds these characters, the second gets them in order.
+    # between merges by number, so runs differ. A first training finds these characters, the second gets them sorted.
     characters = train(1, special_tokens)
     if len(characters) > vocab_size:
         raise ValueError(
-            f"vocab_size is {vocab_size}, but the text alone has {len(characters)} special tokens and characters. "
-            "Choose a larger vocab_size."
+            f"vocab_size is {vocab_size}, but the text alone has {len(characters)} special tokens and characters: "
+            "choose a larger vocab_size."
         )
     continuations = sorted(token for token in characters if token.startswith("##"))
     return train(vocab_size, special_tokens + continuations)
 
 
 def _wordlevel_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special_tokens: list[str]) -> dict[str, int]:
-    # The library's own trainer orders words of the same count randomly.
+    # The library's trainer orders words of the same count randomly.
     counts: Counter[str] = Counter()
     for text in words():
         counts.update(word for word, _ in blank.pre_tokenizer.pre_tokenize_str(blank.normalizer.normalize_str(text)))
@@ -106,14 +106,14 @@ def _wordlevel_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special
 def load_tokenizer(
     name_or_path: str, model_max_length: int | None = None, trust_remote_code: bool = False
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a local directory or a Hub repository; `model_max_length` replaces its own.
+    """Load the tokenizer of a local directory or a Hub repository; `model_max_length` replaces the saved value.
 
-    Raises `ValueError` if it can't be read, has no vocabulary, lacks a special token that BERT's input needs, or is not one
-    of the `tokenizers` library.
+    Raises `OSError` if it does not exist, and `ValueError` if it can't be read, has no vocabulary, lacks a special
+    token that BERT's input needs, or is not a fast tokenizer.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    except OSError:  # which says what is missing
+    except OSError:  # its message states what is missing
         raise
     except Exception as error:  # the tokenizers library raises plain exceptions
         if "trust_remote_code" in str(error):
@@ -127,7 +127,7 @@ def load_tokenizer(
         raise ValueError(f"The tokenizer {name_or_path} has no {tokens} token, which BERT's input needs.")
     if not tokenizer.is_fast:
         raise ValueError(f"The tokenizer {name_or_path} has no tokenizer.json, so there is no fast tokenizer.")
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # transformers has made it up
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # a default of transformers
         raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")
     if model_max_length is not None:
         tokenizer.model_max_length = model_max_length
@@ -142,10 +142,10 @@ def copy_with_length(tokenizer: PreTrainedTokenizerBase, model_max_length: int) 
 
 
 def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreTrainedTokenizerBase:
-    """A copy of a WordPiece or word-level tokenizer whose vocabulary has the entry of each line, too: a word, or `##` and a
-    continuation. They are matched as all others: the longest first. Those that it has already are skipped.
+    """A copy of a WordPiece or word-level tokenizer with one more vocabulary entry per line: a word, or `##` and a
+    continuation. Like all entries, they are matched longest first. Entries that exist already are skipped.
 
-    Raises `ValueError` for a line that this tokenizer would split, and if there is nothing new.
+    Raises `ValueError` for a line that the tokenizer splits into words, and if no entry is new.
     """
     backend = tokenizer.backend_tokenizer
     content = json.loads(backend.to_str())
@@ -160,14 +160,14 @@ def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreT
         words = backend.pre_tokenizer.pre_tokenize_str(text)
         if len(words) > 1:
             raise ValueError(
-                f"Line {line_number}: to this tokenizer, {line.strip()!r} is {len(words)} words: one a line."
+                f"Line {line_number}: this tokenizer splits {line.strip()!r} into {len(words)} words: one per line."
             )
         token = prefix + text if continuation else text
         if words and token not in vocab:
             vocab[token] = number
             number += 1
     if len(vocab) == before:
-        raise ValueError("There is no token that is not in the vocabulary already.")
+        raise ValueError("There is no new token: the vocabulary has all of them.")
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
@@ -175,31 +175,31 @@ def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreT
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The size of the word embeddings: the highest id plus one. `len(tokenizer)` is less if ids have gaps."""
+    """Size of the word embeddings: the highest id plus one. `len(tokenizer)` is smaller if ids have gaps."""
     return max(tokenizer.get_vocab().values()) + 1
 
 
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, of: str = "") -> None:
-    """Raise `ValueError` if the tokenizer, ` of` some model, has ids that a model with this `vocab_size` has not."""
-    entries = vocabulary_size(tokenizer)
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name: str = "") -> None:
+    """Raise `ValueError` if the tokenizer has ids beyond the `vocab_size` of the model of this `name`."""
+    entries, owner = vocabulary_size(tokenizer), f" of {name}" if name else ""
     if entries > vocab_size:
-        raise ValueError(f"The tokenizer{of} has {entries} entries, but the model's vocab_size is {vocab_size}.")
+        raise ValueError(f"The tokenizer{owner} has {entries} entries, but the model's vocab_size is {vocab_size}.")
 
 
 def segment_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
-    """The segment ids (`token_type_ids`) of texts A and B: BERT's 0 and 1, unless the tokenizer has others."""
+    """Segment ids (`token_type_ids`) of texts A and B: BERT's 0 and 1, unless the tokenizer has others."""
     pair = tokenizer.backend_tokenizer.encode("a", "b")
     ids = dict(zip(pair.sequence_ids, pair.type_ids, strict=True))
-    return (ids[0], ids[1]) if ids[0] != ids[1] else (0, 1)  # the same where models have no segments, as RoBERTa
+    return (ids[0], ids[1]) if ids[0] != ids[1] else (0, 1)  # equal for models without segments, such as RoBERTa
 
 
 def gives_same_input(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
-    """Whether models of one tokenizer take input made with the other: the same vocabulary and segment ids."""
+    """Whether both tokenizers have the same vocabulary and segment ids, so that a model takes the input of either."""
     return tokenizer.get_vocab() == other.get_vocab() and segment_ids(tokenizer) == segment_ids(other)
 
 
 def continues_word(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """For each token id, whether it continues the word of the token before: (vocabulary size,) bool.
+    """Whether each token id continues the word of the token before it: (vocabulary size,) bool.
 
     Raises `ValueError` for a tokenizer that is neither WordPiece nor word-level.
     """
@@ -214,8 +214,8 @@ def continues_word(tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
 
 
 def text_encoder(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """The tokenizer for plain text: no truncation or padding, and a "[SEP]" in the text is text. Only the unknown token is
-    still recognized, as a corpus may contain it."""
+    """The tokenizer for plain text, without truncation or padding. A "[SEP]" in the text is plain text; only the
+    unknown token is recognized, as a corpus may contain it."""
     content = json.loads(tokenizer.backend_tokenizer.to_str())
     content |= {"truncation": None, "padding": None, "post_processor": None}
     for token in content["added_tokens"]:

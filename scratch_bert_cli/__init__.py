@@ -1,5 +1,5 @@
-"""The command line: the options of all scripts, with their help and their rules.
+"""The command line: the options of all scripts, with their help and rules.
 
-Importing torch and transformers takes seconds. Here, nothing imports them: a script reads and checks its options, and only
+Importing torch and transformers takes seconds, so nothing here does: a script reads and checks its options, and only
 then imports `scratch_bert`.
 """

@@ -8,7 +8,7 @@ from .training import EVALUATION, INTERVALS, CommonOptions
 
 TASKS = (
     ("sequence-classification", "token-classification", "question-answering", "multiple-choice")
-    + ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")  # of GLUE
+    + ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")  # GLUE
 )  # fmt: skip
 
 
@@ -23,8 +23,8 @@ class CheckpointArguments(OptionGroup, group="Model"):
     trust_remote_code: bool = option(False, "Run the code of a custom-code model, or of a Hub metric.")
     dropout: float | None = option(
         None,
-        "Dropout for hidden states and attention, instead of the checkpoint's. Small datasets benefit, as from 0.1, if the "
-        "model was pretrained without.",
+        "Dropout for hidden states and attention, instead of the checkpoint's. Small datasets benefit, for example "
+        "from 0.1, if the model was pretrained without dropout.",
         within="[0, 1)",
     )
 
@@ -38,8 +38,8 @@ class CheckpointArguments(OptionGroup, group="Model"):
 class TaskDataArguments(OptionGroup, group="Data"):
     train_file: list[str] | None = option(
         None,
-        "Training data: files, globs or directories of .csv, .tsv (in which quotes are text), .json or .jsonl, all of them also "
-        "gzipped, or .parquet; CoNLL files for token-classification; SQuAD's JSON for question-answering.",
+        "Training data: files, globs or directories of .csv, .tsv (without quoting), .json or .jsonl, also gzipped, "
+        "or .parquet; CoNLL files for token-classification; SQuAD's JSON for question-answering.",
     )
     validation_file: list[str] | None = option(
         None, "Validation data, which also selects the best checkpoint. Default: a fraction of the training examples."
@@ -47,8 +47,8 @@ class TaskDataArguments(OptionGroup, group="Data"):
     test_file: list[str] | None = option(None, "Data to predict at the end, with or without labels.")
     dataset_name: str | None = option(
         None,
-        "Instead of files: a dataset of the Hub, or a local directory that datasets.load_dataset opens, with splits train, "
-        "validation and test. Default for GLUE's tasks: nyu-mll/glue.",
+        "Instead of files: a dataset on the Hub, or a local directory that datasets.load_dataset opens, with splits "
+        "train, validation and test. Default for GLUE's tasks: nyu-mll/glue.",
     )
     dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
     validation_share: float = option(
@@ -59,8 +59,8 @@ class TaskDataArguments(OptionGroup, group="Data"):
     )
     text_column: str | None = option(
         None,
-        "Column of the text or the words. Default: text; tokens for token-classification, context for question-answering. In "
-        "CoNLL files a number, from 1, as for label_column; default: first for the words, last for the tags.",
+        "Column of the text or words. Default: text; tokens for token-classification, context for question-answering. "
+        "In CoNLL files a number from 1, as for label_column; default: first for the words, last for the tags.",
     )
     text_pair_column: str | None = option(
         None,
@@ -88,8 +88,8 @@ class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
 
     problem_type: str | None = option(
         None,
-        "For sequence-classification. Default: multi-label if the labels are lists, regression if they are floats, otherwise "
-        "single-label. In CSV, several labels are comma-separated.",
+        "For sequence-classification. Default: multi-label if the labels are lists, regression if they are floats, "
+        "otherwise single-label. In CSV, several labels are comma-separated.",
         choices=["single_label_classification", "multi_label_classification", "regression"],
     )
     max_seq_length: int | None = option(
@@ -99,7 +99,7 @@ class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
     )
     doc_stride: int | None = option(
         None,
-        "For question-answering: overlap of the windows over a long context, in tokens. Default: a third of max_seq_length.",
+        "For question-answering: overlap of windows over a long context, in tokens. Default: max_seq_length / 3.",
         within="[0, inf)",
     )
     max_answer_length: int = option(
@@ -112,7 +112,7 @@ class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
         None, "Stop after this many evaluations in a row without a new best metric.", within="[1, inf)"
     )
     seeds: list[int] | None = option(
-        None, "Run once with each seed, in directories of their own, and report mean and standard deviation."
+        None, "Run once with each seed, in separate directories, and report mean and standard deviation."
     )
 
     def __post_init__(self):

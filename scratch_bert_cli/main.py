@@ -6,7 +6,7 @@ from importlib import import_module
 from .options import similar
 
 
-VERBS = {  # → its script, and what it does
+VERBS = {  # verb → script, summary
     "pretrain": ("pretrain", "Pretrain a BERT on text, or continue from one."),
     "finetune": ("finetune", "Fine-tune a checkpoint on a task."),
     "evaluate": ("evaluate_model", "Evaluate pretrained models on text."),

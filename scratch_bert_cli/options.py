@@ -1,4 +1,4 @@
-"""Options are the fields of dataclasses. Flags, a YAML or JSON file, and keywords give them, and are checked in one way."""
+"""Options as fields of dataclasses: from flags, a YAML or JSON file, or keywords, with the same checks."""
 
 import argparse
 import difflib
@@ -39,10 +39,10 @@ def option(
 ) -> Any:
     """A dataclass field that becomes an option with this help text.
 
-    `choices` are its values; a dict of them has a description for each. They are `extensible` if Python code can add more: once
-    scratch_bert is imported, it checks them itself. `within`, such as "[0, 1)", is the range of a number.
-    The option has no effect without each of the options that it `requires`, and with one of those in `unless`: names, separated
-    by spaces. `group` is its title in `--help`; `const` is the value of the flag alone.
+    `choices` are the allowed values; a dict describes each. They are `extensible` if Python code can add more, which
+    scratch_bert checks once it is imported. `within`, such as "[0, 1)", is the range of a number. The option has no
+    effect without all options in `requires`, or with any option in `unless` (names separated by spaces). `group` is
+    its title in `--help`; `const` is the value of a flag that is given without one.
     """
     if isinstance(choices, Mapping):
         help += " " + "; ".join(f"{name}: {description}" for name, description in choices.items()) + "."
@@ -58,9 +58,9 @@ def option(
 
 @dataclass
 class OptionGroup:
-    """Base class of the dataclasses of options, which checks their rules. `group` and `unless` hold for all options of a
-    subclass; the group of an option that it inherits stays. Subclasses are composed by inheritance: as the fields of the
-    last base class come first, `--help` shows that one first."""
+    """Base class of dataclasses of options, which checks their rules. `group` and `unless` apply to all options of a
+    subclass; inherited options keep their group. Subclasses are composed by inheritance: `--help` shows the last base
+    class first, whose fields come first."""
 
     def __init_subclass__(cls, group: str | None = None, unless: str = "", **kwargs):
         super().__init_subclass__(**kwargs)
@@ -94,14 +94,14 @@ def _check_range(name: str, value: float, interval: str) -> None:
     low, high = (float(end) for end in interval[1:-1].split(","))
     above = low <= value if interval[0] == "[" else low < value
     below = value <= high if interval[-1] == "]" else value < high
-    if not (above and below):  # as NaN is never
+    if not (above and below):  # also for NaN
         ends = [f"{'at least' if interval[0] == '[' else 'greater than'} {low:g}" if low > -inf else ""]
         ends += [f"{'at most' if interval[-1] == ']' else 'less than'} {high:g}" if high < inf else ""]
         raise ValueError(f"{name} must be {' and '.join(filter(None, ends))}, got {value}.")
 
 
 def reject_non_default(arguments: Any, names: Iterable[str], where: str) -> None:
-    """Raise `ValueError` for an option of these that has another value than its default."""
+    """Raise `ValueError` if one of these options differs from its default."""
     for name in names:
         if getattr(arguments, name) != arguments.__dataclass_fields__[name].default:
             raise ValueError(f"{name} has no effect {where}: leave it out.")
@@ -119,8 +119,8 @@ def similar(name: str, known: Iterable[str]) -> str:
 def from_keywords(*dataclasses: type, **options: Any) -> tuple:
     """One object per dataclass, from options by the names of their fields.
 
-    Values may be of Python's own types or text, as on the command line; one value will do where a list is expected, and
-    None stands for the default. Raises `ValueError` for an unknown option and for a value that is not allowed.
+    Values may be Python objects or text, as on the command line; a single value may stand for a list, and None for the
+    default. Raises `ValueError` for an unknown option and for a value that is not allowed.
     """
     known = _known(dataclasses)
     for name in options:
@@ -131,7 +131,7 @@ def from_keywords(*dataclasses: type, **options: Any) -> tuple:
 
 
 def _known(dataclasses: Iterable[type]) -> dict[str, Field]:
-    """The options of the dataclasses by name; where several declare the same, that of the first."""
+    """The options of the dataclasses by name; of several with the same name, the first."""
     known = {}
     for cls in dataclasses:
         known = {option.name: option for option in fields(cls) if option.init} | known
@@ -199,7 +199,7 @@ _KINDS = {
 
 
 class CommandLine(NamedTuple):
-    """Options that have been read and checked as far as that goes without torch."""
+    """Options that have been read, and checked as far as possible without torch."""
 
     parser: argparse.ArgumentParser
     options: dict[str, Any]
@@ -227,9 +227,10 @@ def read_options(
 ) -> CommandLine:
     """The options of these dataclasses, from `argv` or the command line.
 
-    If there are `tasks`, the first argument must be one. If the next argument is a YAML or JSON file, it gives options as
-    flags would; flags take precedence. An unknown option or a bad value ends the program with a message, and a suggestion
-    for a typo. Options of the `ignored` dataclasses are checked, but neither shown by `--help` nor passed on.
+    If there are `tasks`, the first argument must be one. If the next argument is a YAML or JSON file, it gives options
+    as flags would; flags take precedence. An unknown option or a bad value ends the program with a message, and a
+    suggestion for a typo. Options of the `ignored` dataclasses are checked, but neither shown by `--help` nor passed
+    on.
     """
     argv = [_with_underscores(argument) for argument in (sys.argv[1:] if argv is None else argv)]
     known = _known((*dataclasses, *ignored))
@@ -260,13 +261,13 @@ def read_options(
 
 
 def announce_imports() -> None:
-    """Print what the next seconds go to, unless it is imported already; of several processes, in the first."""
+    """Print what the next seconds are spent on, in the first process, unless PyTorch is already imported."""
     if "torch" not in sys.modules and os.environ.get("RANK", "0") == "0":
         print("Loading PyTorch …", file=sys.stderr, flush=True)
 
 
 def _with_underscores(argument: str) -> str:
-    """`--max-steps=-1` → `--max_steps=-1`."""
+    """Replace hyphens in the name of a flag: `--max-steps=-1` → `--max_steps=-1`."""
     flag, equals, value = argument.partition("=")
     return flag[:2] + flag[2:].replace("-", "_") + equals + value if flag.startswith("--") else argument
 
@@ -301,7 +302,7 @@ def _read_file(parser: argparse.ArgumentParser, name: str, known: Iterable[str])
 
 
 def _find(value: Any) -> Any:
-    """A value as it is; but if there is no file of that name, `recipes/NAME` becomes that file of the installed package."""
+    """The value itself, or for `recipes/NAME`, if there is no such file, that of the installed package."""
     path = Path(value) if isinstance(value, str) else Path()
     if path.parent == Path("recipes") and not path.exists() and find_spec("scratch_bert_cli.recipes"):
         packaged = files("scratch_bert_cli.recipes") / path.name
@@ -314,7 +315,7 @@ def _find(value: Any) -> Any:
 
 
 def _help(dataclasses: Iterable[type], description: str, tasks: Iterable[str], all_options: bool) -> str:
-    """The options in groups; that of the other options of Trainer, if `all_options` are to be shown."""
+    """The help text: options in groups, and Trainer's other options if `all_options` are to be shown."""
     width = min(shutil.get_terminal_size((119, 24)).columns, 119)
     groups, known = {}, _known(dataclasses)
     for cls in dataclasses:
@@ -349,4 +350,4 @@ def _describe(option: Field, width: int) -> str:
     return textwrap.fill(text, width, initial_indent=f"  {flag:<28}  ", subsequent_indent=" " * 32)
 
 
-_VALUES = ("column", "dir", "file", "name", "path")  # what an option's name says of its values
+_VALUES = ("column", "dir", "file", "name", "path")  # endings of option names that describe the value

@@ -15,11 +15,11 @@ from .options import OptionGroup, option, similar
 from .training import EVALUATION, INTERVALS, CommonOptions
 
 
-EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever that of training
+EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever the value in training
 
 
 def declared_objectives() -> dict[str, str]:
-    """The objectives that the package declares, by name, with their descriptions: read from its source, without importing it."""
+    """Names and descriptions of the package's objectives, read from its source, without importing it."""
     objectives = {}
     package = Path(find_spec("scratch_bert").origin).parent / "pretraining" / "objectives"
     for file in sorted(package.glob("*.py")):
@@ -39,11 +39,11 @@ def declared_objectives() -> dict[str, str]:
 class ContinuationArguments(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None,
-        "Continue from this scratch_bert or BERT: a directory or Hub repository. A missing head is randomly initialised.",
+        "Continue from this scratch_bert or BERT, a directory or Hub repository. New heads are randomly initialised.",
     )
     add_tokens: str | None = option(
         None,
-        "File of words or ##continuations to add to its vocabulary, one per line. They start as the mean of their pieces.",
+        "File of words or ##continuations to add to its vocabulary, one per line, each as the mean of its pieces.",
         requires="model_name_or_path",
     )
 
@@ -57,11 +57,12 @@ class ArchitectureArguments(OptionGroup, group="Model"):
         unless="model_name_or_path",
     )
     config_overrides: str | None = option(
-        None, "Config fields that differ from it, such as norm_first=true,head_dim=32.", unless="model_name_or_path"
+        None, "Config fields to change, such as norm_first=true,head_dim=32.", unless="model_name_or_path"
     )
     max_position_embeddings: int | None = option(
         None,
-        "Maximum sequence length of the model; a pretrained one's position embeddings are repeated. Default: max_seq_length.",
+        "Maximum sequence length of the model; beyond a pretrained model's, position embeddings are repeated. "
+        "Default: max_seq_length.",
         within="[1, 1000000]",
     )
     token_embedding_init: str = option(
@@ -82,7 +83,7 @@ class ModelOptions(ContinuationArguments, ArchitectureArguments):
 
 @dataclass
 class SourceArguments(OptionGroup, group="Source"):
-    """Where text comes from: files or a dataset. Without either, the built-in corpus."""
+    """The source of the text: files or a dataset; without either, the built-in corpus."""
 
     train_file: list[str] | None = option(
         None,
@@ -96,7 +97,7 @@ class SourceArguments(OptionGroup, group="Source"):
         0.1, "Fraction of documents to hold out; 0 for none.", within="[0, 1)", unless="prepared_data streaming"
     )
     dataset_name: str | None = option(
-        None, "Dataset of the Hub, or a directory for datasets.load_dataset: its splits train and validation."
+        None, "Dataset on the Hub, or a directory for datasets.load_dataset: its splits train and validation."
     )
     dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
     prepared_data: str | None = option(
@@ -114,7 +115,7 @@ class SourceArguments(OptionGroup, group="Source"):
 
     @property
     def sources(self) -> list[str]:
-        """The options that name the training text. There is one at most."""
+        """The options that name the training text, one at most."""
         return [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
 
 
@@ -147,7 +148,7 @@ class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
     )
     sentence_splitter: str = option(
         "sentencex",
-        "How documents are split into sentences. sentencex: by the language's rules; line: at line ends; else: a delimiter.",
+        "How to split text into sentences. sentencex: by the language's rules; line: at line ends; else: a delimiter.",
     )
     language: str | None = option(
         None, "ISO 639 code of the language, for sentencex (default: en) and the model card."
@@ -196,7 +197,7 @@ class TokenizerArguments(TokenizerTrainingArguments, group="Tokenizer"):
 
 @dataclass
 class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
-    """What a sequence is made of."""
+    """How sequences are built."""
 
     sentence_objective: str = option(
         "nsp",
@@ -206,7 +207,8 @@ class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
     )
     max_seq_length: str | None = option(
         None,
-        "Tokens in a sequence; or auto:70, for two sentences of the 70th percentile. Default: 128; built-in corpus: 64.",
+        "Maximum number of tokens in a sequence; or auto:70, to fit two sentences of the 70th percentile of lengths. "
+        "Default: 128; built-in corpus: 64.",
     )
     short_seq_prob: float = option(0.1, "Probability that an example is cut to a random length.", within="[0, 1]")
 
@@ -221,7 +223,7 @@ class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
 class SegmentArguments(OptionGroup, group="Examples", unless="prepared_data"):
     single_segment_prob: float = option(
         0.0,
-        "Probability that a training example is one segment, for MLM alone, so that the model learns to read single texts.",
+        "Probability that a training example is one segment, for MLM alone, to learn to read single texts.",
         within="[0, 1)",
     )
 
@@ -229,11 +231,11 @@ class SegmentArguments(OptionGroup, group="Examples", unless="prepared_data"):
 @dataclass
 class MaskingArguments(OptionGroup, group="Masking"):
     mlm_probability: float = option(
-        0.3, "Fraction of the tokens to predict in training; evaluation has BERT's 0.15.", within="(0, 1]"
+        0.3, "Fraction of the tokens to predict in training; evaluation uses BERT's 0.15.", within="(0, 1]"
     )
     mask_replace_prob: float = option(0.8, "Fraction of the selected tokens that [MASK] replaces.", within="[0, 1]")
     random_replace_prob: float = option(
-        0.1, "Fraction of them that a random token replaces; others stay.", within="[0, 1]"
+        0.1, "Fraction of the selected tokens that a random token replaces; the others stay.", within="[0, 1]"
     )
     whole_word_mask: bool = option(False, "Whole-word masking: select all pieces of a word together.")
     max_predictions_per_seq: int | None = option(
@@ -252,7 +254,7 @@ class DataArguments(
     MaskingArguments, SegmentArguments, ExampleArguments, TokenizerArguments, TextArguments, StreamArguments, SourceArguments,
     group="Examples",
 ):  # fmt: skip
-    """From the text to masked examples."""
+    """The options of all steps from the text to masked examples."""
 
     static_pairs: bool = option(
         False, "Keep the first epoch's pairs, instead of drawing new ones.", unless="prepared_data streaming"
@@ -265,7 +267,7 @@ class DataArguments(
 
 
 def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
-    """`"128"` → (128, None), a number of tokens; `"auto:70"` → (None, 70), a percentile of the sentence lengths."""
+    """Parse `"128"` to (128, None), tokens, or `"auto:70"` to (None, 70), a percentile of the sentences' lengths."""
     match = re.fullmatch(r"(\d+)|auto:0*([1-9]\d?|100)", str(text))
     if not match:
         raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {text}.")
@@ -285,12 +287,12 @@ class PretrainingOptions(CommonOptions, group="Training"):
     learning_rate: float = option(1e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
     optim: str = option(
         "muon",
-        "muon: Muon (Jordan 2024) for the encoder's matrices, AdamW for the rest; or one of Trainer's, such as adamw_torch.",
+        "muon: Muon (Jordan 2024) for the encoder's matrices, AdamW otherwise; or one of Trainer's, as adamw_torch.",
     )
     muon_learning_rate: float = option(0.02, "Peak learning rate for Muon; AdamW has learning_rate.", within="(0, 10]")
     weight_decay: float = option(
         0.1,
-        "Decoupled weight decay, except for biases and LayerNorms. BERT's 0.01 lets attention collapse in long Muon runs.",
+        "Decoupled weight decay, not of biases and LayerNorms. BERT's 0.01 lets attention collapse in long Muon runs.",
         within="[0, 10]",
     )
     pack_sequences: bool = option(
@@ -316,7 +318,9 @@ class PretrainingOptions(CommonOptions, group="Training"):
     def __post_init__(self):
         super().__post_init__()
         if self.final_max_seq_length and not 0 < self.final_phase_start() < self.max_steps:
-            raise ValueError("final_max_seq_length needs max_steps, of which final_share is one or more, but not all.")
+            raise ValueError(
+                "final_max_seq_length needs max_steps, and a final_share that leaves steps for both phases."
+            )
 
     def final_phase_start(self) -> int:
         """The step after which sequences have `final_max_seq_length` tokens."""
@@ -325,9 +329,9 @@ class PretrainingOptions(CommonOptions, group="Training"):
 
 @dataclass
 class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments, group="Tokenizer"):
-    """How documents that datatrove reads become examples."""
+    """The way from documents that datatrove reads to examples."""
 
-    max_seq_length: str | None = option("128", "Tokens in a sequence.")
+    max_seq_length: str | None = option("128", "Maximum number of tokens in a sequence.")
     tokenizer_name_or_path: str | None = option(
         None, "Tokenizer of the examples: a local directory or a Hub repository. Required."
     )
@@ -335,9 +339,9 @@ class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments
     def __post_init__(self):
         super().__post_init__()
         if not self.tokenizer_name_or_path:
-            raise ValueError("--tokenizer_name_or_path is required: all tasks need the same one.")
+            raise ValueError("--tokenizer_name_or_path is required: all tasks need the same tokenizer.")
         if self.max_tokens is None:
-            raise ValueError("max_seq_length must be a number: the length of all sentences is not known.")
+            raise ValueError("max_seq_length must be a number: the sentences' lengths are not known.")
 
 
 @dataclass
@@ -373,7 +377,7 @@ class PreparationArguments(OptionGroup, group="Tasks"):
                 raise ValueError(f"--{name} is required.")
         super().__post_init__()
         if self.workers == 0:
-            raise ValueError("workers must be at least 1, or -1 for as many as tasks.")
+            raise ValueError("workers must be at least 1, or -1 for all tasks at a time.")
         try:
             self.executor_options = json.loads(self.executor_options or "{}")
         except ValueError as error:
@@ -384,7 +388,7 @@ class PreparationArguments(OptionGroup, group="Tasks"):
 
 @dataclass
 class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments):
-    """The text to evaluate on: `validation_file` alone is all of it. Models bring their tokenizer, and examples stay the same."""
+    """The text to evaluate on: all of `validation_file`, if given alone. The models provide the tokenizer."""
 
     streaming: ClassVar = False
     static_pairs: ClassVar = False

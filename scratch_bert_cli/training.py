@@ -1,4 +1,4 @@
-"""The options of training: those that we document, and all others of transformers' `TrainingArguments`."""
+"""The options of training: our own, and all others of transformers' `TrainingArguments`."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
     output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
     resume_from_checkpoint: str | None = option(
         None,
-        "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or start a new run.",
+        "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or from scratch.",
         const="auto",
     )
     num_train_epochs: float = option(3.0, "Passes over the training examples.", within="(0, inf)")
@@ -56,7 +56,7 @@ class LoggingOptions(OptionGroup, group=EVALUATION):
     metric_for_best_model: str | None = option(None, "Metric that selects the best checkpoint.")
     logging_steps: float = option(500, "Steps between log lines.", within="(0, inf)")
     logging_nan_inf_filter: bool = option(
-        False, "Train on if the loss is not finite, and leave it out of the log, instead of stopping."
+        False, "Continue if the loss is not finite, and leave it out of the log, instead of stopping."
     )
     json_logs: bool = option(False, "Print the log as JSON on stdout, one object per line.")
     report_to: list[str] | None = option(None, "Experiment trackers, such as tensorboard or trackio.")
@@ -77,11 +77,11 @@ class HubOptions(OptionGroup, group="Hub"):
 
 @dataclass
 class CommonOptions(HubOptions, LoggingOptions, OptimizationOptions):
-    """What pretraining and fine-tuning share."""
+    """The options that pretraining and fine-tuning share."""
 
 
 def trainer_options() -> type:
-    """All options of `TrainingArguments`, as a dataclass. They are read from its source, as its import takes seconds."""
+    """All options of `TrainingArguments`, as a dataclass, read from its source, as importing it takes seconds."""
     [directory] = find_spec("transformers").submodule_search_locations
     module = ast.parse(Path(directory, "training_args.py").read_text(encoding="utf-8"))
     [body] = [node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"]
@@ -90,7 +90,7 @@ def trainer_options() -> type:
 
 
 def _read_declaration(node: ast.AnnAssign) -> tuple:
-    """`name: type = field(default=…, metadata={"help": …})` → ("name", "type", an option). What is no literal is left out."""
+    """`name: type = field(default=…, metadata={"help": …})` as ("name", "type", option), with literal values only."""
     keywords = {keyword.arg: keyword.value for keyword in node.value.keywords}
     metadata = keywords.get("metadata", ast.Dict([], []))
     found = {key.value: value for key, value in zip(metadata.keys, metadata.values, strict=True)} | keywords

@@ -12,7 +12,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "source", help="A directory or a Hub repository: any head, safetensors or .bin, sharded or not."
     )
-    parser.add_argument("destination", type=Path, help="The directory to write: a new or an empty one.")
+    parser.add_argument("destination", type=Path, help="The directory to write to, new or empty.")
     parser.add_argument(
         "--to", choices=["bert", "scratch_bert"], default="scratch_bert", help="The type to convert to (%(default)s)."
     )

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Try models on a web page: masked words, next sentences, attention, embeddings, and what fine-tuned models answer.
+"""Try models on a web page: masked words, next sentences, attention, embeddings, and answers of fine-tuned models.
 
-For the directory of a training run, also what the model predicted at each checkpoint. The page is served to this machine
-alone, and loads nothing from anywhere else."""
+For the directory of a training run, also predictions at each checkpoint. The page is served to this machine only, and
+loads nothing from the network."""
 
 import argparse
 

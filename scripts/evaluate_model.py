@@ -1,10 +1,10 @@
 #!/usr/bin/env python
 """Evaluate pretrained models on text: masked language modelling and next-sentence prediction, compared with baselines.
 
-The options of the text are those of pretrain.py, without those of its tokenizer, as each model has one, and --streaming:
-without --validation_file, documents are held out by --seed. --validation_file alone evaluates on all of it. Examples and
-masks follow from the text, the tokenizer and the seed: models with the same tokenizer are compared on the same masked
-tokens. For single segments, evaluate with --sentence_objective none."""
+The options of the text are those of pretrain.py, except --streaming, and those of the tokenizer, which is the models'.
+Without --validation_file, documents are held out by --seed; --validation_file alone is evaluated completely. Examples
+and masks follow from the text, the tokenizer and the seed: models with the same tokenizer are compared on the same
+masked tokens. For single segments, evaluate with --sentence_objective none."""
 
 import json
 from pathlib import Path

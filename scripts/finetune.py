@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Fine-tune a checkpoint on a task: text classification, multi-label classification or regression, token classification,
-extractive question answering, multiple choice, or a task of GLUE by its name.
+"""Fine-tune a checkpoint on a task: text classification, multi-label classification or regression, token
+classification, extractive question answering, multiple choice, or a GLUE task by its name.
 
-Data come from files or from a dataset. The checkpoint with the best metric on the validation split is kept, with its
+Data come from files or a dataset. The checkpoint with the best metric on the validation split is kept, with its
 predictions and metrics."""
 
 import logging

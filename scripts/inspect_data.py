@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """Show the examples that scripts/pretrain.py would train on with the same options: statistics, and a few as text.
 
-All options of pretrain.py are accepted; those of the model and of training have no effect here. With --output_dir, write the
-first epoch's examples as parquet files, for --prepared_data or for your own scripts."""
+All options of pretrain.py are accepted; model and training options have no effect. With --output_dir, write the first
+epoch's examples as parquet files, for --prepared_data or for your own scripts."""
 
 import json
 import logging

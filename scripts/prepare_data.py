@@ -1,9 +1,9 @@
 #!/usr/bin/env python
-"""Preprocess more text than one process can read into pretraining examples: jsonl, parquet, CSV or WARC files, locally or on any
-file system of fsspec, divided into tasks on this machine, a Slurm cluster or Ray, by datatrove.
+"""Preprocess more text than one process can read into pretraining examples: jsonl, parquet, CSV or WARC files, local
+or on any file system of fsspec, which datatrove divides among tasks on this machine, a Slurm cluster or Ray.
 
-Each file gives one parquet file, whatever the number of tasks. Started again, the command makes those that are missing. Train
-on them with pretrain.py --prepared_data DIR, with --streaming if they are more than this machine can copy."""
+Each file gives one parquet file, whatever the number of tasks; the same command adds missing files later. Train on
+them with pretrain.py --prepared_data DIR, and --streaming if they do not fit on this machine's disk."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     from scratch_bert.storage import locked
 
     configure_logging()
-    with one_line_errors(stopped="Stopped. The same command resumes with the files that are missing."):
+    with one_line_errors(stopped="Stopped. The same command resumes with the missing files."):
         try:
             from scratch_bert.pretraining.data.parallel import build_executor
         except ImportError as error:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python
 """Publish a model's directory on the Hugging Face Hub: code, weights, tokenizer and model card in one commit.
 
-Nothing else is sent: no optimizer state, no training arguments, no logs. With --space, a Gradio Space is made as well, in which
-everybody can try the model at this commit, by the page of scripts/demo.py. Log in first, with `hf auth login` or the
-variable HF_TOKEN."""
+Nothing else is sent: no optimizer state, no training arguments, no logs. With --space, a Gradio Space with the page of
+scripts/demo.py is created as well, in which everybody can try the model at this commit. Log in first, with `hf auth
+login` or the variable HF_TOKEN."""
 
 import argparse
 from pathlib import Path
@@ -14,14 +14,14 @@ from scratch_bert_cli.options import announce_imports
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="A directory written by save_pretrained, training or conversion.")
-    parser.add_argument("repository", help="user/name, or a name in your own account; created if it does not exist.")
+    parser.add_argument("repository", help="user/name, or a name in your account; created if it does not exist.")
     parser.add_argument("--private", action="store_true", help="Make a new repository private.")
     parser.add_argument("--revision", help="The branch to push to, created if it does not exist (main).")
     parser.add_argument("--tag", help="Tag the new commit, as v1 for example, so that others can pin it.")
     parser.add_argument("--pull_request", action="store_true", help="Open a pull request instead of pushing.")
     parser.add_argument("--commit_message", default="Upload model", help="(%(default)s)")
-    parser.add_argument("--space", help="user/name of a Gradio Space to make or update, which shows this commit.")
-    parser.add_argument("--dry_run", action="store_true", help="Check and list the files, and send nothing.")
+    parser.add_argument("--space", help="user/name of a Gradio Space to create or update for this commit.")
+    parser.add_argument("--dry_run", action="store_true", help="Check and list the files, but send nothing.")
     args = parser.parse_args(argv)
     announce_imports()
 
@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     }
 
     def review(files: list[Path], space_files: dict[str, bytes]) -> bool:
-        """Print what is sent. False for a dry run."""
+        """Print the files to send. False for a dry run."""
         print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
         for file in files:
             print(f"  {file.stat().st_size:>13,} bytes  {file.name}")
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
     if commit is None:
         return
     if args.pull_request:
-        print(f"Pull request: {commit.pr_url}" if commit.pr_url else "The repository already has all of this.")
+        print(f"Pull request: {commit.pr_url}" if commit.pr_url else "The repository already has these files.")
         return
     revision = args.tag or args.revision
     pinned = f', revision="{revision}"' if revision else ""

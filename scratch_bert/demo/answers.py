@@ -74,7 +74,7 @@ class Model:
         self.name = name
         config = load_config(name, trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
-        check_vocabulary(tokenizer, config.vocab_size, f" of {name}")
+        check_vocabulary(tokenizer, config.vocab_size, name)
         self.model, self.heads = _open_with_heads(name, config, trust_remote_code)
         self.config = self.model.config
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)

@@ -62,7 +62,7 @@ def load_task(
         reject_non_default(args, ["validation_share"], "with validation examples")
 
     tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
-    check_vocabulary(tokenizer, config.vocab_size, f" of {args.model_name_or_path}")
+    check_vocabulary(tokenizer, config.vocab_size, args.model_name_or_path)
     limit = min(config.max_position_embeddings, tokenizer.model_max_length)
     max_seq_length = args.max_seq_length or min(limit, task_class.default_max_seq_length or limit)
     if max_seq_length > limit:

@@ -187,7 +187,7 @@ def summarize(metrics: dict[int, dict[str, float]]) -> Results:
     """Mean and standard deviation, over the seeds, of the metrics that all of them have."""
     first, *others = metrics.values()
     shared = [name for name in first if all(name in other for other in others)]  # a resumed run may have no test split
-    values = {name: [of_seed[name] for of_seed in metrics.values()] for name in shared}
+    values = {name: [seed_metrics[name] for seed_metrics in metrics.values()] for name in shared}
     return Results(
         metrics,
         mean={name: statistics.mean(values[name]) for name in shared},

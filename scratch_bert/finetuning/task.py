@@ -158,7 +158,7 @@ class Task:
 
     def compute_scores(self, split: str, predictions: list) -> dict[str, float]:
         scores = (self._compute(metric, split, predictions) for metric in self.metrics)
-        return {name: value for of_metric in scores for name, value in of_metric.items()}
+        return {name: value for values in scores for name, value in values.items()}
 
     def _compute(self, metric: str, split: str, predictions: list) -> dict[str, float]:
         return self.metrics[metric](*self.for_metric(metric, predictions, self.references[split]))

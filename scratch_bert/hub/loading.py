@@ -37,9 +37,9 @@ def open_checkpoint(model_class: type, name: str, **options) -> tuple[PreTrained
     if "config" not in options:
         options["config"] = load_config(name, trust_remote_code=options.get("trust_remote_code", False))
     model, mismatches = load_with_mismatches(model_class, name, dtype=torch.float32, **options)
-    of_encoder = re.compile(rf"{re.escape(model.base_model_prefix)}\.(?!pooler\.)")
+    encoder_weight = re.compile(rf"{re.escape(model.base_model_prefix)}\.(?!pooler\.)")
     for problem, entries in mismatches.items():
-        names = [entry for entry in entries if of_encoder.match(entry)]
+        names = [entry for entry in entries if encoder_weight.match(entry)]
         if names:
             others = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise ValueError(f"The weights of {name} do not fit its config.json: {names[0]}{others}, {problem}.")

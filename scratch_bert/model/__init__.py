@@ -1,2 +1,2 @@
-"""The model: the three files that are copied beside every checkpoint. They import each other as `from .name import …`,
-the form that transformers follows when it copies them, and otherwise torch, transformers and huggingface_hub alone."""
+"""The model: three files that are copied beside every checkpoint. They import each other by `from .name import …`,
+which transformers follows when it copies them, and otherwise only torch, transformers and huggingface_hub."""

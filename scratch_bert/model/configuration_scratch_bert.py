@@ -11,7 +11,7 @@ from transformers.activations import ACT2FN
 from transformers.configuration_utils import PreTrainedConfig
 
 
-# Every Auto class that opens a checkpoint, and the class it finds there. Written into each saved config.
+# Auto classes that open a checkpoint → their classes in these files. Written into each saved config.
 AUTO_MAP = {
     "AutoConfig": "configuration_scratch_bert.ScratchBertConfig",
     "AutoModel": "modeling_scratch_bert.ScratchBertModel",
@@ -24,8 +24,8 @@ AUTO_MAP = {
     "AutoModelForMultipleChoice": "modeling_scratch_bert.ScratchBertForMultipleChoice",
 }
 
-# The sizes of the published checkpoints: base and large from the BERT paper (section 3), the rest from
-# "Well-Read Students Learn Better" (Turc et al., 2019), table 1; but micro, which is tiny with heads of 32: it learns more.
+# Sizes of the published checkpoints: base and large from the BERT paper (section 3), the others from "Well-Read
+# Students Learn Better" (Turc et al., 2019), table 1. Micro is tiny with heads of size 32: it learns more than tiny.
 _PRESETS = {  # layers, hidden, heads, initializer_range; feed-forward is 4 × hidden
     "micro": (2, 128, 4, 0.06),
     "tiny": (2, 128, 2, 0.06),
@@ -41,7 +41,7 @@ PRESETS = {
         "hidden_size": hidden,
         "num_attention_heads": heads,
         "intermediate_size": 4 * hidden,
-        # Initial weights from which small models leave the unigram plateau several times as early: docs/learning.md.
+        # With this initialisation, small models leave the unigram plateau several times earlier: docs/learning.md.
         "initializer_range": std,
         "position_embedding_init": "sinusoidal",
         "attention_init": "mimetic",
@@ -54,8 +54,8 @@ CHOICES = {
     "attention_init": ("normal", "mimetic"),
 }
 
-# Other modules go through these lists of the fields below: a new field is added to those that it belongs to.
-# They decide which weights a model has and what it computes: a training run can be resumed only with the same values.
+# Lists of the fields below, which other modules read: add a new field to each list that applies.
+# Fields that decide which weights a model has and what it computes: a resumed run must have the same values.
 ARCHITECTURE_FIELDS = (
     "num_hidden_layers",
     "hidden_size",
@@ -70,9 +70,9 @@ ARCHITECTURE_FIELDS = (
 )
 # Options that `BertConfig` does not support, and the values at which the model is a plain BERT.
 BERT_VALUES = {"norm_first": False, "position_embedding_type": "absolute", "head_dim": None}
-# They change how outputs are computed, not what they are: a conversion to BERT leaves them out.
+# Fields that change how outputs are computed, not their values: a conversion to BERT leaves them out.
 COMPUTE_FIELDS = ("sparse_prediction", "unpad_inputs")
-# They say how training starts, and mean nothing to a trained model: a conversion to BERT leaves them out, too.
+# Fields that matter at the start of training only: a conversion to BERT leaves them out, too.
 INITIALIZATION_FIELDS = ("position_embedding_init", "attention_init")
 
 
@@ -81,9 +81,9 @@ class ScratchBertConfig(PreTrainedConfig):
     """Shape and regularisation of a scratch_bert model. Defaults are those of BERT-base (Devlin et al., 2019).
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
-    `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`, `head_dim`,
-    `sparse_prediction` and `unpad_inputs`. A wrong type, an impossible value or two values that contradict each other raise
-    a `StrictDataclassError` that names the field and what is allowed.
+    `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`,
+    `head_dim`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which names the field and what
+    is allowed, for a value of the wrong type or out of range, and for values that contradict each other.
     """
 
     model_type = "scratch_bert"
@@ -116,10 +116,10 @@ class ScratchBertConfig(PreTrainedConfig):
     initializer_range: float | int = 0.02
     """Standard deviation of the initial weights (before truncation at two deviations)."""
     position_embedding_init: str = "normal"
-    """How learned positions start. `normal`: like all weights. `sinusoidal`: as sinusoids of the same deviation."""
+    """Initial learned positions. `normal`: like all weights. `sinusoidal`: sinusoids of the same deviation."""
     attention_init: str = "normal"
-    """How attention starts. `normal`: like all weights. `mimetic`: tokens attend to tokens like themselves, and subtract
-    part of what they find (Trockman & Kolter, 2023)."""
+    """Initial attention. `normal`: like all weights. `mimetic`: tokens attend to similar tokens, and subtract part of
+    what they find (Trockman & Kolter, 2023)."""
     layer_norm_eps: float | int = 1e-12
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
@@ -127,28 +127,28 @@ class ScratchBertConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     """Share the word embeddings with the MLM head's output projection."""
     sparse_prediction: bool = True
-    """In training with labels, compute the MLM head at the M labelled positions alone: logits are then (M, V)."""
+    """In training with labels, compute the MLM head only at the M labelled positions: logits are then (M, V)."""
     unpad_inputs: bool = True
-    """Compute batches without padding where shapes need not be static; outputs keep their padded shapes."""
+    """Remove padding before the encoder, unless shapes must be static; outputs keep their padded shapes."""
 
     def __post_init__(self, **kwargs: Any):
-        # Always the whole map, whichever class is saved and wherever the config was read from (the Hub's client
-        # prefixes the entries it reads with the repository's name, which a copy must not point back to).
+        # Always the complete map, whichever class is saved, and without the repository's name, with which the Hub's
+        # client prefixes the entries it reads: a copy must not point back to that repository.
         kwargs["auto_map"] = dict(AUTO_MAP)
         super().__post_init__(**kwargs)
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "ScratchBertConfig":
-        """A config of one of Google's sizes, tiny, mini, small, medium, base or large, or of micro, tiny with heads of 32.
+        """Config of one of Google's sizes (tiny, mini, small, medium, base, large), or of micro (tiny, more heads).
 
-        `overrides` are any other config fields, and win over the preset's. Raises `ValueError` for an unknown name.
+        `overrides` are any config fields, and take precedence. Raises `ValueError` for an unknown name.
         """
         if name not in PRESETS:
             raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **overrides})
 
     def validate_architecture(self):
-        """Values that no model can be built from. Run by `@strict` at construction and before a save."""
+        """Raise `ValueError` for values that make no model. `@strict` calls this at construction and before a save."""
         counts = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
         counts += ["max_position_embeddings", "type_vocab_size"] + (["head_dim"] if self.head_dim is not None else [])
         for field in counts:

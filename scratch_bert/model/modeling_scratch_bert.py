@@ -7,8 +7,8 @@ Dimensions, in comments and docstrings:
     T  non-padding tokens       F  feed-forward size         M  tokens to predict
     N  sequences in the batch: B, or more if they are packed
 
-Parameter names are those of BERT's published checkpoints, so that weights go both ways without renaming. A batch is
-unpadded before the embeddings and padded again after the last layer: in between, (1, T) takes the place of (B, S).
+Parameter names are those of BERT's published checkpoints, so that weights convert both ways without renaming. A batch
+is unpadded before the embeddings and padded again after the last layer: in between, (1, T) takes the place of (B, S).
 """
 
 import math
@@ -78,7 +78,7 @@ def check_shape(name: str, tensor: torch.Tensor, *allowed: tuple[int, ...]) -> N
 
 
 def sinusoids(length: int, width: int) -> torch.Tensor:
-    """Sines in the even columns, cosines in the odd ones (Vaswani et al., 2017, 3.5): (length, width)."""
+    """Sinusoids (length, width): sines in even columns, cosines in odd columns (Vaswani et al., 2017, section 3.5)."""
     wavelengths = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))  # (⌈H/2⌉,)
     angles = torch.arange(length)[:, None] * wavelengths  # (P, ⌈H/2⌉)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]  # (P, H)
@@ -100,7 +100,7 @@ class ScratchBertSinusoidalPositions(nn.Module):
 
 
 class EmbeddingInputs(NamedTuple):
-    """One of `input_ids` and `inputs_embeds` is None."""
+    """Inputs of the embeddings: either `input_ids` or `inputs_embeds` is None."""
 
     input_ids: torch.Tensor | None  # (B, S)
     token_type_ids: torch.Tensor  # (B, S)
@@ -116,8 +116,8 @@ class ScratchBertEmbeddings(nn.Module):
         self.config = config
         self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        # Learned positions start as small as the token embeddings (std 0.02). Sines do not, and would drown them: so
-        # tokens and segments are scaled up by √H, as where sinusoids come from (Vaswani et al., 2017, section 3.4).
+        # Learned positions start as small as the token embeddings (std 0.02). Sinusoids are larger and would dominate
+        # them, so tokens and segments are scaled by √H (Vaswani et al., 2017, section 3.4).
         if config.position_embedding_type == "sinusoidal":
             self.position_embeddings = ScratchBertSinusoidalPositions(config)
             self.scale = math.sqrt(config.hidden_size)
@@ -126,7 +126,7 @@ class ScratchBertEmbeddings(nn.Module):
             self.scale = 1.0
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
-        # Named as in old checkpoints, which hold a key for it that transformers then knows to skip.
+        # Old checkpoints contain this buffer: under the same name, transformers skips it.
         self.register_buffer("position_ids", torch.arange(config.max_position_embeddings)[None], persistent=False)
 
     def complete(
@@ -136,7 +136,7 @@ class ScratchBertEmbeddings(nn.Module):
         position_ids: torch.Tensor | None,  # (B, S) or (1, S)
         inputs_embeds: torch.Tensor | None,  # (B, S, H)
     ) -> EmbeddingInputs:
-        """The same inputs, checked, with defaults for segments and positions."""
+        """Check the inputs, and add default segments and positions. Raises `ValueError` or `IndexError`."""
         config = self.config
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Pass either input_ids or inputs_embeds, and not both.")
@@ -186,10 +186,10 @@ class ScratchBertEmbeddings(nn.Module):
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
-    """Scaled dot-product attention spelled out (Vaswani et al., 2017, section 3.2.1); the one that returns weights.
+    """Scaled dot-product attention that returns its weights (Vaswani et al., 2017, section 3.2.1).
 
     `query`, `key` and `value` (B, A, S, D); `attention_mask` (B, 1, S, S), True where a token may attend to another,
-    or a number to add to the scores, or None.
+    or numbers to add to the scores, or None.
     """
     scores = query @ key.transpose(-1, -2) * scaling  # (B, A, S, S)
     if attention_mask is not None and attention_mask.dtype == torch.bool:
@@ -201,7 +201,7 @@ def eager_attention_forward(module, query, key, value, attention_mask, scaling, 
 
 
 class ScratchBertSelfAttention(nn.Module):
-    """Multi-head self-attention in both directions, up to the output projection."""
+    """Bidirectional multi-head self-attention, up to the output projection."""
 
     is_causal = False
 
@@ -239,7 +239,7 @@ class ScratchBertSelfAttention(nn.Module):
 
 
 class ScratchBertOutput(nn.Module):
-    """The end of a sub-layer: a projection back to H, and the LayerNorm that belongs to the sub-layer."""
+    """End of a sub-layer: a projection back to H, dropout, and the sub-layer's LayerNorm."""
 
     def __init__(self, config: ScratchBertConfig, in_features: int):
         super().__init__()
@@ -248,7 +248,7 @@ class ScratchBertOutput(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        # Without the norm: its place depends on norm_first, so the layer applies it.
+        # The layer applies the norm, as its place depends on norm_first.
         return self.dropout(self.dense(states))  # (B, S, H)
 
 
@@ -264,7 +264,7 @@ class ScratchBertAttention(nn.Module):
 
 
 class ScratchBertIntermediate(nn.Module):
-    """The first half of the feed-forward sub-layer: expansion to F and non-linearity."""
+    """First half of the feed-forward sub-layer: expansion to F and activation."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
@@ -276,7 +276,7 @@ class ScratchBertIntermediate(nn.Module):
 
 
 class ScratchBertLayer(GradientCheckpointingLayer):
-    """Attention and feed-forward, each with a residual connection and a LayerNorm after it (or before it)."""
+    """Attention and feed-forward, each with a residual connection and a LayerNorm after (or before) it."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
@@ -301,7 +301,7 @@ class ScratchBertEncoder(nn.Module):
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
         self.layer = nn.ModuleList([ScratchBertLayer(config) for _ in range(config.num_hidden_layers)])
-        # With norm_first the sum that leaves the last layer has not been through a norm yet.
+        # With norm_first, the last layer's output is not normalised yet.
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.norm_first else None
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
@@ -311,7 +311,7 @@ class ScratchBertEncoder(nn.Module):
 
 
 class ScratchBertPooler(nn.Module):
-    """The [CLS] token's state through a linear layer and tanh: what NSP and classifiers read."""
+    """Linear layer and tanh on the [CLS] token's state, for NSP and classifiers."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
@@ -336,13 +336,13 @@ class ScratchBertTransform(nn.Module):
 
 
 class ScratchBertPredictions(nn.Module):
-    """The MLM head: a transform, then the token embeddings again, as an output projection with its own bias."""
+    """MLM head: a transform, then a projection to the vocabulary, which can be tied to the token embeddings."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
         self.transform = ScratchBertTransform(config)
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        # Not of the decoder: FSDP shards that with the token embeddings, and fails on a second name for its parameters.
+        # Not in the decoder: FSDP shards it with the token embeddings, and fails on a second name for its parameters.
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -356,12 +356,12 @@ def cross_entropy(
     num_items_in_batch: torch.Tensor | int | None = None,
     name: str = "labels",
 ) -> torch.Tensor:
-    """Cross entropy in fp32 over the labels other than -100; 0 where there is none.
+    """Mean cross entropy in fp32 over the labels other than -100; 0 if there are none.
 
-    `logits` (…, L), `labels` (…). A mean over these labels, or, when Trainer accumulates gradients, their sum over
-    `num_items_in_batch`, the count of labels in all the micro-batches of a step: so the micro-batches' losses add up
-    to the mean over the whole batch. Raises `ValueError` for labels of another shape and `IndexError` for a label
-    that is neither -100 nor in [0, L); both call the labels by `name`.
+    `logits` (…, L), `labels` (…). When Trainer accumulates gradients, the sum is divided by `num_items_in_batch`
+    instead, the number of labels in all micro-batches of a step: their losses add up to the mean over the batch.
+    Raises `ValueError` for labels of another shape and `IndexError` for a label that is neither -100 nor in [0, L);
+    both messages call the labels `name`.
     """
     check_shape(name, labels, tuple(logits.shape[:-1]))
     check_range(
@@ -376,7 +376,7 @@ def cross_entropy(
 
 
 class ScratchBertPreTrainedModel(PreTrainedModel):
-    """What all models share: how weights start, and what transformers may do with them."""
+    """Base class of all models: their initial weights, and what transformers may do with them."""
 
     config: ScratchBertConfig
     base_model_prefix = "bert"
@@ -387,18 +387,18 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _no_split_modules = ["ScratchBertEmbeddings", "ScratchBertLayer"]
     _can_record_outputs = {"hidden_states": ScratchBertLayer, "attentions": ScratchBertSelfAttention}
-    # A task model leaves the pretraining heads behind: no need to report them. Missing weights are still reported.
+    # Task models drop the pretraining heads, which need not be reported. Missing weights are still reported.
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^(bert\.)?pooler\."]
-    # Most heads have as many labels in each micro-batch, so Trainer's own division by the accumulation steps is right.
-    # The heads that count labelled tokens say True, and use `num_items_in_batch`.
+    # Most heads have equally many labels in each micro-batch, so Trainer's division by the accumulation steps is
+    # right. Heads with labels for tokens set this to True, and use `num_items_in_batch`.
     accepts_loss_kwargs = False
 
     def __init__(self, config: ScratchBertConfig):
-        config.validate()  # it may have been changed since it was made, as from_pretrained(…, hidden_act=…) does
+        config.validate()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
         super().__init__(config)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        # As the class of this file that it is or extends, as an objective's or FSDP2's does: so any Auto class opens it.
+        # Saved as the class of this file that it extends, if an objective or FSDP2 subclassed it: for Auto classes.
         trained = self.__class__
         self.__class__ = next(parent for parent in trained.__mro__ if parent.__module__ == __name__)
         try:
@@ -408,10 +408,10 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Weights from a normal of std `initializer_range` cut at two deviations, biases 0, LayerNorms 1.
+        """Draw weights from a normal of std `initializer_range`, truncated at two deviations; biases 0, LayerNorms 1.
 
-        The paper does not say how weights start; this is what its published code does (tf.truncated_normal). The cut
-        keeps the tails from giving a few tokens outsized embeddings, and leaves a true deviation of 0.88 × std.
+        The paper does not state the initialisation; this is its published code's (tf.truncated_normal). Truncation
+        prevents outsized embeddings of a few tokens, and leaves a true deviation of 0.88 × std.
         """
         std = self.config.initializer_range
         if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -428,14 +428,14 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
             init.copy_(module.weight, module.table())
         if getattr(module, "bias", None) is not None:
             init.zeros_(module.bias)
-        # A slice does not carry the mark that transformers puts on loaded weights, so it is checked here.
+        # A slice lacks the mark that transformers puts on loaded weights, so it is checked here.
         loaded = getattr(getattr(module, "weight", None), "_is_hf_initialized", False)
         if getattr(module, "padding_idx", None) is not None and not loaded:
             init.zeros_(module.weight[module.padding_idx])
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
-        # transformers marks weights that are loaded, and modules that the base model within this one has initialised.
+        # transformers marks loaded weights, and modules that the base model within this model has initialised.
         attention = [module for module in self.modules() if isinstance(module, ScratchBertAttention)]
         attention = [
             module
@@ -444,7 +444,7 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         ]
         super().initialize_weights()
         if self.config.attention_init == "mimetic":
-            # Not in _init_weights, which transformers skips for modules that have no parameters but their children's.
+            # Not in _init_weights, which transformers skips for modules without parameters of their own.
             for module in attention:
                 self._init_mimetic(module.self, module.output.dense)
 
@@ -453,8 +453,8 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Take sequences of another length: learned positions beyond the last are copies of the first ones, in their order, as
-        in Longformer (Beltagy et al., 2020, section 5), so that attention to near tokens is as before."""
+        """Change the maximum sequence length. Learned positions are repeated from the first on, as in Longformer
+        (Beltagy et al., 2020, section 5), so that attention to nearby tokens is as before."""
         self.config.max_position_embeddings = new_num_position_embeddings
         embeddings, old = self.base_model.embeddings, self.get_position_embeddings()
         device = old.weight.device
@@ -467,11 +467,11 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
 
     @staticmethod
     def _init_mimetic(attention: ScratchBertSelfAttention, output: nn.Linear) -> None:
-        """Correlated weights: each head's keys start like its queries, so that tokens attend to tokens like themselves,
-        and the output projection like the negative of the value projection, so that they subtract part of what they find.
+        """Correlate each head's keys with its queries, so that tokens attend to similar tokens, and the output
+        projection with the negative of the value projection, so that they subtract part of what they find.
 
-        After "Mimetic Initialization of Self-Attention Layers" (Trockman & Kolter, 2023), which finds this in trained
-        models. There the products query·keyᵀ and value·output are set, and factorised; here, their factors.
+        "Mimetic Initialization of Self-Attention Layers" (Trockman & Kolter, 2023) finds this in trained models. The
+        paper sets the products query·keyᵀ and value·output and factorises them; here, the factors are set.
         """
         shape = attention.query.weight.shape  # (A·D, H)
         query, value = torch.randn(shape), 0.7 * torch.randn(shape)
@@ -482,7 +482,7 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
 
 
 def is_padding_mask(attention_mask: object) -> bool:
-    """Whether it is (B, S), and not one of which tokens attend to which: (B, 1, S, S), or flex attention's."""
+    """Whether the mask marks padding (B, S), rather than who attends to whom: (B, 1, S, S), or flex attention's."""
     return torch.is_tensor(attention_mask) and attention_mask.dim() == 2
 
 
@@ -492,7 +492,7 @@ def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[in
     check_range("seq_idx", seq_idx, shape[1], "length of a batch entry")
     if not is_padding_mask(attention_mask):
         raise ValueError(
-            "seq_idx needs an attention_mask of shape (B, S), or none: any other says itself which tokens see which."
+            "seq_idx needs an attention_mask of shape (B, S), or none: a 4-D mask already defines who attends to whom."
         )
     if seq_idx.device.type == "cpu" and not torch.compiler.is_compiling():
         numbers = seq_idx.masked_fill(attention_mask == 0, 0)
@@ -501,7 +501,7 @@ def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[in
 
 
 def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor, count: int | None = None) -> torch.Tensor:
-    """Where packed sequences, `count` of them, begin: (N,) indices of the flattened batch."""
+    """Indices (N,) of the packed sequences' first tokens in the flattened batch; `count` is N, if it is known."""
     highest = seq_idx.masked_fill(attention_mask == 0, -1).cummax(1).values  # (B, S): the highest number so far
     return true_positions(highest > F.pad(highest[:, :-1], (1, 0), value=-1), count)
 
@@ -512,7 +512,7 @@ def packed_labels(
     seq_idx: torch.Tensor | None,
     count: int | None = None,
 ) -> torch.Tensor:
-    """Labels (B, K) of packed sequences, as many as there are, `count`: (N,). Those of a sequence may be -100, like the padding."""
+    """Labels (B, K) of packed sequences → (N,), without padding. A label may be -100, like padding; `count` is N."""
     if seq_idx is None:
         return labels[labels != -100]
     mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
@@ -526,21 +526,21 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     """The encoder, with or without the pooler.
 
     Inputs, here and in every head: `input_ids` (B, S) or `inputs_embeds` (B, S, H); `attention_mask` (B, S), 0 at
-    padding, or (B, 1, S, S), True where a token may attend to another, or a number to add to the scores;
-    `token_type_ids` (B, S), the segment; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
-    numbers the sequences of each batch entry, ascending from 0: tokens attend to their own sequence only. Give
-    `position_ids` that restart with each sequence, too. `sequence_lengths`, a list of the lengths of all sequences, in
-    order, of a batch that is padded on the right, spares the host from waiting for a GPU that counts them.
+    padding, or (B, 1, S, S), True where a token may attend to another, or numbers to add to the scores;
+    `token_type_ids` (B, S), the segments; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
+    numbers the sequences of each batch entry, ascending from 0: tokens attend only within their sequence. Also pass
+    `position_ids` that restart with each sequence. `sequence_lengths`, the lengths of all sequences in order, in a
+    batch padded on the right, saves the host from waiting for the GPU to count them.
 
     Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed sequences, in their order;
     with `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager
     attention only) each layer's weights (B, A, S, S). Outputs at padded positions are undefined, but finite.
 
-    The batch is computed without padding (`unpad_inputs`, or the config's field of that name), except by attention
+    Padding is removed before the embeddings (`unpad_inputs`, by default the config's), and restored only for attention
     that needs it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens
-    (256 with gradients and without dropout). It is computed with padding if hidden states or attentions are to be
-    returned; under torch.compile and torch.export, whose shapes must be static; with an `attention_mask` of four
-    dimensions; and, for the pooler, if a batch entry begins with padding.
+    (256 with gradients and without dropout). Padding is kept if hidden states or attentions are returned; under
+    torch.compile and torch.export, whose shapes must be static; with an `attention_mask` of four dimensions; and, for
+    the pooler, if a batch entry begins with padding.
 
     Raises `ValueError` for sequences longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
@@ -607,13 +607,13 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         sequence_lengths: list[int] | None,
         **kwargs,
     ) -> Sequences | None:
-        """The sequences to unpad the batch to, or None to compute it as it is, padding included."""
+        """The sequences to unpad the batch to, or None to keep the padding."""
         shape, device = tuple(token_type_ids.shape), token_type_ids.device
         if not (self.config.unpad_inputs if unpad_inputs is None else unpad_inputs):
             return None
         if torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta":  # static shapes
             return None
-        # Captured from the layers and returned in padded shapes.
+        # Captured from the layers, and returned in padded shapes.
         captured = ("output_hidden_states", "output_attentions")
         if any(kwargs.get(option, getattr(self.config, option, False)) for option in captured):
             return None
@@ -623,18 +623,18 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             sequences = Sequences.from_mask(attention_mask, seq_idx, sequence_lengths)
         else:
             return None
-        # The pooler reads the first token, and BERT's does even where that is padding.
+        # Like BERT's, the pooler reads the first token, even if that is padding.
         if not sequences.lengths or (sequences.padded_left and self.pooler is not None and seq_idx is None):
             return None
         sequences.attention = find_attention(self.config, self.training, device, self.dtype, max(sequences.lengths))
         return sequences
 
     def make_mask(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None):
-        """The mask in the form that the attention implementation takes, or None if all tokens attend to all."""
+        """The mask in the form that the attention implementation takes, or None if every token attends to all."""
         implementation = self.config._attn_implementation
         if seq_idx is not None and implementation not in ("eager", "sdpa", "flex_attention"):
             raise ValueError(
-                f"{implementation} cannot keep packed sequences (seq_idx) apart where padding is computed: with "
+                f"{implementation} cannot keep packed sequences (seq_idx) apart where padding is kept: with "
                 "unpad_inputs=False, under torch.compile, or if hidden states or attentions are asked for. Take the "
                 "attention implementation sdpa."
             )
@@ -648,9 +648,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 
 @dataclass
 class ScratchBertForPreTrainingOutput(ModelOutput):
-    """`prediction_logits` (B, S, V), or (M, V) in training with labels (`config.sparse_prediction`): the labelled
-    positions alone, in their order; `seq_relationship_logits` (B, 2), or (N, 2) of packed sequences; `loss` =
-    `mlm_loss` + `nsp_loss`."""
+    """`prediction_logits` (B, S, V), or (M, V) in training with labels (`config.sparse_prediction`): only the labelled
+    positions, in order; `seq_relationship_logits` (B, 2), or (N, 2) if packed; `loss` is `mlm_loss` + `nsp_loss`."""
 
     loss: torch.Tensor | None = None
     prediction_logits: torch.Tensor | None = None
@@ -662,7 +661,7 @@ class ScratchBertForPreTrainingOutput(ModelOutput):
 
 
 class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
-    """What the two models with an MLM head share: tied output embeddings and a loss that counts masked tokens."""
+    """Base class of the two models with an MLM head: tied output embeddings, and a loss over the masked tokens."""
 
     accepts_loss_kwargs = True
     _tied_weights_keys = {"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"}
@@ -670,13 +669,13 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
         if config.tie_word_embeddings:
-            # Not saved twice anyway; listed here, so that Trainer does not miss them in a checkpoint it resumes from.
+            # Saved only once in any case; listed so that Trainer does not report them as missing on resume.
             self._keys_to_ignore_on_save = list(self._tied_weights_keys)
 
     def masked_positions(self, labels: torch.Tensor | None, count: int | None) -> torch.Tensor | None:
-        """Where to predict in training: (M,) indices of the flattened batch. None: everywhere.
+        """Indices (M,) of the positions to predict in the flattened batch, in training; None for all positions.
 
-        To be called before the encoder: on a GPU, counting waits for all work queued before.
+        Call it before the encoder: on a GPU, counting waits for the work queued so far.
         """
         if labels is None or not self.training or not self.config.sparse_prediction:
             return None
@@ -689,7 +688,7 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         positions: torch.Tensor | None,  # (M,)
         num_items_in_batch: torch.Tensor | int | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits (B, S, V) or, at the masked positions alone, (M, V); and the loss."""
+        """Logits (B, S, V), or (M, V) at the masked positions only, and the loss."""
         if positions is not None:
             check_shape("labels", labels, tuple(hidden_states.shape[:2]))
             hidden_states, labels = hidden_states.flatten(0, 1)[positions], labels.flatten()[positions]  # (M, H), (M,)
@@ -700,7 +699,7 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Tokens that are new, as when `resize_token_embeddings` calls this, get the mean bias."""
+        """Replace the output projection. New tokens, as from `resize_token_embeddings`, get the mean bias."""
         predictions, size = self.cls.predictions, len(new_embeddings.weight)
         predictions.decoder, old = new_embeddings, predictions.bias
         if size != len(old):
@@ -713,8 +712,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
     from elsewhere, or (B, K) if batch entries pack up to K sequences, then -100 where there is none. Either may be
-    given alone; `loss` is the sum of the losses that have labels. `num_masked`, the count of labels other than -100, spares
-    the host from waiting for a GPU that counts them.
+    given alone; `loss` is the sum of the losses that have labels. `num_masked`, the number of labels other than -100,
+    saves the host from waiting for the GPU to count them.
     """
 
     def __init__(self, config: ScratchBertConfig):
@@ -756,10 +755,10 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         if next_sentence_label is not None:
             nsp_loss = cross_entropy(seq_relationship_logits, next_sentence_label, name="next_sentence_label")
             if labels is not None and num_items_in_batch is not None:
-                # Trainer passes the count of masked tokens in a step, not that of sequences: the micro-batch's share
-                # of the tokens stands in for its share of the sequences.
-                share = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
-                nsp_loss = nsp_loss * share.nan_to_num(nan=1.0)  # 0 / 0: nothing was masked
+                # Trainer passes the step's number of masked tokens, not of sequences: the micro-batch's fraction of
+                # the tokens stands in for its fraction of the sequences.
+                fraction = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
+                nsp_loss = nsp_loss * fraction.nan_to_num(nan=1.0)  # 0 / 0: nothing was masked
             loss = nsp_loss if loss is None else loss + nsp_loss
         return ScratchBertForPreTrainingOutput(
             loss=loss,
@@ -774,7 +773,7 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
 class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
     """Masked language modelling alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V), or (M, V)
-    in training with labels (`config.sparse_prediction`): the labelled positions alone, in their order."""
+    in training with labels (`config.sparse_prediction`): only the labelled positions, in order."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
@@ -809,8 +808,8 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
 
 
 class ScratchBertTaskModel(ScratchBertPreTrainedModel):
-    """What the models with one kind of `labels` share: a forward that calls `encode`, `compute_logits` and
-    `compute_loss`, and returns their `output_type`."""
+    """Base class of the models with one kind of `labels`: its forward calls `encode`, `compute_logits` and
+    `compute_loss`, and returns an `output_type`."""
 
     output_type: type[ModelOutput]
 
@@ -848,8 +847,7 @@ class ScratchBertTaskModel(ScratchBertPreTrainedModel):
 
 
 class ScratchBertForNextSentencePrediction(ScratchBertTaskModel):
-    """Next-sentence prediction alone. `labels` (B,), 0 = segment B follows A, 1 = it comes from elsewhere; `logits`
-    (B, 2)."""
+    """Next-sentence prediction alone; `logits` (B, 2). `labels` (B,), 0 = segment B follows A, 1 = from elsewhere."""
 
     output_type = NextSentencePredictorOutput
 
@@ -868,11 +866,11 @@ def classifier_dropout(config: ScratchBertConfig) -> Dropout:
 
 
 class ScratchBertForSequenceClassification(ScratchBertTaskModel):
-    """One decision per sequence from the pooled [CLS] (paper, section 4.1); `logits` (B, L).
+    """Classification or regression of sequences from the pooled [CLS] (paper, section 4.1); `logits` (B, L).
 
     `config.problem_type` chooses the loss: `regression` (mean squared error, float `labels` (B,) or (B, L)),
     `single_label_classification` (cross entropy, integer `labels` (B,)) or `multi_label_classification` (binary cross
-    entropy, float `labels` (B, L)). Unset, it follows from the number and the type of the first labels seen.
+    entropy, float `labels` (B, L)). If unset, it is inferred from the number and the type of the first labels.
     """
 
     output_type = SequenceClassifierOutput
@@ -895,7 +893,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
 
 
 class ScratchBertForTokenClassification(ScratchBertTaskModel):
-    """One decision per token (paper, section 5.3). `labels` (B, S), -100 where there is none; `logits` (B, S, L)."""
+    """Classification of tokens (paper, section 5.3). `labels` (B, S), -100 where there is none; `logits` (B, S, L)."""
 
     output_type = TokenClassifierOutput
     accepts_loss_kwargs = True
@@ -912,8 +910,8 @@ class ScratchBertForTokenClassification(ScratchBertTaskModel):
 
 
 class ScratchBertForMultipleChoice(ScratchBertTaskModel):
-    """One of C choices (paper, section 4.4). All inputs have one more dimension: (B, C, S); `labels` and `logits`
-    are (B,) and (B, C)."""
+    """Choice of one of C candidates (paper, section 4.4): inputs have the shape (B, C, S), `labels` (B,), `logits`
+    (B, C)."""
 
     output_type = MultipleChoiceModelOutput
 
@@ -939,10 +937,10 @@ class ScratchBertForMultipleChoice(ScratchBertTaskModel):
 
 
 class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
-    """An answer as a span of the sequence (paper, section 4.2); `start_logits` and `end_logits` (B, S).
+    """Answers as spans of the sequence (paper, section 4.2); `start_logits` and `end_logits` (B, S).
 
-    `start_positions` and `end_positions` (B,) are token indices; one at or beyond S (an answer that was cut off) does
-    not count. The loss is the mean of the two cross entropies. Without it, logits at padding are the lowest number.
+    `start_positions` and `end_positions` (B,) are token indices; from S on (a truncated answer), they are ignored. The
+    loss is the mean of the two cross entropies. Without it, logits at padding are the lowest finite number.
     """
 
     def __init__(self, config: ScratchBertConfig):
@@ -964,7 +962,7 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         **kwargs,
     ) -> QuestionAnsweringModelOutput:
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        # BERT's loss is over all positions, padding among them: there it has to be computed.
+        # BERT's loss is over all positions, including padding, which is therefore kept.
         with_loss = start_positions is not None and end_positions is not None
         if with_loss:
             kwargs["unpad_inputs"] = False
@@ -990,8 +988,8 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         )
 
 
-# The models of AUTO_MAP by their Auto class. `save_pretrained` copies this file and those it imports from beside the
-# weights of each, because it is registered here.
+# Auto class → model of AUTO_MAP. Models are registered, so that `save_pretrained` copies this file, and the files that
+# it imports from, beside their weights.
 AUTO_MODELS = {
     auto_class: globals()[reference.split(".")[1]]
     for auto_class, reference in AUTO_MAP.items()

@@ -1,9 +1,9 @@
-"""The operations that make a step fast: unpadding, and quicker forms of dropout, attention and cross entropy.
+"""Operations that make a step fast: unpadding, and faster dropout, attention and cross entropy.
 
-They give what plain PyTorch gives, in the precision of the step: under bf16 autocast, attention on the CPU stays in
-bf16, where PyTorch's converts to fp32. On the CPU, PyTorch spends most of a BERT step's time outside of matrix
-products: it draws dropout masks one number at a time, and writes tensors larger than the caches many times over.
-Dimensions are those of the model's file, and n, the tokens of one sequence.
+Their results are those of plain PyTorch, in the precision of the step: under bf16 autocast, attention on the CPU stays
+in bf16, where PyTorch's converts to fp32. On the CPU, PyTorch spends most of a BERT step outside of matrix products:
+it draws dropout masks one number at a time, and writes tensors larger than the caches many times over. Dimensions are
+those of the model file; n is the number of tokens in one sequence.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ except ImportError:  # checkpoints are opened with older versions of PyTorch, to
 
 
 def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor:
-    """Where a mask is True: (count,) indices of it, flattened. Without their `count`, the host waits for the device."""
+    """Indices (count,) of the True elements of a flattened mask. Without `count`, the host waits for the device."""
     flat = mask.flatten()
     return (flat.nonzero() if count is None else torch.nonzero_static(flat, size=count))[:, 0]
 
@@ -34,10 +34,10 @@ def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor
 class Sequences:
     """The non-padding tokens of a batch, and the N sequences that they form.
 
-    `shape` is (B, S); `lengths` are those of the sequences, in order; `indices` (T,) are the places of the tokens in
-    the flattened batch, None if there is no padding; `padded_left` says whether any batch entry begins with padding;
-    `attention` is the one to use, of those below. The mask [[1, 1, 0], [0, 1, 1]] gives the shape (2, 3), the lengths
-    [2, 2] and the indices [0, 1, 4, 5], and is padded on the left.
+    `shape` is (B, S); `lengths` has the length of each sequence, in order; `indices` (T,) are the positions of the
+    tokens in the flattened batch, or None without padding; `padded_left` is whether any batch entry begins with
+    padding; `attention` is one of the functions below. The mask [[1, 1, 0], [0, 1, 1]] has the shape (2, 3), the
+    lengths [2, 2] and the indices [0, 1, 4, 5], and is padded on the left.
     """
 
     shape: tuple[int, int]
@@ -54,10 +54,10 @@ class Sequences:
         seq_idx: torch.Tensor | None = None,
         lengths: list[int] | None = None,
     ) -> "Sequences":
-        """From a mask (B, S), 0 at padding, and the numbers (B, S) of packed sequences in each batch entry, if any.
+        """The sequences of a mask (B, S), 0 at padding; `seq_idx` (B, S) numbers the packed ones of each batch entry.
 
-        Without the `lengths` of all sequences, in order, the host waits for the device once, for the counts. With them, the
-        batch is taken to be padded on the right only.
+        Without the `lengths` of all sequences, in order, the host waits once for the device to count them. With
+        `lengths`, the batch must be padded on the right only.
         """
         mask = attention_mask.bool()
         if lengths is not None:
@@ -78,12 +78,12 @@ class Sequences:
         return true_positions(mask, count) if count < mask.numel() else None  # (T,)
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
-        """(B, S, …) → (1, T, …): as a batch of one entry."""
+        """Remove padding: (B, S, …) → (1, T, …)."""
         flat = padded.flatten(0, 1)
         return (flat if self.indices is None else flat.index_select(0, self.indices.to(flat.device)))[None]
 
     def pad(self, unpadded: torch.Tensor) -> torch.Tensor:
-        """(1, T, …) → (B, S, …), 0 at padding."""
+        """Restore padding: (1, T, …) → (B, S, …), 0 at padding."""
         flat = unpadded[0]
         if self.indices is not None:
             padded = flat.new_zeros((self.shape[0] * self.shape[1], *flat.shape[1:]))
@@ -91,8 +91,8 @@ class Sequences:
         return flat.unflatten(0, self.shape)
 
     def cu_seqlens(self, device: torch.device) -> torch.Tensor:
-        """Where each sequence begins among the T tokens, and where the last ends: (N + 1,) int32."""
-        if self._cu_seqlens is None or self._cu_seqlens.device != device:  # kept, as each layer asks for it
+        """The start of each sequence among the T tokens, and the end of the last: (N + 1,) int32."""
+        if self._cu_seqlens is None or self._cu_seqlens.device != device:  # kept, as each layer needs it
             ends = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32)
             if device.type == "cuda":  # from unpinned memory, the host would wait for the copy
                 ends = ends.pin_memory()
@@ -104,18 +104,18 @@ class Sequences:
 
 
 def random_ones(like: torch.Tensor, p: float) -> torch.Tensor:
-    """A tensor as `like`, on the CPU, of ones with a share `p` of zeros, rounded to a multiple of 2⁻¹⁶.
+    """Ones, in the shape and type of `like`, on the CPU; zeros with probability `p`, rounded to a multiple of 2⁻¹⁶.
 
-    One 64-bit draw decides on four numbers, which takes a seventh of the time of `bernoulli_`.
+    One 64-bit draw decides on four numbers, in a seventh of the time of `bernoulli_`.
     """
     draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)
     draws = draws[: like.numel()].view(like.shape)
-    # Written at once in the type of `like`: to compare into bool and convert would take ten times as long.
+    # Written directly in the type of `like`: comparing into bool and converting takes ten times as long.
     return torch.ge(draws, round(p * 2**16) - 2**15, out=torch.empty_like(like, memory_format=torch.contiguous_format))
 
 
 def apply_dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """As `torch.nn.functional.dropout`."""
+    """`torch.nn.functional.dropout`, faster on the CPU."""
     if not training or p == 0 or states.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(states, p, training)
     return (states * random_ones(states, p)).mul_(1 / (1 - p))
@@ -130,7 +130,7 @@ class Dropout(torch.nn.Dropout):
 
 
 class SequentialAttention(torch.autograd.Function):
-    """Attention within each sequence, on the CPU, one sequence after the other: its weights stay in the cache."""
+    """Attention on the CPU, one sequence after the other, so that each one's weights stay in the cache."""
 
     @staticmethod
     def forward(ctx, query, key, value, lengths: list[int], scaling: float, dropout: float):  # (A, T, D) each
@@ -168,8 +168,8 @@ class SequentialAttention(torch.autograd.Function):
         return *grads, None, None, None
 
 
-# Attention over unpadded states, with the signature of transformers' attention functions: states (1, A, T, D) go in,
-# the context (1, T, A, D) comes out. `interface` is the function that transformers would call.
+# Attention over unpadded states, with the signature of transformers' attention functions: states (1, A, T, D) →
+# context (1, T, A, D). `interface` is the function that transformers would call.
 
 
 def sequential_attention(module, query, key, value, attention_mask, scaling, dropout, sequences, **kwargs):
@@ -187,28 +187,28 @@ def flash_attention(module, query, key, value, attention_mask, sequences, interf
     cu_seqlens, max_seqlen = sequences.cu_seqlens(query.device), max(sequences.lengths)
     lengths = {"cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens}
     lengths |= {"max_length_q": max_seqlen, "max_length_k": max_seqlen}
-    # A collator may have passed those of sequences that it has packed itself.
+    # kwargs take precedence: a collator that packs sequences itself may pass their lengths.
     return interface(module, query, key, value, None, **lengths | kwargs)
 
 
 def padded_attention(module, query, key, value, attention_mask, sequences, interface, **kwargs):
-    """For an interface that needs padding, with the `attention_mask` of the padded batch."""
+    """Pad the states for an `interface` that needs padding; `attention_mask` is that of the padded batch."""
     states = (sequences.pad(states.transpose(1, 2)).transpose(1, 2) for states in (query, key, value))  # (B, A, S, D)
     context, _ = interface(module, *states, attention_mask, **kwargs)  # (B, S, A, D)
     return sequences.unpad(context), None
 
 
 def find_attention(config, training: bool, device: torch.device, dtype: torch.dtype, max_seqlen: int) -> Callable:
-    """The attention over unpadded states that stands in for the implementation which the model's `config` names.
+    """The attention over unpadded states that replaces the implementation named by the model's `config`.
 
     Eager attention needs padding; so does sdpa on a GPU with dropout or in fp32, which PyTorch's varlen attention does
-    not take, and on a CPU for long sequences, whose weights take much memory that sdpa can do without.
+    not support, and on a CPU for long sequences, whose weights take much memory that sdpa saves.
     """
     implementation, dropout = config._attn_implementation, config.attention_probs_dropout_prob if training else 0.0
     if "flash" in implementation:
         return flash_attention
     if implementation == "sdpa" and device.type == "cpu":
-        longest = 256 if torch.is_grad_enabled() and dropout == 0 else 1024  # with dropout, sdpa keeps them, too
+        longest = 256 if torch.is_grad_enabled() and dropout == 0 else 1024  # with dropout, sdpa keeps weights, too
         return sequential_attention if max_seqlen <= longest else padded_attention
     if implementation == "sdpa" and device.type == "cuda" and varlen_attn is not None and torch.version.hip is None:
         head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
@@ -224,7 +224,7 @@ def find_attention(config, training: bool, device: torch.device, dtype: torch.dt
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
-    """Sum of the cross entropies over many classes, chunk by chunk, so that no fp32 copy of all logits is made."""
+    """Sum of cross entropies over many classes, chunk by chunk, without an fp32 copy of all logits."""
 
     @staticmethod
     def forward(ctx, logits, labels, ignore_index: int, chunk_size: int):  # (M, V), (M,)
@@ -254,7 +254,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """Cross entropy in fp32 of logits (M, V) and labels (M,), summed over the labels other than `ignore_index`."""
-    # What fits in a CPU's cache; on a GPU, what keeps it busy.
+    # Chunks that fit in a CPU's cache, or keep a GPU busy.
     elements = 2**19 if logits.device.type == "cpu" else 2**26
     if torch.compiler.is_compiling() or logits.numel() <= elements:
         return F.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")

@@ -1,4 +1,4 @@
-"""Pretraining: its parts, each of which works alone and under the stock Trainer (docs/library.md). api.py puts them together."""
+"""Parts of pretraining, each of which works alone and under the stock Trainer (docs/library.md)."""
 
 from ..tokenizer import train_tokenizer
 from .data.collator import PretrainingCollator

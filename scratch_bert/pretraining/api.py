@@ -1,4 +1,4 @@
-"""Pretraining by one call, from files or from memory."""
+"""A complete pretraining run in one call, from files or from memory."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,16 +17,18 @@ def pretrain(
     validation: Iterable | str | Path | None = None,
     **options: Any,
 ) -> dict[str, float]:
-    """Pretrain a BERT as scripts/pretrain.py does, and save it with its tokenizer, code and card in `output_dir`. For example,
+    """Pretrain a BERT as scripts/pretrain.py does, and save it with its tokenizer, code and card in `output_dir`.
+    After
 
         metrics = pretrain(frame, preset="mini", text_column="review", output_dir="runs/mine", max_steps=1000)
 
-    has the NSP accuracy in `metrics["eval_nsp_accuracy"]`.
+    `metrics["eval_nsp_accuracy"]` is the NSP accuracy.
 
-    `texts` and `validation` are each a file or directory, or `Path`s of several; any iterable of strings, one document each,
-    or of lists of sentences; or a `datasets.Dataset`, `IterableDataset` or DataFrame, with `text_column`. A `DatasetDict` gives
-    both. Without texts: `train_file`, `dataset_name` or `prepared_data`, or the built-in corpus. `options` are those of
-    scripts/pretrain.py, `preset` among them (default: micro).
+    `texts` and `validation` are a file or directory, or a list of `Path`s; any iterable of strings, one per document,
+    or of lists of sentences; or a `datasets.Dataset`, `IterableDataset` or DataFrame, with `text_column`. A
+    `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name` or
+    `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
+    scripts/pretrain.py.
 
     Returns the metrics. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of
     `PretrainingRun.train`.
@@ -45,16 +47,16 @@ def pretrain(
         sources = [name for name in ("train_file", "dataset_name", "prepared_data", "streaming") if options.get(name)]
         if sources:
             raise ValueError(f"{sources[0]} has no effect with texts in memory: leave it out.")
-        options = {"max_seq_length": "128", "vocab_size": 30522} | options  # of any text but the built-in corpus
+        options = {"max_seq_length": "128", "vocab_size": 30522} | options  # defaults without the built-in corpus
     options |= {"output_dir": str(output_dir)} | ({"preset": preset} if preset else {})
     arguments = from_keywords(ModelArguments, DataArguments, PretrainingArguments, **options)
     return prepare_pretraining(*arguments, **in_memory).train()
 
 
 def _as_files(given: Any) -> list[str]:
-    """The names of files, if it is one or several `Path`s; otherwise none.
+    """File names, if `given` is a name or a list of `Path`s; otherwise an empty list.
 
-    Raises `ValueError` for a list of strings that are all files: whether these are meant can't be told.
+    Raises `ValueError` for a list of strings that all name files, as it is ambiguous.
     """
     if isinstance(given, str | Path):
         return [str(given)]
@@ -63,6 +65,6 @@ def _as_files(given: Any) -> list[str]:
             return [str(item) for item in given]
         if all(len(str(item)) < 1000 and Path(item).exists() for item in given):
             raise ValueError(
-                f"Are these texts, or names of files? For files, give train_file={given!r:.80} or Path objects."
+                f"These texts are all names of files. To read them, give train_file={given!r:.80} or Path objects."
             )
     return []

@@ -1,4 +1,4 @@
-"""The options of pretraining as objects: `scratch_bert_cli.pretraining` declares them, without the config and Trainer."""
+"""The options of pretraining, from `scratch_bert_cli.pretraining`, with what depends on the config and on Trainer."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -31,11 +31,11 @@ from ..training.arguments import CommonArguments
 
 @dataclass
 class ModelArguments(ModelOptions):
-    """The model to start from: a new one, or one to continue from."""
+    """The model to start from: a new model, or a checkpoint to continue from."""
 
     def __post_init__(self):
         super().__post_init__()
-        parse_overrides(self.config_overrides)  # an error is reported before any work
+        parse_overrides(self.config_overrides)  # report errors before any work
 
     def overrides(self) -> dict[str, Any]:
         """The config fields that the options set."""
@@ -43,19 +43,18 @@ class ModelArguments(ModelOptions):
         return dropout | parse_overrides(self.config_overrides)
 
     def config(self) -> ScratchBertConfig:
-        """The config of a new model. Raises `ValueError` for values that make none."""
+        """The config of a new model. Raises `ValueError` for invalid values."""
         try:
             return ScratchBertConfig.from_preset(self.preset, **self.overrides())
         except (StrictDataclassError, TypeError, LookupError, AttributeError) as error:
-            # A `StrictDataclassError` has a cause, which says what is wrong.
+            # The cause of a `StrictDataclassError` states what is wrong.
             raise ValueError(f"config_overrides: {error.__cause__ or error}") from None
 
 
 def parse_overrides(text: str | None) -> dict[str, Any]:
-    """`"head_dim=32,norm_first=true"`, or the same as JSON → `{"head_dim": 32, "norm_first": True}`.
+    """Parse `"head_dim=32,norm_first=true"`, or the same as JSON, to `{"head_dim": 32, "norm_first": True}`.
 
-    Raises `ValueError` for what is no pair, what is no value, and a field that the config doesn't have or that follows
-    from the tokenizer.
+    Raises `ValueError` for text that can't be parsed, and for a field that the config lacks or that other options set.
     """
     fields = {field.name for field in dataclasses.fields(ScratchBertConfig)}
     overrides = {}
@@ -76,24 +75,24 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
         if name not in fields:
             raise ValueError(f"config_overrides: the config has no field {name}.{similar(str(name), fields)}")
         if name in ("pad_token_id", "max_position_embeddings"):
-            raise ValueError(f"config_overrides: {name} follows from the tokenizer and --max_position_embeddings.")
+            raise ValueError(f"config_overrides: {name} follows from the tokenizer and max_position_embeddings.")
         if isinstance(value, str) and value[:1].isdigit():
             overrides[name] = float(value)  # to YAML, 1e-5 is a string
     return overrides
 
 
-class OwnOptimizerNames(ExplicitEnum):
-    """The values of `optim` beside transformers' `OptimizerNames`, which cannot be extended."""
+class ExtraOptimizerNames(ExplicitEnum):
+    """Values of `optim` beyond transformers' `OptimizerNames`, which cannot be extended."""
 
     MUON = "muon"
 
 
-OPTIMIZERS = {name.value: name for names in (OwnOptimizerNames, OptimizerNames) for name in names}
+OPTIMIZERS = {name.value: name for names in (ExtraOptimizerNames, OptimizerNames) for name in names}
 
 
 @dataclass
 class PretrainingArguments(PretrainingOptions, CommonArguments, group=OTHERS):
-    """Trainer's own arguments with the defaults of a short run on the built-in corpus."""
+    """Trainer's arguments, with defaults for a short run on the built-in corpus."""
 
     remove_unused_columns: bool = option(False, "Must stay False: the collator reads more columns than the model.")
     batch_eval_metrics: bool = option(True, "Must stay True: metrics are summed batch by batch, no logits are kept.")
@@ -102,10 +101,10 @@ class PretrainingArguments(PretrainingOptions, CommonArguments, group=OTHERS):
         if self.optim not in OPTIMIZERS:
             known = similar(self.optim, OPTIMIZERS) or f" There are {', '.join(OPTIMIZERS)}."
             raise ValueError(f"There is no optim {self.optim}.{known}")
-        optim, self.optim = OPTIMIZERS[self.optim], OptimizerNames.ADAMW_TORCH  # `TrainingArguments` knows no others
+        optim, self.optim = OPTIMIZERS[self.optim], OptimizerNames.ADAMW_TORCH  # `TrainingArguments` accepts no others
         super().__post_init__()
         self.optim = optim
-        if optim == OwnOptimizerNames.MUON:
+        if optim == ExtraOptimizerNames.MUON:
             reject_non_default(self, ["optim_args", "optim_target_modules"], "with optim muon")
         else:
             reject_non_default(self, ["muon_learning_rate"], "without optim muon")

@@ -1,5 +1,4 @@
-"""The tokenizer and the model that a run starts with: new ones, or those to continue from, with more positions and tokens if
-the run needs them."""
+"""Tokenizer and model at the start of a run: new, or from a checkpoint, with more positions and tokens if needed."""
 
 import copy
 import logging
@@ -24,14 +23,14 @@ logger = logging.getLogger("scratch_bert")
 
 class TokenizerChoice(NamedTuple):
     tokenizer: PreTrainedTokenizerBase | None
-    """The tokenizer to use. None: one is trained on the text, or comes with preprocessed examples."""
+    """The tokenizer to use; None if it is to be trained on the text, or comes with preprocessed examples."""
     named: PreTrainedTokenizerBase | None
-    """The tokenizer that the options name; in a resumed run, another one than it was started with is an error."""
+    """The tokenizer that the options name, which must be the same when a run is resumed."""
 
 
 def choose_tokenizer(args: ModelArguments, data_args: DataArguments, checkpoint: str | None = None) -> TokenizerChoice:
-    """The tokenizer of the run to resume from `checkpoint`, else that of the model to continue from, with added tokens, else
-    that of --tokenizer_name_or_path."""
+    """Load the tokenizer of the `checkpoint` to resume from, or else of the model to continue from, with added tokens,
+    or else the one that `tokenizer_name_or_path` names. Raises `ValueError` for tokens that can't be added."""
     resumed = load_tokenizer(checkpoint) if checkpoint else None
     if not args.model_name_or_path:
         name = data_args.tokenizer_name_or_path
@@ -49,9 +48,8 @@ def choose_tokenizer(args: ModelArguments, data_args: DataArguments, checkpoint:
 
 
 def start_config(args: ModelArguments, checkpoint: str | None = None) -> ScratchBertConfig:
-    """The config of the preset, or of the model to continue from, before it is fitted to the data. Where a run is resumed from
-    `checkpoint`, that model is not needed any more. Raises `ValueError` for values that make no model, and for another type
-    of model."""
+    """The config of the preset, or of the model to continue from (or of the `checkpoint` that replaces it on resume),
+    before `resolve_config`. Raises `ValueError` for values that make no model, and for another type of model."""
     if not args.model_name_or_path:
         return args.config()
     name = checkpoint or args.model_name_or_path
@@ -69,12 +67,12 @@ def start_config(args: ModelArguments, checkpoint: str | None = None) -> Scratch
 def resolve_config(
     start: ScratchBertConfig, args: ModelArguments, data: PretrainingData, length: int, checkpoint: str | None = None
 ) -> ScratchBertConfig:
-    """`start` with the vocabulary, segments and lengths that the data need, for sequences of up to `length` tokens; those of a
-    run that is resumed from `checkpoint`, too. Raises `ValueError` if they do not fit each other."""
+    """Adapt `start` to the data: vocabulary, segments, and positions for sequences of up to `length` tokens. A run
+    resumed from `checkpoint` keeps its vocab_size. Raises `ValueError` for values that contradict each other."""
     config, tokenizer = copy.deepcopy(start), data.tokenizer
     if args.model_name_or_path:
         config.max_position_embeddings = args.max_position_embeddings or max(config.max_position_embeddings, length)
-        if args.add_tokens:  # a published vocab_size may have room for them
+        if args.add_tokens:  # a published vocab_size may have room for the tokens
             config.vocab_size = max(config.vocab_size, vocabulary_size(tokenizer))
         fixed = ("vocab_size", "type_vocab_size")
     else:
@@ -93,23 +91,23 @@ def resolve_config(
     a, b = segment_ids(tokenizer)
     if "type_vocab_size" not in fixed:
         config.type_vocab_size = b + 1
-    least = 1 + (b if data.objective.has_pairs else a)
-    if config.type_vocab_size < least:
-        raise ValueError(f"type_vocab_size must be {least} or more: the segment ids are {a} and {b}.")
+    needed = 1 + (b if data.objective.has_pairs else a)
+    if config.type_vocab_size < needed:
+        raise ValueError(f"type_vocab_size must be {needed} or more: the segment ids are {a} and {b}.")
     return config
 
 
 def build_model(
     args: ModelArguments, config: ScratchBertConfig, data: PretrainingData, checkpoint: str | None = None
 ) -> PreTrainedModel:
-    """The model of the objective. A resumed run's weights come later, from the checkpoint.
+    """Build the model of the objective. On resume, its weights are loaded later, from the checkpoint.
 
     Raises `ValueError` if it doesn't fit into memory, or if the model to continue from can't be read.
     """
     model_class = data.objective.model_class
     try:
         if args.model_name_or_path and not checkpoint:
-            return _continued(model_class, args, config, data.tokenizer)
+            return _open_model(model_class, args, config, data.tokenizer)
         model = model_class(config)
     except (RuntimeError, MemoryError) as error:
         raise ValueError(f"The model does not fit into memory: {str(error).splitlines()[0]}") from None
@@ -118,13 +116,13 @@ def build_model(
     return model
 
 
-def _continued(
+def _open_model(
     model_class: type[PreTrainedModel],
     args: ModelArguments,
     config: ScratchBertConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> PreTrainedModel:
-    """The model to continue from, as large as `config`."""
+    """Open the model to continue from, and resize it to `config`."""
     model, new = open_checkpoint(model_class, args.model_name_or_path, config=start_config(args))
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     model.config.pad_token_id = config.pad_token_id

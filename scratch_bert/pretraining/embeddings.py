@@ -1,5 +1,5 @@
-"""Where token embeddings start: from latent semantic analysis of the training text, so that attention has something to
-compare from the first step (docs/learning.md has what this gives); those of added tokens, from their pieces."""
+"""Initial token embeddings: from latent semantic analysis of the training text, so that attention has something to
+compare from the first step (docs/learning.md measures the effect); for added tokens, from their pieces."""
 
 import logging
 
@@ -13,13 +13,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 logger = logging.getLogger("scratch_bert")
 
-MAX_EXAMPLES = 30_000  # of a larger dataset, evenly spread: more change the vectors little, and take seconds
+MAX_EXAMPLES = 30_000  # evenly spread over a larger dataset: more examples hardly change the vectors, but take seconds
 
 
 def lsa(segments: Tensor, tokens: Tensor, vocab_size: int, dimensions: int) -> Tensor:
-    """Latent semantic analysis (Deerwester et al., 1990) of tokens (T,) and the numbers of the segments (T,) they are in:
-    unit vectors (vocab_size, dimensions), similar for tokens that occur in the same segments; 0 for a token of which the
-    text says nothing.
+    """Latent semantic analysis (Deerwester et al., 1990) of tokens (T,) and the numbers of their segments (T,): unit
+    vectors (vocab_size, dimensions), similar for tokens of the same segments, and 0 for tokens without information.
 
     They are the right singular vectors of the segments' positive pointwise mutual information with the tokens, a row
     for each token: scaled to unit length, less the text's mean row, and scaled again.
@@ -43,10 +42,10 @@ def lsa(segments: Tensor, tokens: Tensor, vocab_size: int, dimensions: int) -> T
 
 @torch.no_grad()
 def init_token_embeddings(model: PreTrainedModel, examples: Dataset) -> None:
-    """Give the model's token embeddings a quarter of their dimensions from `lsa` of the examples' segments, along random
-    directions of the hidden size, twice as large as the others, which keep their normal start.
+    """Set a quarter of the dimensions of the model's token embeddings, along random directions, to `lsa` of the
+    examples' segments, twice as large as the other dimensions, which stay random and tell tokens apart.
 
-    What an embedding has of its own still tells tokens apart; tokens that the examples don't have are left alone.
+    Tokens that are not in the examples keep their embeddings.
     """
     indices = np.linspace(0, len(examples) - 1, min(len(examples), MAX_EXAMPLES)).astype(int)
     tokens, segments = [], []
@@ -55,7 +54,7 @@ def init_token_embeddings(model: PreTrainedModel, examples: Dataset) -> None:
         tokens.append(example["input_ids"][words])
         segments.append(2 * number + (example["token_type_ids"][words] != example["token_type_ids"][0]))
     tokens, segments = (torch.from_numpy(np.concatenate(parts)).long() for parts in (tokens, segments))
-    if len(tokens) == 0:  # all are unknown
+    if len(tokens) == 0:  # all tokens are unknown
         return
     embeddings = model.get_input_embeddings().weight  # (V, H)
     vocab_size, width = embeddings.shape
@@ -64,18 +63,18 @@ def init_token_embeddings(model: PreTrainedModel, examples: Dataset) -> None:
     vectors = lsa(segments, tokens, vocab_size, dimensions).to(embeddings.device)
     directions = torch.linalg.qr(torch.randn(width, dimensions)).Q.mT.to(embeddings.device)  # (D, H), orthonormal
     known = vectors.any(1)  # (V,)
-    own = embeddings[known]
-    own = 0.7 * (own - own @ directions.mT @ directions)
+    random = embeddings[known]
+    random = 0.7 * (random - random @ directions.mT @ directions)
     size = 2 * model.config.initializer_range * dimensions**0.5
-    embeddings[known] = own + size * vectors[known] @ directions
+    embeddings[known] = random + size * vectors[known] @ directions
 
 
 @torch.no_grad()
 def init_added_embeddings(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, old_tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Give tokens that `old_tokenizer` doesn't have the mean embedding of the pieces into which it splits them, and their
-    mean output bias (Gee et al., 2022, https://arxiv.org/abs/2402.09977); where a piece is unknown, the mean of all tokens."""
+    """Give tokens that `old_tokenizer` lacks the mean embedding and output bias of the pieces into which it splits
+    them (Gee et al., 2022, https://arxiv.org/abs/2402.09977), or of all tokens if a piece is unknown."""
     embeddings, bias = model.get_input_embeddings().weight, model.cls.predictions.bias  # (V, H), (V,)
     old_vocabulary = old_tokenizer.get_vocab()
     known = torch.tensor(sorted(set(old_vocabulary.values()) - set(old_tokenizer.all_special_ids)))

@@ -1,4 +1,4 @@
-"""Evaluation of pretrained models on text: MLM and NSP compared with baselines, on the same masked tokens for all of them."""
+"""Evaluation of pretrained models on the same masked tokens: MLM and NSP, compared with baselines."""
 
 import inspect
 import logging
@@ -22,41 +22,41 @@ logger = logging.getLogger("scratch_bert")
 def evaluate(
     data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> tuple[dict[str, dict[str, float]], PretrainingData]:
-    """The metrics of each model, and the data that they are evaluated on.
+    """The metrics of each model, by its name, and the data.
 
     Raises `ValueError` or `OSError` for models that can't be evaluated, or not on the same examples, and for text and
     options that give no examples.
     """
-    for name in args.model_name_or_path:  # a missing head is reported before any work
+    for name in args.model_name_or_path:  # report a missing head before any work
         open_pretrained(name, with_nsp=False, trust_remote_code=args.trust_remote_code)
     data = load_examples(data_args, args)
     return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
 
 
 def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments) -> PretrainingData:
-    """The examples to evaluate on, made with the tokenizer of all the models."""
+    """The examples to evaluate on, made with the tokenizer that all models share."""
     first, *others = args.model_name_or_path
     tokenizer = load_tokenizer(first, trust_remote_code=args.trust_remote_code)
     for name in others:
         if not gives_same_input(tokenizer, load_tokenizer(name, trust_remote_code=args.trust_remote_code)):
             raise ValueError(
-                f"{first} and {name} have different vocabularies or segment ids, so that they can't be compared on the "
-                "same examples: evaluate each in a run of its own."
+                f"{first} and {name} have different vocabularies or segment ids, so they can't be compared on the "
+                "same examples: evaluate them separately."
             )
     data = load_data(data_args, args.seed, tokenizer)
     if data.eval_dataset is None:
         data.eval_dataset = data.train_dataset
     for name in args.model_name_or_path:
         config = load_config(name, trust_remote_code=args.trust_remote_code)
-        check_vocabulary(tokenizer, config.vocab_size, f" of {name}")
+        check_vocabulary(tokenizer, config.vocab_size, name)
         limit = config.max_position_embeddings
         if data.max_seq_length > limit:
-            raise ValueError(f"{name} takes {limit} tokens at most: pass --max_seq_length {limit} or less.")
+            raise ValueError(f"{name} takes {limit} tokens at most: pass a max_seq_length of {limit} or less.")
     return data
 
 
-def open_for(objective: Objective, name: str, trust_remote_code: bool) -> tuple[PreTrainedModel, Objective]:
-    """The model in fp32, and what it can be evaluated on of the objective: all of it, NSP, or MLM alone, by its heads."""
+def open_with_objective(objective: Objective, name: str, trust_remote_code: bool) -> tuple[PreTrainedModel, Objective]:
+    """Open the model in fp32, with the part of the objective that its heads allow: all of it, NSP, or MLM alone."""
     custom = objective.model_class not in AUTO_MODELS.values()
     if custom and load_config(name, trust_remote_code=trust_remote_code).model_type == "scratch_bert":
         model, missing = open_checkpoint(objective.model_class, name)
@@ -71,15 +71,15 @@ def open_for(objective: Objective, name: str, trust_remote_code: bool) -> tuple[
 def evaluate_model(
     name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> dict[str, float]:
-    """The metrics of one model, under the stock Trainer."""
-    model, objective = open_for(data.objective, name, args.trust_remote_code)
+    """The metrics of one model, by the stock Trainer."""
+    model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
     metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), objective)
     collator = build_collator(data_args, data.tokenizer)
 
-    taken = inspect.signature(model.forward).parameters
+    accepted = inspect.signature(model.forward).parameters
 
     def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
-        return {name: tensor for name, tensor in collator(examples).items() if name in taken}
+        return {name: tensor for name, tensor in collator(examples).items() if name in accepted}
 
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
@@ -104,6 +104,6 @@ def evaluate_model(
 
 
 def model_predictions(name: str, data: PretrainingData, args: EvaluationArguments) -> str:
-    """What one model predicts for `args.show_predictions` words and pairs of the text, as a table for the terminal."""
-    model, objective = open_for(data.objective, name, args.trust_remote_code)
+    """Predictions of one model for `args.show_predictions` words and pairs of the text, as text for the terminal."""
+    model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
     return objective.describe_predictions(model, data.eval_dataset, data.tokenizer, args.show_predictions)

@@ -1,4 +1,4 @@
-"""What the training examples look like: statistics over many of them, and a few as text."""
+"""Inspection of training examples: statistics over many examples, and a few as text."""
 
 import time
 from collections.abc import Iterator
@@ -18,16 +18,16 @@ from .data.sources import PretrainingData
 
 PERCENTILES = (5, 25, 50, 75, 95, 100)
 BATCH_SIZE = 64
-EPOCHS = 100  # to sample from, at most
+EPOCHS = 100  # the maximum to sample from
 
 
 def example_statistics(
     data: PretrainingData, collator: PretrainingCollator, sample: int = 20_000, seed: int = 0
 ) -> dict:
-    """Statistics of a `sample` of training examples, of the first epoch or of several if it is small; see
+    """Statistics of a `sample` of training examples, from several epochs if the first has fewer; see
     `describe_statistics` for their names.
 
-    Lengths count special tokens, the shares of masked tokens don't. What the data can't tell is left out. Raises
+    Lengths count special tokens, fractions of masked tokens don't. Statistics that the data lack are left out. Raises
     `ValueError` if there is no example.
     """
     dataset, objective = data.train_dataset, data.objective
@@ -42,10 +42,10 @@ def example_statistics(
     with tqdm(total=count, desc="Examples", unit=" examples", leave=False, disable=None) as progress:
         while len(lengths) < count:
             start = time.perf_counter()
-            some = list(islice(examples, min(BATCH_SIZE, count - len(lengths))))
-            if not some:
+            drawn = list(islice(examples, min(BATCH_SIZE, count - len(lengths))))
+            if not drawn:
                 break
-            batch = collator(some)
+            batch = collator(drawn)
             seconds += time.perf_counter() - start
             length = batch["attention_mask"].sum(-1)  # (B,)
             lengths += length.tolist()
@@ -61,7 +61,7 @@ def example_statistics(
             masked += int(is_masked.sum())
             replaced += int((is_masked & batch["input_ids"].eq(data.tokenizer.mask_token_id)).sum())
             kept += int((is_masked & batch["input_ids"].eq(original)).sum())
-            progress.update(len(some))
+            progress.update(len(drawn))
     if not lengths:
         raise ValueError("The text gives no example.")
     statistics = {
@@ -98,13 +98,13 @@ def describe_statistics(statistics: dict) -> str:
     names = {
         "examples_per_epoch": ("examples per epoch", "{:,}"),
         "examples": ("examples in the sample", "{:,}"),
-        "label_0_share": ("label 0 (share)", "{:.4f}"),
-        "single_segments": ("single segments (share)", "{:.4f}"),
+        "label_0_share": ("label 0 (fraction)", "{:.4f}"),
+        "single_segments": ("single segments (fraction)", "{:.4f}"),
         "same_document_negatives": ("negatives within one document", "{:,}"),
         "empty_segments": ("examples with an empty segment", "{:,}"),
         "too_long": ("examples that are too long", "{:,}"),
         "coverage": ("text coverage of an epoch", "{:.4f}"),
-        "masked_share": ("masked tokens (share)", "{:.4f}"),
+        "masked_share": ("masked tokens (fraction)", "{:.4f}"),
         "mask_token_share": ("  replaced by [MASK]", "{:.4f}"),
         "random_token_share": ("  replaced by a random token", "{:.4f}"),
         "kept_token_share": ("  unchanged", "{:.4f}"),
@@ -114,7 +114,7 @@ def describe_statistics(statistics: dict) -> str:
     lines = [
         f"{name:<32}{text.format(statistics[key]):>12}" for key, (name, text) in names.items() if key in statistics
     ]
-    percentiles = ", ".join(f"{share}%: {length:.0f}" for share, length in statistics["length_percentiles"].items())
+    percentiles = ", ".join(f"{rank}%: {length:.0f}" for rank, length in statistics["length_percentiles"].items())
     return "\n".join([*lines, f"{'length in tokens, percentiles':<32}{percentiles}"])
 
 
@@ -136,7 +136,7 @@ def _describe_example(
     data: PretrainingData,
     documents: np.ndarray | None,  # (2,)
 ) -> str:
-    """Its label, the documents of its segments, and each segment before and after masking."""
+    """The label of an example, the documents of its segments, and each segment before and after masking."""
     batch = collator([example])
     label = example.get(data.objective.label_column)
     origin = f", documents {documents[0]} and {documents[1]}" if documents is not None else ""

@@ -1,4 +1,4 @@
-"""The parts of the loss, and the MLM accuracy, between two entries of the log."""
+"""The parts of the loss, and the MLM accuracy, between two log entries."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -6,7 +6,7 @@ import torch
 
 
 class LossMeter:
-    """Averages parts of the loss, which are outputs of the model with these `names`, and counts correct predictions.
+    """Averages parts of the loss, the model's outputs of these `names`, and counts correct predictions.
 
     The sums stay on the device: reading them in each step would make the host wait.
     """
@@ -16,8 +16,8 @@ class LossMeter:
         self.correct = torch.zeros(2, dtype=torch.long, device=device)  # correct predictions, all predictions
 
     def update(self, outputs: Mapping[str, torch.Tensor], step: int, weight: float, add_up: bool) -> None:
-        """Add a micro-batch, with a weight, after `step` optimizer steps. A part is one number, or under DataParallel one of each
-        GPU, which add up or are averaged."""
+        """Add a micro-batch, with a weight, after `step` optimizer steps. Under DataParallel, a part has a number for
+        each GPU: `add_up` sums them, instead of averaging."""
         if not self.sums:
             self.first_step = step
         for name in self.names:
@@ -27,14 +27,14 @@ class LossMeter:
                 self.sums[name] = self.sums.get(name, 0.0) + part * weight
 
     def update_accuracy(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Compare logits, (B, S, V) or of predicted tokens alone (M, V), with labels (B, S)."""
+        """Compare logits, (B, S, V) or only of predicted tokens (M, V), with labels (B, S)."""
         predicted = labels != -100
         logits, labels = logits if logits.dim() == 2 else logits[predicted], labels[predicted]  # (M, V), (M,)
         correct = (logits.argmax(-1) == labels).sum()
         self.correct = self.correct + torch.stack([correct, torch.ones_like(labels).sum()])
 
     def report(self, step: int, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Return entries for the log after `step` steps, and start again. `reduce` sums a tensor over processes."""
+        """Return log entries after `step` steps, and start again. `reduce` sums a tensor over processes."""
         if not self.sums:
             return {}
         steps = max(step - self.first_step, 1)

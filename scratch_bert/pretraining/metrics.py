@@ -1,4 +1,4 @@
-"""Metrics of MLM and of the objective beside it, compared with baselines that need no model."""
+"""Metrics of MLM and of the objective, compared with baselines that need no model."""
 
 import math
 
@@ -11,41 +11,41 @@ from .objectives import MetricRow, Objective, find_objective
 
 
 def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
-    """Log-probability of each token id by its count in a text, one added to each count: (vocabulary size,)."""
+    """Log-probability of each token id from its count in a text, with one added to each count: (vocabulary size,)."""
     return torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())).float()
 
 
 class PretrainingMetrics:
     """MLM loss, perplexity and accuracy, and the metrics of the objective, for Trainer with `batch_eval_metrics=True`.
 
-    Use the object as `compute_metrics`, and its `reduce` as `preprocess_logits_for_metrics`: each batch is reduced to a
-    few sums per example on its device, so no logits are kept. The baselines are computed on the same examples: for MLM
-    the cross entropy of the training text's unigrams at the masked positions; for the objective, see its `score`.
+    Use the object as `compute_metrics`, and its `reduce` as `preprocess_logits_for_metrics`: each batch is reduced to
+    a few sums per example on its device, so no logits are kept. The baselines are computed on the same examples: for
+    MLM the cross entropy of the training text's unigrams at the masked positions; for the objective, see its `score`.
     """
 
     def __init__(self, unigram_log_probs: torch.Tensor, objective: str | Objective = "nsp"):
         self.unigram_log_probs = unigram_log_probs
         self.objective = find_objective(objective)
-        self.columns: list[str] = []  # of what `reduce` gives
+        self.columns: list[str] = []  # names of the sums that `reduce` returns
         self.sums, self.examples = 0, 0
 
     @property
     def names(self) -> list[str]:
-        """Of the metrics."""
-        of_objective = [name for row in self.objective.metric_rows for name in row[1:3] if name]
-        return ["mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy", *of_objective]
+        """Names of the metrics."""
+        objective_names = [name for row in self.objective.metric_rows for name in row[1:3] if name]
+        return ["mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy", *objective_names]
 
     def reduce(self, logits, labels) -> torch.Tensor:
-        """The model's logits, MLM's (B, S, V) first, and the labels, (B, S) first → the sums of each example (B, columns)."""
+        """Reduce logits, MLM's (B, S, V) first, and labels, MLM's (B, S) first, to sums per example: (B, columns)."""
         logits = logits if isinstance(logits, tuple) else (logits,)
         labels = labels if isinstance(labels, tuple) else (labels,)
         mlm_logits, mlm_labels = logits[0], labels[0]
         masked = mlm_labels.ne(-100)  # (B, S)
-        example_of = masked.nonzero()[:, 0]  # (M,): the example of each masked token
+        example_index = masked.nonzero()[:, 0]  # (M,): the example of each masked token
         predictions, targets = mlm_logits[masked].float(), mlm_labels[masked]  # (M, V), (M,)
 
         def sum_by_example(values: torch.Tensor) -> torch.Tensor:  # (M,) → (B,)
-            return torch.zeros(len(masked), device=masked.device).index_add_(0, example_of, values.float())
+            return torch.zeros(len(masked), device=masked.device).index_add_(0, example_index, values.float())
 
         scores = {
             "mlm_loss": sum_by_example(F.cross_entropy(predictions, targets, reduction="none")),
@@ -84,10 +84,9 @@ MLM_ROWS = (
 def describe_metrics(
     results: dict[str, dict[str, float]], objective: str | Objective = "nsp", held_out: bool = True
 ) -> str:
-    """Evaluations of models on the same examples as a table for the terminal: a column for each, and for the baseline.
+    """Table for the terminal of models evaluated on the same examples: a column for each model, and for the baseline.
 
-    The examples are `held_out` from the text that the unigram baseline is
-    estimated on, or all of it.
+    The examples are `held_out` from the text that the unigram baseline is estimated on, or all of that text.
     """
     width = max(10, *(len(name) + 2 for name in results))
     lines = [

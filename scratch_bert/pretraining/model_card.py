@@ -71,7 +71,7 @@ def _source(data_args: DataArguments) -> str:
     if data_args.dataset_name:
         return "a local dataset"
     if data_args.prepared_data:
-        return "prepared examples"
+        return "preprocessed examples"
     return "text files" if data_args.train_file else "the help texts and docstrings of Python"
 
 

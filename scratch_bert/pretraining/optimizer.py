@@ -16,11 +16,11 @@ def muon(
     eps: float = 1e-8,
     dtype: torch.dtype | None = None,
 ) -> "MuonWithAdamW":
-    """The optimizer of this package for a scratch_bert or a transformers BERT, as in `Trainer(…, optimizers=(muon(model), None))`.
+    """Muon with AdamW, for a scratch_bert or a transformers BERT: `Trainer(…, optimizers=(muon(model), None))`.
 
-    `muon_lr` is the peak learning rate of the matrices of the encoder's layers, `lr` that of all other parameters, which AdamW
-    trains; a schedule scales both. Weight decay applies to matrices, not to biases and LayerNorms. Raises `ValueError` for a
-    model without such layers.
+    `muon_lr` is the peak learning rate of the matrices of the encoder's layers, `lr` that of all other parameters,
+    which AdamW trains; a schedule scales both. Weight decay applies to matrices, not to biases and LayerNorms. Raises
+    `ValueError` for a model without an encoder.
     """
     groups = parameter_groups(model, weight_decay, muon_lr)
     if not groups[-1]["params"]:
@@ -29,8 +29,8 @@ def muon(
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float) -> list[dict]:
-    """The parameters of a BERT for `MuonWithAdamW`: Muon's group, which comes last, holds the matrices of the encoder's
-    layers; those of embeddings and heads are AdamW's, and so are biases and LayerNorms, without weight decay."""
+    """Parameter groups of a BERT for `MuonWithAdamW`: AdamW's, for embeddings and heads, and for biases and LayerNorms
+    (without weight decay); and last Muon's, for the matrices of the encoder's layers."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     decayed = {name for name, parameter in trained.items() if parameter.ndim >= 2}
     matrices = {name for name in decayed if "encoder.layer." in name and trained[name].ndim == 2}
@@ -42,7 +42,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float) -> l
             **options,
         }
 
-    return [  # Trainer logs the learning rate of the first
+    return [  # Trainer logs the learning rate of the first group
         group(decayed - matrices, weight_decay),
         group(trained.keys() - decayed, 0.0),
         group(matrices, weight_decay, lr=muon_lr, muon=True),
@@ -50,12 +50,12 @@ def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float) -> l
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) for groups with `muon=True`, which hold matrices
-    alone; AdamW for all others.
+    """Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/) for groups with `muon=True`, which hold only
+    matrices; AdamW for all others.
 
-    The results are those of `torch.optim.Muon`, which takes matrix after matrix, and always in bf16: without native bf16
-    multiplication, a CPU spends longer on that than on the rest of the step. Here, products are in `dtype`, by default bf16 on
-    an accelerator and fp32 on a CPU, and of all matrices of one shape at once.
+    Results are those of `torch.optim.Muon`, which updates one matrix at a time and always multiplies in bf16: a CPU
+    without native bf16 spends longer on that than on the rest of the step. Here, all matrices of one shape are updated
+    at once, with products in `dtype`, by default bf16 on an accelerator and fp32 on a CPU.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         )
 
     def _muon_step(self, params: list[Tensor], group: dict) -> None:
-        """A step of N parameters of one shape (R, C)."""
+        """Update N parameters of one shape (R, C)."""
         rows, columns = params[0].shape
         for p in params:
             if not self.state[p]:
@@ -125,8 +125,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:
-    """Replace the singular values of matrices (N, R, C), R ≤ C, by values near 1: five Newton-Schulz iterations, whose
-    coefficients favour speed over exactness (Jordan 2024)."""
+    """Replace the singular values of matrices (N, R, C), R ≤ C, by values near 1, with five Newton-Schulz iterations,
+    whose coefficients favour speed over exactness (Jordan 2024)."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrices / matrices.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""What a pretrained model predicts, as text: top-k predictions for masked words, and NSP or SOP predictions."""
+"""Predictions of a pretrained model as text: top-k for masked words, and NSP or SOP."""
 
 from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
@@ -21,10 +21,9 @@ def mlm_predictions(
     top_k: int = 3,
     seed: int = 0,
 ) -> list[tuple[str, str, list[tuple[str, float]]]]:
-    """Top-k predictions for `count` whole words, masked one at a time: (context, the word, tokens with probabilities).
+    """Top-k predictions for `count` one-token words, masked one at a time: (context, word, tokens with probabilities).
 
-    Examples and words are drawn by `seed`: one word of each of `count` examples; if that is fewer, a second one of each,
-    and so on.
+    `seed` draws the examples and a word of each; with fewer than `count` examples, a second word of each, and so on.
     """
     predictions = []
     for example, masked in _draw_words(dataset, tokenizer, count, seed):
@@ -44,15 +43,15 @@ def mlm_predictions(
 def _draw_words(
     dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int, seed: int
 ) -> Iterator[tuple[dict, int]]:
-    """`count` words that are one token: (the example, the word's position in it)."""
+    """Draw `count` words that are one token: (example, position of the word in it)."""
     rng, words = np.random.default_rng(seed), []
     for index in rng.permutation(len(dataset))[:count].tolist():
         example = dataset[index]
         tokens = tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
-        whole_words = [
+        positions = [
             i for i in range(1, len(tokens) - 1) if tokens[i].isalpha() and not tokens[i + 1].startswith("##")
         ]
-        words.append([(example, int(i)) for i in rng.permutation(whole_words)])
+        words.append([(example, int(i)) for i in rng.permutation(positions)])
     rounds = chain.from_iterable(zip_longest(*words))  # None where an example has no more words
     return islice((word for word in rounds if word), count)
 
@@ -61,8 +60,8 @@ def _draw_words(
 def nsp_predictions(
     model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4, seed: int = 0
 ) -> list[tuple[str, str, bool, float]]:
-    """NSP or SOP predictions for `count` examples, half of them of each label, drawn by `seed`: (end of A, start of B, label
-    is 0, the predicted probability of 0)."""
+    """NSP or SOP predictions for `count` examples, half of each label, drawn by `seed`: (end of A, start of B, whether
+    the label is 0, predicted probability of 0)."""
     predictions, wanted = [], {0: count - count // 2, 1: count // 2}
     for index in np.random.default_rng(seed).permutation(len(dataset)).tolist():
         if not any(wanted.values()):

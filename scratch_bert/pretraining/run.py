@@ -36,40 +36,40 @@ logger = logging.getLogger("scratch_bert")
 
 
 class Options(NamedTuple):
-    """What a run is made of."""
+    """The options of a run, and its texts if they are in memory."""
 
     model: ModelArguments
     data: DataArguments
     training: PretrainingArguments
     texts: dict[str, Iterable | None] = {}
-    """Texts in memory, instead of those that the options name: `texts` and `eval_texts`."""
+    """`texts` and `eval_texts` in memory, which replace the text that the options name."""
 
 
 class Phase(NamedTuple):
-    """The steps of a run that have sequences of one length."""
+    """The part of a run with sequences of one length."""
 
     max_seq_length: str | int
     end: int | None = None
-    """The step at which it saves a checkpoint and the next phase begins; None for the last phase."""
+    """The step that saves a checkpoint for the next phase; None for the last phase."""
 
 
 @dataclass
 class PretrainingRun:
-    """A run that is ready to train, in the first of the `phases` that are left of it."""
+    """A run that is ready to train, in the first of its remaining `phases`."""
 
     options: Options
     phases: list[Phase]
     trainer: PretrainingTrainer
     data: PretrainingData
     checkpoint: str | None = None
-    """The one to resume from."""
+    """The checkpoint to resume from."""
 
     def train(self) -> dict[str, float]:
         """Train, evaluate, and save the model with its card, tokenizer and metrics.json. Returns the metrics.
 
-        Raises `OSError` if the model can't be saved or pushed or another run writes to the same directory, `TextError` for a
-        bad file of a stream, `DivergenceError` if the loss is not finite, and `Interrupted`, after a checkpoint is
-        saved, if Ctrl-C or SIGTERM ended the training.
+        Raises `OSError` if the model can't be saved or pushed or another run writes to the same directory, `TextError`
+        for a bad file of a stream, `DivergenceError` if the loss is not finite, and `Interrupted`, after a checkpoint
+        is saved, if Ctrl-C or SIGTERM ended the training.
         """
         with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
@@ -97,7 +97,7 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
     except TextError as error:
         reason = str(error).splitlines()[-1]  # a data loader's worker puts its traceback before it
         raise TextError(
-            f"{reason}\nCheckpoints are kept: fix the text, and continue with --resume_from_checkpoint auto"
+            f"{reason}\nCheckpoints are kept: fix the text, and continue with resume_from_checkpoint=auto"
         ) from error
     trainer.raise_if_interrupted()
     return metrics
@@ -106,10 +106,9 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
 def prepare_pretraining(
     model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, **texts: Iterable | None
 ) -> PretrainingRun:
-    """All that can be wrong with a run is found here, before any training: options, text, checkpoint, model. `texts` and
-    `eval_texts` are texts in memory.
+    """Build a run, and find errors in options, text, checkpoint and model before any training.
 
-    Raises `ValueError` or `OSError` for options, text or a checkpoint that can't be used.
+    `texts` and `eval_texts` are texts in memory. Raises `ValueError` or `OSError` for input that can't be used.
     """
     options = Options(model_args, data_args, args, texts)
     checkpoint = find_checkpoint(args)
@@ -118,24 +117,24 @@ def prepare_pretraining(
 
 
 def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
-    """The phases that are left of a run: one, or two with --final_max_seq_length."""
+    """The remaining phases of a run: one, or two with `final_max_seq_length`."""
     data_args, args = options.data, options.training
     if data_args.streaming and args.max_steps <= 0:
-        raise ValueError("--streaming needs --max_steps: the length of a stream is unknown.")
+        raise ValueError("streaming needs max_steps: the length of a stream is unknown.")
     if not args.final_max_seq_length:
         return [Phase(data_args.max_seq_length)]
     if data_args.streaming or data_args.prepared_data:
-        raise ValueError("final_max_seq_length needs text that is neither streamed nor preprocessed: run it in two.")
+        raise ValueError("final_max_seq_length needs text that is neither streamed nor preprocessed: start two runs.")
     start = args.final_phase_start()
     phases = [Phase(data_args.max_seq_length, start), Phase(str(args.final_max_seq_length))]
     return phases[1:] if checkpoint and saved_step(checkpoint) >= start else phases
 
 
 def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple[PretrainingTrainer, PretrainingData]:
-    """Text → tokenizer → token ids → examples → model → Trainer."""
+    """Build a phase: text → tokenizer → token ids → examples → model → Trainer."""
     model_args, data_args, args = options.model, options.data, copy(options.training)
     start = start_config(model_args, checkpoint)
-    with args.main_process_first():  # the others find its files
+    with args.main_process_first():  # the other processes read its cache
         choice = choose_tokenizer(model_args, data_args, checkpoint)
         if phase.max_seq_length != data_args.max_seq_length:
             data_args = replace(data_args, max_seq_length=phase.max_seq_length)
@@ -143,7 +142,7 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
     if data.eval_dataset is None:
         logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
-    if data_args.streaming:  # each process reads its own part, if there are enough files
+    if data_args.streaming:  # if there are enough files, each process reads a part of them
         args.accelerator_config = replace(args.accelerator_config, dispatch_batches=False)
     options = options._replace(training=args)
     record = describe_run(options, data, choice.named)
@@ -160,7 +159,7 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
 def build_trainer(
     options: Options, phase: Phase, data: PretrainingData, model: PreTrainedModel, record: dict
 ) -> PretrainingTrainer:
-    """The Trainer of a phase, with metrics, collators and what it shows and writes."""
+    """The Trainer of a phase, with metrics, collators, model card and predictions to show."""
     model_args, data_args, args = options.model, options.data, options.training
     unigrams = unigram_log_probs(data.token_counts)
     metrics = PretrainingMetrics(unigrams, data.objective)
@@ -174,13 +173,13 @@ def build_trainer(
             f"There is no metric_for_best_model {best}.{similar(best, known) or ' There are ' + ', '.join(known)}"
         )
     if args.bf16_by_default:
-        logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; --bf16 false for fp32")
+        logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; bf16=false for fp32")
     name = model_args.model_name_or_path or model_args.preset
     logger.info(f"Model: {name}, vocabulary of {model.config.vocab_size:,}, {model.num_parameters():,} parameters")
-    examples = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     logger.info(
-        f"A step: {examples:,} examples, up to {examples * data.max_seq_length:,} tokens. Unigram baseline: an MLM loss of about "
-        f"{-(unigrams.exp() * unigrams).sum():.2f}"
+        f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
+        f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f}"
     )
     tokenizer = copy_with_length(data.tokenizer, model.config.max_position_embeddings)
     trainer = PretrainingTrainer(
@@ -205,9 +204,8 @@ def build_trainer(
         losses=data.objective.losses,
     )
     describe = None
-    if (
-        data.eval_dataset and args.show_predictions and not trainer.is_fsdp_enabled
-    ):  # there, no process has all weights
+    # Under FSDP, no process has all weights.
+    if data.eval_dataset and args.show_predictions and not trainer.is_fsdp_enabled:
         describe = partial(
             data.objective.describe_predictions,
             dataset=data.eval_dataset,
@@ -218,7 +216,7 @@ def build_trainer(
     return trainer
 
 
-# Not recorded: with which weights the run started, and where the text is, whose checksums are recorded.
+# Options that a resumed run may change: its initial weights, and the location of its text, whose checksum is recorded.
 UNRECORDED = [
     "model_name_or_path",
     "add_tokens",
@@ -235,7 +233,7 @@ UNRECORDED = [
 
 
 def describe_run(options: Options, data: PretrainingData, named: PreTrainedTokenizerBase | None) -> dict[str, dict]:
-    """What `check_same_run` compares; `named` is the tokenizer that the options name, if it isn't trained."""
+    """The record for `check_same_run`; `named` is the tokenizer that the options name, if it isn't trained."""
     args = options.training
     values: dict[str, Any] = asdict(options.model) | asdict(options.data) | args.recorded()
     fixed = {"seed": args.seed, "optim": str(args.optim.value), "sentence objective": data.objective.name}
@@ -248,7 +246,7 @@ def describe_run(options: Options, data: PretrainingData, named: PreTrainedToken
     values["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"
     if args.load_best_model_at_end:
         fixed |= {name: values[name] for name in ("metric_for_best_model", "held-out text")}
-    if options.data.streaming:  # which its workers divide
+    if options.data.streaming:  # the workers divide a stream
         fixed["dataloader_num_workers"] = args.dataloader_num_workers
     values = {name: value for name, value in values.items() if name not in {*UNRECORDED, *fixed}}
     return {"fixed": fixed, "options": values}

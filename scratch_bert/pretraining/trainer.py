@@ -1,4 +1,4 @@
-"""Trainer for pretraining: the parts of the loss in the log, new examples in each epoch."""
+"""Trainer for pretraining, which logs the parts of the loss."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -9,17 +9,19 @@ from transformers import DataCollator, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from ..training.trainer import ScratchBertTrainer
-from .arguments import OwnOptimizerNames
+from .arguments import ExtraOptimizerNames
 from .data.collator import CountingCollator
 from .loss_meter import LossMeter
 from .optimizer import muon
 
 
 class PretrainingTrainer(ScratchBertTrainer):
-    """Trainer for pretraining. Logs the `losses`, outputs of the model that add up to the loss, and `mlm_accuracy` on the masked
-    tokens of the step. `train_collator` replaces `data_collator` in training only.
-    `PretrainingArguments` with the `optim` muon train with `MuonWithAdamW`. After `stop_after` steps, it saves a checkpoint and
-    stops, to be resumed by a trainer with other examples."""
+    """Trainer for pretraining. Logs `losses`, the model's outputs that add up to its loss, and `mlm_accuracy` on the
+    masked tokens of the step. `train_collator` replaces `data_collator` in training only. With the `optim` muon, the
+    optimizer is `MuonWithAdamW`. After `stop_after` steps, it saves a checkpoint and stops, to be resumed on other
+    examples.
+
+    Raises `ValueError` for muon with FSDP or DeepSpeed."""
 
     def __init__(
         self,
@@ -30,10 +32,10 @@ class PretrainingTrainer(ScratchBertTrainer):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        if self.args.optim == OwnOptimizerNames.MUON and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+        if self.args.optim == ExtraOptimizerNames.MUON and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
-                "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without them, "
-                "or choose another optim."
+                "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without "
+                "them, or choose another optim."
             )
         self.train_collator = train_collator or self.data_collator
         if self.args.device.type != "cpu" and self.args.n_gpu < 2 and not self.args.torch_compile:
@@ -44,15 +46,15 @@ class PretrainingTrainer(ScratchBertTrainer):
             self.add_callback(StopCallback(stop_after))
 
     def get_train_dataloader(self) -> DataLoader:
-        evaluating, self.data_collator = self.data_collator, self.train_collator
+        eval_collator, self.data_collator = self.data_collator, self.train_collator
         try:
             return super().get_train_dataloader()
         finally:
-            self.data_collator = evaluating
+            self.data_collator = eval_collator
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         args, model = self.args, self.model if model is None else model
-        if self.optimizer is None and args.optim == OwnOptimizerNames.MUON:
+        if self.optimizer is None and args.optim == ExtraOptimizerNames.MUON:
             self.optimizer = muon(
                 model,
                 lr=args.learning_rate,
@@ -67,8 +69,8 @@ class PretrainingTrainer(ScratchBertTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
-            # Parts divided by num_items_in_batch add up to the step's mean over micro-batches, and over devices if
-            # these share the count; parts that are means have to be averaged.
+            # Parts divided by num_items_in_batch add up to the step's mean over micro-batches, and over devices if the
+            # count is that of all devices; parts that are means must be averaged.
             weight = 1.0 if num_items_in_batch is not None else 1.0 / self.current_gradient_accumulation_steps
             shared_count = num_items_in_batch is not None and self.args.average_tokens_across_devices
             if not shared_count:
@@ -111,8 +113,8 @@ class StopCallback(TrainerCallback):
 
 
 class EpochLengthGroupedSampler(LengthGroupedSampler):
-    """Groups examples of similar length into batches: the stock sampler, with the lengths of each epoch's examples and the same
-    order in every process."""
+    """Groups examples of similar length: the stock sampler, with each epoch's lengths and one order for all
+    processes."""
 
     def __init__(self, batch_size: int, dataset: Dataset, seed: int):
         super().__init__(batch_size, lengths=dataset.lengths().tolist())

@@ -15,8 +15,8 @@ from scratch_bert_cli.training import CommonOptions
 from ..cli import option, similar
 
 
-# The beginnings of names of options that have no effect on the weights, or differ from one process or machine to another, or
-# are recorded as the examples in a step.
+# Beginnings of the names of options that do not affect the weights, differ between processes or machines, or are
+# recorded in the global batch size.
 UNRECORDED = [
     "output_dir",
     "resume_from",
@@ -70,10 +70,10 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
 
     def recorded(self) -> dict[str, Any]:
         """The options that must stay the same in a resumed run, or whose changes it logs."""
-        examples = self.world_size * max(self.n_gpu, 1) * self.per_device_train_batch_size
-        examples *= self.gradient_accumulation_steps
+        batch_size = self.world_size * max(self.n_gpu, 1) * self.per_device_train_batch_size
+        batch_size *= self.gradient_accumulation_steps
         options = {name: value for name, value in self.to_dict().items() if not name.startswith(tuple(UNRECORDED))}
-        return {"examples in a step": examples} | options
+        return {"global batch size": batch_size} | options
 
     def must_stay(self, **fixed: tuple[Any, str]) -> None:
         """Raise `ValueError` for an argument that has another value than the supported one, with the reason given."""
@@ -91,9 +91,9 @@ def cpu_multiplies_bf16() -> bool:
 def renew_rendezvous() -> None:
     """In a process that torchrun has restarted on the only machine of a run, make all processes meet at a new store.
 
-    torchrun hands them the store of the attempt before, with the addresses of processes that are dead: initialization hangs
-    or is refused (https://github.com/pytorch/pytorch/issues/135712). With several machines, where the attempts are not
-    counted alike, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun helps.
+    torchrun hands them the store of the attempt before, with the addresses of processes that are dead: initialization
+    hangs or is refused (https://github.com/pytorch/pytorch/issues/135712). With several machines, where the attempts
+    are not counted alike, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun helps.
     """
     environment = os.environ
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or environment.get("GROUP_WORLD_SIZE") != "1":

@@ -40,8 +40,8 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
                 f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and the "
                 "data that the run was started with, or start a new one in another --output_dir."
             )
-    if "examples in a step" in changed:
-        logger.warning("The number of examples in a step has changed: some examples will be repeated or skipped")
+    if "global batch size" in changed:
+        logger.warning("The global batch size has changed: some examples will be repeated or skipped")
     for name, value in changed.items():
         logger.info(f"{name}: {saved[name]} until this checkpoint, {value} from here on")
 

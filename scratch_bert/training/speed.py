@@ -150,8 +150,8 @@ class SpeedMeter(TrainerCallback):
         self.pause()
         if not self.seconds:
             return {}
-        own = torch.tensor([self.data_seconds, self.seconds, self.peak], device=self.device)
-        *counts, data_seconds, seconds, peak = reduce(torch.cat([self.counts.float(), own])).tolist()
+        measured = torch.tensor([self.data_seconds, self.seconds, self.peak], device=self.device)
+        *counts, data_seconds, seconds, peak = reduce(torch.cat([self.counts.float(), measured])).tolist()
         on_gpu = self.device.type == "cuda"
         memory = torch.cuda.max_memory_allocated() if on_gpu else psutil.Process().memory_info().rss
         self.start(self.peak)

@@ -297,7 +297,9 @@ class ScratchBertTrainer(Trainer):
             self._save_rng_state(str(directory))
         if self.args.should_save:
             callbacks = [*self.callback_handler.callbacks, self.control]
-            exported = TrainerState(stateful_callbacks=[one for one in callbacks if isinstance(one, ExportableState)])
+            exported = TrainerState(
+                stateful_callbacks=[part for part in callbacks if isinstance(part, ExportableState)]
+            )
             self.state.stateful_callbacks |= exported.stateful_callbacks
             self.state.save_to_json(str(directory / TRAINER_STATE_NAME))
             write_json(directory / RUN_FILE, self.record)

@@ -102,7 +102,7 @@ def test_push_script_to_a_branch_or_a_pull_request(directory, hub, monkeypatch, 
     assert hub.files("tester/model") == {".gitattributes"}
     push_to_hub(directory, "tester/model")
     run_script(monkeypatch, "push_to_hub.py", directory, "tester/model", "--pull_request")
-    assert "already has all of this" in capsys.readouterr().out
+    assert "already has these files" in capsys.readouterr().out
 
 
 def test_push_opens_at_every_revision(directory, hub, tmp_path):

@@ -184,5 +184,5 @@ def test_library_without_sources_leaves_the_topics(documents_of):
 
 
 def test_python_without_documentation_is_an_error(documents_of):
-    with pytest.raises(FileNotFoundError, match="without the documentation of Python: give a --train_file"):
+    with pytest.raises(FileNotFoundError, match="without the documentation of Python: give a train_file"):
         documents_of({})

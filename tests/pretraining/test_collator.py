@@ -160,7 +160,7 @@ def test_packing_fills_rows_with_the_longest_sequences_first():
     assert packed["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, *[0] * 6]]
     assert packed["seq_idx"].tolist() == [[*[0] * 5, *[1] * 3], [0] * 8]
     assert packed["next_sentence_label"].tolist() == [[1, 1], [0, -100]]
-    with pytest.raises(ValueError, match="A sequence has 5 tokens, more than the 4 of a packed one"):
+    with pytest.raises(ValueError, match="A sequence has 5 tokens, more than the 4 of a packed sequence"):
         pack_sequences(batch, 4, pad_token_id=99)
 
 

@@ -151,7 +151,7 @@ def files_of_at_most(size):
 
 
 def test_corpus_on_a_full_disk_leaves_nothing_behind(source, tokenizer, tmp_path):
-    with files_of_at_most(100_000), pytest.raises(OSError, match="There is no space left in .*--cache_dir"):
+    with files_of_at_most(100_000), pytest.raises(OSError, match="There is no space left in .*cache_dir"):
         TokenizedCorpus.from_source(source, tokenizer, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -197,7 +197,7 @@ def test_hold_out_of_few_documents(corpus):
     few = corpus.select(np.arange(4))
     assert few.hold_out(0.01, seed=1)[1].num_documents == 2
     assert few.hold_out(0, seed=1) == (few, None)
-    with pytest.raises(ValueError, match=r"3 document\(s\).*--text_format.*--validation_share 0"):
+    with pytest.raises(ValueError, match=r"3 document\(s\).*text_format.*validation_share=0"):
         corpus.select(np.arange(3)).hold_out(0.1, seed=1)
     with pytest.raises(ValueError, match="validation_share must be"):
         corpus.hold_out(1.0, seed=1)

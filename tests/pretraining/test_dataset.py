@@ -111,10 +111,10 @@ def test_blocks_give_the_pairs_of_their_documents(corpus, monkeypatch, tokenizer
         pytest.param(
             [[5, 5]],
             {},
-            "Next-sentence prediction needs 2 documents or more.*this text has 1.*--text_format",
+            "Next-sentence prediction needs 2 documents or more.*this text has 1.*text_format",
             id="one document",
         ),
-        pytest.param([[5], [5]], {}, "No document has two sentences.*--sentence_splitter", id="lone sentences"),
+        pytest.param([[5], [5]], {}, "No document has two sentences.*sentence_splitter", id="lone sentences"),
         pytest.param([[5, 5]] * 2, {"max_seq_length": 4}, "max_seq_length must be 5 or more, got 4", id="length"),
         pytest.param(
             [[5]], {"max_seq_length": 2, "objective": "none"}, "max_seq_length must be 3 or more, got 2", id="none"

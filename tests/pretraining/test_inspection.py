@@ -104,7 +104,7 @@ def test_statistics_are_a_table(data, tokenizer):
     lines = describe_statistics(statistics).splitlines()
     assert lines[0].split() == ["examples", "per", "epoch", f"{len(data.train_dataset):,}"]
     assert lines[1].split() == ["examples", "in", "the", "sample", "1,000"]
-    assert f"{'label 0 (share)':<32}{statistics['label_0_share']:>12.4f}" in lines
+    assert f"{'label 0 (fraction)':<32}{statistics['label_0_share']:>12.4f}" in lines
     assert lines[-1].startswith("length in tokens, percentiles   5%: ") and lines[-1].endswith("100%: 128")
 
 

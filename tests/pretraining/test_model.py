@@ -158,9 +158,9 @@ def test_a_continued_run_resumes_as_if_it_had_not_stopped(run, saved, words, tmp
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("a\nNew York\n", "words.txt: Line 2: to this tokenizer, 'New York' is 2 words"),
-        ("the\n", "words.txt: There is no token that is not in the vocabulary already"),
-        ("", "words.txt: There is no token that is not in the vocabulary already"),
+        ("a\nNew York\n", "words.txt: Line 2: this tokenizer splits 'New York' into 2 words"),
+        ("the\n", "words.txt: There is no new token"),
+        ("", "words.txt: There is no new token"),
     ],
 )
 def test_added_tokens_are_checked(lines, message, run, saved, words):

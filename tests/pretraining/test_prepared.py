@@ -150,9 +150,7 @@ def test_prepared_directory_is_not_overwritten(splits, tmp_path):
 def test_prepared_directory_with_a_file_missing_or_another_tokenizer_is_refused(splits, sentences, tmp_path):
     write_examples(tmp_path / "prepared", splits())
     for other in (train_tokenizer(sentences[:50], 300), train_tokenizer(sentences, 2000, first_segment_id=1)):
-        with pytest.raises(
-            ValueError, match="with another vocabulary or other segment ids: .*--tokenizer_name_or_path"
-        ):
+        with pytest.raises(ValueError, match="with another vocabulary or other segment ids: .*tokenizer_name_or_path"):
             open_examples(tmp_path / "prepared", other)
     (tmp_path / "prepared" / "train" / "examples.parquet").unlink()
     with pytest.raises(FileNotFoundError, match="prepared lacks the examples of 1 of 1 files for train"):

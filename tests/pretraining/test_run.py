@@ -286,9 +286,7 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file,
             "type_vocab_size must be 3 or more: the segment ids are 1 and 2",
             id="two segments",
         ),
-        pytest.param(
-            {}, {"streaming": True}, {"max_steps": -1}, "--streaming needs --max_steps", id="stream without end"
-        ),
+        pytest.param({}, {"streaming": True}, {"max_steps": -1}, "streaming needs max_steps", id="stream without end"),
         pytest.param(
             {},
             {},
@@ -478,5 +476,5 @@ def test_evaluation_without_held_out_text_is_on_all_of_it(finished, options):
 
 def test_evaluation_of_sequences_that_are_too_long_is_refused(finished, options):
     directory, *_ = finished
-    with pytest.raises(ValueError, match="finished takes 32 tokens at most: pass --max_seq_length 32 or less"):
+    with pytest.raises(ValueError, match="finished takes 32 tokens at most: pass a max_seq_length of 32 or less"):
         evaluation(options(directory)[1], directory, max_seq_length="64")

@@ -128,7 +128,7 @@ def test_table_gives_a_document_for_each_record(suffix, tmp_path):
     skipped = Counter()
     assert list(source) == [paragraph for paragraph in source.paragraphs(skipped) if paragraph is not None]
     assert +skipped == {"records without text": 1}
-    with pytest.raises(TextError, match=r"has no column 'text', but id, review\. See --text_column"):
+    with pytest.raises(TextError, match=r"has no column 'text', but id, review: set text_column"):
         list(TextSource([file]).documents())
 
 

@@ -41,7 +41,7 @@ def test_examples_are_shown_as_text(text_file, monkeypatch, capsys, objective):
     shown = capsys.readouterr().out
     assert shown.count("  A text   [CLS]") == shown.count("  A masked [CLS]") == 4
     assert shown.count("  B text") == (4 if objective == "nsp" else 0)
-    assert ("documents" in shown) and ("label 0 (share)" in shown) == (objective == "nsp")
+    assert ("documents" in shown) and ("label 0 (fraction)" in shown) == (objective == "nsp")
 
 
 def test_stream_is_shown(monkeypatch, capsys, text_file):

@@ -70,7 +70,7 @@ def test_run_shows_its_data_losses_and_predictions(run):
     )
     assert re.search(r"Held-out text: 6 documents", stderr)
     assert re.search(
-        r"A step: 8 examples, up to 256 tokens. Unigram baseline: an MLM loss of about \d\.\d\d\n", stderr
+        r"Global batch size: 8 examples, up to 256 tokens. Unigram baseline: an MLM loss of about \d\.\d\d\n", stderr
     )
     number = r" \d+\.?\d*(e-\d+)? *"
     train = rf"\ntrain +4/4  loss{number} grad_norm{number} mlm_loss{number} nsp_loss{number} mlm_accuracy{number} "
@@ -164,7 +164,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--cache_dir", "one.txt"], "Cannot write to one.txt"),
         (["--train_file", "one.txt", "--streaming", "--max_steps", "2"], "Next-sentence prediction needs 2 documents"),
         (["--streaming", "true"], "streaming needs a train_file, a dataset_name or prepared_data"),
-        (["--train_file", "two.txt", "--streaming"], "--streaming needs --max_steps"),
+        (["--train_file", "two.txt", "--streaming"], "streaming needs max_steps"),
         (["--prepared_data", "."], "holds no examples.json"),
         (
             ["--train_file", "two.txt", "--tokenizer_type", "wordlevel", "--min_frequency", "9"],
@@ -208,7 +208,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--train_file", "one.txt", "--train_file", "two.txt"], "--train_file is given twice: give it once"),
         (["--train_file", "utf16.txt"], "utf16.txt is UTF-16 text. Convert it first: iconv -f utf-16"),
         (["--train_file", "commas.csv"], "commas.csv: the first record has 3 fields, the header 2. A text"),
-        (["--train_file", "pipe"], "pipe is no regular file"),
+        (["--train_file", "pipe"], "pipe is not a regular file"),
         (["--tokenizer_name_or_path", "damaged"], "The tokenizer damaged cannot be read"),
         (["--tokenizer_name_or_path", "empty"], "The tokenizer empty cannot be read"),
         (["--tokenizer_name_or_path", "absent"], "The tokenizer absent has no vocabulary"),

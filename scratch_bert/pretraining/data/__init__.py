@@ -1,1 +1,1 @@
-"""Text to batches, in the order of the data: text → corpus → pairs → examples → collator; sources.py opens what the options name."""
+"""The path from text to batches: text → corpus → pairs → examples → collator; sources.py follows the options."""

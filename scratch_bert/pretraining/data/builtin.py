@@ -9,19 +9,19 @@ from itertools import chain
 from pathlib import Path
 
 
-_MIN_WORDS = 40  # of a document: about three sentences
+_MIN_WORDS = 40  # in a document: about three sentences
 
-# Not in every version or distribution of Python; the last two are tables.
+# Modules that some versions or distributions of Python lack; the last two are tables.
 _LEFT_OUT = {"test", "tests", "distutils", "ensurepip", "idlelib", "lib2to3", "tkinter", "turtle", "turtledemo"}
 _LEFT_OUT |= {"encodings", "pydoc_data"}
 
-# A paragraph ends at a blank line, the underline of a heading, a line such as "Returns:", and the mark of a list's item or
-# of a field such as ":param x:". The marks are left out.
+# Ends of paragraphs: a blank line, the underline of a heading, a line such as "Returns:", and the marker of a list
+# item or of a field such as ":param x:". Markers are left out.
 _BREAK = re.compile(
     r"^[ \t]*(?:|[=*~^-]{3,}|[A-Z]\w+::?)[ \t]*$|^[ \t]*(?:[-*+•]|\d+[.)]|\[\d+\]|:[^:\n]+:)\s", re.MULTILINE
 )
 _CODE_OR_TABLE = re.compile(r"^[ \t]*(?:>>>|\.\.\.) |\S {3,}\S|::=", re.MULTILINE)
-# In reStructuredText: roles, quotes of code, emphasis, references to footnotes, the second colon before a block of code.
+# Markup of reStructuredText: roles, quotes of code, emphasis, footnote references, second colons before code blocks.
 _MARKUP = re.compile(r":[\w:]+:(?=`)|`|(?<![\w*)])\*{1,2}(?=\w)|(?<=[\w:.])\*{1,2}(?![\w*])| \[\d+\]|(?<=:):\s*$")
 _OPENING = re.compile(r"[\"'“‘(]*[A-Z][\w'’-]*[\"'”’]*[,;:.]*\s")
 _END = re.compile(r"[.!?:][\"'”’)]*$")
@@ -29,11 +29,11 @@ _WORD = re.compile(r"[\"'“‘(]*[^\W_]+(?:['’/-][^\W_]+)*[.,;:!?\"'”’)]*
 
 
 def builtin_documents() -> list[str]:
-    """Python's own documentation: a text per topic of `help()`, and per module of the standard library from its docstrings.
+    """Documents from Python's documentation: one per topic of `help()`, and one per module of the standard library.
 
-    Of each, the paragraphs of prose, separated by blank lines. A paragraph that stands in several is kept in the first
-    only, so that held-out documents share no text with the others. Modules are parsed, not imported; where Python comes
-    without their sources, the topics are all there is. Raises `FileNotFoundError` if these are missing, too.
+    A document has paragraphs of prose, separated by blank lines; a module's are from its docstrings. A paragraph that
+    occurs in several documents is kept in the first only, so that held-out documents share no text with the others.
+    Modules are parsed, not imported; their sources may be missing. Raises `FileNotFoundError` without any document.
     """
     seen: set[str] = set()
     documents = []
@@ -44,7 +44,7 @@ def builtin_documents() -> list[str]:
             documents.append(document)
             seen.update(paragraphs)
     if not documents:
-        raise FileNotFoundError(f"{sys.executable} comes without the documentation of Python: give a --train_file.")
+        raise FileNotFoundError(f"{sys.executable} comes without the documentation of Python: give a train_file.")
     return documents
 
 
@@ -53,7 +53,7 @@ def _topics() -> Iterator[list[str]]:
         from pydoc_data.topics import topics
     except ImportError:
         return
-    for text in sorted(topics.values(), key=lambda text: (-len(text), text)):  # long ones hold short ones whole
+    for text in sorted(topics.values(), key=lambda text: (-len(text), text)):  # long ones include short ones
         yield [text]
 
 
@@ -74,7 +74,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The paragraphs that begin and end as sentences do, and that consist of plain words by three quarters."""
+    """The paragraphs that begin and end like sentences, and have at least three quarters of plain words."""
     for block in _BREAK.split(text):
         words = _MARKUP.sub("", block).split()
         paragraph = " ".join(words)

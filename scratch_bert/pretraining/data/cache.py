@@ -18,17 +18,17 @@ from ...storage import STAGING, find_damage, is_lack_of_space, locked, remove, s
 logger = logging.getLogger("scratch_bert")
 
 CACHE_DIR = str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert")
-VERSION = 2  # raise it when the same settings give other files
-BUILDING = "building-"  # prefix of the directories that are not complete yet
-YOUNG = 60  # seconds: so old a directory has been locked, if its builder lives
+VERSION = 2  # increase it when the same settings give different files
+BUILDING = "building-"  # prefix of directories that are not complete yet
+SECONDS_TO_LOCK = 60  # an older directory is locked, if its builder is alive
 
 
 def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[Path], None]) -> Path:
-    """The directory for these settings; if there is none yet, or a damaged one, `build` fills a new one.
+    """The directory for these settings. If it is missing or damaged, `build` fills a new one.
 
-    Its name holds `kind` and a hash of `VERSION` and the representation of `settings`. It gets this name when it is complete:
-    a run that is killed leaves nothing that looks complete, and runs that build it at the same time share the first one.
-    Raises `OSError` if `cache_dir` can't be written to or is full.
+    Its name has `kind` and a hash of `VERSION` and the representation of `settings`, and is set when it is complete: a
+    killed run leaves nothing that looks complete, and runs that build it at the same time share the first one. Raises
+    `OSError` if `cache_dir` can't be written to or is full.
     """
     key = hashlib.blake2b(repr((VERSION, settings)).encode(), digest_size=16).hexdigest()
     directory = Path(cache_dir, f"{kind}-{key}")
@@ -50,21 +50,21 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
             if not is_lack_of_space(error):
                 raise
             raise OSError(
-                f"There is no space left in {cache_dir} ({error}). Free some, or choose another directory with --cache_dir."
+                f"There is no space left in {cache_dir} ({error}). Free some, or choose another cache_dir."
             ) from None
         try:
             os.replace(new, directory)
         except OSError:
-            if not directory.exists():  # otherwise another run has built it meanwhile
+            if not directory.exists():  # otherwise, another run has built it in the meantime
                 raise
     return directory
 
 
 def _remove_leftovers(cache_dir: Path) -> None:
-    """Delete what killed builders have left: their locks are free."""
+    """Delete the directories of killed builders, whose locks are free."""
     for scratch in [*cache_dir.glob(f"{BUILDING}*"), *cache_dir.glob(STAGING)]:
-        with suppress(OSError):  # its builder lives, or has just ended
-            if time.time() - scratch.stat().st_mtime > YOUNG:
+        with suppress(OSError):  # its builder is alive, or has just finished
+            if time.time() - scratch.stat().st_mtime > SECONDS_TO_LOCK:
                 with locked(scratch) as held:
                     if held:
                         shutil.rmtree(scratch)
@@ -75,4 +75,4 @@ def _check_writable(directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()
     except OSError as error:
-        raise OSError(f"Cannot write to {directory} ({error.strerror}). Choose another --cache_dir.") from None
+        raise OSError(f"Cannot write to {directory} ({error.strerror}). Choose another cache_dir.") from None

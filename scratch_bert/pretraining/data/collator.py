@@ -1,4 +1,4 @@
-"""Examples in, a masked batch out, padded or packed."""
+"""Collation of examples into a masked batch, padded or packed."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,26 +14,27 @@ from ...training.speed import sequence_lengths
 
 @dataclass
 class PretrainingCollator(DataCollatorForLanguageModeling):
-    """The stock collator with its own masking (paper, section 3.1: 15% of the tokens are to be predicted; of these 80%
-    become [MASK], 10% a random token, 10% stay), in which
+    """The stock collator with different masking (paper, section 3.1: 15% of the tokens are predicted, of which 80%
+    become [MASK], 10% a random token, and 10% stay):
 
-    - the masks of a batch follow from the `mask_seed` of its first example, if examples have one: they do not depend on
-      the number of workers, and the same batch is masked in the same way again, as an evaluation needs;
-    - a random token is never a special one;
-    - `whole_word_mask` selects and replaces the tokens of a word together, with the same shares;
+    - the masks of a batch follow from the `mask_seed` of its first example, if there is one: they do not depend on the
+      number of workers, and the same batch is always masked in the same way, as evaluation needs;
+    - a random token is never a special token;
+    - `whole_word_mask` selects and replaces the tokens of a word together, with the same probabilities;
     - a sequence has at most `max_predictions_per_seq` tokens to predict: 20 of 128 in BERT's published code;
     - with `pack_to`, the batch is packed into fewer sequences of this many tokens (`pack_sequences`).
 
-    Examples hold arrays, lists or numbers: columns with a value for each token are padded, those with a value for each example
-    are stacked. A `special_tokens_mask` is made where there is none. Padding is four times as fast as by `tokenizer.pad`,
-    which would otherwise take most of the time. Raises `ValueError` for a column without numbers.
+    Examples hold arrays, lists or numbers: columns with a value per token are padded, columns with a value per example
+    are stacked. A missing `special_tokens_mask` is added. Padding is four times as fast as `tokenizer.pad`, which
+    would take most of the time. Raises `ValueError` for a column without numbers.
     """
 
     max_predictions_per_seq: int | None = None
     pack_to: int | None = None
 
     def __post_init__(self):
-        whole_word_mask, self.whole_word_mask = self.whole_word_mask, False  # the stock one cannot replace by halves
+        # The stock masking replaces the tokens of a word independently.
+        whole_word_mask, self.whole_word_mask = self.whole_word_mask, False
         super().__post_init__()
         self.whole_word_mask = whole_word_mask
         if self.max_predictions_per_seq is not None and self.max_predictions_per_seq < 1:
@@ -47,7 +48,7 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
     def torch_call(self, examples: list[dict]) -> dict[str, torch.Tensor]:
         if "mask_seed" in examples[0]:
             self.generator = torch.Generator().manual_seed(int(examples[0]["mask_seed"]))
-        # Columns with a value for each token are padded, (B, S); of those with a value for each example, (B,).
+        # Columns with a value per token are padded (B, S), columns with a value per example stacked (B,).
         padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0, "special_tokens_mask": 1}
         batch = {}
         for name in (name for name in examples[0] if name not in ("mask_seed", "attention_mask", "labels")):
@@ -59,7 +60,7 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
         input_ids = batch["input_ids"]
         batch["attention_mask"] = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
         special_tokens_mask = batch.pop("special_tokens_mask", None)
-        if special_tokens_mask is None:  # removed by Trainer, or made without
+        if special_tokens_mask is None:  # Trainer may have removed it
             special_tokens_mask = np.isin(input_ids, self.tokenizer.all_special_ids)
         batch = {name: torch.from_numpy(values) for name, values in batch.items()}
         batch["input_ids"], batch["labels"] = self.torch_mask_tokens(
@@ -75,10 +76,10 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
         return padded
 
     def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
-        """Token ids (B, S) → ids with masks, and labels: the ids to predict, -100 elsewhere. Changes `inputs`."""
+        """Mask token ids (B, S) in place. Returns them and the labels: the ids to predict, -100 elsewhere."""
         # Two draws for each token: whether to predict it, and what to put in its place.
         draws = torch.rand(2, *inputs.shape, generator=self.generator)  # (2, B, S)
-        if self.whole_word_mask:  # each token takes the draws of its word's first
+        if self.whole_word_mask:  # each token takes the draws of its word's first token
             continues = self.continues_word[inputs]
             first = torch.arange(inputs.shape[1]).expand_as(inputs).masked_fill(continues, 0).cummax(-1).values
             draws = draws.gather(-1, first.expand_as(draws))
@@ -86,7 +87,7 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
         mask_draw = mask_draw.masked_fill(special_tokens_mask.bool(), 1.0)
         masked = mask_draw < self.mlm_probability
         cap = self.max_predictions_per_seq
-        if cap is not None and cap < inputs.shape[1]:  # the lowest draws stay, but no word in part
+        if cap is not None and cap < inputs.shape[1]:  # the lowest draws stay, but no partial word
             masked &= mask_draw < mask_draw.sort(-1).values[:, cap : cap + 1]
         labels = inputs.masked_fill(~masked, -100)
         replace = masked & (replace_draw < self.mask_replace_prob)
@@ -100,7 +101,7 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
 @dataclass
 class CountingCollator:
     """Adds to another collator's batches what the model would otherwise count on the device, while the host waits:
-    `sequence_lengths`, of all sequences in order, and `num_masked`, the count of labels other than -100."""
+    `sequence_lengths`, of all sequences in order, and `num_masked`, the number of labels other than -100."""
 
     collator: Callable[[list[dict]], dict[str, torch.Tensor]]
 
@@ -111,18 +112,18 @@ class CountingCollator:
 
 
 def pack_sequences(batch: dict[str, torch.Tensor], length: int, pad_token_id: int) -> dict[str, torch.Tensor]:
-    """A padded batch of B sequences, packed into fewer bins of `length` tokens: first fit, the longest sequences first.
+    """Pack a padded batch of B sequences into fewer bins of `length` tokens: first fit, the longest sequences first.
 
-    For example, sequences of 5, 3 and 2 tokens give for a length of 8 the bins [5, 3] and [2]. Columns (B, S) become
+    For example, sequences of 5, 3 and 2 tokens and a length of 8 give the bins [5, 3] and [2]. Columns (B, S) become
     (bins, `length`); `position_ids`, which restart with each sequence, and `seq_idx`, its number in the bin, are new.
-    `next_sentence_label` (B,) becomes (bins, K), with at most K sequences in a bin and -100 where there are fewer. Raises
-    `ValueError` for a sequence that is longer than `length`.
+    `next_sentence_label` (B,) becomes (bins, K), with at most K sequences in a bin and -100 where there are fewer.
+    Raises `ValueError` for a sequence that is longer than `length`.
     """
     lengths = batch["attention_mask"].sum(1).tolist()
     if max(lengths) > length:
-        raise ValueError(f"A sequence has {max(lengths)} tokens, more than the {length} of a packed one.")
+        raise ValueError(f"A sequence has {max(lengths)} tokens, more than the {length} of a packed sequence.")
     bins: list[list[int]] = []  # the numbers of the sequences in each
-    room: list[int] = []
+    room: list[int] = []  # free tokens in each
     for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
         number = next((number for number, free in enumerate(room) if free >= lengths[index]), len(bins))
         if number == len(bins):

@@ -1,4 +1,4 @@
-"""Text in, token ids out: encoded once, into files of a cache that are mapped into memory."""
+"""Token ids of a text, encoded once into cached files, which are mapped into memory."""
 
 import atexit
 import json
@@ -24,7 +24,7 @@ from .text import TextSource
 
 
 SENTENCES_PER_BATCH = 2048
-ABOUT = "corpus.json"  # the counts of a corpus on disk; the file of an array is called as its field
+ABOUT = "corpus.json"  # the counts of a corpus on disk; each array has a file with its field's name
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class TokenizedCorpus:
     tokens: np.ndarray  # (tokens,) int32
     sentence_offsets: np.ndarray  # (sentences + 1,) int64
     documents: np.ndarray  # (documents, 2) int64
-    unknown: int = 0  # tokens of the whole corpus that are the unknown token
-    skipped: dict[str, int] | None = None  # what was left out of the whole corpus: reason → count
-    directory: Path | None = None  # that the arrays are mapped from
+    unknown: int = 0  # number of unknown tokens in the complete corpus
+    skipped: dict[str, int] | None = None  # what was left out of the complete corpus: reason → count
+    directory: Path | None = None  # where the mapped files are
 
     def __getstate__(self) -> dict:
-        """Another process gets the name of the directory instead of its content."""
+        """Return the name of the directory instead of its content, for another process."""
         return self.__dict__ | ({"tokens": None, "sentence_offsets": None} if self.directory else {})
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
         if self.directory:
-            whole = TokenizedCorpus.open(self.directory)
-            self.__dict__.update(tokens=whole.tokens, sentence_offsets=whole.sentence_offsets)
+            complete = TokenizedCorpus.open(self.directory)
+            self.__dict__.update(tokens=complete.tokens, sentence_offsets=complete.sentence_offsets)
 
     @property
     def num_documents(self) -> int:
@@ -70,7 +70,7 @@ class TokenizedCorpus:
         return int((self.document_tokens[:, 1] - self.document_tokens[:, 0]).sum())
 
     def distinct_documents(self) -> np.ndarray:
-        """Numbers of the documents, where one that repeats the document before it has the same: (documents,) int64."""
+        """Numbers of the documents, the same for a document that repeats the one before: (documents,) int64."""
         start, end = self.document_tokens.T
         same = np.zeros(len(start), dtype=bool)
         for i in np.flatnonzero((end - start)[1:] == (end - start)[:-1]) + 1:
@@ -81,28 +81,28 @@ class TokenizedCorpus:
         return f"{self.num_documents:,} documents, {self.num_sentences:,} sentences, {self.num_tokens:,} tokens"
 
     def quality(self) -> str:
-        """Of the whole corpus: the share of unknown tokens, and what was skipped."""
+        """The fraction of unknown tokens in the complete corpus, and what was skipped."""
         return f"{self.unknown / len(self.tokens):.2%} unknown tokens, skipped: {_describe(self.skipped or {})}"
 
     def select(self, documents: np.ndarray) -> "TokenizedCorpus":
-        """The corpus with some of its documents, given by their numbers."""
+        """The corpus with only the documents of these numbers."""
         return replace(self, documents=self.documents[documents])
 
-    def hold_out(self, share: float, seed: int) -> tuple["TokenizedCorpus", "TokenizedCorpus | None"]:
-        """(training documents, validation documents): a seeded draw of `share` of them, but at least two.
+    def hold_out(self, fraction: float, seed: int) -> tuple["TokenizedCorpus", "TokenizedCorpus | None"]:
+        """Split the documents into (training, validation): a seeded draw of this fraction, but at least two.
 
-        Two, because a random second segment comes from another document. A share of 0 holds none out. Raises
+        Two, because a random second segment comes from another document. A fraction of 0 holds none out. Raises
         `ValueError` if fewer than two are left for training.
         """
-        if not 0 <= share < 1:
-            raise ValueError(f"validation_share must be at least 0 and less than 1, got {share}.")
-        if share == 0:
+        if not 0 <= fraction < 1:
+            raise ValueError(f"validation_share must be at least 0 and less than 1, got {fraction}.")
+        if fraction == 0:
             return self, None
-        held_out = max(2, round(share * self.num_documents))
+        held_out = max(2, round(fraction * self.num_documents))
         if self.num_documents - held_out < 2:
             raise ValueError(
                 f"The text has {self.num_documents} document(s), but training and validation need two or more each. "
-                "Check --text_format, or give --validation_file, or train without evaluation: --validation_share 0."
+                "Check text_format, give a validation_file, or train without evaluation: validation_share=0."
             )
         order = np.random.default_rng(seed).permutation(self.num_documents)
         return self.select(np.sort(order[held_out:])), self.select(np.sort(order[:held_out]))
@@ -114,13 +114,13 @@ class TokenizedCorpus:
         while first < self.num_documents:
             done = ends[first - 1] if first else 0
             last = max(int(np.searchsorted(ends, done + sentences)), first + documents)
-            if self.num_documents - last < documents:  # too few for a block of their own
+            if self.num_documents - last < documents:  # too few for another block
                 last = self.num_documents
             yield replace(self, documents=self.documents[first:last])
             first = last
 
     def token_counts(self, vocab_size: int) -> np.ndarray:
-        """How often each token id occurs: (vocab_size,) int64."""
+        """Count of each token id: (vocab_size,) int64."""
         counts = np.zeros(vocab_size, dtype=np.int64)
         for tokens in self._blocks_of_tokens():
             counts += np.bincount(tokens, minlength=vocab_size)
@@ -138,7 +138,7 @@ class TokenizedCorpus:
             yield np.concatenate([self.tokens[start:end] for start, end in block.document_tokens.tolist()])
 
     def max_seq_length(self, percentile: int) -> int:
-        """Tokens that two sentences of that percentile's length need, with special tokens; from the first million."""
+        """Tokens of two sentences of this length percentile among the first million, with special tokens."""
         first, last = self.documents[0, 0], min(self.documents[-1, 1], self.documents[0, 0] + 1_000_000)
         lengths = np.diff(self.sentence_offsets[first : last + 1])
         return 3 + 2 * int(np.ceil(np.percentile(lengths, percentile)))
@@ -147,8 +147,8 @@ class TokenizedCorpus:
     def from_source(
         cls, source: TextSource, tokenizer: PreTrainedTokenizerBase, cache_dir: str | Path | None
     ) -> "TokenizedCorpus":
-        """Encode a source without special tokens into a directory of the cache, or open it if it is there. Without `cache_dir`,
-        into a temporary directory of this process.
+        """Encode a source, without special tokens, into a directory of the cache, or open that if it exists. Without
+        `cache_dir`, the directory is a temporary one of this process.
 
         Sentences and documents without a token are left out and counted. Raises `ValueError` if nothing is left.
         """
@@ -161,7 +161,7 @@ class TokenizedCorpus:
 
     @classmethod
     def open(cls, directory: Path) -> "TokenizedCorpus":
-        """Map a directory of the cache."""
+        """Map a directory of the cache into memory."""
         about = json.loads((directory / ABOUT).read_text())
         arrays = {
             name: np.asarray(np.memmap(directory / name, dtype=dtype, mode="r", shape=tuple(about.pop(name))))
@@ -171,7 +171,7 @@ class TokenizedCorpus:
 
     @classmethod
     def from_documents(cls, documents: Iterable[list[str]], tokenizer: PreTrainedTokenizerBase) -> "TokenizedCorpus":
-        """Encode documents of sentences in memory, leaving out what gives no token."""
+        """Encode documents, lists of sentences, in memory. Sentences and documents without a token are left out."""
         numbered = [(number, sentence) for number, document in enumerate(documents) for sentence in document]
         tokens, lengths = _encoder(tokenizer)([sentence for _, sentence in numbered])
         numbers = np.array([number for number, _ in numbered], dtype=np.int64)[lengths > 0]
@@ -187,7 +187,7 @@ def _scratch_directory() -> str:
 
 
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
-    """A function of sentences that gives all their token ids (tokens,) int32, and each one's length (sentences,) int64."""
+    """A function that encodes sentences: their token ids (tokens,) int32, and their lengths (sentences,) int64."""
     encoder, unknown = text_encoder(tokenizer), tokenizer.unk_token or UNKNOWN
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -222,7 +222,7 @@ def _sentence_batches(source: TextSource, skipped: Counter) -> Iterator[tuple[li
 def _prefetch(
     function: Callable[[list[str]], tuple[np.ndarray, np.ndarray]], batches: Iterable[tuple[list[str], np.ndarray]]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """What `function` makes of each batch's sentences, and their numbers; while it runs, the next batch is read.
+    """Apply `function` to each batch's sentences while the next batch is read; yield its results, and the numbers.
 
     The tokenizers library encodes on all cores and without Python's lock.
     """
@@ -238,10 +238,10 @@ def _prefetch(
 
 
 def _write(source: TextSource, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
-    """The files that `TokenizedCorpus.open` maps: arrays as they are in memory, and their shapes and counts as JSON."""
+    """Write the files that `TokenizedCorpus.open` maps: arrays as in memory, and their shapes and counts as JSON."""
     skipped: Counter[str] = Counter()
     num_tokens = num_sentences = num_documents = unknown = 0
-    first_sentences, last_number = [], -1  # of each document, batch by batch; and of the batch before
+    first_sentences, last_number = [], -1  # of the documents in each batch; of the batch before
     with (directory / "tokens").open("wb") as tokens_file, (directory / "sentence_offsets").open("wb") as offsets_file:
         offsets_file.write(np.zeros(1, dtype=np.int64))
         for tokens, lengths, numbers in _prefetch(_encoder(tokenizer), _sentence_batches(source, skipped)):
@@ -272,7 +272,7 @@ def _write(source: TextSource, tokenizer: PreTrainedTokenizerBase, directory: Pa
 
 
 def _spans(starts: np.ndarray, end: int) -> np.ndarray:
-    """(n,) starts of consecutive spans, of which the last ends at `end` → (n, 2) int64."""
+    """Consecutive spans (n, 2) int64 with these starts (n,), of which the last ends at `end`."""
     return np.stack([starts, np.append(starts[1:], end)[: len(starts)]], axis=1)
 
 

@@ -1,4 +1,4 @@
-"""A pair in, an example out: the model's input, [CLS] A [SEP] B [SEP]."""
+"""Encoding of a pair as an example, the model's input: [CLS] A [SEP] B [SEP]."""
 
 import numpy as np
 from transformers import PreTrainedTokenizerBase
@@ -7,10 +7,10 @@ from ...tokenizer import segment_ids, vocabulary_size
 
 
 class ExampleEncoder:
-    """Function of a corpus' tokens and a pair of its segments that gives an example: `input_ids`, `token_type_ids`,
-    `special_tokens_mask` (S,) each, and the pair's label in `label_column`, unless that is None.
+    """Encodes a pair of segments of a corpus as an example: `input_ids`, `token_type_ids` and `special_tokens_mask`,
+    (S,) each, and the pair's label in `label_column`, unless that is None.
 
-    `special_tokens_mask` is 1 at special tokens, which are never masked; [UNK] is among them.
+    `special_tokens_mask` is 1 at special tokens, including [UNK], which are never masked.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, label_column: str | None):
@@ -37,4 +37,4 @@ class ExampleEncoder:
 
 
 def mask_seed(*numbers: int) -> int:
-    return hash(numbers) & 0x7FFFFFFF  # of integers only, the hash is the same in every process
+    return hash(numbers) & 0x7FFFFFFF  # the hash of integers is the same in every process

@@ -1,4 +1,4 @@
-"""Pairs in, examples out: by index, new ones each epoch."""
+"""Datasets of examples by index, new in each epoch."""
 
 import tempfile
 from collections.abc import Iterable
@@ -18,10 +18,10 @@ from .text import TextSource
 
 
 class EpochDataset(Dataset):
-    """A dataset with other examples in each epoch, which every `Trainer` of this process announces to it.
+    """Dataset with new examples in each epoch: every `Trainer` of this process calls `set_epoch`.
 
-    accelerate calls `set_epoch` of a dataset, but not with several processes, nor in the epoch of a resume. Other loops call
-    it themselves, before they iterate over a DataLoader.
+    accelerate also does, but not with several processes, nor in the epoch of a resume. Other training loops must call
+    `set_epoch` before they iterate over a DataLoader.
     """
 
     epoch: int
@@ -31,7 +31,7 @@ class EpochDataset(Dataset):
 
 
 class AnnounceEpoch(TrainerCallback):
-    """Callback that calls `set_epoch` of a training set that is an `EpochDataset`."""
+    """Calls `set_epoch` of a training set that is an `EpochDataset`."""
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         dataset = getattr(train_dataloader, "dataset", None)
@@ -43,16 +43,16 @@ transformers.trainer.DEFAULT_CALLBACKS.append(AnnounceEpoch)  # so that the stoc
 
 
 class SentencePairDataset(EpochDataset):
-    """Examples for pretraining, new ones each epoch, built when they are asked for.
+    """Examples for pretraining, new in each epoch, built on access.
 
-    An example holds `input_ids`, `token_type_ids`, `special_tokens_mask` (1 at special tokens, [UNK] among them, which are
-    never masked), the label of the objective (`next_sentence_label`; none with the objective `none`) and
+    An example holds `input_ids`, `token_type_ids`, `special_tokens_mask` (1 at special tokens, including [UNK], which
+    are never masked), the label of the objective (`next_sentence_label`; none with the objective `none`) and
     `mask_seed`, from which the collator masks a batch. Everything follows from (seed, epoch, index): examples are the
     same in any process and after a resume. They are in the order of the text, to be shuffled by a sampler. Every epoch
-    has as many as the first, so that Trainer's count of steps holds: some pairs are left out, or come twice.
+    has as many examples as the first, so that Trainer's number of steps holds: some pairs are left out or repeated.
 
-    With `static_pairs`, every epoch has the first one's pairs, with new masks. Raises `ValueError` for a corpus with too
-    few documents or with lone sentences only, and for a `max_seq_length` without room for two segments.
+    With `static_pairs`, every epoch has the pairs of the first, with new masks. Raises `ValueError` for a corpus with
+    too few documents or with lone sentences only, and for a `max_seq_length` without room for two segments.
     """
 
     def __init__(
@@ -95,23 +95,23 @@ class SentencePairDataset(EpochDataset):
         cache_dir: str | Path = CACHE_DIR,
         **options: Any,
     ) -> "SentencePairDataset":
-        """The examples of texts in memory, one document each.
+        """Examples of texts in memory, one document each.
 
-        `texts` is a list, a pandas Series, a column of a `datasets.Dataset`, a generator, or any other iterable of strings; or
-        of lists of strings, which are sentences already; or a complete `Dataset`, `IterableDataset` or DataFrame, with
-        `text_column`. `text_format`, `sentence_splitter` and `language` are those of `TextSource`, `options` those of
-        `SentencePairDataset`: `objective`, `seed`, `short_seq_prob`, …
+        `texts` is a list, a pandas Series, a column of a `datasets.Dataset`, a generator, or any other iterable of
+        strings; or of lists of strings, which are sentences already; or a complete `Dataset`, `IterableDataset` or
+        DataFrame, with `text_column`. `text_format`, `sentence_splitter` and `language` are those of `TextSource`,
+        `options` those of `SentencePairDataset`: `objective`, `seed`, `short_seq_prob`, …
 
-        Token ids are written to `cache_dir` and mapped into memory from there: the same texts are encoded once. Those of a
-        generator, which can't be read twice, are kept for this process only. Raises `TextError` for what is no text.
+        Token ids are written to `cache_dir` and mapped into memory from there: the same texts are encoded once. For a
+        generator, which can't be read twice, they are kept for this process only. Raises `TextError` for other items.
         """
         source = TextSource.from_texts(texts, text_column, text_format, sentence_splitter, language)
         corpus = TokenizedCorpus.from_source(source, tokenizer, cache_dir if source.can_be_read_again else None)
         return cls(corpus, tokenizer, max_seq_length, **options)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["SentencePairDataset", "SentencePairDataset"]:
-        """(training set, held-out set), which has a seeded draw of this fraction of the documents, but at least two: no document
-        is in both. Raises `ValueError` if either has too few."""
+        """Split by documents into (training set, held-out set), which has a seeded draw of this fraction, but at least
+        two. Raises `ValueError` if either has too few documents."""
         if not 0 < fraction < 1:
             raise ValueError(f"The fraction to hold out must be between 0 and 1, got {fraction}.")
         training, held_out = self.corpus.hold_out(fraction, seed)
@@ -138,16 +138,16 @@ class SentencePairDataset(EpochDataset):
                     file.write(np.ascontiguousarray(pairs))
                 file.flush()
                 pairs = np.memmap(file, dtype=np.int64, mode="r")
-                self.pairs = pairs.reshape(-1, 5)  # (pairs, 5), as `Objective.draw_pairs` says
+                self.pairs = pairs.reshape(-1, 5)  # (pairs, 5): see `Objective.draw_pairs`
         except OSError as error:
             raise OSError(
-                f"The pairs of an epoch could not be written to a temporary file in {tempfile.gettempdir()}: {error}. Free some "
-                "space there, or set TMPDIR to another directory."
+                f"The pairs of an epoch could not be written to a temporary file in {tempfile.gettempdir()}: {error}. "
+                "Free some space there, or set TMPDIR to another directory."
             ) from error
         self.num_examples = self.num_examples or len(self.pairs)
 
     def __getstate__(self) -> dict:
-        """Another process gets the epoch's number: it builds the same pairs."""
+        """Return the epoch's number instead of its pairs, for another process, which builds the same pairs."""
         return self.__dict__ | {"pairs": None, "epoch": None, "_epoch": self.epoch}
 
     def __setstate__(self, state: dict) -> None:
@@ -158,8 +158,8 @@ class SentencePairDataset(EpochDataset):
         self.set_epoch(epoch)
 
     def summary(self) -> str:
-        of_pairs = self.objective.describe_pairs(self.pairs)
-        return f"{len(self):,} examples of up to {self.max_seq_length} tokens" + (of_pairs and f", {of_pairs}")
+        pairs = self.objective.describe_pairs(self.pairs)
+        return f"{len(self):,} examples of up to {self.max_seq_length} tokens" + (pairs and f", {pairs}")
 
     def lengths(self) -> np.ndarray:
         """Tokens of each example, with special tokens: (examples,) int64."""
@@ -168,12 +168,12 @@ class SentencePairDataset(EpochDataset):
         return length_a + length_b + np.where(length_b > 0, self.objective.special_tokens, 2)
 
     def documents(self) -> np.ndarray:
-        """The documents of each example's segments, by their numbers in the corpus: (examples, 2) int64."""
+        """Document numbers of each example's two segments: (examples, 2) int64."""
         starts = self.corpus.document_tokens[:, 0]
         return np.searchsorted(starts, self._pairs()[:, [0, 2]], side="right") - 1
 
     def labels(self) -> np.ndarray:
-        """The label of each example's pair, -100 for a single segment: (examples,) int64."""
+        """Label of each example's pair, -100 for a single segment: (examples,) int64."""
         return self._pairs()[:, 4]
 
     def coverage(self) -> float:
@@ -187,14 +187,13 @@ class SentencePairDataset(EpochDataset):
         return self.pairs[self._pair(np.arange(len(self)))]
 
     def _pair(self, index: int | np.ndarray) -> int | np.ndarray:
-        # Spreads the pairs that come twice or not at all over the corpus.
+        # Repeated and left-out pairs are spread over the corpus.
         return index * len(self.pairs) // self.num_examples
 
     def __len__(self) -> int:
         return self.num_examples
 
     def __getitem__(self, index: int) -> BatchEncoding:
-        """An example. Not a dict: from dicts, `Trainer` removes the columns that the model does not take, which the collator
-        needs."""
+        """An example, not as a dict, from which `Trainer` would remove columns that the collator needs."""
         example = self.encode(self.corpus.tokens, self.pairs[self._pair(int(index))])
         return BatchEncoding(example | {"mask_seed": mask_seed(self.seed, self.epoch, int(index))})

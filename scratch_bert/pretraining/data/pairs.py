@@ -1,11 +1,11 @@
-"""What the objectives build pairs of segments from: a corpus cut into chunks of complete sentences that fill a sequence.
+"""Chunks of complete sentences that fill a sequence, from which objectives build pairs of segments.
 
-A pair is five numbers, `a_start, a_end, b_start, b_end, label`: its segments as spans of `corpus.tokens`, and its label.
-The text is cut into chunks, and each chunk into two segments, at a sentence drawn uniformly (paper, appendix A.2).
+A pair is five numbers, `a_start, a_end, b_start, b_end, label`: its segments as spans of `corpus.tokens`, and its
+label. The text is cut into chunks, and these into two segments, at a sentence drawn uniformly (paper, appendix A.2).
 
-A chunk is made shorter with probability `short_seq_prob`, to a length drawn uniformly. It takes in a last sentence that
-exceeds the sequence by a sixteenth at most; the excess is cut off at the pair's outer ends. A sentence longer than half a
-sequence counts as several. Nothing here loops over tokens.
+With probability `short_seq_prob`, a chunk is shorter, with a length drawn uniformly. Its last sentence may exceed the
+sequence by a sixteenth; the excess is cut off at the pair's outer ends. A sentence longer than half a sequence counts
+as several. Nothing here loops over tokens.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ def make_pairs(
 
 
 def trim(pairs: np.ndarray, limit: int) -> np.ndarray:
-    """The pairs, cut to `limit` tokens: at the front of A or at the back of B, whichever is longer."""
+    """Cut the pairs to `limit` tokens, in place: at the front of A or at the back of B, whichever is longer."""
     length_a, length_b = pairs[:, 1] - pairs[:, 0], pairs[:, 3] - pairs[:, 2]
     excess = np.maximum(length_a + length_b - limit, 0)
     pairs[:, 0] += np.where(length_a > length_b, excess, 0)
@@ -31,13 +31,13 @@ def trim(pairs: np.ndarray, limit: int) -> np.ndarray:
 
 
 def members(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For the members of groups of these sizes: the group of each, and its number in the group."""
+    """The group of each member of groups of these sizes, and its number in the group."""
     group = np.repeat(np.arange(len(counts)), counts)
     return group, np.arange(len(group)) - (np.cumsum(counts) - counts)[group]
 
 
 class Units(NamedTuple):
-    """Sentences, or pieces of at most half a sequence: any two fit into one. Arrays with an entry per unit."""
+    """Sentences, or pieces of at most half a sequence, so that any two fit into one. Arrays with an entry per unit."""
 
     start: np.ndarray
     end: np.ndarray
@@ -51,19 +51,19 @@ def _units(corpus: TokenizedCorpus, limit: int) -> Units:
     start = corpus.sentence_offsets[sentence]
     length = corpus.sentence_offsets[sentence + 1] - start
     pieces = -(-length // (limit // 2))
-    of, number = members(pieces)  # the sentence that a unit is a piece of, and which piece
+    parent, number = members(pieces)  # the sentence that a unit is a piece of, and which piece
     return Units(
-        start[of] + length[of] * number // pieces[of],
-        start[of] + length[of] * (number + 1) // pieces[of],
-        document[of],
+        start[parent] + length[parent] * number // pieces[parent],
+        start[parent] + length[parent] * (number + 1) // pieces[parent],
+        document[parent],
     )
 
 
 class Chunks(NamedTuple):
-    """Runs of units of one document. Arrays with an entry per chunk, but for `units`."""
+    """Runs of units of one document. Arrays with an entry per chunk, except `units`."""
 
     start: np.ndarray
-    split: np.ndarray  # where the second segment begins; `end` if there is one unit alone
+    split: np.ndarray  # where the second segment begins; `end` if there is only one unit
     end: np.ndarray
     first: np.ndarray  # number of the first unit
     num_units: np.ndarray
@@ -75,7 +75,7 @@ class Chunks(NamedTuple):
         return self.end - self.start
 
     def nearest_split(self, chunks: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-        """Where a second segment of `chunks` can begin nearest to token `wanted`."""
+        """The start of a second segment of each of `chunks` that is nearest to its token `wanted`."""
         unit_start = self.units.start
         first, last = self.first[chunks] + 1, self.first[chunks] + self.num_units[chunks] - 1
         above = np.clip(np.searchsorted(unit_start, wanted), first, last)
@@ -116,7 +116,7 @@ def _chunk_bounds(units: Units, limit: int, short_seq_prob: float, rng: np.rando
 
 
 def single_segments(chunks: Chunks, probability: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each chunk stays one segment, and the pairs of those that do."""
+    """Whether each chunk stays one segment, and the pairs of the chunks that do."""
     single = rng.random(len(chunks.start)) < probability if probability else np.zeros(len(chunks.start), dtype=bool)
     start, end = chunks.start[single], chunks.end[single]
     return single, make_pairs(start, end, start, start, label=-100)

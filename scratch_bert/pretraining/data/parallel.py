@@ -1,4 +1,4 @@
-"""Examples of text that is too much for one process, on datatrove, which divides files among tasks on this machine or a cluster."""
+"""Examples of more text than one process can read: datatrove divides files among tasks here or on a cluster."""
 
 import json
 import logging
@@ -39,11 +39,11 @@ SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held 
 
 
 class WriteExamples(PipelineStep):
-    """Writes the examples of each file of the `reader` to a parquet file of its name, in `output_dir`, whose tokenizer it uses.
+    """Writes the examples of each file of the `reader` to a parquet file of its name, with `output_dir`'s tokenizer.
 
-    The examples of a file follow from its content, its name, the seed and the options, not from the number of tasks. A parquet
-    file that is there is complete: a task that is started again continues with the next. Raises `ValueError` at its end for files that
-    give no examples.
+    The examples of a file follow from its content, its name, the seed and the options, not from the number of tasks.
+    Existing parquet files are complete: a restarted task continues with the next. Raises `ValueError` at its end if
+    files gave no examples.
     """
 
     type, name = "scratch_bert", "examples"
@@ -83,7 +83,7 @@ class WriteExamples(PipelineStep):
 
     def _write(self, file: str, parquet: Path) -> None:
         parquet.parent.mkdir(parents=True, exist_ok=True)
-        new = parquet.with_name(f".{parquet.name}.{uuid4().hex}.new")  # two tasks may write the same
+        new = parquet.with_name(f".{parquet.name}.{uuid4().hex}.new")  # two tasks may write the same file
         schema = OBJECTIVES[self.args.sentence_objective].features().arrow_schema
         single_segment_prob = self.args.single_segment_prob if self.split == "train" else 0.0
         try:
@@ -109,14 +109,14 @@ class WriteExamples(PipelineStep):
             new.unlink(missing_ok=True)
 
     def _blocks(self, file: str) -> Iterator[list[list[str]]]:
-        """The documents of a file, each as its sentences, in blocks of as many as a pair may need, or more: the last is joined
-        to the one before."""
-        least = OBJECTIVES[self.args.sentence_objective].min_documents
+        """The documents of a file, each as its sentences, in blocks of at least as many as pairs need; the remainder
+        joins the last block."""
+        min_documents = OBJECTIVES[self.args.sentence_objective].min_documents
         before, block, sentences = [], [], 0
         for document in self._documents(file):
             block.append(document)
             sentences += len(document)
-            if sentences >= SENTENCES_IN_A_BLOCK and len(block) >= least:
+            if sentences >= SENTENCES_IN_A_BLOCK and len(block) >= min_documents:
                 if before:
                     yield before
                 before, block, sentences = block, [], 0
@@ -133,16 +133,16 @@ class WriteExamples(PipelineStep):
 
 
 def files_of(reader: BaseDiskReader, rank: int = 0, world_size: int = 1) -> list[str]:
-    """The files of a task, by their names in the reader's directory."""
+    """Names of a task's files in the reader's directory."""
     return reader.data_folder.get_shard(rank, world_size, recursive=reader.recursive, glob_pattern=reader.glob_pattern)
 
 
 def build_executor(data_args: PreparationDataArguments, args: PreparationArguments) -> PipelineExecutor:
-    """What runs the tasks, when its `run` is called. Writes into the output directory with what its examples are made, and the
-    tokenizer, or checks that examples in it are made with the same.
+    """The executor, whose `run` runs the tasks. Writes the options and the tokenizer to the output directory, or
+    checks that its examples were made with the same.
 
-    Raises `ValueError` or `OSError` if there are no files, for options that the executor does not take, and if the directory
-    holds examples of other text or with other options, or anything else.
+    Raises `ValueError` or `OSError` if there are no files, for options that the executor does not accept, and if the
+    directory holds examples of other text or with other options, or anything else.
     """
     output_dir = Path(args.output_dir).absolute()
     reader = READERS[args.input_format](args.input_dir, glob_pattern=args.glob_pattern, text_key=data_args.text_column)
@@ -171,7 +171,7 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
     write_json(output_dir / ABOUT, options | {"splits": splits})
     tokenizer.save_pretrained(output_dir)
     if not all(parquet_file(output_dir, args.split, file).exists() for file in files):
-        shutil.rmtree(logs / "completions", ignore_errors=True)  # the files say what is done, for any number of tasks
+        shutil.rmtree(logs / "completions", ignore_errors=True)  # parquet files show what is done
     logger.info(f"{len(files):,} files in {tasks:,} tasks; logs are in {logs}")
     return executor
 
@@ -186,18 +186,18 @@ def _check_output_dir(
             raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
         return {}
     before = json.loads(about.read_text(encoding="utf-8"))
-    splits = {name: one for name, one in before["splits"].items() if any((output_dir / name).rglob("*.parquet"))}
+    splits = {name: made for name, made in before["splits"].items() if any((output_dir / name).rglob("*.parquet"))}
     if not splits:
         return {}
     for name, value in (options | (source if split in splits else {})).items():
         old = (before | splits.get(split, {})).get(name)
         if old != value:
             raise ValueError(
-                f"{output_dir} holds examples with another {name}: {old}, not {value}. Choose another --output_dir, or what they "
-                "were made with."
+                f"{output_dir} holds examples with another {name}: {old}, not {value}. Choose another output_dir, "
+                "or the options of these examples."
             )
     if not gives_same_input(tokenizer, load_tokenizer(str(output_dir))):
         raise ValueError(
-            f"{output_dir} holds examples of another tokenizer. Choose another --output_dir, or that tokenizer."
+            f"{output_dir} holds examples of another tokenizer. Choose another output_dir, or that tokenizer."
         )
     return splits

@@ -1,4 +1,4 @@
-"""Examples that are written once and trained on later: parquet files, a tokenizer, and what they were made with."""
+"""Preprocessed examples: parquet files, their tokenizer, and the options that they were made with."""
 
 import json
 import os
@@ -19,13 +19,13 @@ from .encoder import mask_seed
 from .examples import EpochDataset, SentencePairDataset
 
 
-ABOUT = "examples.json"  # what the examples are, beside a directory for each split
+ABOUT = "examples.json"  # describes the examples, beside a directory per split
 
 
 class PreprocessedDataset(EpochDataset):
-    """Examples that were written before, with a `mask_seed` that is new each epoch.
+    """Preprocessed examples, with a new `mask_seed` in each epoch.
 
-    Raises `ValueError` for a token id that the tokenizer does not have, and for missing columns.
+    Raises `ValueError` for a token id that the tokenizer lacks, and for missing columns.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class PreprocessedDataset(EpochDataset):
         columns = list(objective.features())
         missing = [name for name in columns if name not in examples.column_names]
         if missing:
-            raise ValueError(f"The preprocessed examples have no column {', '.join(missing)}: write them again.")
+            raise ValueError(f"The preprocessed examples have no column {', '.join(missing)}: preprocess them again.")
         self.examples = examples.select_columns(columns).with_format("numpy")
         self.tokenizer, self.seed, self.epoch = tokenizer, seed, 0
         highest = max((int(ids.max()) for ids in self._chunks()), default=0)
         if highest >= vocabulary_size(tokenizer):
             raise ValueError(
-                f"The preprocessed examples hold the token id {highest}, but the tokenizer has {vocabulary_size(tokenizer)} "
-                "entries. Use the tokenizer that they were made with: it is in their directory."
+                f"The preprocessed examples hold the token id {highest}, but the tokenizer has "
+                f"{vocabulary_size(tokenizer)} entries. Use the tokenizer in their directory."
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -55,11 +55,11 @@ class PreprocessedDataset(EpochDataset):
         return np.concatenate([np.diff(chunk.offsets) for chunk in self.examples.data.column("input_ids").chunks])
 
     def token_counts(self, vocab_size: int) -> np.ndarray:
-        """How often each token id occurs: (vocab_size,) int64."""
+        """Count of each token id: (vocab_size,) int64."""
         return sum(np.bincount(ids, minlength=vocab_size) for ids in self._chunks())
 
     def checksum(self) -> int:
-        """CRC-32 of all token ids, and of the examples' lengths, in their order."""
+        """CRC-32 of all token ids, and of the examples' lengths, in order."""
         value = zlib.crc32(self.lengths().tobytes())
         for ids in self._chunks():
             value = zlib.crc32(np.ascontiguousarray(ids), value)
@@ -72,12 +72,12 @@ class PreprocessedDataset(EpochDataset):
         return len(self.examples)
 
     def __getitem__(self, index: int) -> BatchEncoding:
-        # Not a dict: see SentencePairDataset.
+        # Not a dict: see `SentencePairDataset`.
         return BatchEncoding(self.examples[int(index)] | {"mask_seed": mask_seed(self.seed, self.epoch, int(index))})
 
 
 def write_examples(directory: Path, splits: dict[str, SentencePairDataset]) -> None:
-    """Write the first epoch's examples, a parquet file for each split, and the tokenizer: all of it or nothing.
+    """Write the first epoch's examples, a parquet file per split, and the tokenizer: all or nothing.
 
     Raises `ValueError` if `directory` is not empty.
     """
@@ -114,27 +114,28 @@ def write_examples(directory: Path, splits: dict[str, SentencePairDataset]) -> N
 
 
 def parquet_file(directory: Path, split: str, name: str) -> Path:
-    """Where the examples of a file of this name are."""
+    """The file with the examples of the text file of this name."""
     return directory / split / f"{name}.parquet"
 
 
 class PreprocessedExamples(NamedTuple):
-    """A directory of examples."""
+    """A directory of preprocessed examples."""
 
     files: dict[str, list[Path]]
-    """Of each split."""
+    """Split → parquet files."""
     tokenizer: PreTrainedTokenizerBase
     max_seq_length: int
     objective: Objective
 
     def mapped(self, split: str, seed: int, cache_dir: str) -> PreprocessedDataset:
-        """The examples of all files of a split, mapped into memory: all processes of a machine share one copy in the cache."""
+        """The examples of a split, mapped into memory: all processes of a machine share one copy in the cache."""
         files = [escape(str(file)) for file in self.files[split]]
         examples = datasets.Dataset.from_parquet(files, cache_dir=cache_dir)
         return PreprocessedDataset(examples, self.tokenizer, self.objective, seed)
 
     def streamed(self, split: str, seed: int, buffer: int) -> datasets.IterableDataset:
-        """The same without a copy, over and over: files are shuffled, and examples among `buffer`. Each pass has other masks."""
+        """The examples of a split as an endless stream, without a copy. Files are shuffled, and examples among
+        `buffer`; each pass has new masks."""
         files = [escape(str(file)) for file in self.files[split]]
         examples = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
 
@@ -142,16 +143,16 @@ class PreprocessedExamples(NamedTuple):
             start = zlib.crc32(repr(batch["input_ids"][0]).encode())
             return {"mask_seed": [mask_seed(seed, start, number) for number in range(len(batch["input_ids"]))]}
 
-        # From several files at a time, it would take as many examples of a small one as of a large one.
+        # Reading several files at a time would take as many examples from a small one as from a large one.
         shuffled = examples.repeat(None).shuffle(seed=seed, buffer_size=buffer, max_buffer_input_shards=1)
         return shuffled.map(add_mask_seeds, batched=True)
 
 
 def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> PreprocessedExamples:
-    """What inspect_data.py --output_dir or prepare_data.py has written: the splits train and perhaps validation.
+    """Open examples that inspect_data.py or prepare_data.py has written: the splits train and perhaps validation.
 
-    Raises `FileNotFoundError` if `directory` holds no examples or not those of all files, and `ValueError` if they were made with
-    another vocabulary or other segment ids than those of `tokenizer`.
+    Raises `FileNotFoundError` if `directory` lacks the examples or those of some files, and `ValueError` if they were
+    made with another vocabulary or other segment ids than those of `tokenizer`.
     """
     about = json.loads((directory / ABOUT).read_text()) if (directory / ABOUT).is_file() else {}
     files = {}
@@ -160,19 +161,19 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
         missing = sum(not file.is_file() for file in files[split])
         if missing:
             raise FileNotFoundError(
-                f"{directory} lacks the examples of {missing:,} of {len(files[split]):,} files for {split}: start prepare_data.py "
-                "again, which makes those that are missing."
+                f"{directory} lacks the examples of {missing:,} of {len(files[split]):,} files for {split}: run "
+                "prepare_data.py again to add them."
             )
     for name, found in ((ABOUT, about), ("training examples", "train" in files)):
         if not found:
             raise FileNotFoundError(
                 f"{directory} holds no {name}: write them with inspect_data.py --output_dir or prepare_data.py."
             )
-    own_tokenizer = load_tokenizer(str(directory))
-    if tokenizer and not gives_same_input(tokenizer, own_tokenizer):
+    saved_tokenizer = load_tokenizer(str(directory))
+    if tokenizer and not gives_same_input(tokenizer, saved_tokenizer):
         raise ValueError(
-            f"The examples in {directory} were made with another vocabulary or other segment ids: make them again with "
-            "--tokenizer_name_or_path and the model's tokenizer."
+            f"The examples in {directory} were made with another vocabulary or other segment ids: preprocess them "
+            "again, with the model's tokenizer as tokenizer_name_or_path."
         )
     objective = find_objective(about["sentence_objective"])
-    return PreprocessedExamples(files, tokenizer or own_tokenizer, own_tokenizer.model_max_length, objective)
+    return PreprocessedExamples(files, tokenizer or saved_tokenizer, saved_tokenizer.model_max_length, objective)

@@ -1,4 +1,4 @@
-"""Where the examples of a run come from: files or a dataset, a stream, preprocessed examples, or texts in memory."""
+"""Sources of a run's examples: files or a dataset, a stream, preprocessed examples, or texts in memory."""
 
 import logging
 from collections.abc import Iterable
@@ -30,51 +30,51 @@ from .text import TextSource
 
 logger = logging.getLogger("scratch_bert")
 
-PARAGRAPHS_FOR_A_STREAMS_TOKENIZER = 200_000
+STREAM_TOKENIZER_PARAGRAPHS = 200_000
 
 
 @dataclass(kw_only=True)
 class PretrainingData:
-    """What a run trains and evaluates on."""
+    """The data that a run trains and evaluates on."""
 
     tokenizer: PreTrainedTokenizerBase
     objective: Objective
     train_dataset: torch.utils.data.Dataset
     eval_dataset: torch.utils.data.Dataset | None
     first_examples: torch.utils.data.Dataset
-    """The training dataset, or the examples of a stream's first documents: by index."""
+    """Examples by index: the training dataset, or the examples of a stream's first documents."""
     max_seq_length: int
     token_counts: np.ndarray
-    """(vocabulary size,): of each token in the training text, or in a stream's first documents."""
+    """Counts of the token ids in the training text, or in a stream's first documents: (vocabulary size,)."""
     description: str
-    """Of the training text, without a path."""
+    """Summary of the training text, without a path."""
     train_checksum: int = 0
-    """Of the training text's tokens; of a stream, of its first documents and the sizes of its files."""
+    """CRC-32 of the training text's tokens; of a stream's first documents and the sizes of its files."""
     eval_checksum: int | None = None
     quality: str = ""
-    """Of the training and the held-out text: unknown tokens, and what was skipped."""
+    """Unknown tokens in the training and the held-out text, and what was skipped."""
 
 
 class Source:
-    """Where examples come from; `load` gives them."""
+    """A source of examples."""
 
     def load(self) -> PretrainingData:
-        """Raises `ValueError` or `OSError` for text or options that give no examples."""
+        """The examples. Raises `ValueError` or `OSError` for text or options that give none."""
         raise NotImplementedError
 
 
 @dataclass
 class MappedSource(Source):
-    """Text that is encoded once, into the cache, and mapped into memory from there: files, a dataset, texts in memory, or the
+    """Text that is encoded once into the cache, which is mapped into memory: files, a dataset, texts in memory, or the
     built-in corpus."""
 
     args: DataArguments
     seed: int
     text: TextSource
     eval_text: TextSource | None = None
-    """The text to evaluate on, unless that is held out from `text`."""
+    """The text to evaluate on; None to hold it out from `text`."""
     tokenizer: PreTrainedTokenizerBase | None = None
-    """One to use instead of training one."""
+    """The tokenizer to use; None to train it on `text`."""
 
     def load(self) -> PretrainingData:
         tokenizer = self.tokenizer or self.train_tokenizer()
@@ -92,7 +92,7 @@ class MappedSource(Source):
             corpus,
             **settings,
             static_pairs=self.args.static_pairs,
-            single_segment_prob=self.args.single_segment_prob,  # in training alone
+            single_segment_prob=self.args.single_segment_prob,  # in training only
         )
         train = self.training_examples(first_examples, settings)
         if eval_corpus:
@@ -135,7 +135,7 @@ class MappedSource(Source):
         }
 
     def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
-        """The text to train and to evaluate on as token ids."""
+        """Token ids of the text to train on and of the text to evaluate on."""
         corpus = self.map(self.text, tokenizer)
         if self.eval_text:
             return corpus, self.map(self.eval_text, tokenizer)
@@ -147,7 +147,7 @@ class MappedSource(Source):
         return corpus
 
     def training_examples(self, examples: SentencePairDataset, settings: dict[str, Any]) -> dict[str, Any]:
-        """The fields of `PretrainingData` that say what is trained on."""
+        """The fields of `PretrainingData` on the training text."""
         corpus = examples.corpus
         logger.info(f"Training text: {corpus.summary()} → {examples.summary()}")
         return {
@@ -159,12 +159,11 @@ class MappedSource(Source):
 
 
 class StreamSource(MappedSource):
-    """Text that is read during training, without a copy. Its first documents stand for all, where examples are needed by
-    index."""
+    """Text that is read during training, without a copy. Examples by index are those of its first documents."""
 
     def train_tokenizer(self) -> PreTrainedTokenizerBase:
         logger.info("Training a tokenizer on the beginning of the stream")
-        return train_tokenizer(list(islice(self.text, PARAGRAPHS_FOR_A_STREAMS_TOKENIZER)), **self.tokenizer_options())
+        return train_tokenizer(list(islice(self.text, STREAM_TOKENIZER_PARAGRAPHS)), **self.tokenizer_options())
 
     def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
         corpus, eval_corpus = self.first_documents(self.text, tokenizer), None
@@ -196,18 +195,18 @@ class StreamSource(MappedSource):
 
 @dataclass
 class PreprocessedSource(Source):
-    """Examples that inspect_data.py or prepare_data.py has written; streamed, too."""
+    """Examples written by inspect_data.py or prepare_data.py, mapped or streamed."""
 
     args: DataArguments
     seed: int
     tokenizer: PreTrainedTokenizerBase | None = None
-    """One that must give the same input as that of the examples."""
+    """A tokenizer that must give the same input as that of the examples."""
 
     def load(self) -> PretrainingData:
         args, seed = self.args, self.seed
         examples = open_examples(Path(args.prepared_data), self.tokenizer)
         files = examples.files["train"]
-        if args.streaming:  # its first file stands for all
+        if args.streaming:  # only the first file is mapped
             examples = examples._replace(files=examples.files | {"train": files[:1]})
         splits = {split: examples.mapped(split, seed, args.cache_dir) for split in examples.files}
         for split, dataset in splits.items():
@@ -245,7 +244,7 @@ def find_source(
     texts: Iterable | None = None,
     eval_texts: Iterable | None = None,
 ) -> Source:
-    """The source that the options name, or that of `texts` in memory; its examples are made with `tokenizer`, if there is one.
+    """The source that the options name, or that of `texts` in memory; `tokenizer`, if given, encodes the examples.
 
     Raises `ValueError` or `OSError` for files or a dataset that can't be found.
     """
@@ -267,12 +266,12 @@ def find_source(
 def load_data(
     args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None = None, **texts
 ) -> PretrainingData:
-    """The examples of `find_source`."""
+    """The examples of the source that `find_source` returns."""
     return find_source(args, seed, tokenizer, **texts).load()
 
 
 def _named_texts(args: DataArguments) -> tuple[TextSource, TextSource | None]:
-    """The text to train on, and that to evaluate on, if the dataset has such a split."""
+    """The text to train on, and the text to evaluate on, if the dataset has a validation split."""
     if args.train_file:
         return _text(args, find_files(args.train_file)), None
     if not args.dataset_name:
@@ -302,7 +301,7 @@ def build_collator(
     pack_to: int | None = None,
     mlm_probability: float | None = None,
 ) -> PretrainingCollator:
-    """The collator that the options ask for; `mlm_probability`, if given, replaces theirs."""
+    """The collator of the options; `mlm_probability`, if given, replaces theirs."""
     return PretrainingCollator(
         tokenizer,
         mlm_probability=args.mlm_probability if mlm_probability is None else mlm_probability,

@@ -1,4 +1,4 @@
-"""Examples of a text that is read during training, without a copy of it."""
+"""Examples of a text that is read during training, without a copy."""
 
 import zlib
 from collections.abc import Iterator
@@ -24,10 +24,10 @@ def stream_examples(
     single_segment_prob: float = 0.0,
     passes: int | None = None,
 ) -> datasets.IterableDataset:
-    """The examples of a source that is read during training: as from `SentencePairDataset`, but built from `buffer`
-    documents at a time, which are shuffled among as many. Each pass over the source has other examples.
+    """Examples of a source that is read during training, like those of `SentencePairDataset`, but built from `buffer`
+    documents at a time, which are shuffled in a buffer of that size. Each pass over the source has new examples.
 
-    Without `passes`, it has no end: to Trainer it is one epoch, in which it can find the next example again. The source's
+    Without `passes`, the stream is endless: for Trainer, it is one epoch, in which a run can be resumed. The source's
     shards are divided among workers and machines.
     """
     arguments = {"shards": source.shards, "source": source}
@@ -38,7 +38,7 @@ def stream_examples(
     def examples_of(batch: dict[str, list]) -> dict[str, list]:
         start = zlib.crc32(repr([document[0] for document in batch["sentences"]]).encode())
         rng = np.random.default_rng((seed, start))
-        # A short stream comes round within a batch: in this order, copies of a document are next to each other.
+        # A short stream repeats within a batch: sorting puts copies of a document next to each other.
         corpus = TokenizedCorpus.from_documents(sorted(batch["sentences"]), tokenizer)
         pairs = objective.build_pairs(corpus, max_seq_length, short_seq_prob, rng, single_segment_prob)
         pairs = rng.permutation(pairs)
@@ -46,7 +46,7 @@ def stream_examples(
         columns = {name: [example[name] for example in encoded] for name in (encoded[0] if encoded else ())}
         return columns | {"mask_seed": [mask_seed(seed, start, number) for number in range(len(pairs))]}
 
-    # From several shards at a time, it would take as many documents of a small one as of a large one.
+    # Reading several shards at a time would take as many documents from a small one as from a large one.
     shuffled = documents.shuffle(seed=seed, buffer_size=buffer, max_buffer_input_shards=1)
     return shuffled.map(examples_of, batched=True, batch_size=buffer, remove_columns="sentences")
 

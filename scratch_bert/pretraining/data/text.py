@@ -1,4 +1,4 @@
-"""Text in any form in; documents, paragraphs and sentences out."""
+"""Readers of text in any form: its documents, paragraphs and sentences."""
 
 import hashlib
 import html
@@ -24,25 +24,25 @@ from ...tokenizer import UNKNOWN
 
 logger = logging.getLogger("scratch_bert")
 
-MAX_CHARACTERS = 20_000  # of a paragraph that is split into sentences at once
-MAX_LINES = 10_000  # a longer paragraph comes in several pieces, to bound the memory it takes
+MAX_CHARACTERS = 20_000  # of a paragraph to split into sentences at once
+MAX_LINES = 10_000  # a longer paragraph is read in several pieces, to bound memory
 
 # ------------------------------------------------------------------------------------------------- formats of text
 
 
 class TextFormat(NamedTuple):
-    """How text is split into documents and paragraphs."""
+    """A way to split text into documents and paragraphs."""
 
     description: str
     read: Callable[[Iterable[str]], Iterator[str | None]]
-    """From the lines of a file, or of a table's record, to paragraphs, with `None` where a document ends.
+    """Function from the lines of a file, or of a table's record, to paragraphs, with `None` where a document ends.
 
-    The end of a file or record ends its last document in any case.
+    The end of a file or record always ends its last document.
     """
     records_are_lines: bool = False
     """Whether the records of a table are the lines of one text, which holds many documents."""
     version: int = 1
-    """Raise it when `read` changes: cached token ids are then made again."""
+    """Raise it when `read` changes: stale caches are then rebuilt."""
 
 
 def _end_at_blank_lines(lines: Iterable[str]) -> Iterator[str | None]:
@@ -125,8 +125,8 @@ SPLITTERS = ("sentencex", "line")
 def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable[[str], list[str]]:
     """A function that splits a paragraph into sentences.
 
-    `sentencex`: by the rules and abbreviations of `language` (an ISO 639 code), where line breaks count as spaces; `line`:
-    each line is a sentence; any other `name` is a delimiter.
+    `sentencex`: by the rules and abbreviations of `language` (an ISO 639 code), where line breaks count as spaces;
+    `line`: each line is a sentence; any other `name` is a delimiter.
     """
 
     def split(paragraph: str) -> list[str]:
@@ -141,17 +141,17 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
 
 
 def _segment(language: str, paragraph: str) -> Iterator[str]:
-    """The sentences of a paragraph. A long one is segmented part by part, as the time for it grows faster than its length; a
-    sentence that a part cuts off comes again with the next."""
+    """The sentences of a paragraph. A long paragraph is segmented part by part, as the time grows faster than the
+    length; a sentence that is cut off is segmented again with the next part."""
     start = 0
     while len(paragraph) - start > MAX_CHARACTERS:
         end = paragraph.rfind(" ", start + 1, start + MAX_CHARACTERS) + 1 or start + MAX_CHARACTERS
-        *whole, last = sentencex.segment(language, paragraph[start:end])
-        yield from whole
-        again = paragraph.rfind(last, start, end) if whole else -1
-        if again < 0:
+        *complete, last = sentencex.segment(language, paragraph[start:end])
+        yield from complete
+        last_start = paragraph.rfind(last, start, end) if complete else -1
+        if last_start < 0:
             yield last
-        start = end if again < 0 else again
+        start = end if last_start < 0 else last_start
     yield from sentencex.segment(language, paragraph[start:])
 
 
@@ -164,7 +164,7 @@ class TextSource:
     `shards` are paths, `datasets` (also streamed), or iterables of texts, or of documents as lists of their sentences.
     `text_format` names an entry of `FORMATS`; by default a blank line ends a document in plain text, and a record of a
     table, or a text in memory, is a document. Reading raises `TextError` for a file that is not UTF-8, cannot be
-    decompressed or parsed, or lacks `text_column`, and for a record that is no text.
+    decompressed or parsed, or lacks `text_column`, and for a record that is not text.
     """
 
     def __init__(
@@ -189,8 +189,8 @@ class TextSource:
         splitter: str = "sentencex",
         language: str = "en",
     ) -> "TextSource":
-        """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset` or DataFrame, of
-        which `text_column` holds the text: by default `text`, or the only column."""
+        """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset` or
+        DataFrame with the text in `text_column`, by default `text`, or the only column."""
         if isinstance(texts, str | bytes | Path):
             raise ValueError(
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
@@ -214,16 +214,16 @@ class TextSource:
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether no shard is an iterator, as a generator is."""
+        """Whether no shard is an iterator, such as a generator."""
         return not any(isinstance(shard, Iterator) for shard in self.shards)
 
     def with_shards(self, shards: Sequence) -> "TextSource":
-        """Other text, read with the same settings."""
+        """A source of other text with the same settings."""
         return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
 
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
-        """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts in `skipped` the
-        files and records without text."""
+        """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts the files
+        and records without text in `skipped`."""
         skipped = Counter() if skipped is None else skipped
         for shard in self.shards:
             for kind, text_format, lines in self._texts(shard):
@@ -242,7 +242,7 @@ class TextSource:
     def sentences(self, skipped: Counter | None = None) -> Iterator[list[str] | None]:
         """The sentences of every paragraph, and `None` where a document with a sentence ends.
 
-        Counts in `skipped` what `paragraphs` counts, and the documents without a sentence.
+        `skipped` also counts the documents without a sentence.
         """
         skipped = Counter() if skipped is None else skipped
         split = sentence_splitter(self.splitter, self.language)
@@ -260,7 +260,7 @@ class TextSource:
             has_text = has_sentence = False
 
     def documents(self) -> Iterator[list[str]]:
-        """Every document as its sentences. For text whose longest document fits into memory."""
+        """Every document as a list of its sentences. The longest document must fit into memory."""
         document: list[str] = []
         for sentences in self.sentences():
             if sentences is not None:
@@ -271,7 +271,7 @@ class TextSource:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the text and of the settings that it is read with."""
+        """Hash of the text and of the settings that it is read with."""
         settings = [self.text_format, self.text_column, self.splitter, self.language]
         settings += [metadata.version("sentencex"), metadata.version("datasets")]
         formats = [self.text_format] if self.text_format else ["blank_line", "file"]
@@ -291,7 +291,7 @@ class TextSource:
         return digest.hexdigest()
 
     def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable[str]]]:
-        """The texts of a shard: (what each one is, its format, its lines)."""
+        """The texts of a shard: (kind of text, format, lines)."""
         if isinstance(shard, Path) and suffix(shard) not in TABLES:
             yield "files", FORMATS[self.text_format or "blank_line"], read_lines(shard)
             return
@@ -318,7 +318,7 @@ class TextSource:
             for batch in shard.iter(1000):
                 if self.text_column not in batch:
                     columns = ", ".join(batch)
-                    raise TextError(f"{name} has no column {self.text_column!r}, but {columns}. See --text_column.")
+                    raise TextError(f"{name} has no column {self.text_column!r}, but {columns}: set text_column.")
                 for text in batch[self.text_column]:
                     number += 1
                     yield _check_record(text, name, number, f" in {self.text_column!r}")
@@ -342,7 +342,7 @@ class TextSource:
 
 
 def _check_record(text: object, name: str, number: int, where: str = "") -> str | list[str]:
-    """A text, or a list of sentences without the empty ones. A missing value, as of a table, is an empty text."""
+    """A text, or a list of sentences without empty ones. A missing value is an empty text. Raises `TextError`."""
     if isinstance(text, list | tuple | np.ndarray) and all(isinstance(sentence, str) for sentence in text):
         return [sentence for sentence in map(str.strip, text) if sentence]
     if text is None or text is pandas.NA or (isinstance(text, float) and text != text):

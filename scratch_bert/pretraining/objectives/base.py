@@ -1,4 +1,4 @@
-"""What an objective is: the pairs it draws from a corpus, its examples, model, losses and metrics, and what is shown of it."""
+"""Base classes of objectives: pairs of segments, examples, model, losses, metrics, and texts to show."""
 
 import math
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from ..predictions import describe_mlm_predictions, nsp_predictions
 
 
 class MetricRow(NamedTuple):
-    """A line in tables of results: of the terminal and of the model card."""
+    """A row in tables of results, in the terminal and in the model card."""
 
     label: str
     metric: str
@@ -27,30 +27,30 @@ class MetricRow(NamedTuple):
 
 
 class Objective:
-    """An objective of pretraining: masked language modelling, and what a subclass adds to it.
+    """A pretraining objective: masked language modelling, and what a subclass adds.
 
-    To add one, subclass this, or `PairClassification` if it predicts a label of two segments, and register an instance:
-    `OBJECTIVES["mine"] = Mine()`, here or in your own code. docs/library.md has a complete example.
+    To add one, subclass this, or `PairClassification` if it predicts a label of two segments, and register an
+    instance: `OBJECTIVES["mine"] = Mine()`, here or in your own code. docs/library.md has a complete example.
     """
 
     name: str
-    """Its key in `OBJECTIVES`, and the value of --sentence_objective."""
+    """Key in `OBJECTIVES`, and value of the option `sentence_objective`."""
     title: str
     description: str
-    """For --help: a phrase."""
+    """Phrase for `--help`."""
     model_class: type[PreTrainedModel] = ScratchBertForMaskedLM
     losses: tuple[str, ...] = ()
-    """The model's outputs that add up to its loss, for the log; empty if MLM's is the only one."""
+    """The model's outputs that add up to its loss, for the log; empty if MLM's is the only loss."""
     label_column: str | None = None
-    """The column of examples, and the argument of the model, that holds a pair's label: an integer, -100 for none."""
+    """Column of examples, and argument of the model, with a pair's label: an integer, -100 for none."""
     segments: int = 1
-    """Segments in an example: 1, or 2 that are told apart by `token_type_ids`."""
+    """Number of segments in an example: 1, or 2, which differ in `token_type_ids`."""
     special_tokens: int = 2
-    """Special tokens in an example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
+    """Number of special tokens in an example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
     min_units: int = 1
-    """Tokens that an example needs at least, without the special ones."""
+    """Minimum number of tokens in an example, without special tokens."""
     min_documents: int = 1
-    """Documents that a corpus needs at least."""
+    """Minimum number of documents in a corpus."""
 
     # ------------------------------------------------------------------------------------------------------ examples
 
@@ -64,8 +64,8 @@ class Objective:
     ) -> np.ndarray:
         """One pass over the corpus as pairs of segments: (pairs, 5) int64, in any order.
 
-        A pair is `a_start, a_end, b_start, b_end, label`: its segments as spans of `corpus.tokens`, with at most `limit`
-        tokens together, and its label. An empty B makes a single segment.
+        A pair is `a_start, a_end, b_start, b_end, label`: its segments as spans of `corpus.tokens`, with at most
+        `limit` tokens together, and its label. An empty B makes a single segment.
         """
         raise NotImplementedError
 
@@ -86,9 +86,9 @@ class Objective:
         """Raise `ValueError` if the corpus or the length gives no examples."""
         if corpus.num_documents < self.min_documents:
             raise ValueError(
-                f"{self.title} needs {self.min_documents} documents or more, because a random second segment comes from "
-                f"another one; this text has {corpus.num_documents}. See how --text_format splits it into documents, or use "
-                "another --sentence_objective."
+                f"{self.title} needs {self.min_documents} documents or more, because a random second segment comes "
+                f"from another document; this text has {corpus.num_documents}. See how text_format splits it into "
+                "documents, or choose another objective."
             )
         if max_seq_length < self.special_tokens + self.min_units:
             raise ValueError(
@@ -96,7 +96,7 @@ class Objective:
             )
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase) -> ExampleEncoder:
-        """A function `(tokens, pair) → example`, a dict of the model's input as arrays, and the label."""
+        """A function `(tokens, pair) → example`, a dict of the model's inputs as arrays, and the label."""
         return ExampleEncoder(tokenizer, self.label_column)
 
     def features(self) -> datasets.Features:
@@ -113,34 +113,33 @@ class Objective:
     # ------------------------------------------------------------------------------------------------------- metrics
 
     def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        """What the metrics are computed from, of each example: name → (B,).
+        """Values of each example from which the metrics are computed: name → (B,).
 
         `logits` are the model's outputs and `labels` the batch's label columns, MLM's first in both.
         """
         return {}
 
     def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
-        """The metrics, from the sums over all examples of what `score` gives."""
+        """The metrics, from the sums of the values of `score` over all examples."""
         return {}
 
     metric_rows: tuple[MetricRow, ...] = ()
-    """The metrics to show, beside MLM's."""
+    """The metrics to show, in addition to MLM's."""
 
     # --------------------------------------------------------------------------------------------------- what is shown
 
     def describe_pairs(self, pairs: np.ndarray) -> str:
-        """A phrase on an epoch's pairs (pairs, 5), for the log; empty for none."""
+        """Phrase on an epoch's pairs (pairs, 5), for the log; empty for none."""
         return ""
 
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:
-        """Counts of an epoch that should be noticed, from the labels (pairs,) and the documents of the segments (pairs, 2)."""
+        """Noteworthy counts of an epoch, from the labels (pairs,) and the documents of the segments (pairs, 2)."""
         return {}
 
     def describe_predictions(
         self, model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
     ) -> str:
-        """What the model predicts for `count` masked words and as many pairs, as text for the terminal. Puts the model in
-        evaluation mode."""
+        """Predictions for `count` masked words and as many pairs, as text. Sets the model to evaluation mode."""
         model.eval()
         return describe_mlm_predictions(model, dataset, tokenizer, count)
 
@@ -150,13 +149,13 @@ class Objective:
 
 
 class PairClassification(Objective):
-    """An objective that predicts a label of two segments: its metrics are loss and accuracy, with the majority class as
-    baseline. The model gives MLM's logits first, and then those of the pairs (B, classes)."""
+    """An objective that predicts a label of two segments: its metrics are loss and accuracy, with the majority class
+    as baseline. The model returns MLM's logits first, and then the pairs' (B, classes)."""
 
     label_0: str
-    """What label 0 means: a phrase."""
+    """Phrase for the meaning of label 0."""
     prefix: str
-    """Of the names of the metrics."""
+    """Prefix of the metrics' names."""
     segments = 2
     special_tokens = 3
     min_units = 2
@@ -167,8 +166,8 @@ class PairClassification(Objective):
         limit = max_seq_length - self.special_tokens
         if not ((last - first > 1) | (end - start > limit // 2)).any():
             raise ValueError(
-                "No document has two sentences, so there are no two segments that follow each other. See how --text_format "
-                "and --sentence_splitter split the text, or use --sentence_objective none."
+                "No document has two sentences, so no segment follows another. See how text_format and "
+                "sentence_splitter split the text, or choose the objective none."
             )
 
     def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
@@ -204,7 +203,7 @@ class PairClassification(Objective):
 
 
 class NextSentenceHead(PairClassification):
-    """A pair classification by BERT's own second head, which has two labels."""
+    """A pair classification by BERT's second head, which has two labels."""
 
     model_class = ScratchBertForPreTraining
     losses = ("mlm_loss", "nsp_loss")

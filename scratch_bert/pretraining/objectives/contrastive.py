@@ -1,4 +1,4 @@
-"""Contrastive learning of segments: which segment of the batch follows this one? (Quick Thoughts, Logeswaran & Lee 2018.)"""
+"""Contrastive learning: which segment of the batch follows this segment? (Quick Thoughts, Logeswaran & Lee 2018.)"""
 
 from dataclasses import dataclass
 
@@ -19,15 +19,15 @@ from .nsp import NextSentencePrediction
 
 
 TEMPERATURE = 0.05
-NO_SEGMENT = -1e4  # the similarity with a segment that is not there
+NO_SEGMENT = -1e4  # the similarity with a missing segment
 
 # ------------------------------------------------------------------------------------------------------- examples
 
 
-class ApartEncoder(ExampleEncoder):
-    """Encodes both segments as sequences of their own, packed: [CLS] A [SEP] [CLS] B [SEP].
+class SeparateEncoder(ExampleEncoder):
+    """Encodes both segments as separate sequences, packed: [CLS] A [SEP] [CLS] B [SEP].
 
-    `seq_idx` (S,) is 0 for A and 1 for B, and `position_ids` (S,) begin again with B: neither segment attends to the other.
+    `seq_idx` (S,) is 0 for A and 1 for B, so neither attends to the other; `position_ids` (S,) restart with B.
     """
 
     def __call__(self, tokens: np.ndarray, pair: np.ndarray) -> dict[str, np.ndarray]:
@@ -48,8 +48,8 @@ class ApartEncoder(ExampleEncoder):
 
 
 def compare_segments(states: Tensor, attention_mask: Tensor, seq_idx: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine similarities (B, B) of each A with each B of the batch, divided by the temperature, and whether each example
-    has a B (B,). A segment is the mean of its states, of `states` (B, S, H)."""
+    """Cosine similarities (B, B) of each A with each B of the batch, divided by the temperature, and whether each
+    example has a B (B,). A segment's vector is the mean of its `states` (B, S, H)."""
     present = torch.stack([attention_mask.bool() & (seq_idx == segment) for segment in (0, 1)], 1)  # (B, 2, S)
     weights = present.to(states.dtype)
     means = (weights @ states) / weights.sum(-1, keepdim=True).clamp(min=1)  # (B, 2, H)
@@ -59,9 +59,9 @@ def compare_segments(states: Tensor, attention_mask: Tensor, seq_idx: Tensor) ->
         return (a @ b.mT / TEMPERATURE).masked_fill(~has_b, NO_SEGMENT), has_b
 
 
-def info_nce(similarities: Tensor, asked: Tensor) -> Tensor:
-    """For each A that is `asked` for (B,), the cross entropy of the B that follows it among all of the batch; elsewhere 0."""
-    targets = torch.arange(len(similarities), device=similarities.device).masked_fill(~asked, -100)
+def info_nce(similarities: Tensor, follows: Tensor) -> Tensor:
+    """Cross entropy of each A's own B among all of the batch: (B,), 0 where B does not follow A (`follows`, (B,))."""
+    targets = torch.arange(len(similarities), device=similarities.device).masked_fill(~follows, -100)
     return F.cross_entropy(similarities, targets, reduction="none")
 
 
@@ -78,25 +78,25 @@ class ContrastiveOutput(ModelOutput):
     contrastive_loss: Tensor | None = None
 
     @classmethod
-    def build(cls, similarities, asked, labels, num_items_in_batch, mlm_loss, nsp_loss=None, **logits):
-        """The sum of the losses. InfoNCE's is a mean over the segments that are `asked` for; where Trainer accumulates
-        gradients, it is scaled by the micro-batch's fraction of the masked tokens, as that of NSP is. Without `labels`, there is
-        no loss."""
+    def build(cls, similarities, follows, labels, num_items_in_batch, mlm_loss, nsp_loss=None, **logits):
+        """The output with the sum of the losses. InfoNCE's is a mean over the pairs where B `follows` A; when Trainer
+        accumulates gradients, it is scaled by the micro-batch's fraction of the masked tokens, like NSP's. Without
+        `labels`, there is no loss."""
         if labels is None:
             return cls(similarities=similarities, **logits)
-        loss = info_nce(similarities, asked).sum() / asked.sum().clamp(min=1)
+        loss = info_nce(similarities, follows).sum() / follows.sum().clamp(min=1)
         if num_items_in_batch is not None:
             fraction = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
             loss = loss * fraction.nan_to_num(nan=1.0)
         losses = {"mlm_loss": mlm_loss, "nsp_loss": nsp_loss, "contrastive_loss": loss}
         total = sum(part for part in losses.values() if part is not None)
-        # Without gradients, as in evaluation: Trainer would collect them as predictions.
+        # Left out in evaluation, where Trainer would collect them as predictions.
         losses = losses if torch.is_grad_enabled() else {}
         return cls(loss=total, similarities=similarities, **logits, **losses)
 
 
 class ContrastiveMaskedLM(ScratchBertForMaskedLM):
-    """MLM and InfoNCE in one forward, on segments that are encoded apart. Without `seq_idx`, MLM alone."""
+    """MLM and InfoNCE in one forward, on segments that are encoded separately. Without `seq_idx`, MLM alone."""
 
     @can_return_tuple
     def forward(
@@ -123,8 +123,8 @@ class ContrastiveMaskedLM(ScratchBertForMaskedLM):
 
 
 class ContrastivePreTraining(ScratchBertForPreTraining):
-    """MLM and NSP on both segments together, and InfoNCE on the same segments apart, unmasked, in a second forward. Without
-    the segments, MLM and NSP alone."""
+    """MLM and NSP on both segments together, and InfoNCE on the same segments separately, unmasked, in a second
+    forward. Without the segments, MLM and NSP alone."""
 
     @can_return_tuple
     def forward(
@@ -149,12 +149,12 @@ class ContrastivePreTraining(ScratchBertForPreTraining):
             return joint
         inputs = (segment_input_ids, segment_attention_mask, segment_token_type_ids, segment_position_ids, None)
         states = self.bert(*inputs, segment_seq_idx, return_dict=True).last_hidden_state  # (B, S', H)
-        similarities, asked = compare_segments(states, segment_attention_mask, segment_seq_idx)
+        similarities, follows = compare_segments(states, segment_attention_mask, segment_seq_idx)
         if next_sentence_label is not None:
-            asked = asked & (next_sentence_label == 0)
+            follows = follows & (next_sentence_label == 0)
         return ContrastiveOutput.build(
             similarities,
-            asked,
+            follows,
             labels,
             num_items_in_batch,
             joint.mlm_loss,
@@ -168,14 +168,14 @@ class ContrastivePreTraining(ScratchBertForPreTraining):
 
 
 class Contrastive(Objective):
-    """MLM, and the segment that follows against the others of the batch (InfoNCE), each segment encoded alone and mean-pooled.
+    """MLM, and InfoNCE: the next segment among the batch's second segments, separately encoded and mean-pooled.
 
-    Chunks of the text are cut into two segments, as for NSP; all of them are in order. For two documents of eight sentences
-    of 10 tokens, and room for 40 tokens:
+    Chunks of the text are cut into two segments, as for NSP, which are always in order. For two documents of eight
+    sentences of 10 tokens, and room for 40 tokens:
 
         0 10 10 40 0 ·  40 60 60 80 0 ·  80 110 110 120 0 ·  120 140 140 160 0
 
-    Each batch asks for the B of each A, so a larger batch makes the question harder; chance is one in the size of the batch.
+    A larger batch makes the objective harder: chance is one in the batch size.
     """
 
     name = "contrastive"
@@ -199,8 +199,8 @@ class Contrastive(Objective):
         pairs[single, 4] = -100
         return pairs
 
-    def encoder(self, tokenizer: PreTrainedTokenizerBase) -> ApartEncoder:
-        return ApartEncoder(tokenizer, None)
+    def encoder(self, tokenizer: PreTrainedTokenizerBase) -> SeparateEncoder:
+        return SeparateEncoder(tokenizer, None)
 
     def features(self) -> datasets.Features:
         columns = {name: datasets.List(datasets.Value("int32")) for name in ("seq_idx", "position_ids")}
@@ -208,16 +208,17 @@ class Contrastive(Objective):
 
     def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
         similarities = logits[-1]  # (B, B)
-        asked = similarities.diagonal() != NO_SEGMENT
-        if len(labels) > 1:  # with NSP, whose random segments follow nothing
-            asked = asked & (labels[1] == 0)
-        candidates = torch.full_like(similarities[0], len(similarities)) * asked
+        follows = similarities.diagonal() != NO_SEGMENT
+        if len(labels) > 1:  # with NSP, some of whose segments are random
+            follows = follows & (labels[1] == 0)
+        candidates = torch.full_like(similarities[0], len(similarities)) * follows
+        targets = torch.arange(len(follows), device=follows.device)
         return {
-            "contrastive_loss": info_nce(similarities, asked),
-            "contrastive_correct": asked & (similarities.argmax(-1) == torch.arange(len(asked), device=asked.device)),
-            "contrastive_count": asked,
+            "contrastive_loss": info_nce(similarities, follows),
+            "contrastive_correct": follows & (similarities.argmax(-1) == targets),
+            "contrastive_count": follows,
             "contrastive_chance_loss": candidates.clamp(min=1).log(),
-            "contrastive_chance_correct": asked / len(asked),
+            "contrastive_chance_correct": follows / len(follows),
         }
 
     def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
@@ -231,7 +232,7 @@ class Contrastive(Objective):
 
 
 class NextSentenceAndContrastive(NextSentencePrediction):
-    """NSP on both segments together, and InfoNCE on the same segments apart, for the pairs that follow each other."""
+    """NSP on both segments together, and InfoNCE on the same segments separately, where B follows A."""
 
     name = "nsp+contrastive"
     title = "Next-sentence prediction and contrastive learning"
@@ -246,13 +247,13 @@ class NextSentenceAndContrastive(NextSentencePrediction):
         return (*super().metric_rows, *self.contrastive.metric_rows)
 
     def draw_pairs(self, corpus, limit, short_seq_prob, single_segment_prob, rng) -> np.ndarray:
-        return super().draw_pairs(corpus, limit - 1, short_seq_prob, single_segment_prob, rng)  # apart, B has a [CLS]
+        return super().draw_pairs(corpus, limit - 1, short_seq_prob, single_segment_prob, rng)  # B also has a [CLS]
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase):
-        joint, apart = super().encoder(tokenizer), self.contrastive.encoder(tokenizer)
+        joint, separate = super().encoder(tokenizer), self.contrastive.encoder(tokenizer)
 
         def encode(tokens: np.ndarray, pair: np.ndarray) -> dict[str, np.ndarray | int]:
-            segments = apart(tokens, pair)
+            segments = separate(tokens, pair)
             segments["attention_mask"] = np.ones_like(segments["input_ids"])
             del segments["special_tokens_mask"]
             return joint(tokens, pair) | {f"segment_{name}": values for name, values in segments.items()}

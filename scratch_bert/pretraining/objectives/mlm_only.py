@@ -7,8 +7,8 @@ from .base import Objective
 
 
 class MaskedLanguageModelling(Objective):
-    """Documents are cut into full sequences at any token, from a first cut drawn uniformly; B is empty. For two documents of
-    eight sentences of 10 tokens, and room for 40 tokens:
+    """MLM on documents cut into full sequences at any token, from a first cut drawn uniformly; B is empty. For two
+    documents of eight sentences of 10 tokens, and room for 40 tokens:
 
         0 6 6 6 0 ·  6 46 46 46 0 ·  46 80 80 80 0 ·  80 95 95 95 0 ·  …
     """

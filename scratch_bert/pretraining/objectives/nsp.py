@@ -1,4 +1,4 @@
-"""Next-sentence prediction: does segment B follow A, or does it come from another document? (Paper, section 3.1, task 2.)"""
+"""Next-sentence prediction: does segment B follow A, or is it from another document? (Paper, section 3.1, task 2.)"""
 
 import numpy as np
 
@@ -7,16 +7,16 @@ from .base import NextSentenceHead
 
 
 class NextSentencePrediction(NextSentenceHead):
-    """Pairs of a document (label 0) and of two documents (label 1). For two documents of eight sentences of 10 tokens, and
-    room for 40 tokens:
+    """Pairs from one document (label 0) and from two documents (label 1). For two documents of eight sentences of 10
+    tokens, and room for 40 tokens:
 
         0 10 10 40 0 ·  40 60 100 120 1 ·  80 100 60 80 1 ·  120 140 140 160 0
 
-    Half of the pairs are chunks as they are (label 0). The others come from two chunks of different documents and similar
-    lengths that swap their second segments (label 1). So nearly every token is in one pair of an epoch, and lengths hardly
-    reveal the label, which they do where random segments fill up the short chunk at a document's end. A last sentence that is
-    left alone is paired with another such sentence. If one document has more text than all others together, theirs is drawn
-    more than once.
+    Half of the pairs are unchanged chunks (label 0). The others come from two chunks of different documents and
+    similar lengths that swap their second segments (label 1). Thus nearly every token is in one pair of an epoch, and
+    lengths hardly reveal the label, as they would if random segments filled up the short chunk at a document's end. A
+    lone last sentence is paired with another lone sentence. If one document has more text than all others together,
+    the others' text is drawn more than once.
     """
 
     name = "nsp"
@@ -29,15 +29,15 @@ class NextSentencePrediction(NextSentenceHead):
         chunks = cut(corpus, limit, short_seq_prob, rng)
         single, single_pairs = single_segments(chunks, single_segment_prob, rng)
         start, split, end = chunks.start, chunks.split, chunks.end
-        whole, lone = (np.flatnonzero(kind & ~single) for kind in (chunks.num_units > 1, chunks.num_units == 1))
-        i, j, drawn = _match(chunks, whole, whole, rng)
+        complete, lone = (np.flatnonzero(kind & ~single) for kind in (chunks.num_units > 1, chunks.num_units == 1))
+        i, j, drawn = _match(chunks, complete, complete, rng)
         lone_i, lone_j, _ = _match(chunks, lone, np.arange(len(start)), rng)
         # The second segment of a lone sentence: another lone sentence, or a chunk's second segment.
         lone_split = np.where(chunks.num_units[lone_j] > 1, split[lone_j], start[lone_j])
 
-        swaps = _choose_swaps(drawn, num_chunks=len(whole), num_lone=len(lone_i), rng=rng)
+        swaps = _choose_swaps(drawn, num_chunks=len(complete), num_lone=len(lone_i), rng=rng)
         i, j, drawn = i[swaps], j[swaps], drawn[swaps]
-        follows = np.setdiff1d(whole, np.concatenate([i, j[~drawn]]))
+        follows = np.setdiff1d(complete, np.concatenate([i, j[~drawn]]))
         pairs = [
             make_pairs(start[follows], split[follows], split[follows], end[follows], label=0),
             *_swap(chunks, i, j),
@@ -52,7 +52,7 @@ class NextSentencePrediction(NextSentenceHead):
 
 
 def _swap(chunks: Chunks, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The pairs of chunks i and j with each other's second segment; j is split where both get the same length."""
+    """Pairs of chunks i and j with swapped second segments; j is split where both pairs get about the same length."""
     start, split, end, length = chunks.start, chunks.split, chunks.end, chunks.length
     split_j = chunks.nearest_split(j, start[j] + split[i] - start[i] + (length[j] - length[i]) // 2)
     return (
@@ -62,18 +62,18 @@ def _swap(chunks: Chunks, i: np.ndarray, j: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _choose_swaps(drawn: np.ndarray, num_chunks: int, num_lone: int, rng: np.random.Generator) -> np.ndarray:
-    """Which of the possible swaps to make, so that as many pairs have label 0 as have label 1: their numbers.
+    """Numbers of the swaps to make, so that as many pairs have label 0 as label 1.
 
-    A swap gives two pairs of label 1 and takes two chunks from those of label 0; only one if its second chunk was `drawn`,
+    A swap gives two pairs of label 1, and removes two pairs of label 0; only one if its second chunk was `drawn`,
     which stays. `num_lone` pairs have label 1 in any case.
     """
     order = rng.permutation(len(drawn))
-    order = order[np.argsort(drawn[order], kind="stable")]  # those with a drawn chunk come last
+    order = order[np.argsort(drawn[order], kind="stable")]  # swaps with a drawn chunk come last
     # Pairs of label 0 beyond those of label 1 after 0, 1, 2, … swaps.
     surplus = num_chunks - num_lone - np.cumsum(np.append(0, 2 + np.where(drawn, 1, 2)[order]))
-    number = int((surplus > 0).sum())  # the first number that reaches balance, or goes beyond it
+    number = int((surplus > 0).sum())  # the first number that reaches or exceeds balance
     if 0 < number < len(surplus) and rng.random() * (surplus[number - 1] - surplus[number]) < -surplus[number]:
-        number -= 1  # by a coin that balances the labels on average
+        number -= 1  # at random, so that labels are balanced on average
     number = min(number, len(order))
     if number and surplus[number] == -2 * number - num_lone:  # keep at least one pair of label 0
         number -= 1
@@ -83,10 +83,10 @@ def _choose_swaps(drawn: np.ndarray, num_chunks: int, num_lone: int, rng: np.ran
 def _match(
     chunks: Chunks, chosen: np.ndarray, others: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Chunks of different documents with segments of similar lengths, two by two: (i, j, drawn), an entry per match.
+    """Match chunks of different documents with segments of similar lengths: (i, j, drawn), an entry per match.
 
-    Each of `chosen` is in one match, if possible. Where no other document is left, j is `drawn` uniformly from `others`,
-    and so can be in several matches.
+    Each of `chosen` is in one match, if possible. Where no other document is left, j is `drawn` uniformly from
+    `others`, so it can be in several matches.
     """
     near, rest = _match_by_length(chunks, chosen, rng)
     far, rest = _match_by_document(chunks, rest)
@@ -98,7 +98,7 @@ def _match(
 
 
 def _match_by_length(chunks: Chunks, chosen: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Neighbours in the order of lengths, (matches, 2), and the chunks left over, as their neighbour is of the same document."""
+    """Match neighbours in order of length: (matches, 2), and the chunks whose neighbour is of the same document."""
     first_length = chunks.split - chunks.start
     order = chosen[np.lexsort((rng.random(len(chosen)), first_length[chosen], chunks.length[chosen] // 4))]
     half = len(order) // 2
@@ -108,7 +108,7 @@ def _match_by_length(chunks: Chunks, chosen: np.ndarray, rng: np.random.Generato
 
 
 def _match_by_document(chunks: Chunks, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """In the order of documents, the first half with the second: they differ, unless a document has more than half."""
+    """Match the first half with the second in the order of documents: they differ, unless one has more than half."""
     chosen = chosen[np.lexsort((chunks.length[chosen], chunks.document[chosen]))]
     half = len(chosen) // 2
     matches = np.stack([chosen[:half], chosen[len(chosen) - half :]], axis=1)
@@ -119,7 +119,7 @@ def _match_by_document(chunks: Chunks, chosen: np.ndarray) -> tuple[np.ndarray, 
 def _draw_partners(
     chunks: Chunks, chosen: np.ndarray, others: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each of `chosen` with one of the `others` from another document, drawn uniformly; left out if there is none.
+    """Match each of `chosen` with one of `others` from another document, drawn uniformly; left out if there is none.
 
     `others` are in the order of their documents.
     """

@@ -7,8 +7,8 @@ from .base import NextSentenceHead
 
 
 class SentenceOrderPrediction(NextSentenceHead):
-    """Half of the chunks have their segments in the wrong order (label 1; Lan et al. 2020, section 3.1). For two documents of
-    eight sentences of 10 tokens, and room for 40 tokens:
+    """Pairs from one document, half of them in the wrong order (label 1; Lan et al. 2020, section 3.1). For two
+    documents of eight sentences of 10 tokens, and room for 40 tokens:
 
         0 10 10 40 0 ·  60 80 40 60 1 ·  110 120 80 110 1 ·  120 140 140 160 0
 
