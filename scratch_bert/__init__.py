@@ -5,7 +5,7 @@ complete run; their parts are in `scratch_bert.pretraining` and `scratch_bert.fi
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import transformers
 
@@ -22,6 +22,10 @@ from .model.modeling_scratch_bert import (
     ScratchBertModel,
 )
 
+
+if TYPE_CHECKING:
+    from .finetuning.api import finetune
+    from .pretraining.api import pretrain
 
 __version__ = "0.1.0"
 __all__ = [

@@ -2,6 +2,7 @@
 
 import sys
 from importlib import import_module
+from importlib.metadata import version
 
 from .options import similar
 
@@ -20,7 +21,10 @@ VERBS = {  # verb → script, summary
 
 def main() -> None:
     verb = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if verb in ("-h", "--help"):
+    if verb == "--version":
+        print(version("scratch_bert"))
+        return
+    if verb in ("-h", "--help", "help"):
         print("usage: scratch-bert VERB ...\n\nPretrain, fine-tune, evaluate and publish BERTs.\n")
         print("\n".join(f"  {name:<14}{summary}" for name, (_, summary) in VERBS.items()))
         print("\nscratch-bert VERB --help shows the options of a verb.")

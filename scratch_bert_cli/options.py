@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from importlib.resources import files
 from importlib.util import find_spec
@@ -109,7 +110,10 @@ def reject_non_default(arguments: Any, names: Iterable[str], where: str) -> None
 
 def similar(name: str, known: Iterable[str]) -> str:
     """ " Did you mean …?", if one of `known` is much like `name`; otherwise an empty string."""
-    matches = difflib.get_close_matches(name, known, n=1)
+    known = list(known)
+    matches = [other for other in known if other.startswith(name) and name] or difflib.get_close_matches(
+        name, known, n=1
+    )
     return f" Did you mean {matches[0]}?" if matches else ""
 
 
@@ -170,6 +174,8 @@ def _convert_one(option: Field, value: Any) -> Any:
     else:
         raise ValueError(f"{option.name} must be {expected[0][1]}, got {value!r}.")
     choices = option.metadata.get("choices")
+    if value == "False" and choices and "no" in choices:  # YAML's no
+        value = "no"
     extensible = option.metadata.get("extensible") and "scratch_bert" in sys.modules
     if choices and value not in choices and not extensible:
         known = [str(choice) for choice in choices]
@@ -236,8 +242,12 @@ def read_options(
     known = _known((*dataclasses, *ignored))
     parser = _flag_parser(known, bool(tasks))
     if {"-h", "--help", "--help_all"} & set(argv):
-        print(f"{parser.format_usage()}\n{_help(dataclasses, description, tasks, '--help_all' in argv)}")
-        parser.exit()
+        with suppress(BrokenPipeError):  # as of head
+            print(
+                f"{parser.format_usage()}\n{_help(dataclasses, description, tasks, '--help_all' in argv)}", flush=True
+            )
+            parser.exit()
+        os._exit(0)  # without flushing again
     task = None
     if tasks:
         task, argv = (argv[0], argv[1:]) if argv else ("", [])

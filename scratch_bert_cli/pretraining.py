@@ -129,6 +129,20 @@ class StreamArguments(OptionGroup, group="Source"):
     )
 
 
+SPLITTERS = ("sentencex", "line")
+
+
+def check_splitting(sentence_splitter: str, language: str | None) -> None:
+    """Raise `ValueError` for an empty or misspelt splitter, and for what is no ISO 639 code."""
+    if language and not re.fullmatch(r"[a-z]{2,3}", language):
+        raise ValueError(f"language must be an ISO 639 code, such as en, got {language}.")
+    if not sentence_splitter:
+        raise ValueError("sentence_splitter must not be empty.")
+    typo = similar(sentence_splitter, SPLITTERS) if sentence_splitter not in SPLITTERS else ""
+    if typo:
+        raise ValueError(f"There is no sentence_splitter {sentence_splitter}.{typo}")
+
+
 @dataclass
 class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
     """How text is split into documents and sentences."""
@@ -156,14 +170,7 @@ class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.language and not re.fullmatch(r"[a-z]{2,3}", self.language):
-            raise ValueError(f"language must be an ISO 639 code, such as en, got {self.language}.")
-        if not self.sentence_splitter:
-            raise ValueError("sentence_splitter must not be empty.")
-        splitters = ("sentencex", "line")
-        typo = similar(self.sentence_splitter, splitters) if self.sentence_splitter not in splitters else ""
-        if typo:
-            raise ValueError(f"There is no sentence_splitter {self.sentence_splitter}.{typo}")
+        check_splitting(self.sentence_splitter, self.language)
 
 
 @dataclass

@@ -30,6 +30,13 @@ def finetune(
     of GLUE gives the dataset. `options` are those of scripts/finetune.py. Raises `ValueError` or `OSError` for options,
     data and models that can't be used, and the errors of `FinetuningRun.train`.
     """
+    if not isinstance(model, str | Path):
+        raise ValueError(
+            f"model must be a directory or a Hub repository, not a {type(model).__name__}: save it first."
+        )
+    for option, keyword in (("train_file", "data"), ("validation_file", "validation"), ("test_file", "test")):
+        if data is not None and options.get(option):
+            raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")
     options |= {"model_name_or_path": str(model), "output_dir": str(output_dir)}
     task_args, args = from_keywords(TaskArguments, FinetuningArguments, **options)
     return run_finetuning(task, task_args, args, as_splits(data, validation=validation, test=test))

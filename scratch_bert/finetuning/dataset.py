@@ -79,6 +79,10 @@ def hold_out(examples: Dataset, fraction: float, seed: int) -> dict[str, Dataset
 
 
 def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
+    if isinstance(part, list) and not all(isinstance(path, str | Path) for path in part):
+        raise ValueError(
+            f"{where} must be files, a pandas DataFrame, a Dataset or a dict of lists, not a list of records."
+        )
     if isinstance(part, str | Path | list):
         return _read_files(part if isinstance(part, list) else [part], columns, split)
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from ..cli import reject_non_default
+from ..cli import reject_non_default, similar
 from ..hub.conversion import convert_config
 from ..hub.loading import open_checkpoint
 from ..storage import checksum
@@ -43,6 +43,8 @@ def load_task(
     `data` is what `load_splits` takes; without it, the options name files or a dataset. Raises `ValueError` or `OSError`
     for options, data or labels that do not fit the task.
     """
+    if name not in TASKS:
+        raise ValueError(f"There is no task {name}.{similar(name, TASKS) or ' There are ' + ', '.join(TASKS)}")
     task_class, glue, data = TASKS[name], GLUE.get(name), as_splits(data)
     options = {} if glue else {option: getattr(args, option) for option in task_class.options}
     all_options = {option for kind in TASKS.values() for option in kind.options}

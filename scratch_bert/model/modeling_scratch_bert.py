@@ -398,9 +398,9 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         super().__init__(config)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        # Saved as the class of this file that it extends, if an objective or FSDP2 subclassed it: for Auto classes.
+        # As the class that an Auto class opens, which an objective or FSDP2 may have subclassed.
         trained = self.__class__
-        self.__class__ = next(parent for parent in trained.__mro__ if parent.__module__ == __name__)
+        self.__class__ = next((parent for parent in trained.__mro__ if vars(parent).get("_auto_class")), trained)
         try:
             super().save_pretrained(*args, **kwargs)
         finally:

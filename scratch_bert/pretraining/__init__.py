@@ -1,8 +1,8 @@
 """Parts of pretraining, each of which works alone and under the stock Trainer (docs/library.md)."""
 
-from ..tokenizer import train_tokenizer
 from .data.collator import PretrainingCollator
 from .data.examples import SentencePairDataset
+from .data.tokenizer import train_tokenizer
 from .embeddings import init_token_embeddings
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .objectives import OBJECTIVES, Objective, PairClassification

@@ -1,11 +1,12 @@
 """A complete pretraining run in one call, from files or from memory."""
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..cli import from_keywords
-from .arguments import DataArguments, ModelArguments, PretrainingArguments
+from .arguments import DataArguments, InMemoryDataArguments, ModelArguments, PretrainingArguments
 from .run import prepare_pretraining
 
 
@@ -34,22 +35,22 @@ def pretrain(
     `PretrainingRun.train`.
     """
     if isinstance(texts, Mapping):
+        if "train" not in texts:
+            raise ValueError(f"There is no split 'train', but {', '.join(map(str, texts))}.")
         validation = texts.get("validation") if validation is None else validation
         texts = texts["train"]
+    options |= {"output_dir": str(output_dir)} | ({"preset": preset} if preset else {})
     in_memory = {}
     for name, given, option in (("texts", texts, "train_file"), ("eval_texts", validation, "validation_file")):
         files = _as_files(given)
+        if given is not None and options.get(option):
+            raise ValueError(f"{option} has no effect beside texts that are given: leave it out.")
         if files:
-            options = {option: files} | options
-        elif given is not None:
-            in_memory[name] = given
-    if "texts" in in_memory:
-        sources = [name for name in ("train_file", "dataset_name", "prepared_data", "streaming") if options.get(name)]
-        if sources:
-            raise ValueError(f"{sources[0]} has no effect with texts in memory: leave it out.")
-        options = {"max_seq_length": "128", "vocab_size": 30522} | options  # defaults without the built-in corpus
-    options |= {"output_dir": str(output_dir)} | ({"preset": preset} if preset else {})
-    arguments = from_keywords(ModelArguments, DataArguments, PretrainingArguments, **options)
+            options[option] = files
+        elif given is not None:  # an iterator could be read only once
+            in_memory[name] = list(given) if isinstance(given, Iterator) else given
+    data_options = InMemoryDataArguments if "texts" in in_memory else DataArguments
+    arguments = from_keywords(ModelArguments, data_options, PretrainingArguments, **options)
     return prepare_pretraining(*arguments, **in_memory).train()
 
 
@@ -60,11 +61,12 @@ def _as_files(given: Any) -> list[str]:
     """
     if isinstance(given, str | Path):
         return [str(given)]
-    if isinstance(given, list | tuple) and given and all(isinstance(item, str | Path) for item in given):
-        if all(isinstance(item, Path) for item in given):
-            return [str(item) for item in given]
-        if all(len(str(item)) < 1000 and Path(item).exists() for item in given):
-            raise ValueError(
-                f"These texts are all names of files. To read them, give train_file={given!r:.80} or Path objects."
-            )
+    if not isinstance(given, list | tuple) or not given:
+        return []
+    if all(isinstance(item, Path) for item in given):
+        return [str(item) for item in given]
+    if all(isinstance(item, str) and os.path.exists(item) for item in given):
+        raise ValueError(
+            f"These texts are all names of files. To read them, give train_file={given!r:.80} or Path objects."
+        )
     return []

@@ -81,6 +81,15 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
     return overrides
 
 
+@dataclass
+class InMemoryDataArguments(DataArguments):
+    """The options of texts in memory, instead of those that an option names."""
+
+    @property
+    def sources(self) -> list[str]:
+        return ["texts in memory", *super().sources]
+
+
 class ExtraOptimizerNames(ExplicitEnum):
     """Values of `optim` beyond transformers' `OptimizerNames`, which cannot be extended."""
 

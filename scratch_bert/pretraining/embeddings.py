@@ -58,6 +58,8 @@ def init_token_embeddings(model: PreTrainedModel, examples: Dataset) -> None:
         return
     embeddings = model.get_input_embeddings().weight  # (V, H)
     vocab_size, width = embeddings.shape
+    if tokens.max() >= vocab_size:
+        raise ValueError(f"The examples have the token id {tokens.max()}, but the model's vocab_size is {vocab_size}.")
     dimensions = width // 4
     logger.info(f"Token embeddings: latent semantic analysis of {len(indices):,} examples")
     vectors = lsa(segments, tokens, vocab_size, dimensions).to(embeddings.device)

@@ -13,7 +13,7 @@ from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, unigram_log_probs
-from .objectives import OBJECTIVES, Objective
+from .objectives import OBJECTIVES, NextSentenceHead, Objective
 
 
 logger = logging.getLogger("scratch_bert")
@@ -65,7 +65,9 @@ def open_with_objective(objective: Objective, name: str, trust_remote_code: bool
     model, has_nsp_head = open_pretrained(name, objective.has_pairs, trust_remote_code=trust_remote_code)
     if not has_nsp_head:
         return model, OBJECTIVES["none"]
-    return model, OBJECTIVES["nsp"] if custom else objective
+    if not custom:
+        return model, objective
+    return model, OBJECTIVES["nsp" if isinstance(objective, NextSentenceHead) else "none"]
 
 
 def evaluate_model(
@@ -77,6 +79,11 @@ def evaluate_model(
     collator = build_collator(data_args, data.tokenizer)
 
     accepted = inspect.signature(model.forward).parameters
+
+    if "seq_idx" in data.objective.features() and "seq_idx" not in accepted:
+        raise ValueError(
+            f"{name} takes no packed segments, of which {data.objective.name} is made: evaluate another objective."
+        )
 
     def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
         return {name: tensor for name, tensor in collator(examples).items() if name in accepted}

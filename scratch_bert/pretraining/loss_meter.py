@@ -35,9 +35,7 @@ class LossMeter:
 
     def report(self, step: int, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
         """Return log entries after `step` steps, and start again. `reduce` sums a tensor over processes."""
-        if not self.sums:
-            return {}
-        steps = max(step - self.first_step, 1)
+        steps = max(step - self.first_step, 1) if self.sums else 1
         entries = {name: (reduce(total) / steps).item() for name, total in self.sums.items()}
         correct, count = reduce(self.correct).tolist()
         if count:

@@ -39,6 +39,10 @@ class PretrainingMetrics:
         """Reduce logits, MLM's (B, S, V) first, and labels, MLM's (B, S) first, to sums per example: (B, columns)."""
         logits = logits if isinstance(logits, tuple) else (logits,)
         labels = labels if isinstance(labels, tuple) else (labels,)
+        if labels[0] is None:
+            raise ValueError(
+                "There are no labels: Trainer finds arguments of forward whose names contain 'label', or label_names."
+            )
         mlm_logits, mlm_labels = logits[0], labels[0]
         masked = mlm_labels.ne(-100)  # (B, S)
         example_index = masked.nonzero()[:, 0]  # (M,): the example of each masked token
@@ -57,7 +61,12 @@ class PretrainingMetrics:
         self.columns = list(scores)
         return torch.stack([column.float() for column in scores.values()], dim=1)
 
-    def __call__(self, prediction: EvalPrediction, compute_result: bool) -> dict[str, float]:
+    def __call__(self, prediction: EvalPrediction, compute_result: bool | None = None) -> dict[str, float]:
+        if compute_result is None or not torch.is_tensor(prediction.predictions):
+            raise ValueError(
+                "PretrainingMetrics sums batches: it needs TrainingArguments(batch_eval_metrics=True) and "
+                "Trainer(preprocess_logits_for_metrics=metrics.reduce)."
+            )
         sums = prediction.predictions.double().cpu()  # (B, columns)
         self.sums = self.sums + sums.sum(0)
         self.examples += len(sums)
@@ -88,19 +97,21 @@ def describe_metrics(
 
     The examples are `held_out` from the text that the unigram baseline is estimated on, or all of that text.
     """
-    width = max(10, *(len(name) + 2 for name in results))
+    rows = (*MLM_ROWS, *find_objective(objective).metric_rows)
+    first, width = max(20, *(len(row.label) + 2 for row in rows)), max(10, *(len(name) + 2 for name in results))
     lines = [
-        f"{'held-out text' if held_out else 'all of the text':<20}"
+        f"{'held-out text' if held_out else 'all of the text':<{first}}"
         + "".join(f"{name:>{width}}" for name in [*results, "baseline"])
     ]
-    for row in (*MLM_ROWS, *find_objective(objective).metric_rows):
+    for row in rows:
         found = [metrics.get(f"eval_{row.metric}") for metrics in results.values()]
         if all(value is None for value in found):
             continue
         baselines = [metrics.get(f"eval_{row.baseline}") for metrics in results.values()]
         found.append(next((value for value in baselines if value is not None), None))
         lines.append(
-            f"{row.label:<20}" + "".join(f"{'' if value is None else f'{value:.3f}':>{width}}" for value in found)
+            f"{row.label:<{first}}" + "".join(f"{'' if value is None else f'{value:.3f}':>{width}}" for value in found)
         )
     text = "the training text" if held_out else "the same text"
-    return "\n".join([*lines, f"Baselines: unigrams of {text}; majority class."])
+    others = dict.fromkeys(row.baseline_name for row in rows if row.metric.endswith("accuracy") and row.baseline)
+    return "\n".join([*lines, f"Baselines: {'; '.join([f'unigrams of {text}', *others])}."])

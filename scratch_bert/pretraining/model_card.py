@@ -1,5 +1,6 @@
 """The model card of a pretraining run."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from huggingface_hub import EvalResult
@@ -20,7 +21,7 @@ def write_pretraining_card(
     model_args: ModelArguments,
     data_args: DataArguments,
     data: PretrainingData,
-    in_memory: bool = False,
+    in_memory: Collection[str] = (),
 ) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, metrics = model_name(trainer), trainer.latest_metrics()
@@ -29,9 +30,13 @@ def write_pretraining_card(
     start = model_args.model_name_or_path
     base_model = None if start is None or Path(start).exists() else start
     on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
-    builtin = not (in_memory or data_args.train_file or data_args.dataset_name or data_args.prepared_data)
-    source = data_args.dataset_name if on_the_hub else "texts in memory" if in_memory else _source(data_args)
-    eval_source = "validation text" if data_args.validation_file else "text held out from training"
+    builtin = not ("texts" in in_memory or data_args.train_file or data_args.dataset_name or data_args.prepared_data)
+    source = (
+        data_args.dataset_name if on_the_hub else "texts in memory" if "texts" in in_memory else _source(data_args)
+    )
+    eval_source = (
+        "validation text" if data_args.validation_file or "eval_texts" in in_memory else "text held out from training"
+    )
     losses = {"MLM loss (nats)": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
     losses |= {
         f"{row.label} (nats)": [row.metric, f"eval_{row.metric}"]

@@ -84,7 +84,7 @@ class PretrainingRun:
                 metrics["train_runtime"] += seconds
             trainer = self.trainer
             if trainer.eval_dataset:
-                metrics |= trainer.evaluate()
+                metrics |= last_evaluation(trainer) or trainer.evaluate()
             trainer.save_model()
             if trainer.is_world_process_zero():
                 write_metrics(trainer.args.output_dir, metrics)
@@ -101,6 +101,14 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
         ) from error
     trainer.raise_if_interrupted()
     return metrics
+
+
+def last_evaluation(trainer: PretrainingTrainer) -> dict[str, float]:
+    """The metrics of an evaluation after the last step, if there was one and the model is still that of this step."""
+    entry = next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
+    if entry.get("step") != trainer.state.global_step or trainer.args.load_best_model_at_end:
+        return {}
+    return {name: value for name, value in entry.items() if name != "step"}
 
 
 def prepare_pretraining(
@@ -139,11 +147,18 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
         if phase.max_seq_length != data_args.max_seq_length:
             data_args = replace(data_args, max_seq_length=phase.max_seq_length)
         data = load_data(data_args, args.seed, choice.tokenizer, **options.texts)
+    if data.objective.packs and (args.pack_sequences or args.n_gpu > 1):
+        raise ValueError(
+            f"{data.objective.name} compares the segments of a batch: leave out pack_sequences, and start a process for each "
+            "GPU with torchrun."
+        )
     if data.eval_dataset is None:
         logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
     if data_args.streaming:  # if there are enough files, each process reads a part of them
         args.accelerator_config = replace(args.accelerator_config, dispatch_batches=False)
+    if checkpoint:
+        args.resume_from_checkpoint = checkpoint  # also in a later phase: the card says what its time is since
     options = options._replace(training=args)
     record = describe_run(options, data, choice.named)
     longest = max(data.max_seq_length, args.final_max_seq_length or 0)
@@ -163,10 +178,6 @@ def build_trainer(
     model_args, data_args, args = options.model, options.data, options.training
     unigrams = unigram_log_probs(data.token_counts)
     metrics = PretrainingMetrics(unigrams, data.objective)
-    if args.pack_sequences and "seq_idx" in data.objective.features():
-        raise ValueError(
-            f"pack_sequences has no effect with {data.objective.name}, whose segments are packed: leave it out."
-        )
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
     if best not in known:
         raise ValueError(
@@ -197,7 +208,7 @@ def build_trainer(
             model_args=model_args,
             data_args=data_args,
             data=data,
-            in_memory="texts" in options.texts,
+            in_memory=options.texts.keys(),
         ),
         record=record,
         stop_after=phase.end,

@@ -53,6 +53,8 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
     ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
 
     def __post_init__(self):
+        if str(self.resume_from_checkpoint).lower() == "false":
+            self.resume_from_checkpoint = None
         renew_rendezvous()
         super().__post_init__()
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer rejects bf16 there

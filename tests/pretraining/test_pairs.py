@@ -73,7 +73,7 @@ def test_pairs_of_any_corpus_are_right(documents, room, short_seq_prob, single_s
         token += sum(document) + 1
 
     rng, special = np.random.default_rng(seed), OBJECTIVES[objective].special_tokens
-    max_seq_length = special + OBJECTIVES[objective].min_units + room
+    max_seq_length = special + OBJECTIVES[objective].min_tokens + room
     pairs = OBJECTIVES[objective].build_pairs(corpus, max_seq_length, short_seq_prob, rng, single_segment_prob)
     seen = []
     for a_start, a_end, b_start, b_end, label in pairs.tolist():

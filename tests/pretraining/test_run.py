@@ -159,7 +159,7 @@ def test_run_with_all_that_tensorboard_can_show_trains_as_without(finished, opti
     expected = {f"speed/{name}" for name in SPEED} | {f"train/{name}" for name in TRAIN} | {"eval/mlm_loss"}
     assert found["graph"] and expected <= set(found["scalars"])
     shown = [event.tensor_proto.string_val[0].decode() for event in events.Tensors("predictions/text_summary")]
-    assert len(shown) == 3 and all(text.count("[MASK]") == 4 and text.count("  B: ") == 4 for text in shown)
+    assert len(shown) == 2 and all(text.count("[MASK]") == 4 and text.count("  B: ") == 4 for text in shown)
 
 
 def test_log_has_the_accuracy_and_speed_of_the_training(options, tmp_path):

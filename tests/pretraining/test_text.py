@@ -146,8 +146,8 @@ def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
         ("bad.parquet", b"no", "cannot be read as a table after record 0"),
         ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text: line 2"),
         ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be decompressed after line"),
-        ("list.jsonl", b'{"text": [1]}\n', "record 1 has a list in 'text' instead of text"),
-        ("number.jsonl", b'{"text": 1}\n', "record 1 has a int in 'text' instead of text"),
+        ("list.jsonl", b'{"text": [1]}\n', "record 1 is list with int in 'text', not text"),
+        ("number.jsonl", b'{"text": 1}\n', "record 1 is int in 'text', not text"),
     ],
     ids=lambda value: value if isinstance(value, str) and "." in value and " " not in value else "",
 )

@@ -70,7 +70,8 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
 
     def _pad(self, rows: list[np.ndarray], value: int) -> np.ndarray:
         length, multiple = max(map(len, rows)), self.pad_to_multiple_of or 1
-        padded = np.full((len(rows), -(-length // multiple) * multiple), value, dtype=np.int64)
+        dtype = np.float32 if rows[0].dtype.kind == "f" else np.int64
+        padded = np.full((len(rows), -(-length // multiple) * multiple), value, dtype)
         for target, row in zip(padded, rows, strict=True):
             target[: len(row)] = row
         return padded

@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -182,7 +183,9 @@ class TokenizedCorpus:
 @cache
 def _scratch_directory() -> str:
     directory = tempfile.mkdtemp(prefix="scratch_bert-")
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    process = os.getpid()
+    # Not at the end of a fork, whose parent still needs it.
+    atexit.register(lambda: os.getpid() == process and shutil.rmtree(directory, ignore_errors=True))
     return directory
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import transformers.trainer
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Subset
 from transformers import BatchEncoding, PreTrainedTokenizerBase, TrainerCallback
 
 from ..objectives import Objective, find_objective
@@ -35,7 +35,13 @@ class AnnounceEpoch(TrainerCallback):
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         dataset = getattr(train_dataloader, "dataset", None)
+        while isinstance(dataset, Subset):
+            dataset = dataset.dataset
         if isinstance(dataset, EpochDataset):
+            if args.dataloader_persistent_workers and args.dataloader_num_workers:
+                raise ValueError(
+                    "dataloader_persistent_workers must be False: workers would keep the first epoch's examples."
+                )
             dataset.set_epoch(int(state.epoch))
 
 
@@ -136,6 +142,8 @@ class SentencePairDataset(EpochDataset):
                         block, self.max_seq_length, self.short_seq_prob, rng, self.single_segment_prob
                     )
                     file.write(np.ascontiguousarray(pairs))
+                if file.tell() == 0:
+                    raise ValueError(f"{self.objective.title}: the text gives no pair of segments.")
                 file.flush()
                 pairs = np.memmap(file, dtype=np.int64, mode="r")
                 self.pairs = pairs.reshape(-1, 5)  # (pairs, 5): see `Objective.draw_pairs`
@@ -148,11 +156,12 @@ class SentencePairDataset(EpochDataset):
 
     def __getstate__(self) -> dict:
         """Return the epoch's number instead of its pairs, for another process, which builds the same pairs."""
-        return self.__dict__ | {"pairs": None, "epoch": None, "_epoch": self.epoch}
+        return self.__dict__ | {"pairs": None, "encode": None, "epoch": None, "_epoch": self.epoch}
 
     def __setstate__(self, state: dict) -> None:
         epoch = state.pop("_epoch")
         self.__dict__.update(state)
+        self.encode = self.objective.encoder(self.tokenizer)
         if self.static_pairs:
             self.set_epoch(0)
         self.set_epoch(epoch)

@@ -249,16 +249,20 @@ def find_source(
     Raises `ValueError` or `OSError` for files or a dataset that can't be found.
     """
     if args.prepared_data:
+        if eval_texts is not None:
+            raise ValueError("Preprocessed examples have their own validation split: leave out other texts.")
         return PreprocessedSource(args, seed, tokenizer)
+    find_objective(args.sentence_objective)  # an unknown one is reported before any work
+    if texts is not None and args.streaming:
+        raise ValueError("streaming has no effect with texts in memory: leave it out.")
+    text, eval_text = (None, None) if texts is not None else _named_texts(args)
+    settings = (args.text_format, args.sentence_splitter, args.language or "en")
+    column = None if args.text_column == "text" else args.text_column
     if texts is not None:
-        column = None if args.text_column == "text" else args.text_column
-        settings = (column, args.text_format, args.sentence_splitter, args.language or "en")
-        text, eval_text = (
-            part if part is None else TextSource.from_texts(part, *settings) for part in (texts, eval_texts)
-        )
-    else:
-        text, eval_text = _named_texts(args)
-    if args.validation_file:
+        text = TextSource.from_texts(texts, column, *settings)
+    if eval_texts is not None:
+        eval_text = TextSource.from_texts(eval_texts, column, *settings)
+    elif args.validation_file:
         eval_text = _text(args, find_files(args.validation_file))
     return (StreamSource if args.streaming else MappedSource)(args, seed, text, eval_text, tokenizer)
 

@@ -18,6 +18,9 @@ import numpy as np
 import pandas
 import sentencex
 
+from scratch_bert_cli.options import similar
+from scratch_bert_cli.pretraining import check_splitting
+
 from ...files import TABLES, TextError, open_table, read_lines, suffix
 from ...tokenizer import UNKNOWN
 
@@ -119,9 +122,6 @@ SENTENCES = TextFormat(
 # ------------------------------------------------------------------------------------------------------- sentences
 
 
-SPLITTERS = ("sentencex", "line")
-
-
 def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable[[str], list[str]]:
     """A function that splits a paragraph into sentences.
 
@@ -177,6 +177,7 @@ class TextSource:
     ):
         if text_format is not None and text_format not in FORMATS:
             raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {text_format!r}.")
+        check_splitting(splitter, language)
         self.shards, self.text_format, self.text_column = list(shards), text_format, text_column
         self.splitter, self.language = splitter, language
 
@@ -203,8 +204,10 @@ class TextSource:
                 text_column = columns[0]
             text_column = text_column or "text"
             if columns and text_column not in columns:
+                known = ", ".join(map(str, columns))
                 raise TextError(
-                    f"There is no column {text_column!r}, but {', '.join(map(str, columns))}: give text_column."
+                    f"There is no column {text_column!r}, but {known}: name it with text_column."
+                    + similar(text_column, map(str, columns))
                 )
             if isinstance(texts, pandas.DataFrame):
                 texts = texts[text_column]
@@ -305,7 +308,11 @@ class TextSource:
 
     def _records(self, shard) -> Iterator[str | list[str]]:
         if not isinstance(shard, Path | datasets.Dataset | datasets.IterableDataset):
-            yield from (_check_record(text, "The texts", number) for number, text in enumerate(shard, 1))
+            for number, text in enumerate(shard, 1):
+                record = _check_record(text, "The texts", number)
+                if isinstance(record, list) and self.text_format:
+                    raise TextError("text_format does not apply to lists of sentences: leave it out.")
+                yield record
             return
         name, number = "The dataset", 0
         try:
@@ -348,5 +355,7 @@ def _check_record(text: object, name: str, number: int, where: str = "") -> str 
     if text is None or text is pandas.NA or (isinstance(text, float) and text != text):
         return ""
     if not isinstance(text, str):
-        raise TextError(f"{name}: record {number} has a {type(text).__name__}{where} instead of text.")
+        inside = [type(item).__name__ for item in text if not isinstance(item, str)] if isinstance(text, list) else []
+        found = f"{type(text).__name__} with {inside[0]}" if inside else type(text).__name__
+        raise TextError(f"{name}: record {number} is {found}{where}, not text.")
     return text

@@ -47,8 +47,10 @@ class Objective:
     """Number of segments in an example: 1, or 2, which differ in `token_type_ids`."""
     special_tokens: int = 2
     """Number of special tokens in an example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
-    min_units: int = 1
+    min_tokens: int = 1
     """Minimum number of tokens in an example, without special tokens."""
+    packs: bool = False
+    """Whether examples, or columns of them, are packed sequences already, as by `seq_idx`."""
     min_documents: int = 1
     """Minimum number of documents in a corpus."""
 
@@ -79,7 +81,9 @@ class Objective:
     ) -> np.ndarray:
         """The pairs of `draw_pairs` for sequences of up to `max_seq_length` tokens, in the order of the text."""
         limit = max_seq_length - self.special_tokens
-        pairs = self.draw_pairs(corpus, limit, short_seq_prob, single_segment_prob, rng)
+        pairs = np.asarray(self.draw_pairs(corpus, limit, short_seq_prob, single_segment_prob, rng))
+        if pairs.ndim != 2 or pairs.shape[1] != 5:
+            raise ValueError(f"{self.name}: draw_pairs must give pairs (pairs, 5), but gave {pairs.shape}.")
         return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
     def check(self, corpus: TokenizedCorpus, max_seq_length: int) -> None:
@@ -90,9 +94,17 @@ class Objective:
                 f"from another document; this text has {corpus.num_documents}. See how text_format splits it into "
                 "documents, or choose another objective."
             )
-        if max_seq_length < self.special_tokens + self.min_units:
+        if max_seq_length < self.special_tokens + self.min_tokens:
             raise ValueError(
-                f"max_seq_length must be {self.special_tokens + self.min_units} or more, got {max_seq_length}."
+                f"max_seq_length must be {self.special_tokens + self.min_tokens} or more, got {max_seq_length}."
+            )
+
+        (first, last), (start, end) = corpus.documents.T, corpus.document_tokens.T
+        limit = max_seq_length - self.special_tokens
+        if self.min_tokens > 1 and not ((last - first > 1) | (end - start > limit // 2)).any():
+            raise ValueError(
+                "No document has two sentences, so no segment follows another. See how text_format and "
+                "sentence_splitter split the text, or choose the objective none."
             )
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase) -> ExampleEncoder:
@@ -158,17 +170,7 @@ class PairClassification(Objective):
     """Prefix of the metrics' names."""
     segments = 2
     special_tokens = 3
-    min_units = 2
-
-    def check(self, corpus: TokenizedCorpus, max_seq_length: int) -> None:
-        super().check(corpus, max_seq_length)
-        (first, last), (start, end) = corpus.documents.T, corpus.document_tokens.T
-        limit = max_seq_length - self.special_tokens
-        if not ((last - first > 1) | (end - start > limit // 2)).any():
-            raise ValueError(
-                "No document has two sentences, so no segment follows another. See how text_format and "
-                "sentence_splitter split the text, or choose the objective none."
-            )
+    min_tokens = 2
 
     def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
         logits, labels = logits[1], labels[1]
@@ -191,7 +193,7 @@ class PairClassification(Objective):
 
     @property
     def metric_rows(self) -> tuple[MetricRow, ...]:
-        title, prefix = self.name.upper(), self.prefix
+        title, prefix = self.name.partition("+")[0].upper(), self.prefix
         return (
             MetricRow(f"{title} loss", f"{prefix}_loss", f"{prefix}_majority_loss", "class prior"),
             MetricRow(f"{title} accuracy", f"{prefix}_accuracy", f"{prefix}_majority_accuracy", "majority class"),

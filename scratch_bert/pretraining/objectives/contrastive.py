@@ -184,7 +184,8 @@ class Contrastive(Objective):
     model_class = ContrastiveMaskedLM
     losses = ("mlm_loss", "contrastive_loss")
     special_tokens = 4
-    min_units = 2
+    min_tokens = 2
+    packs = True
     metric_rows = (
         MetricRow("contrastive loss", "contrastive_loss", "contrastive_chance_loss", "chance"),
         MetricRow("contrastive accuracy", "contrastive_accuracy", "contrastive_chance_accuracy", "chance"),
@@ -211,14 +212,14 @@ class Contrastive(Objective):
         follows = similarities.diagonal() != NO_SEGMENT
         if len(labels) > 1:  # with NSP, some of whose segments are random
             follows = follows & (labels[1] == 0)
-        candidates = torch.full_like(similarities[0], len(similarities)) * follows
+        chance = 1 / (similarities[0] != NO_SEGMENT).sum().clamp(min=1)  # among those that have a B
         targets = torch.arange(len(follows), device=follows.device)
         return {
             "contrastive_loss": info_nce(similarities, follows),
             "contrastive_correct": follows & (similarities.argmax(-1) == targets),
             "contrastive_count": follows,
-            "contrastive_chance_loss": candidates.clamp(min=1).log(),
-            "contrastive_chance_correct": follows / len(follows),
+            "contrastive_chance_loss": follows * -chance.log(),
+            "contrastive_chance_correct": follows * chance,
         }
 
     def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
@@ -235,11 +236,12 @@ class NextSentenceAndContrastive(NextSentencePrediction):
     """NSP on both segments together, and InfoNCE on the same segments separately, where B follows A."""
 
     name = "nsp+contrastive"
-    title = "Next-sentence prediction and contrastive learning"
-    description = "both, which encodes each text twice"
+    title = "Next-sentence prediction"
+    description = "NSP and contrastive, which encodes each text twice"
     model_class = ContrastivePreTraining
     losses = ("mlm_loss", "nsp_loss", "contrastive_loss")
-    min_units = 3
+    min_tokens = 3
+    packs = True
     contrastive = Contrastive()
 
     @property
