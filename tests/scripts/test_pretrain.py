@@ -328,7 +328,7 @@ def test_help(monkeypatch, capsys):
     stdout = capsys.readouterr().out
     for option in ("--train_file", "--preset", "--resume_from_checkpoint", "--mlm_probability"):
         assert option in stdout
-    for line in ("Examples per step and device", "Tokens in a sequence"):
+    for line in ("Examples per step and device", "Maximum number of tokens"):
         assert line in stdout
 
 
