@@ -59,7 +59,7 @@ def test_model_benchmark_measures_both_sides(mode):
 
 
 @pytest.mark.slow
-def test_model_benchmark_profiles_the_whole_step():
+def test_model_benchmark_profiles_the_complete_step():
     shares = {}
     for optim in ("adamw", "muon"):
         rows = benchmark(
@@ -170,5 +170,5 @@ def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_p
         ("transformers", best),
         ("scratch_bert", 1e-3),
     ]
-    refused = run_process(*command, "--minutes", 0.03, check=False)
-    assert "has other values of minutes: delete it, or choose another output_dir" in refused.stderr
+    rejected = run_process(*command, "--minutes", 0.03, check=False)
+    assert "has other values of minutes: delete it, or choose another output_dir" in rejected.stderr

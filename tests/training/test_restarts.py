@@ -24,7 +24,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "
 
 @pytest.fixture(scope="module")
 def start(text_file, tmp_path_factory):
-    """Starts the run in a directory, or goes on with it: its process."""
+    """Starts or resumes the run in a directory: its process."""
     root = tmp_path_factory.mktemp("runs")
 
     def start(name, *options, launcher=()):
