@@ -2,9 +2,9 @@
 
 import atexit
 import gc
+import importlib.util
 import os
 import shutil
-import sys
 import tempfile
 
 import pytest
@@ -39,14 +39,31 @@ def _quick_garbage_collection():
     gc.freeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _without_curves():
+    """Cards as where matplotlib is not installed: to draw their curves takes longer than most runs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scratch_bert.training.model_card.find_spec", lambda name: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def curves():
+    """For a module whose runs draw the curves of their cards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("scratch_bert.training.model_card.find_spec", importlib.util.find_spec)
+        yield
+
+
 @pytest.fixture(scope="session")
 def documents():
     """The topics of `help()` in the built-in corpus, as sentences."""
+    from helpers import without_docstrings
     from scratch_bert.pretraining.data.builtin import builtin_documents
     from scratch_bert.pretraining.data.text import TextSource
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdlib_module_names", frozenset())  # without docstrings, whose parsing takes seconds
+        without_docstrings(patch)
         return list(TextSource([builtin_documents()]).documents())
 
 

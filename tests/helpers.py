@@ -33,8 +33,14 @@ CODE_FILES = {f"{part}_scratch_bert.py" for part in ("configuration", "modeling"
 MODEL_FILES = CODE_FILES | {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 
+def without_docstrings(monkeypatch) -> None:
+    """Leave the topics of `help()` in the built-in corpus: to parse the docstrings takes seconds."""
+    monkeypatch.setattr(sys, "stdlib_module_names", frozenset())
+
+
 def run_script(monkeypatch, name: str, *arguments) -> None:
     """A script in this process: quicker than in its own, but one run shares the libraries' state with the next."""
+    without_docstrings(monkeypatch)
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
     runpy.run_path(str(SCRIPTS / name), run_name="__main__")
 

@@ -137,7 +137,7 @@ def test_one_line_errors_end_the_program(error):
     ],
     ids=repr,
 )
-def test_a_signal_ends_the_program_with_a_message_and_its_exit_code(error, message, code, capsys):
+def test_signal_ends_the_program_with_a_message_and_its_exit_code(error, message, code, capsys):
     with pytest.raises(SystemExit) as exit, one_line_errors(stopped="Stopped early."):
         raise error
     assert exit.value.code == code
@@ -271,7 +271,7 @@ finally:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_an_error_in_the_options_is_found_without_torch(argv, message):
+def test_error_in_the_options_is_found_without_torch(argv, message):
     result = run_process("-c", RUN, *argv, check=False)
     assert result.returncode == 2 and re.search(message.replace("?", r"\?"), result.stderr), result.stderr
 

@@ -3,7 +3,7 @@ import pytest
 from scratch_bert.storage import locked, move_into_place
 
 
-def test_a_directory_is_replaced(tmp_path):
+def test_directory_is_replaced(tmp_path):
     for name in ("new", "old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
@@ -12,7 +12,7 @@ def test_a_directory_is_replaced(tmp_path):
     assert [path.name for path in (tmp_path / "old").iterdir()] == ["new"]
 
 
-def test_a_second_run_in_the_same_directory_is_refused(tmp_path):
+def test_directory_of_a_run_rejects_a_second_one(tmp_path):
     with (
         locked(tmp_path / "run"),
         pytest.raises(BlockingIOError, match="Another run is writing to .*run: wait until it ends"),

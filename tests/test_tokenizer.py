@@ -96,7 +96,7 @@ def test_tokenizer_min_frequency_leaves_out_rare_words():
     assert {"rarely", "often"} <= set(train_tokenizer(texts, 500, min_frequency=2).get_vocab())
 
 
-def test_tokenizer_that_lacks_a_special_token_is_refused(tokenizer, tmp_path):
+def test_tokenizer_that_lacks_a_special_token_is_rejected(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     assert load_tokenizer(str(tmp_path)).get_vocab() == tokenizer.get_vocab()
     tokenizer_without_mask = BertTokenizer(vocab=tokenizer.get_vocab())
@@ -106,7 +106,7 @@ def test_tokenizer_that_lacks_a_special_token_is_refused(tokenizer, tmp_path):
         load_tokenizer(str(tmp_path / "bad"))
 
 
-def test_tokenizer_that_needs_code_is_refused_without_a_question(tokenizer, tmp_path):
+def test_tokenizer_that_needs_code_is_rejected_without_a_question(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     config |= {"tokenizer_class": "Odd", "auto_map": {"AutoTokenizer": ["odd.Odd", "odd.Odd"]}}

@@ -356,7 +356,7 @@ def points_of(column, curve):
 # ------------------------------------------------------------------------------------------------------- odd input
 
 
-def test_every_tab_answers_odd_input_with_a_sentence(open_page, address, expect):
+def test_tabs_answer_odd_input_with_a_sentence(open_page, address, expect):
     """Empty, too long, other scripts, control characters, HTML: the page shows the server's answer, as text."""
     from gradio_client import Client
 
@@ -377,7 +377,7 @@ def test_every_tab_answers_odd_input_with_a_sentence(open_page, address, expect)
     assert page.title() == "scratch_bert" and page.locator("img[src=x]").count() == 0
 
 
-def test_only_tabs_that_a_model_can_serve(places):
+def test_tabs_are_those_that_a_model_can_serve(places):
     import gradio
 
     from scratch_bert.demo.page import build_page
@@ -403,7 +403,7 @@ def test_narrow_and_dark_page(open_page):
 # -------------------------------------------------------------------------------------------------------- many users
 
 
-def test_twenty_sessions_at_a_time(address, places):
+def test_sessions_at_a_time_get_their_own_answers(address, places):
     """Each session asks ten times, with its own sentence, and gets the answers for that sentence."""
     import psutil
     from gradio_client import Client

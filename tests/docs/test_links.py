@@ -64,7 +64,7 @@ def problems(page: Path) -> list[str]:
     return found
 
 
-def test_each_module_is_on_an_api_page():
+def test_modules_are_all_on_an_api_page():
     pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs/api").glob("*.md"))
     files = {path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("scratch_bert*/**/*.py")}
     modules = {".".join(file.parts) for file in files if file.name != "__init__"}

@@ -60,7 +60,7 @@ def test_page_has_all_mistakes():
 
 
 @pytest.mark.parametrize("mistake", TESTS)
-def test_a_mistake_fails_the_test_that_the_page_names(mistake, request):
+def test_mistake_fails_the_test_that_the_page_names(mistake, request):
     for shared in ("tokenizer", "corpus"):  # not to be made with the mistake: other tests take them, too
         request.getfixturevalue(shared)
     file, name = TESTS[mistake]

@@ -41,7 +41,7 @@ def test_stages_are_those_of_the_models(training, example):
             assert abs(model.train()(**batch).loss - stages["loss"]) < 1e-5
 
 
-def test_a_difference_is_found(example):
+def test_difference_is_found(example):
     """At a position of each stage, but not at padding."""
     batch = example["make_batch"](example["make_dataset"]())
     model, _ = example["make_models"]()

@@ -37,7 +37,7 @@ def test_regression_metrics_follow_their_formulas():
     assert load_metric("pearsonr")([1.0] * 30, y) == {"pearsonr": 0.0}
 
 
-def test_seqeval_counts_whole_entities():
+def test_seqeval_counts_complete_entities():
     references = [["B-PER", "I-PER", "O", "B-LOC"], ["O", "B-ORG"]]
     predictions = [["B-PER", "O", "O", "B-LOC"], ["O", "B-LOC"]]
     scores = load_metric("seqeval")(predictions, references)
@@ -69,7 +69,7 @@ def test_hub_metric(tmp_path):
         load_metric("acuracy")
 
 
-def test_every_metric_has_a_direction():
+def test_metrics_all_have_a_direction():
     labels, tags, texts = [0, 1, 1], [["O", "B-X"]], (["a"], [["a"]])
     examples = {"seqeval": (tags, tags), "squad": texts}
     for name in METRICS:

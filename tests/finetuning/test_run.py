@@ -1,10 +1,10 @@
-"""`run_finetuning` on small datasets that a model can learn: what it trains, writes and returns, and how it resumes."""
+"""`run_finetuning` on small datasets that a model can learn: what it trains, writes and returns, and how
+several seeds and early stopping resume. Resumes of any run: tests/training/test_resume_runs.py."""
 
 import gc
 import json
 import random
 import shutil
-import signal
 import weakref
 
 import pytest
@@ -17,7 +17,6 @@ from helpers import make_bert, write_metric
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.run import FinetuningTrainer, prepare_finetuning, run_finetuning
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.training.trainer import ScratchBertTrainer
 
 
 WORDS = ["class", "function", "module", "value", "name"]
@@ -78,7 +77,7 @@ def evaluations(directory, name):
 # ------------------------------------------------------------------------------------------------- kinds of tasks
 
 
-def test_text_classification_and_its_model(saved, files, tmp_path):
+def test_text_classification_and_its_model(saved, files, tmp_path, curves):
     (tmp_path / "test.csv").write_text("text\nan object\na class\n")
     output = tmp_path / "run"
     task_args = TaskArguments(model_name_or_path=str(saved), test_file=[str(tmp_path / "test.csv")], **files)
@@ -323,38 +322,3 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
 def test_seeds_that_cannot_be_resumed(run, files, tmp_path):
     with pytest.raises(ValueError, match="pass --resume_from_checkpoint without a value"):
         run(seeds=[1, 2], resume_from_checkpoint=str(tmp_path / "one"), **files)
-
-
-def test_resume_with_another_model_is_rejected(run, tokenizer, files, tmp_path):
-    run(**files, max_steps=2, save_steps=2, save_strategy="steps", eval_strategy="no", load_best_model_at_end=False)
-    make_bert("ForPreTraining", tmp_path / "other", tokenizer, num_hidden_layers=3)
-    with pytest.raises(ValueError, match="checkpoint-2 has another model: scratch_bert × 2 × 32 × .*, not bert × 3"):
-        run(model=tmp_path / "other", **files, resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
-
-
-def test_resumed_run_gives_what_an_unbroken_run_gives(run, files, tmp_path):
-    options = {**files, "num_train_epochs": 2, "save_total_limit": 5}
-    unbroken = run(**options)
-    options["resume_from_checkpoint"] = str(checkpoints(tmp_path / "run")[0])
-    resumed = run("resumed", **options)
-    assert resumed["eval_loss"] == pytest.approx(unbroken["eval_loss"], rel=1e-5)
-    with pytest.raises(ValueError, match="resumed is not empty"):
-        run("resumed", **options)
-
-
-def test_ctrl_c_saves_a_checkpoint_to_resume_from(run, files, tmp_path, monkeypatch):
-    def press_ctrl_c(trainer, *args, **kwargs):
-        if trainer.state.global_step == 2:
-            signal.raise_signal(signal.SIGINT)
-        return training_step(trainer, *args, **kwargs)
-
-    options = {**files, "num_train_epochs": 1, **WITHOUT_CHECKPOINTS}
-    unbroken = run("unbroken", **options)
-    training_step = ScratchBertTrainer.training_step
-    monkeypatch.setattr(ScratchBertTrainer, "training_step", press_ctrl_c)
-    with pytest.raises(KeyboardInterrupt, match="Stopped at step 3. To continue: .* --resume_from_checkpoint"):
-        run(**options)
-    assert not (tmp_path / "run/metrics.json").exists()
-    monkeypatch.undo()
-    resumed = run(resume_from_checkpoint="auto", **options)
-    assert resumed["eval_loss"] == pytest.approx(unbroken["eval_loss"], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Conversion between transformers' BERT and scratch_bert: every head, old and unusual files, and what is refused."""
+"""Conversion between transformers' BERT and scratch_bert: every head, old and unusual files, and what is rejected."""
 
 import json
 import shutil

@@ -16,7 +16,7 @@ from scratch_bert.hub.model_card import code_hash
 
 
 RUN = ["--max_seq_length", 64, "--per_device_train_batch_size", 4, "--eval_steps", 4, "--logging_steps", 2]
-RUN += ["--save_steps", 4, "--validation_share", 0.02, "--output_dir"]
+RUN += ["--save_steps", 4, "--validation_share", 0.1, "--output_dir"]
 
 
 def run_snippets(*directories: Path, home: Path) -> None:
@@ -41,7 +41,7 @@ def assert_valid(card: Path, hub) -> None:
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(curves, tmp_path_factory):
     output_dir = tmp_path_factory.mktemp("runs") / "my-bert"
     with pytest.MonkeyPatch.context() as patch:
         run_script(patch, "pretrain.py", "--max_steps", 8, "--license", "apache-2.0", *RUN, output_dir)

@@ -145,7 +145,7 @@ def test_push_opens_at_every_revision(directory, hub, tmp_path):
         assert all(weights[name].equal(tensor) for name, tensor in new.items())
 
 
-def test_push_retries_and_fails_as_a_whole(directory, hub, monkeypatch):
+def test_push_retries_and_succeeds_completely_or_not_at_all(directory, hub, monkeypatch):
     hub.faults = [Fault("PUT", "/lfs/", 503), Fault("POST", "/preupload/", 502)]
     push_to_hub(directory, "tester/model")  # tried again
     assert not any(fault.times for fault in hub.faults)
@@ -235,7 +235,7 @@ def assert_nothing_private(hub: LocalHub, *strings: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["every_save", "checkpoint", "all_checkpoints", "end"])
-def test_push_in_training_opens_at_every_commit(strategy, hub, run_options, tmp_path, monkeypatch):
+def test_push_in_training_opens_at_every_commit(strategy, hub, run_options, tmp_path, monkeypatch, curves):
     output_dir = tmp_path / "marigolds-files" / "run"
     monkeypatch.setenv("USER", "marigold")
     monkeypatch.setenv("LOGNAME", "marigold")

@@ -82,7 +82,7 @@ def test_dry_run_lists_the_space_and_sends_nothing(directory, hub, monkeypatch, 
     assert not hub.requests
 
 
-def test_what_a_space_needs_must_be_installed(directory, hub, monkeypatch, capsys):
+def test_space_needs_packages_that_are_installed(directory, hub, monkeypatch, capsys):
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 

@@ -114,7 +114,7 @@ def test_preset_overrides_and_unknown_names():
         pytest.param({"is_decoder": True}, "encoder only", id="is_decoder=True"),
     ],
 )
-def test_config_refuses_impossible_values_and_names_the_field(values, message):
+def test_config_rejects_impossible_values_and_names_the_field(values, message):
     with pytest.raises(StrictDataclassError, match=message):
         ScratchBertConfig(**values)
 
@@ -124,7 +124,7 @@ def test_head_dim_frees_the_number_of_heads():
 
 
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_auto_map_is_saved_whole_by_every_head(auto_class, tmp_path):
+def test_auto_map_is_saved_completely_by_every_head(auto_class, tmp_path):
     HEADS[auto_class](ScratchBertConfig(**SMALL)).save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
     assert saved["auto_map"] == AUTO_MAP

@@ -101,7 +101,7 @@ def test_flash_attention_gives_the_loss_of_sdpa():
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_step_does_not_wait_for_the_device(packed):
+def test_step_does_not_wait_for_the_device(packed):
     _, ours = make_models()
     optimizer = muon(ours)
     collator = CountingCollator(lambda batch: pack_sequences(batch, 256, 0) if packed else batch)
@@ -122,7 +122,7 @@ def test_a_step_does_not_wait_for_the_device(packed):
             torch.cuda.set_sync_debug_mode("default")
 
 
-def test_without_counts_a_step_waits_twice():
+def test_step_without_counts_waits_twice():
     _, ours = make_models()
     batch = to_gpu(make_batch("AutoModelForPreTraining", rows=16, length=128))
     ours(**batch)

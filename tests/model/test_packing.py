@@ -56,7 +56,7 @@ def test_packing_with_padding_within_a_sequence(unpad_inputs):
     torch.testing.assert_close(packed, alone, **TOLERANCE)
 
 
-def test_packing_keeps_every_example_whole(pairs, tokenizer):
+def test_packing_keeps_every_example_complete(pairs, tokenizer):
     examples = [pairs[index] for index in range(32)]
     packed = PretrainingCollator(tokenizer, pack_to=256)(examples)
     plain = PretrainingCollator(tokenizer)(examples)

@@ -37,7 +37,7 @@ def test_sparse_prediction_is_off_without_labels_and_in_evaluation(auto_class):
     assert model.eval()(**batch, labels=labels)[LOGITS[auto_class]].shape == shape
 
 
-def test_sparse_prediction_refuses_labels_of_another_shape():
+def test_sparse_prediction_rejects_labels_of_another_shape():
     model = make_pair("AutoModelForMaskedLM")[0]
     batch = make_batch("AutoModelForMaskedLM")
     with pytest.raises(ValueError, match="labels has the shape"):

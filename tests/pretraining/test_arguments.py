@@ -58,7 +58,7 @@ def test_overrides_stay_the_option_that_was_given(text):
         pytest.param('{"norm_first": ', "cannot be parsed", id="not JSON"),
     ],
 )
-def test_overrides_with_an_error_are_refused(text, message):
+def test_overrides_with_an_error_are_rejected(text, message):
     with pytest.raises(ValueError, match=message):
         ModelArguments(config_overrides=text)
 
@@ -74,7 +74,7 @@ def test_max_seq_length_is_a_number_or_a_percentile(text, expected):
 
 
 @pytest.mark.parametrize("text", ["auto", "auto:0", "auto:00", "auto:101", "auto:70%", "12.5", "-3", "", "auto:"])
-def test_max_seq_length_of_another_form_is_refused(text):
+def test_max_seq_length_of_another_form_is_rejected(text):
     with pytest.raises(ValueError, match="max_seq_length must be a number or auto:1 to auto:100, got"):
         DataArguments(max_seq_length=text)
 
@@ -106,7 +106,7 @@ def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
-def test_data_arguments_refuse(options, message):
+def test_data_arguments_reject(options, message):
     with pytest.raises(ValueError, match=message):
         DataArguments(**options)
 
@@ -138,7 +138,7 @@ WITHOUT_EFFECT = {
 @pytest.mark.parametrize(
     ("source", "name"), [(source, name) for source, names in WITHOUT_EFFECT.items() for name in names]
 )
-def test_data_arguments_refuse_options_without_effect(source, name):
+def test_data_arguments_reject_options_without_effect(source, name):
     sources = {"train_file": ["a"], "streaming": True}
     options = {source: sources.get(source, "a"), name: OTHER_VALUES.get(name, "x")}
     if source == "streaming":
@@ -163,7 +163,7 @@ def test_pretraining_arguments_that_must_stay(name, value):
         PretrainingArguments(**{name: value}, **options)
 
 
-def test_model_arguments_refuse_options_without_effect():
+def test_model_arguments_reject_options_without_effect():
     for option in ({"preset": "mini"}, {"config_overrides": "norm_first=true"}, {"token_embedding_init": "normal"}):
         with pytest.raises(ValueError, match=f"{next(iter(option))} has no effect with model_name_or_path"):
             ModelArguments(model_name_or_path="x", **option)
@@ -210,7 +210,7 @@ def test_evaluation_takes_all_of_a_validation_file_alone():
     assert (args.train_file, args.validation_file, args.validation_share) == (["a"], ["b"], 0.1)
 
 
-def test_evaluation_refuses_an_output_file_that_exists_or_cannot_be_written(tmp_path):
+def test_evaluation_rejects_an_output_file_that_exists_or_cannot_be_written(tmp_path):
     (tmp_path / "old.json").touch()
     with pytest.raises(ValueError, match="old.json exists: choose another name"):
         EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "old.json"))

@@ -35,11 +35,11 @@ def test_corpus_has_topics_and_docstrings(texts, paragraphs):
     assert " ".join(inspect.getdoc(difflib.unified_diff).split("\n\n")[1].split()) in paragraphs
 
 
-def test_no_paragraph_is_in_the_corpus_twice(paragraphs):
+def test_paragraphs_are_in_the_corpus_once(paragraphs):
     assert len(set(paragraphs)) == len(paragraphs)
 
 
-def test_no_code_is_in_the_corpus(paragraphs):
+def test_corpus_has_no_code(paragraphs):
     for paragraph in paragraphs:
         with pytest.raises(SyntaxError):
             ast.parse(paragraph)
@@ -93,7 +93,7 @@ def documents_of(tmp_path, monkeypatch):
     return documents
 
 
-def test_each_topic_and_each_module_of_the_library_is_a_document(documents_of):
+def test_documents_are_the_topics_and_the_modules_of_the_library(documents_of):
     inside, outside = (
         ["abc", "json/__init__", "json/tool"],
         ["site-packages/abc", "six", "test/abc", "unittest/test/abc"],

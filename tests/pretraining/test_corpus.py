@@ -136,7 +136,7 @@ def test_corpus_is_pickled_as_the_name_of_its_directory(on_disk):
     assert (opened.directory, opened.skipped, opened.unknown) == (train.directory, train.skipped, train.unknown)
 
 
-def test_corpus_in_memory_is_pickled_whole(corpus):
+def test_corpus_in_memory_is_pickled_completely(corpus):
     assert_same(pickle.loads(pickle.dumps(corpus)), corpus)
 
 

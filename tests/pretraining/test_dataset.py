@@ -130,7 +130,7 @@ def test_blocks_give_the_pairs_of_their_documents(corpus, monkeypatch, tokenizer
         ),
     ],
 )
-def test_dataset_refuses(lengths, options, message, tokenizer):
+def test_dataset_rejects(lengths, options, message, tokenizer):
     with pytest.raises(ValueError, match=message):
         SentencePairDataset(make_corpus(*lengths), tokenizer, **options)
 
@@ -237,7 +237,7 @@ def test_stream_shorter_than_its_buffer(tokenizer):
     assert len(set(texts)) > 200
 
 
-def test_stream_goes_on_without_end(tokenizer):
+def test_stream_continues_without_end(tokenizer):
     texts = as_text(islice(stream(tokenizer, passes=None), 600), tokenizer)
     counts = [sum(f"then {n} goes" in text for text, _ in texts) for n in range(40)]
     assert min(counts) >= 8 and max(counts) <= 16  # about ten passes over both shards
@@ -293,7 +293,7 @@ with open(f"{directory}/{batch_size}-{accelerator.process_index}.json", "w") as 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["corpus", "stream"])
-def test_two_processes_together_have_the_examples_of_one(kind, tokenizer, tmp_path):
+def test_examples_of_two_processes_are_those_of_one(kind, tokenizer, tmp_path):
     """As accelerate, under Trainer, deals the examples of two epochs out to processes, each with two workers."""
     tokenizer.save_pretrained(tmp_path)
     script = tmp_path / "deal.py"

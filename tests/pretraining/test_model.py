@@ -77,7 +77,7 @@ def test_continuing_from_a_bert_starts_with_its_outputs_and_ends_as_a_bert(run, 
     assert AutoTokenizer.from_pretrained(tmp_path / "back").get_vocab() == tokenizer.get_vocab()
 
 
-def test_a_head_that_the_model_does_not_have_starts_anew(run, tokenizer, tmp_path, caplog):
+def test_head_that_the_model_does_not_have_starts_anew(run, tokenizer, tmp_path, caplog):
     make_bert("ForMaskedLM", tmp_path / "bert", tokenizer)
     prepared, log = log_of(caplog, lambda: run(tmp_path / "bert"))
     (line,) = (line for line in log.splitlines() if "Newly initialised" in line)
@@ -86,12 +86,12 @@ def test_a_head_that_the_model_does_not_have_starts_anew(run, tokenizer, tmp_pat
     assert isinstance(prepared.trainer.model, ScratchBertForPreTraining)
 
 
-def test_another_objective_leaves_the_nsp_head_behind(run, saved):
+def test_nsp_head_is_left_behind_by_another_objective(run, saved):
     model = run(saved, {"sentence_objective": "none", "mlm_probability": 0.2}).trainer.model
     assert isinstance(model, ScratchBertForMaskedLM)
 
 
-def test_more_positions_are_copies_of_the_first_ones(run, bert, tokenizer):
+def test_positions_that_are_added_are_copies_of_the_first_ones(run, bert, tokenizer):
     model = run(bert, {"max_seq_length": 100}).trainer.model
     old = BertForPreTraining.from_pretrained(bert).bert.embeddings.position_embeddings.weight  # (40, H)
     assert model.config.max_position_embeddings == 100
@@ -103,7 +103,7 @@ def test_more_positions_are_copies_of_the_first_ones(run, bert, tokenizer):
     outputs(model, len(tokenizer), length=100)
 
 
-def test_sinusoidal_positions_go_on_as_sinusoids():
+def test_sinusoidal_positions_continue_as_sinusoids():
     config = ScratchBertConfig.from_preset("tiny", position_embedding_type="sinusoidal", max_position_embeddings=16)
     model = ScratchBertForMaskedLM(config)
     model.resize_position_embeddings(64)
@@ -141,7 +141,7 @@ def test_added_tokens_are_trained_saved_and_converted(run, bert, tokenizer, word
     assert AutoTokenizer.from_pretrained(tmp_path / "back").tokenize("zyxomycin") == ["zyxomycin"]
 
 
-def test_a_continued_run_resumes_as_if_it_had_not_stopped(run, saved, words, tmp_path):
+def test_continued_pretraining_resumes_as_if_it_had_not_stopped(run, saved, words, tmp_path):
     options = {"add_tokens": str(words), "max_position_embeddings": 50}
     whole = run(saved, output="whole", **options)
     whole.train()
@@ -169,7 +169,7 @@ def test_added_tokens_are_checked(lines, message, run, saved, words):
         run(saved, add_tokens=str(words))
 
 
-def test_options_that_a_continued_run_has_no_use_for_are_refused(run, saved):
+def test_options_that_a_continued_run_has_no_use_for_are_rejected(run, saved):
     for options, name in (
         ({"preset": "mini"}, "preset"),
         ({"config_overrides": "head_dim=8"}, "config_overrides"),
@@ -183,7 +183,7 @@ def test_options_that_a_continued_run_has_no_use_for_are_refused(run, saved):
         ModelArguments(add_tokens="words.txt")
 
 
-def test_another_kind_of_model_is_refused(run, tokenizer, tmp_path):
+def test_model_of_another_kind_is_rejected(run, tokenizer, tmp_path):
     config = DistilBertConfig(dim=32, n_layers=1, n_heads=2, hidden_dim=64, vocab_size=len(tokenizer))
     DistilBertModel(config).save_pretrained(tmp_path / "other")
     tokenizer.save_pretrained(tmp_path / "other")

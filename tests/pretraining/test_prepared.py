@@ -54,7 +54,7 @@ def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, to
         ),
     ],
 )
-def test_prepared_dataset_refuses(columns, message, tokenizer):
+def test_prepared_dataset_rejects(columns, message, tokenizer):
     with pytest.raises(ValueError, match=message):
         PreprocessedDataset(datasets.Dataset.from_dict(columns), tokenizer, OBJECTIVES["none"])
 
@@ -106,7 +106,7 @@ def test_prepared_examples_are_streamed_again_and_again_with_other_masks(splits,
     ]
 
 
-def test_a_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_path):
+def test_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_path):
     for name, count in (("a", 90), ("b", 10)):
         rows = [{"input_ids": [n], "token_type_ids": [0], "special_tokens_mask": [0]} for n in range(count)]
         (tmp_path / "train").mkdir(exist_ok=True)
@@ -147,7 +147,7 @@ def test_prepared_directory_is_not_overwritten(splits, tmp_path):
     assert [file.name for file in (tmp_path / "prepared").iterdir()] == ["notes"]
 
 
-def test_prepared_directory_with_a_file_missing_or_another_tokenizer_is_refused(splits, sentences, tmp_path):
+def test_prepared_directory_with_a_file_missing_or_another_tokenizer_is_rejected(splits, sentences, tmp_path):
     write_examples(tmp_path / "prepared", splits())
     for other in (train_tokenizer(sentences[:50], 300), train_tokenizer(sentences, 2000, first_segment_id=1)):
         with pytest.raises(ValueError, match="with another vocabulary or other segment ids: .*tokenizer_name_or_path"):

@@ -98,7 +98,7 @@ def test_text_format_of_ones_own(reader, tmp_path, monkeypatch):
     assert len(TextSource([tmp_path / "x.log"], "log").fingerprint) == 32
 
 
-def test_text_format_that_is_unknown_is_refused():
+def test_text_format_that_is_unknown_is_rejected():
     with pytest.raises(ValueError, match="text_format must be one of blank_line, file, .*; got 'page'"):
         TextSource([], "page")
 
@@ -183,7 +183,7 @@ def test_sentences_come_by_paragraph_and_what_has_none_is_counted(tmp_path):
     assert list(source.documents()) == [["One. Two."], ["Three."], ["Four.", "Five."]]
 
 
-def test_a_paragraph_of_very_many_lines_stays_one_document(tmp_path):
+def test_paragraph_of_very_many_lines_stays_one_document(tmp_path):
     (tmp_path / "long.txt").write_text("".join(f"{i}\n" for i in range(25_000)) + "\nEnd.")
     source = TextSource(find_files([tmp_path]), splitter="line")
     assert max(paragraph.count("\n") for paragraph in source) < 10_000

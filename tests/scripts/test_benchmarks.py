@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import transformers
 from transformers import TrainerControl, TrainerState, get_linear_schedule_with_warmup
 
 from helpers import ROOT, make_batch, make_bert, make_model, run_process, run_script
@@ -36,13 +37,25 @@ def test_data_benchmark_measures_memory(text_file, tmp_path):
     assert "peak memory for 1 MB of text, MiB" in shown
 
 
-def benchmark(*options) -> str:
-    return run_process(BENCHMARKS / "model.py", "--preset", "tiny", "--repeats", 1, "--device", "cpu", *options).stdout
+@pytest.fixture
+def benchmark(monkeypatch, capsys):
+    """What benchmarks/model.py prints."""
+    verbosity = transformers.logging.get_verbosity()
+
+    def run(*options):
+        command = [BENCHMARKS / "model.py", "--preset", "tiny", "--repeats", 1, "--device", "cpu", *options]
+        if "--profile" in options or "trainer" in options:
+            run_script(monkeypatch, *command)
+            return capsys.readouterr().out
+        return run_process(*command).stdout  # which measures the memory of processes that it starts from its file
+
+    yield run
+    transformers.logging.set_verbosity(verbosity)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["train", "trainer", "inference"])
-def test_model_benchmark_measures_both_sides(mode):
+def test_model_benchmark_measures_both_sides(mode, benchmark):
     result = json.loads(benchmark("--mode", mode, "--batch_size", 3, "--length", 16, "--json"))
     assert result["mean_tokens"] == 16
     for side in (result["transformers"], result["scratch_bert"]):
@@ -59,7 +72,7 @@ def test_model_benchmark_measures_both_sides(mode):
 
 
 @pytest.mark.slow
-def test_model_benchmark_profiles_the_whole_step():
+def test_model_benchmark_profiles_the_complete_step(benchmark):
     shares = {}
     for optim in ("adamw", "muon"):
         rows = benchmark(
@@ -135,7 +148,7 @@ def test_learning_benchmark_follows_the_clock_without_evaluations(monkeypatch):
 
 
 @pytest.mark.slow
-def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_path):
+def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_path, monkeypatch):
     shape = "num_hidden_layers=1,num_attention_heads=2,hidden_size=32,intermediate_size=64"
     command = [BENCHMARKS / "learning.py", "--config_overrides", shape, "--train_file", text_file, "--vocab_size", 500]
     command += ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "runs", "--max_seq_length", 40]
@@ -162,7 +175,7 @@ def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_p
         assert run["tokens_per_second"] * run["seconds"] == pytest.approx(tokens, rel=0.02)
     assert (tmp_path / "runs/curves.png").stat().st_size > 1000
     # Another seed is trained with the better of the learning rates; the first seed's runs are not repeated.
-    run_process(*command, 2)
+    run_script(monkeypatch, *command, 2)
     more = json.loads((tmp_path / "runs/results.json").read_text())["runs"]
     assert more[:3] == runs
     best = min(runs[:2], key=lambda run: run["mlm_loss"])["learning_rate"]
@@ -170,5 +183,5 @@ def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_p
         ("transformers", best),
         ("scratch_bert", 1e-3),
     ]
-    refused = run_process(*command, "--minutes", 0.03, check=False)
-    assert "has other values of minutes: delete it, or choose another output_dir" in refused.stderr
+    with pytest.raises(SystemExit, match="has other values of minutes: delete it, or choose another output_dir"):
+        run_script(monkeypatch, *command, "--minutes", 0.03)

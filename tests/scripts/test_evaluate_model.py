@@ -76,7 +76,7 @@ def test_predictions_of_each_model_are_shown_on_request(evaluate, bert, tokenize
     assert "show_predictions must be at least 0" in capsys.readouterr().err
 
 
-def test_validation_file_alone_is_evaluated_on_as_a_whole(evaluate, bert, text_file, capsys):
+def test_validation_file_alone_is_evaluated_on_completely(evaluate, bert, text_file, capsys):
     (held_out,) = evaluate(bert)
     assert "held-out text" in capsys.readouterr().out
     (whole,) = evaluate(bert, text=("--validation_file", text_file), name="whole.json")
@@ -92,7 +92,7 @@ def test_model_without_nsp_head_gets_the_same_masks(evaluate, bert, tokenizer, t
     assert one["eval_mlm_loss"] == pytest.approx(two["eval_mlm_loss"], rel=1e-6)
 
 
-def test_without_sentence_objective_mlm_alone_is_evaluated(evaluate, bert, converted, text_file):
+def test_mlm_alone_is_evaluated_without_sentence_objective(evaluate, bert, converted, text_file):
     one, two = evaluate(bert, converted, text=("--train_file", text_file, "--sentence_objective", "none"))
     assert "eval_nsp_loss" not in one and mlm_and_nsp(one) == pytest.approx(mlm_and_nsp(two), rel=1e-5)
 
@@ -128,7 +128,7 @@ def test_models_of_different_vocabularies_are_not_compared(evaluate, saved, toke
         evaluate(saved, tmp_path / "other")
 
 
-def test_model_without_mlm_head_is_refused(evaluate, tokenizer, tmp_path):
+def test_model_without_mlm_head_is_rejected(evaluate, tokenizer, tmp_path):
     make_bert("Model", tmp_path / "encoder", tokenizer)
     with pytest.raises(SystemExit, match="error: .*encoder has no MLM head: cls"):
         evaluate(tmp_path / "encoder")
@@ -147,7 +147,7 @@ def test_output_file_is_not_overwritten_and_its_directory_exists(name, evaluate,
     assert (tmp_path / "old.json").read_text() == "{}"
 
 
-def test_help_leaves_out_the_options_that_are_refused(monkeypatch, capsys):
+def test_help_leaves_out_the_options_that_are_rejected(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run_script(monkeypatch, "evaluate_model.py", "--help")
     shown = capsys.readouterr().out

@@ -102,7 +102,7 @@ def test_model_that_does_not_exist(finetune, monkeypatch, tmp_path, capsys):
     assert "Name the pretrained checkpoint with --model_name_or_path" in capsys.readouterr().err
 
 
-def test_no_script_hides_a_library():
+def test_scripts_hide_no_library():
     """Python looks for modules beside the script first."""
     found = {script.name: find_spec(script.stem) for script in SCRIPTS.glob("[!_]*.py")}
     assert not [name for name, spec in found.items() if spec and spec.origin]  # folders such as tests/demo have none

@@ -97,7 +97,7 @@ def test_model_card_has_the_metrics_and_no_path(run):
     assert "{{" not in card and str(output_dir.parent) not in card and str(Path.home()) not in card
 
 
-def test_resume_is_asked_for_and_goes_on_without_a_warning(run, text_file, tmp_path, monkeypatch, caplog, recwarn):
+def test_resume_is_asked_for_and_continues_without_a_warning(run, text_file, tmp_path, monkeypatch, caplog, recwarn):
     output_dir = shutil.copytree(run[0], tmp_path / "my-bert")
     arguments = ["--train_file", text_file, "--output_dir", output_dir, *FOUR_STEPS, "--max_steps", 6]
     before = (output_dir / "model.safetensors").stat().st_mtime_ns
@@ -352,7 +352,7 @@ def test_ctrl_c_then_resume(text_file, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_examples_of_a_step(text_file, tmp_path):
+def test_processes_share_the_examples_of_a_step(text_file, tmp_path):
     """torchrun with 2 × 8 examples logs the losses of one process with 16, over epochs with new examples."""
     options = [*SIZES, "--max_steps", 40, "--logging_steps", 1, "--eval_strategy", "no", "--save_strategy", "no"]
     options += ["--config_overrides", "hidden_dropout_prob=0,attention_probs_dropout_prob=0", "--disable_tqdm", "true"]

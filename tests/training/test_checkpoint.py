@@ -61,7 +61,7 @@ def test_copies_under_other_names_are_no_checkpoints(run, tmp_path):
     assert names == {"checkpoint-2", "checkpoint-2-backup", "checkpoint-1-2000"}
 
 
-def test_a_checkpoint_that_fails_or_is_being_saved_is_not_there(tmp_path):
+def test_checkpoint_that_fails_or_is_being_saved_is_not_there(tmp_path):
     args = TrainingArguments(str(tmp_path), save_total_limit=1, use_cpu=True)
     place = tmp_path / "checkpoint-2"
 
@@ -88,12 +88,12 @@ def test_a_checkpoint_that_fails_or_is_being_saved_is_not_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-2"]
 
 
-def test_a_directory_with_the_logs_of_the_job_alone_is_new(tmp_path):
+def test_output_directory_with_the_logs_of_the_job_alone_is_new(tmp_path):
     (tmp_path / "slurm-1.out").touch()
     assert find(tmp_path) is None and find(tmp_path, "auto") is None
 
 
-def test_what_cannot_be_read_is_not_taken_for_damaged(run, tmp_path, monkeypatch):
+def test_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(run, tmp_path, monkeypatch):
     shutil.copytree(run, tmp_path / "run")
     seal(tmp_path / "run" / "checkpoint-2")
 
@@ -118,7 +118,7 @@ def test_checkpoints_later_than_the_named_one_are_archived(run, tmp_path):
     assert (tmp_path / "run" / "abandoned-checkpoint-2" / "trainer_state.json").is_file()
 
 
-def test_without_a_checkpoint_auto_starts_a_new_run(tmp_path, caplog):
+def test_auto_resume_without_a_checkpoint_starts_a_new_run(tmp_path, caplog):
     caplog.set_level("INFO", "scratch_bert")
     assert find(tmp_path / "new", "auto") is None
     assert "no checkpoint to resume from in" in caplog.text and "a new run" in caplog.text
@@ -144,7 +144,7 @@ def test_without_a_checkpoint_auto_starts_a_new_run(tmp_path, caplog):
         pytest.param("full", "checkpoint-2", "full is not empty", id="another run's checkpoint in a full directory"),
     ],
 )
-def test_find_checkpoint_refuses(output_dir, resume, message, run, tmp_path):
+def test_find_checkpoint_rejects(output_dir, resume, message, run, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes").touch()
     resume = str(run / resume) if resume and resume.startswith("checkpoint") else resume
@@ -194,7 +194,7 @@ def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, 
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"optimizer.pt": 7}', "\0"])
-def test_a_damaged_manifest_is_damage(content, run, tmp_path):
+def test_manifest_that_is_damaged_is_damage(content, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "manifest.json").write_text(content)
     assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is missing or damaged"
@@ -234,7 +234,7 @@ def test_surplus_checkpoints_are_removed(limit, best, kept, tmp_path):
     assert not list(tmp_path.glob(".saving/*"))
 
 
-def test_what_may_change_is_taken_and_what_must_not_is_refused(tmp_path, caplog):
+def test_options_that_may_change_are_taken_and_those_that_must_not_rejected(tmp_path, caplog):
     caplog.set_level("INFO", "scratch_bert")
     record = {"fixed": {"seed": 42, "optim": "muon"}, "options": {"learning_rate": 1e-3, "max_steps": 100}}
     check_same_run(record, str(tmp_path))

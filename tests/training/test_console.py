@@ -10,7 +10,7 @@ import sys
 import pytest
 from transformers import TrainerState
 
-from helpers import SCRIPTS, run_process
+from helpers import SCRIPTS, run_script
 from scratch_bert.training.console import JsonLines, PlainLines, describe_entry
 
 
@@ -41,14 +41,15 @@ def test_lines_are_aligned():
     ]
 
 
-def test_json_logs_are_all_that_stdout_has_of_a_training(text_file, tmp_path):
+def test_json_logs_are_all_that_stdout_has_of_a_training(text_file, tmp_path, monkeypatch, capsys):
     options = ["--train_file", text_file, "--output_dir", tmp_path / "run", *SHORT, "--json_logs"]
-    shown = run_process(SCRIPTS / "pretrain.py", *options)
-    entries = [json.loads(line) for line in shown.stdout.splitlines() if line.startswith("{")]
+    run_script(monkeypatch, "pretrain.py", *options)
+    shown = capsys.readouterr().out
+    entries = [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
     assert [entry["step"] for entry in entries if "mlm_loss" in entry] == [2, 4]
     assert [entry["step"] for entry in entries if "eval_mlm_loss" in entry] == [2, 4, 4]
     assert all(entry["speed/tokens_per_second"] > 0 for entry in entries if "mlm_loss" in entry)
-    assert "tokens/s" not in shown.stdout
+    assert "tokens/s" not in shown
 
 
 def test_json_has_null_for_what_is_not_finite(capsys):

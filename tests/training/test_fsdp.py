@@ -79,7 +79,7 @@ def assert_same_weights(one, two):
         torch.testing.assert_close(two[name], weight, rtol=0, atol=1e-5, msg=name)
 
 
-def test_the_stock_trainer_trains_as_on_one_process_and_saves_a_model_that_opens(start, tmp_path):
+def test_stock_trainer_trains_as_on_one_process_and_saves_a_model_that_opens(start, tmp_path):
     (tmp_path / "stock.py").write_text(STOCK)
     for processes in (1, 2):
         start(processes, tmp_path / "stock.py", SCRIPTS.parent / "tests", tmp_path / str(processes))

@@ -71,12 +71,12 @@ def test_methods_of_trainer_have_the_parameters_that_we_rely_on(name):
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_private_names_exist(name):
+def test_private_names_of_other_objects_exist(name):
     owner, file = OTHERS[name]
     assert hasattr(owner, name), f"{owner} no longer has {name} ({VERSIONS}): {file} relies on it."
 
 
-def test_at_most_five_private_methods_of_trainer_are_overridden_and_all_are_listed():
+def test_private_methods_of_trainer_that_are_overridden_are_five_at_most_and_listed():
     for package in ("training", "pretraining", "finetuning"):
         for module in pkgutil.iter_modules([ROOT / "scratch_bert" / package]):
             if module.name != "prepare":  # which needs datatrove, and has no trainer
@@ -97,7 +97,7 @@ def test_at_most_five_private_methods_of_trainer_are_overridden_and_all_are_list
     assert len(overridden) <= 5, f"{len(overridden)} private methods of Trainer are overridden: use a public hook."
 
 
-def test_all_private_names_of_other_libraries_are_listed():
+def test_private_names_of_other_libraries_are_all_listed():
     used, own = {}, set()
     for file in (ROOT / "scratch_bert").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

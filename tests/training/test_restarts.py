@@ -24,7 +24,7 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "
 
 @pytest.fixture(scope="module")
 def start(text_file, tmp_path_factory):
-    """Starts the run in a directory, or goes on with it: its process."""
+    """Starts or resumes the run in a directory: its process."""
     root = tmp_path_factory.mktemp("runs")
 
     def start(name, *options, launcher=()):
@@ -63,15 +63,15 @@ def assert_same_weights(root, one, other):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "launcher"),
-    [
-        pytest.param("plain", ["--gradient_accumulation_steps", 2], [], id="one process"),
-        pytest.param("two", ["--dataloader_num_workers", 1], TORCHRUN, id="two processes with workers"),
-    ],
-)
-def test_killed_while_it_saves(name, options, launcher, start):
-    assert start(f"{name}-unbroken", *options, launcher=launcher).wait() == 0
+@pytest.fixture(scope="module")
+def unbroken(start):
+    """The name of a run of two processes, without workers, that nothing stops."""
+    assert start("unbroken", launcher=TORCHRUN).wait() == 0, (start.root / "unbroken.log").read_text()
+    return "unbroken"
+
+
+def kill_while_it_saves(name, options, launcher, start):
+    """Four times, each time started again."""
     generator, output_dir, kills = random.Random(0), start.root / name, 0
     while True:
         process = start(name, *options, launcher=launcher)
@@ -85,10 +85,21 @@ def test_killed_while_it_saves(name, options, launcher, start):
         kills += 1
     assert process.wait() == 0, (start.root / f"{name}.log").read_text()
     assert kills == 4 and not list(output_dir.glob("damaged-*"))
-    assert_same_weights(start.root, name, f"{name}-unbroken")
 
 
-def test_preempted_by_torchrun(start):
+def test_process_killed_while_it_saves(start):
+    options = ["--gradient_accumulation_steps", 2]
+    assert start("one-unbroken", *options).wait() == 0
+    kill_while_it_saves("one", options, [], start)
+    assert_same_weights(start.root, "one", "one-unbroken")
+
+
+def test_processes_with_workers_killed_while_they_save(start, unbroken):
+    kill_while_it_saves("two", ["--dataloader_num_workers", 1], TORCHRUN, start)
+    assert_same_weights(start.root, "two", unbroken)
+
+
+def test_processes_preempted_by_torchrun_save_a_checkpoint(start):
     """All processes of its groups get SIGTERM, also data loaders' workers."""
     options = ["--dataloader_num_workers", 1, "--max_steps", 2000]
     process = start("preempted", *options, launcher=TORCHRUN)
@@ -102,9 +113,8 @@ def test_preempted_by_torchrun(start):
 
 
 @pytest.mark.parametrize("rendezvous", [["--standalone"], []], ids=["c10d", "static"])
-def test_torchrun_restarts_its_processes(rendezvous, start):
+def test_torchrun_restarts_its_processes(rendezvous, start, unbroken):
     name = f"elastic-{len(rendezvous)}"
-    assert start(f"{name}-unbroken", launcher=TORCHRUN).wait() == 0, (start.root / f"{name}-unbroken.log").read_text()
     launcher = ["-m", "torch.distributed.run", *rendezvous, "--nproc_per_node", 2, "--max-restarts", 2]
     process = start(name, launcher=launcher)
     for step in (6, 15):
@@ -112,4 +122,4 @@ def test_torchrun_restarts_its_processes(rendezvous, start):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(children[-1]), signal.SIGKILL)
     assert process.wait(timeout=120) == 0, (start.root / f"{name}.log").read_text()
-    assert_same_weights(start.root, name, f"{name}-unbroken")
+    assert_same_weights(start.root, name, unbroken)

@@ -27,7 +27,7 @@ def test_hyperparameters_are_those_requested_and_the_learning_rate_keeps_its_pla
         merge_hyperparameters(saved, requested[:2])
 
 
-def test_another_number_of_processes_is_logged_and_another_kind_of_checkpoint_refused(tmp_path, caplog):
+def test_processes_in_another_number_are_logged_and_another_kind_of_checkpoint_rejected(tmp_path, caplog):
     (tmp_path / "rng_state.pth").touch()
     check_processes(str(tmp_path), "rng_state.pth", fsdp=None)
     assert not caplog.text

@@ -70,7 +70,7 @@ def test_ctrl_c_and_preemption_save_a_checkpoint_to_resume_from(number, tmp_path
 EACH_EPOCH = {"per_device_train_batch_size": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}  # of four steps
 
 
-def test_a_stop_within_an_epoch_evaluates_nothing_and_keeps_its_checkpoint(tmp_path):
+def test_stop_within_an_epoch_evaluates_nothing_and_keeps_its_checkpoint(tmp_path):
     best = {"metric_for_best_model": "loss", "save_total_limit": 1, "load_best_model_at_end": True}
     trainer = make_trainer(tmp_path, SendSignal(signal.SIGTERM, step=4), **EACH_EPOCH, **best)
     trainer.train()
@@ -83,7 +83,7 @@ def test_a_stop_within_an_epoch_evaluates_nothing_and_keeps_its_checkpoint(tmp_p
     assert state["best_model_checkpoint"] == str(tmp_path / "checkpoint-4") and state["best_global_step"] == 4
 
 
-def test_a_resume_at_the_last_step_trains_no_other(tmp_path):
+def test_resume_at_the_last_step_trains_no_other(tmp_path):
     options = {
         "per_device_train_batch_size": 2,
         "lr_scheduler_type": "constant",
@@ -99,7 +99,7 @@ def test_a_resume_at_the_last_step_trains_no_other(tmp_path):
     assert all(torch.equal(weights[name], value) for name, value in whole.model.state_dict().items())
 
 
-def test_a_finished_run_that_is_resumed_keeps_the_metrics_of_its_training(tmp_path):
+def test_resume_of_a_finished_run_keeps_the_metrics_of_its_training(tmp_path):
     metrics = make_trainer(tmp_path).train().metrics
     write_metrics(tmp_path, metrics)
     again = make_trainer(tmp_path)
@@ -108,14 +108,14 @@ def test_a_finished_run_that_is_resumed_keeps_the_metrics_of_its_training(tmp_pa
     assert again.latest_metrics()["train_loss"] == metrics["train_loss"]
 
 
-def test_a_resume_from_a_later_step_than_the_last_is_refused(tmp_path):
+def test_resume_from_a_later_step_than_the_last_is_rejected(tmp_path):
     make_trainer(tmp_path).train()
     again = make_trainer(tmp_path, max_steps=-1, num_train_epochs=2)  # of one step each
     with pytest.raises(OSError, match="checkpoint-6 is of step 6, but the run ends at 2: pass more --max_steps"):
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
-def test_the_best_checkpoint_is_found_where_the_output_directory_was_moved_to(tmp_path):
+def test_best_checkpoint_is_found_where_the_output_directory_was_moved_to(tmp_path):
     options = {"save_steps": 1, "eval_steps": 1, "eval_strategy": "steps", "save_total_limit": 2}
     options |= {"load_best_model_at_end": True, "metric_for_best_model": "score", "greater_is_better": True}
 
@@ -192,7 +192,7 @@ class Spoil(TrainerCallback):
             torch.nn.init.constant_(model.bert.pooler.dense.bias, float("nan"))
 
 
-def test_a_diverged_training_stops_and_saves_nothing(tmp_path):
+def test_diverged_training_stops_and_saves_nothing(tmp_path):
     message = (
         r"The loss is nan at step 4: the training has diverged\. The last checkpoint is .*checkpoint-2\. Try a lower"
     )
@@ -210,7 +210,7 @@ def test_a_diverged_training_stops_and_saves_nothing(tmp_path):
     assert not list((tmp_path / "saved").rglob("*.safetensors"))
 
 
-def test_a_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
+def test_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, save_steps=2)
     save = torch.save
 
@@ -248,7 +248,7 @@ def test_checkpoints_and_model_are_never_seen_half_written(tmp_path, monkeypatch
     assert len({file.stat().st_mode for file in files}) == 1  # all are for the same users
 
 
-def test_the_best_checkpoint_is_kept_and_loaded(tmp_path):
+def test_best_checkpoint_is_kept_and_loaded(tmp_path):
     class Metrics(TrainerCallback):
         def on_evaluate(self, args, state, control, metrics, **kwargs):
             metrics["eval_score"] = {2: 0.3, 4: 0.9}.get(state.global_step, 0.5)
@@ -277,13 +277,13 @@ BEST = {"save_steps": 2, "eval_steps": 2, "eval_strategy": "steps", "load_best_m
 BEST |= {"metric_for_best_model": "score", "greater_is_better": True}
 
 
-def test_with_a_limit_of_one_the_best_and_the_last_checkpoint_stay(tmp_path):
+def test_checkpoints_that_stay_with_a_limit_of_one_are_the_best_and_the_last(tmp_path):
     make_trainer(tmp_path, Scores(), **BEST, save_total_limit=1).train()
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-6"]
 
 
 @pytest.mark.parametrize(("damaged", "elsewhere"), [(False, False), (False, True), (True, False)])
-def test_the_best_checkpoint_is_found_beside_that_of_the_resume_and_left_out_if_damaged(
+def test_best_checkpoint_is_found_beside_that_of_the_resume_and_left_out_if_damaged(
     damaged, elsewhere, tmp_path, caplog
 ):
     make_trainer(tmp_path / "run", Scores(), **BEST, save_total_limit=3).train()
@@ -300,7 +300,7 @@ def test_the_best_checkpoint_is_found_beside_that_of_the_resume_and_left_out_if_
     assert ("checkpoint-2, cannot be used, model.safetensors is damaged" in caplog.text) == damaged
 
 
-def test_a_best_checkpoint_that_cannot_be_read_is_left_out(tmp_path, caplog, monkeypatch):
+def test_best_checkpoint_that_cannot_be_read_is_left_out(tmp_path, caplog, monkeypatch):
     def fail(checkpoint):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(checkpoint))
 
@@ -310,13 +310,13 @@ def test_a_best_checkpoint_that_cannot_be_read_is_left_out(tmp_path, caplog, mon
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_saves_at_an_evaluation_that_is_not_the_best(number, tmp_path):
+def test_signal_saves_at_an_evaluation_that_is_not_the_best(number, tmp_path):
     trainer = make_trainer(tmp_path, SendSignal(number, step=3), Scores(), **BEST | {"save_strategy": "best"})
     trainer.train()
     assert (tmp_path / "checkpoint-4").is_dir()
 
 
-def test_a_signal_in_the_last_save_still_counts(tmp_path):
+def test_signal_in_the_last_save_still_counts(tmp_path):
     class DuringSave(TrainerCallback):
         def on_save(self, args, state, control, **kwargs):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -328,7 +328,7 @@ def test_a_signal_in_the_last_save_still_counts(tmp_path):
     assert interrupt.value.exit_code == 128 + signal.SIGTERM
 
 
-def test_a_signal_after_the_last_step_lets_a_run_end_that_saves_no_checkpoint_there(tmp_path):
+def test_signal_after_the_last_step_lets_a_run_end_that_saves_no_checkpoint_there(tmp_path):
     class DuringEvaluation(TrainerCallback):
         def on_evaluate(self, args, state, control, **kwargs):
             os.kill(os.getpid(), signal.SIGTERM)
@@ -339,21 +339,21 @@ def test_a_signal_after_the_last_step_lets_a_run_end_that_saves_no_checkpoint_th
     assert trainer.state.global_step == 6
 
 
-def test_a_resume_takes_the_intervals_of_its_options(tmp_path):
+def test_resume_takes_the_intervals_of_its_options(tmp_path):
     make_trainer(tmp_path, save_steps=3).train()
     shutil.rmtree(tmp_path / "checkpoint-6")
     make_trainer(tmp_path, save_steps=1).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert {"checkpoint-4", "checkpoint-5", "checkpoint-6"} <= {path.name for path in tmp_path.iterdir()}
 
 
-def test_an_output_directory_is_held_with_its_checkpoint_in_place(tmp_path):
+def test_output_directory_is_held_with_its_checkpoint_in_place(tmp_path):
     args = CommonArguments(output_dir=str(tmp_path))
     gone = output_dir_lock(args, {}, str(tmp_path / "checkpoint-2"))
     with pytest.raises(OSError, match="checkpoint-2 no longer exists: another process resumed this run"), gone:
         pass
 
 
-def test_what_is_no_lack_of_space_has_another_remedy(tmp_path):
+def test_write_errors_other_than_a_lack_of_space_have_another_remedy(tmp_path):
     with (
         pytest.raises(
             OSError, match="checkpoint-2 could not be written .*Once it is writable, continue: the same command"
@@ -363,7 +363,7 @@ def test_what_is_no_lack_of_space_has_another_remedy(tmp_path):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
-def test_a_resume_takes_the_learning_rate_of_its_options(tmp_path):
+def test_resume_takes_the_learning_rate_of_its_options(tmp_path):
     def rates(trainer):
         return [entry["learning_rate"] for entry in trainer.state.log_history if "learning_rate" in entry]
 
@@ -379,7 +379,7 @@ def test_a_resume_takes_the_learning_rate_of_its_options(tmp_path):
         assert [group["weight_decay"] for group in again.optimizer.param_groups] == [0.2, 0.0]
 
 
-def test_a_checkpoint_of_fsdp_is_not_resumed_without(tmp_path):
+def test_checkpoint_of_fsdp_is_not_resumed_without(tmp_path):
     make_trainer(tmp_path, save_steps=3).train()
     (tmp_path / "checkpoint-3" / "pytorch_model_fsdp_0").mkdir()
     with pytest.raises(
