@@ -25,7 +25,7 @@ NO_SEGMENT = -1e4  # the similarity with a missing segment
 
 
 class SeparateEncoder(ExampleEncoder):
-    """Encodes both segments as separate sequences, packed: [CLS] A [SEP] [CLS] B [SEP].
+    """Encodes both segments as separate sequences, packed: `[CLS] A [SEP] [CLS] B [SEP]`.
 
     `seq_idx` (S,) is 0 for A and 1 for B, so neither attends to the other; `position_ids` (S,) restart with B.
     """
