@@ -130,6 +130,7 @@ def go_to(page, title):
         page.locator(".overflow-menu > button").click()
         tab = page.locator(".overflow-dropdown").get_by_text(title, exact=True)
     tab.click()
+    page.wait_for_timeout(300)  # a tab that is opened for the first time may set its initial values late
     return page.get_by_role("tabpanel").filter(visible=True)
 
 

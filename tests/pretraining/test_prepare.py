@@ -103,7 +103,7 @@ def test_preprocessing_that_was_killed_continues_with_the_files_that_are_missing
     process.wait()
     next((tmp_path / "killed").rglob("*.parquet")).unlink()  # not all, however late the signal came
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "killed").rglob("*.parquet")}
-    missing = f"lacks the examples of {FILES - len(before)} of {FILES} files for train: start"
+    missing = f"lacks the examples of {FILES - len(before)} of {FILES} files for train: run"
     with pytest.raises(FileNotFoundError, match=missing):
         open_examples(tmp_path / "killed")
     assert contents(prepare("killed", "--tasks", 2)) == contents(prepared)
