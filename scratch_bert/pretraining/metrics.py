@@ -27,7 +27,7 @@ class PretrainingMetrics:
         self.unigram_log_probs = unigram_log_probs
         self.objective = find_objective(objective)
         self.columns: list[str] = []  # names of the sums that `reduce` returns
-        self.sums, self.examples = 0, 0
+        self.sums = 0
 
     @property
     def names(self) -> list[str]:
@@ -69,18 +69,16 @@ class PretrainingMetrics:
             )
         sums = prediction.predictions.double().cpu()  # (B, columns)
         self.sums = self.sums + sums.sum(0)
-        self.examples += len(sums)
         if not compute_result:
             return {}
-        total, examples = dict(zip(self.columns, self.sums.tolist(), strict=True)), self.examples
-        self.sums, self.examples = 0, 0
+        total, self.sums = dict(zip(self.columns, self.sums.tolist(), strict=True)), 0
         masked = max(total["mlm_count"], 1)
         return {
             "mlm_loss": total["mlm_loss"] / masked,
             "mlm_unigram_loss": total["mlm_unigram_loss"] / masked,
             "mlm_perplexity": math.exp(min(total["mlm_loss"] / masked, 700)),  # 700: still a finite float
             "mlm_accuracy": total["mlm_correct"] / masked,
-        } | self.objective.summarize(total, examples)
+        } | self.objective.summarize(total)
 
 
 MLM_ROWS = (

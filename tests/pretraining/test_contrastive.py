@@ -92,7 +92,7 @@ def test_contrastive_metrics_are_those_of_a_loop(make):
     labels = batch["labels"], batch["next_sentence_label"]
     logits = outputs.logits, outputs.seq_relationship_logits, outputs.similarities
     sums = {name: values.double().sum().item() for name, values in objective.score(logits, labels).items()}
-    metrics = objective.summarize(sums, 30)
+    metrics = objective.summarize(sums)
     asked = [i for i in range(30) if labels[1][i] == 0]
     right = [outputs.similarities[i].argmax().item() == i for i in asked]
     assert metrics["contrastive_accuracy"] == pytest.approx(np.mean(right))

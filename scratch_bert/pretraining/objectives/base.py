@@ -131,7 +131,7 @@ class Objective:
         """
         return {}
 
-    def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         """The metrics, from the sums of the values of `score` over all examples."""
         return {}
 
@@ -180,7 +180,7 @@ class PairClassification(Objective):
             f"{self.prefix}_correct": logits.argmax(-1) == labels,
         } | counts
 
-    def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         counts = [count for name, count in sums.items() if name.startswith(f"{self.prefix}_label_")]
         total = max(sum(counts), 1)
         fractions = [count / total for count in counts]

@@ -222,7 +222,7 @@ class Contrastive(Objective):
             "contrastive_chance_correct": follows * chance,
         }
 
-    def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         count = max(sums["contrastive_count"], 1)
         return {
             "contrastive_loss": sums["contrastive_loss"] / count,
@@ -270,5 +270,5 @@ class NextSentenceAndContrastive(NextSentencePrediction):
     def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
         return super().score(logits, labels) | self.contrastive.score(logits, labels)
 
-    def summarize(self, sums: dict[str, float], examples: int) -> dict[str, float]:
-        return super().summarize(sums, examples) | self.contrastive.summarize(sums, examples)
+    def summarize(self, sums: dict[str, float]) -> dict[str, float]:
+        return super().summarize(sums) | self.contrastive.summarize(sums)
