@@ -8,9 +8,15 @@ import torch
 from torch.nn import functional as F
 
 from helpers import NO_DROPOUT, SMALL
-from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining, ScratchBertModel
+from scratch_bert import (
+    ScratchBertConfig,
+    ScratchBertForMaskedLM,
+    ScratchBertForPreTraining,
+    ScratchBertModel,
+    pretrain,
+)
 from scratch_bert.pretraining import OBJECTIVES, PretrainingCollator, SentencePairDataset
-from scratch_bert.pretraining.objectives.contrastive import ContrastiveOutput
+from scratch_bert.pretraining.objectives.contrastive import NO_SEGMENT, ContrastiveOutput
 
 
 @pytest.fixture
@@ -129,3 +135,27 @@ def test_contrastive_run_ends_with_a_model_that_opens_without_its_objective(name
     assert "MLM: the masked word" in run.data.objective.describe_predictions(
         run.trainer.model, run.data.eval_dataset, run.data.tokenizer
     )
+
+
+def test_contrastive_chance_is_among_the_segments_that_are_there():
+    similarities = torch.randn(8, 8)
+    similarities[:, 4:] = NO_SEGMENT
+    objective = OBJECTIVES["contrastive"]
+    sums = {name: values.sum().item() for name, values in objective.score((None, similarities), (None,)).items()}
+    metrics = objective.summarize(sums)
+    assert sums["contrastive_count"] == 4 and metrics["contrastive_chance_accuracy"] == pytest.approx(1 / 4)
+    assert metrics["contrastive_chance_loss"] == pytest.approx(np.log(4))
+
+
+@pytest.mark.parametrize("name", ["contrastive", "nsp+contrastive"])
+def test_contrastive_needs_segments_that_follow_each_other(name, tokenizer):
+    with pytest.raises(ValueError, match="No document has two sentences"):
+        SentencePairDataset.from_texts([["alone"]] * 20, tokenizer, 64, objective=name)
+
+
+@pytest.mark.parametrize("name", ["contrastive", "nsp+contrastive"])
+def test_contrastive_examples_are_not_packed_again(name, tmp_path):
+    texts = [f"This is number {n}. It has two neighbours." for n in range(40)]
+    options = {"sentence_objective": name, "pack_sequences": True, "max_seq_length": 32, "use_cpu": True}
+    with pytest.raises(ValueError, match="compares the segments of a batch: leave out pack_sequences"):
+        pretrain(texts, output_dir=tmp_path / "run", cache_dir=tmp_path / "cache", **options)
