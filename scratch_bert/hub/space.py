@@ -66,7 +66,6 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
         "requirements.txt": "".join(f"{name}=={pin}\n" for name, pin in pins.items()),
     }
     modules = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".md")]
-    modules = [path for path in modules if path.relative_to(PACKAGE).parts[0] not in ("scripts", "recipes")]
     files |= {f"scratch_bert/{path.relative_to(PACKAGE).as_posix()}": path.read_text("utf-8") for path in modules}
     return {path: text.encode() for path, text in sorted(files.items())}
 

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import datasets
+from scratch_bert_cli.pretraining import DataArguments
 
 from ...storage import STAGING, find_damage, is_lack_of_space, locked, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
 
-CACHE_DIR = str(Path(datasets.config.HF_DATASETS_CACHE) / "scratch_bert")
+CACHE_DIR = DataArguments.cache_dir  # the default of the option
 VERSION = 2  # increase it when the same settings give different files
 BUILDING = "building-"  # prefix of directories that are not complete yet
 SECONDS_TO_LOCK = 60  # an older directory is locked, if its builder is alive
