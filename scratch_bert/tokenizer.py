@@ -14,7 +14,19 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .repository import find_file, one_line, read_json
 
+
+VOCABULARIES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+MAX_ENTRIES = 10_000_000  # the largest vocabularies have a few hundred thousand
+UNKNOWN_WORDS = "ꙮ 𐍈"  # of Old Slavonic and Gothic
 UNKNOWN = "[UNK]"  # in a text: a word that the corpus itself replaces, as WikiText-2 by <unk>
 TOKENIZER_TYPES = ("wordpiece", "wordlevel")
 
@@ -103,35 +115,89 @@ def _wordlevel_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special
     return {token: number for number, token in enumerate([*special_tokens, *kept])}
 
 
+def has_tokenizer(name: str, revision: str | None = None) -> bool:
+    """Whether the directory or Hub repository `name` has a file with the vocabulary of a tokenizer."""
+    return any(find_file(name, file, revision) for file in VOCABULARIES)
+
+
+def _check_ids(content: dict, file: Path) -> None:
+    """Raise `ValueError` for a tokenizer.json that would make the tokenizers library abort: with ids that no vocabulary has."""
+    model = content.get("model")
+    if not isinstance(model, dict):
+        raise ValueError(f"{file} has no model, so there is no vocabulary: save the tokenizer again.")
+    vocabulary = model.get("vocab")
+    entries = list(vocabulary.items()) if isinstance(vocabulary, dict) else []
+    added = content.get("added_tokens") or []
+    if not (isinstance(added, list) and all(isinstance(token, dict) for token in added)):
+        raise ValueError(f"{file}: added_tokens is not a list of tokens. Save the tokenizer again.")
+    for token, number in entries + [(token.get("content"), token.get("id")) for token in added]:
+        if type(number) is not int or not 0 <= number < MAX_ENTRIES:
+            raise ValueError(
+                f"{file}: the token {token!r} has the id {number!r}. Ids are integers from 0 to {MAX_ENTRIES - 1:,}."
+            )
+
+
 def load_tokenizer(
-    name_or_path: str, model_max_length: int | None = None, trust_remote_code: bool = False
+    name_or_path: str,
+    model_max_length: int | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a local directory or a Hub repository; `model_max_length` replaces the saved value.
 
-    Raises `OSError` if it does not exist, and `ValueError` if it can't be read, has no vocabulary, lacks a special
-    token that BERT's input needs, or is not a fast tokenizer.
+    Raises `OSError` if it does not exist, and `ValueError` if it can't be read, needs custom code without
+    `trust_remote_code`, has no vocabulary, lacks a special token that BERT's input needs, can't encode unknown words, or is
+    not a fast tokenizer.
     """
+    file = find_file(name_or_path, "tokenizer.json", revision)
+    if file:
+        _check_ids(read_json(file), file)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=trust_remote_code)
-    except OSError:  # its message states what is missing
-        raise
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # the tokenizers library raises plain exceptions
         if "trust_remote_code" in str(error):
             raise ValueError(
                 f"The tokenizer {name_or_path} needs custom code, which is not run without trust_remote_code."
             ) from None
-        raise ValueError(f"The tokenizer {name_or_path} cannot be read ({type(error).__name__}: {error}).") from error
-    missing = [name for name in ("cls", "sep", "mask", "pad") if getattr(tokenizer, f"{name}_token_id") is None]
+        if Path(name_or_path).is_dir() and not has_tokenizer(name_or_path):
+            names = " or ".join(VOCABULARIES[:2])
+            raise FileNotFoundError(
+                f"{name_or_path} has no tokenizer, that is, no {names}: save it there as well."
+            ) from error
+        kind = OSError if isinstance(error, OSError) else ValueError
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise kind(f"The tokenizer {name_or_path} cannot be read ({reason}). Save it again.") from error
+    ids = {f"[{name.upper()}]": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
+    missing = [token for token, number in ids.items() if number is None]
     if missing:
-        tokens = ", ".join(f"[{name.upper()}]" for name in missing)
-        raise ValueError(f"The tokenizer {name_or_path} has no {tokens} token, which BERT's input needs.")
+        raise ValueError(f"The tokenizer {name_or_path} has no {', '.join(missing)} token, which BERT's input needs.")
+    for token, number in ids.items():
+        same = [other for other in ids if ids[other] == number and other != token]
+        if same or number == tokenizer.unk_token_id:
+            others = ", ".join(same or ["[UNK]"])
+            raise ValueError(f"The tokenizer {name_or_path} has one token for {token} and {others}: they must differ.")
     if not tokenizer.is_fast:
         raise ValueError(f"The tokenizer {name_or_path} has no tokenizer.json, so there is no fast tokenizer.")
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # a default of transformers
         raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")
+    _check_encoding(tokenizer, name_or_path)
     if model_max_length is not None:
         tokenizer.model_max_length = model_max_length
     return tokenizer
+
+
+def _check_encoding(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raise `ValueError` if the tokenizer cannot encode a pair of texts with unknown words, within its ids and length."""
+    try:
+        encoding = tokenizer.backend_tokenizer.encode("a", UNKNOWN_WORDS)
+    except Exception as error:  # a plain exception of the tokenizers library
+        raise ValueError(f"The tokenizer {name} cannot encode unknown words: {one_line(error)}.") from error
+    entries = vocabulary_size(tokenizer)
+    if max(encoding.ids) >= entries:
+        raise ValueError(f"The tokenizer {name} gives the id {max(encoding.ids)}, but has {entries} entries.")
+    length = tokenizer.model_max_length
+    if not isinstance(length, (int, float)) or not length >= len(encoding.ids):
+        raise ValueError(f"The tokenizer {name} has the model_max_length {length!r}, which leaves no room for a text.")
 
 
 def copy_with_length(tokenizer: PreTrainedTokenizerBase, model_max_length: int) -> PreTrainedTokenizerBase:

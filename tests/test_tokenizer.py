@@ -106,6 +106,66 @@ def test_tokenizer_that_lacks_a_special_token_is_rejected(tokenizer, tmp_path):
         load_tokenizer(str(tmp_path / "bad"))
 
 
+def without_unknown(content):
+    del content["model"]["vocab"]["[UNK]"]
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "[UNK]"]
+
+
+@pytest.mark.parametrize(
+    ("name", "edit", "message"),
+    [
+        pytest.param("tokenizer.json", lambda content: content.clear(), "tokenizer.json has no model", id="object"),
+        pytest.param("tokenizer.json", lambda content: [], "tokenizer.json holds a list", id="list"),
+        pytest.param("tokenizer.json", lambda content: "{", "tokenizer.json cannot be read", id="damaged"),
+        pytest.param("tokenizer.json", without_unknown, "cannot encode unknown words: .*UNK", id="unknown"),
+        pytest.param(
+            "tokenizer.json",
+            lambda content: content["model"]["vocab"].update(a=2_000_000_000),
+            "the token 'a' has the id 2000000000. Ids are integers from 0",
+            id="large id",
+        ),
+        pytest.param(
+            "tokenizer.json", lambda content: content["model"]["vocab"].update(a=-1), "'a' has the id -1", id="id"
+        ),
+        pytest.param(
+            "tokenizer.json", lambda content: content.update(added_tokens=[1]), "is not a list of tokens", id="added"
+        ),
+        pytest.param("tokenizer_config.json", lambda content: [], "cannot be read .* Save it again", id="config"),
+        pytest.param(
+            "tokenizer_config.json",
+            lambda content: content.update(mask_token="[PAD]"),
+            r"has one token for \[MASK\] and \[PAD\]: they must differ",
+            id="mask",
+        ),
+        pytest.param(
+            "tokenizer_config.json",
+            lambda content: content.update(mask_token="[UNK]"),
+            r"has one token for \[MASK\] and \[UNK\]: they must differ",
+            id="unknown mask",
+        ),
+        pytest.param(
+            "tokenizer_config.json", lambda content: content.update(model_max_length=0), "no room for", id="length"
+        ),
+    ],
+)
+@pytest.mark.parametrize("tokenizer_type", ["wordpiece", "wordlevel"])
+def test_tokenizer_that_is_damaged_is_rejected_in_one_line(name, edit, message, tokenizer_type, tmp_path):
+    train_tokenizer(["some words", "some"], 100, tokenizer_type, min_frequency=1).save_pretrained(tmp_path)
+    content = json.loads((tmp_path / name).read_text())
+    edited = edit(content)
+    text = edited if isinstance(edited, str) else json.dumps(content if edited is None else edited)
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message) as raised:
+        load_tokenizer(str(tmp_path))
+    assert "\n" not in str(raised.value)
+
+
+def test_directory_without_a_tokenizer_is_rejected_in_one_line(tmp_path):
+    with pytest.raises(OSError, match="has no tokenizer, that is, no tokenizer.json or vocab.txt") as raised:
+        load_tokenizer(str(tmp_path))
+    assert "\n" not in str(raised.value)
+
+
 def test_tokenizer_that_needs_code_is_rejected_without_a_question(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())

@@ -1,9 +1,7 @@
 """Models' answers for texts, as plain data: predictions for masked words, next sentences, attention, embeddings, and
 the outputs of fine-tuned heads."""
 
-import json
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,7 +12,6 @@ import torch
 from tokenizers import Encoding
 from torch.nn import functional as F
 from transformers import (
-    AutoModel,
     AutoModelForMultipleChoice,
     AutoModelForNextSentencePrediction,
     AutoModelForQuestionAnswering,
@@ -26,6 +23,7 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME
 
 from ..hub.loading import load_config, open_checkpoint, open_pretrained
+from ..repository import check_name, read_json
 from ..tokenizer import check_vocabulary, load_tokenizer
 from ..training.checkpoint import checkpoints_in
 
@@ -277,6 +275,7 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
     """
     models, runs = [], []
     for name in dict.fromkeys(names):
+        check_name(name)
         checkpoints = checkpoints_in(Path(name))
         unfinished = checkpoints and not Path(name, "config.json").exists()
         models.append(Model(str(checkpoints[-1]) if unfinished else name, trust_remote_code))
@@ -319,7 +318,9 @@ def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int,
 def read_curves(checkpoint: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
     """The losses in a checkpoint's log, up to its step: {panel: {"training" or "validation": [(step, value), …]}}. MLM's first, then
     those of the objective beside it, which have names of their own in the log."""
-    log = json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8"))["log_history"]
+    log = read_json(checkpoint / TRAINER_STATE_NAME).get("log_history")
+    if not (isinstance(log, list) and all(isinstance(entry, dict) and "step" in entry for entry in log)):
+        raise ValueError(f"{checkpoint / TRAINER_STATE_NAME} has no log: the page needs that of a training.")
     names = dict.fromkeys(name for entry in log for name in entry)
     others = [name for name in names if re.fullmatch(r"(?!eval_|train_|mlm_).+_loss", name)]
     panels = {"MLM loss": (("mlm_loss", "loss"), ("eval_mlm_loss", "eval_loss"))}
@@ -347,11 +348,7 @@ def _open_with_heads(
             if missing:
                 raise ValueError(f"{name} is a {architecture} without its head: {', '.join(missing)} are missing.")
             return model, frozenset([head])
-    with suppress(ValueError):  # no MLM head; if weights are damaged, AutoModel says so
-        model, has_nsp_head = open_pretrained(name, **options)
-        return model, frozenset(["MaskedLM", *["NextSentencePrediction"] * has_nsp_head])
-    model, _ = open_checkpoint(AutoModel, name, **options)
-    return model, frozenset()
+    return open_pretrained(name, **options)
 
 
 def _check_count(texts: list[str]) -> None:

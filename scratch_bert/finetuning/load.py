@@ -2,7 +2,6 @@
 
 import logging
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from ..cli import reject_non_default, similar
 from ..hub.conversion import convert_config
 from ..hub.loading import open_checkpoint
+from ..hub.weights import find_weights
 from ..storage import checksum
 from ..tokenizer import check_vocabulary, load_tokenizer
 from .arguments import FinetuningArguments, TaskArguments
@@ -109,14 +109,12 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
 
 
 def describe_model(config: PreTrainedConfig, args: TaskArguments) -> str:
-    """The type and size of the checkpoint's model, given by its config, and a checksum or commit of its weights."""
+    """The type and size of the checkpoint's model, given by its config, and checksums of its weights."""
     sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     size = " × ".join(map(str, (config.model_type, *sizes)))
     if args.random_init:
         return size
-    files = sorted(Path(args.model_name_or_path).glob("*.safetensors"))
-    weights = ", ".join(f"CRC-32 {checksum(file):08x}" for file in files)  # else a Hub repository, or an old format
-    return f"{size}, {weights or getattr(config, '_commit_hash', None) or 'unknown weights'}"
+    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path))
 
 
 def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> PreTrainedModel:
@@ -139,6 +137,6 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> Pre
     if args.random_init:
         logger.info("Random initialisation: only the checkpoint's config and tokenizer are used")
         return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote)
-    model, new = open_checkpoint(task.auto_class, name, config=config, trust_remote_code=remote)
+    model, new = open_checkpoint(task.auto_class, name, config, replace_heads=True, trust_remote_code=remote)
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     return model

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoTokenizer, BertConfig, PreTrainedConfig, PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
 from ..model import modeling_scratch_bert
 from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, INITIALIZATION_FIELDS, ScratchBertConfig
 from ..model.modeling_scratch_bert import AUTO_MODELS
-from .loading import load_config, load_with_mismatches
+from ..tokenizer import check_vocabulary, has_tokenizer, load_tokenizer
+from .loading import check_weights, load_config, load_with_mismatches, reason, some
 from .model_card import write_conversion_card
 
 
@@ -48,18 +50,22 @@ def convert_checkpoint(
 
     `to` is `bert` or `scratch_bert`; the latter's directory also gets a model card. Any head is converted; the weights keep
     their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError`, and writes
-    nothing, if the source is of another type, incomplete or damaged, if its config has an option that the target does not
-    support, if the outputs of the two models differ, or if `destination` is not empty.
+    nothing, if the source is of another type, incomplete or damaged, if its tokenizer can't be read or is larger than the
+    model, if its config has an option that the target does not support, if the outputs of the two models differ, or if
+    `destination` is not empty.
     """
     source, destination = str(source), Path(destination).resolve()
     if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
         raise FileExistsError(f"{destination} exists and is not empty. Choose another directory.")
-    config = load_config(source, revision=revision, trust_remote_code=False)
+    config = load_config(source, revision)
     if config.model_type not in CONFIGS or config.model_type == to:
         wanted = ", ".join(name for name in CONFIGS if name != to)
         raise ValueError(
             f"{source} is a model of the type {config.model_type}. A conversion to {to} needs the type {wanted}."
         )
+    tokenizer = load_tokenizer(source, revision=revision) if has_tokenizer(source, revision) else None
+    if tokenizer:
+        check_vocabulary(tokenizer, config.vocab_size, source)
     target_config = convert_config(config, to)
     model, dropped = _load_matching(source, config, revision)
     head = type(model).__name__.removeprefix(MODELS[config.model_type][1])
@@ -72,18 +78,19 @@ def convert_checkpoint(
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
         result = Path(scratch, destination.name)
         target.save_pretrained(result)
-        has_tokenizer = _copy_tokenizer(source, result, revision)
+        if tokenizer:
+            tokenizer.save_pretrained(result)
         difference, scale = compare_outputs(model, target_class.from_pretrained(result, **options))
         if not difference <= 1e-4 * max(1.0, scale):
             raise ValueError(f"The outputs of the result differ from those of {source} by {difference:.2g}.")
         if to == "scratch_bert":
             write_conversion_card(result, target, difference, source, revision)
         os.replace(result, destination)
-    return Conversion(target_class.__name__, difference, has_tokenizer, dropped)
+    return Conversion(target_class.__name__, difference, tokenizer is not None, dropped)
 
 
 def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
-    """`config` converted to the type `to`. Raises `ValueError` for an option that `BertConfig` does not support."""
+    """`config` converted to the type `to`. Raises `ValueError` for an option that the type does not support."""
     values = {name: value for name, value in config.to_dict().items() if name not in _NOT_CONVERTED}
     if to == "bert":
         if values["head_dim"] == config.hidden_size / config.num_attention_heads:
@@ -92,7 +99,10 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
             value = values.pop(name)
             if value != plain:
                 raise ValueError(f"{name} is {value!r}, which BertConfig does not support: it must be {plain!r}.")
-    return CONFIGS[to](**values)
+    try:
+        return CONFIGS[to](**values)
+    except StrictDataclassError as error:
+        raise ValueError(f"The config of this {config.model_type} makes no {to}: {reason(error)}") from error
 
 
 def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.Tensor]:
@@ -115,33 +125,24 @@ def _load_matching(source: str, config: PreTrainedConfig, revision: str | None) 
     named = (config.architectures or [""])[0].removeprefix(MODELS[config.model_type][1])
     if named and named not in HEADS:
         raise ValueError(f"{source} is a {config.architectures[0]}, which has no counterpart.")
+    check_weights(source, config, revision)
     config.dtype = None  # else the weights are cast to the dtype that the config names
     message = None
     # The configs of published BERTs name BertForMaskedLM, but the weights include the NSP head.
     heads = (named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model")
     candidates = [(head, {}) for head in heads if head] + [("Model", {"add_pooling_layer": False})]
     for head, options in candidates:
-        options |= {"dtype": "auto", "config": config, "revision": revision}
-        model, mismatches = load_with_mismatches(_model_class(config.model_type, head), source, **options)
+        options |= {"config": config, "revision": revision}
+        model_class = _model_class(config.model_type, head)
+        _, mismatches = load_with_mismatches(model_class, source, device_map="meta", **options)
         dropped = [key for key in mismatches["unexpected"] if re.match(r"(bert\.)?pooler\.", key)]
         mismatches["unexpected"] = [key for key in mismatches["unexpected"] if key not in dropped]
         if not any(mismatches.values()):
-            return model, dropped
-        message = message or f"The weights of {source} are not those of {type(model).__name__}. " + "; ".join(
-            f"{problem}: {', '.join(keys)}" for problem, keys in mismatches.items() if keys
+            return load_with_mismatches(model_class, source, dtype="auto", **options)[0], dropped
+        message = message or f"The weights of {source} are not those of {model_class.__name__}. " + "; ".join(
+            f"{problem}: {some(keys)}" for problem, keys in mismatches.items() if keys
         )
     raise ValueError(message)
-
-
-def _copy_tokenizer(source: str, destination: Path, revision: str | None) -> bool:
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
-    except (OSError, ValueError):
-        return False  # a checkpoint may have no tokenizer
-    if len(tokenizer) == len(tokenizer.all_special_tokens):
-        return False  # transformers made it up without a vocabulary
-    tokenizer.save_pretrained(destination)
-    return True
 
 
 @torch.no_grad()

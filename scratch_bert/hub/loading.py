@@ -1,68 +1,176 @@
-"""Opening checkpoints: config, weights, and which pretraining heads there are."""
+"""Opening checkpoints: config, weights, and which heads there are. What opens a model opens it here."""
 
 import inspect
-import pickle
-import re
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedConfig, PreTrainedModel
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_PRETRAINING_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging
 
-
-WEIGHTS = "model.safetensors"
-
-
-def load_config(name: str, **options) -> PreTrainedConfig:
-    """`AutoConfig.from_pretrained`. Raises `ValueError` or `OSError` that names the file."""
-    if name.count("/") != 1 and not Path(name).exists() and Path(name).parent != Path("."):
-        raise FileNotFoundError(f"There is no model directory {name}.")  # and no repository has such a name
-    try:
-        return AutoConfig.from_pretrained(name, **options)
-    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise ValueError(f"The config.json of {name} cannot be read ({error}): save the model again.") from error
+from ..repository import find_file, one_line, read_json
+from .weights import UNREADABLE, find_not_finite, find_weights, read_shapes
 
 
-def open_checkpoint(model_class: type, name: str, **options) -> tuple[PreTrainedModel, list[str]]:
-    """The model in fp32, and the names of the weights that are randomly initialised: missing in the checkpoint, or of
-    another shape there.
+MAX_LABELS = 1_000_000  # a config lists the names of all labels
+ENCODER = "encoder"
 
-    `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`. Raises `ValueError`
-    if config or weights cannot be read, if a weight is not finite, or if the encoder's weights are not exactly those that
-    the config describes.
+
+def load_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
+    """The config of the model in the directory or Hub repository `name`.
+
+    Raises `ValueError` or `OSError`, which names the file, for a config.json that is missing or makes no config, and for
+    custom code without `trust_remote_code`.
     """
-    if "config" not in options:
-        options["config"] = load_config(name, trust_remote_code=options.get("trust_remote_code", False))
-    model, mismatches = load_with_mismatches(model_class, name, dtype=torch.float32, **options)
-    encoder_weight = re.compile(rf"{re.escape(model.base_model_prefix)}\.(?!pooler\.)")
-    for problem, entries in mismatches.items():
-        names = [entry for entry in entries if encoder_weight.match(entry)]
-        if names:
-            others = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise ValueError(f"The weights of {name} do not fit its config.json: {names[0]}{others}, {problem}.")
+    file = find_file(name, "config.json", revision, required=True)
+    check_config(read_json(file), file, trust_remote_code)
+    try:
+        return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    except (StrictDataclassError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        raise ValueError(f"{file} cannot be used: {reason(error)}. Save the model again.") from error
+
+
+def check_config(content: dict[str, Any], file: Path, trust_remote_code: bool = False) -> None:
+    """Raise `ValueError` for the `content` of a config.json that transformers would not understand."""
+    model_type, auto_map = content.get("model_type"), content.get("auto_map", {})
+    if not isinstance(auto_map, dict):
+        raise ValueError(f"{file}: auto_map is {auto_map!r}, not an object. Save the model again.")
+    if not isinstance(model_type, str):
+        raise ValueError(f"{file}: model_type is {model_type!r}, not the name of a type of model.")
+    if model_type not in CONFIG_MAPPING and not (trust_remote_code and auto_map):
+        if auto_map:
+            raise ValueError(f"{file}: {model_type} needs custom code, which is not run without trust_remote_code.")
+        raise ValueError(f"{file}: there is no model_type {model_type!r} in the installed version of transformers.")
+    architectures = content.get("architectures") or []
+    if not (isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)):
+        raise ValueError(f"{file}: architectures is {architectures!r}, not a list of names.")
+    if content.get("quantization_config") is not None:
+        raise ValueError(f"{file}: the model is quantized, which is not supported. Save it in fp32, fp16 or bf16.")
+    labels, names = content.get("num_labels"), content.get("id2label")
+    if isinstance(labels, int) and labels > MAX_LABELS:
+        raise ValueError(f"{file}: num_labels is {labels:,}. A model has {MAX_LABELS:,} labels at most.")
+    if isinstance(names, dict) and sorted(names) != sorted(str(number) for number in range(len(names))):
+        raise ValueError(f"{file}: id2label must name the labels 0 to {len(names) - 1}.")
+
+
+def open_checkpoint(
+    model_class: type, name: str, config: PreTrainedConfig | None = None, replace_heads: bool = False, **options
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model in fp32, and the names of its weights that are randomly initialised, as in `find_new_weights`.
+
+    `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`, `config` replaces the
+    checkpoint's own. Raises the errors of `find_new_weights`, and `ValueError` if a weight is not finite.
+    """
+    config = config or load_config(name, trust_remote_code=options.get("trust_remote_code", False))
+    _, new = find_new_weights(model_class, name, config, replace_heads, **options)
+    model, _ = load_with_mismatches(model_class, name, config=config, dtype=torch.float32, **options)
     if weight := find_not_finite(model.named_parameters()):
         raise ValueError(f"The weight {weight} of {name} is not finite: the training that saved it diverged.")
-    return model, sorted({entry.split()[0] for entry in mismatches["missing"] + mismatches["of another shape"]})
+    return model, new
 
 
-def open_pretrained(name: str, with_nsp: bool = True, **options) -> tuple[PreTrainedModel, bool]:
-    """The model in fp32 with its MLM head, and whether it has an NSP head, too, which is looked for `with_nsp`.
+def open_pretrained(
+    name: str, config: PreTrainedConfig | None = None, with_nsp: bool = True, **options
+) -> tuple[PreTrainedModel, frozenset[str]]:
+    """The model in fp32, and the pretraining heads that it has weights for: none, MaskedLM, or NextSentencePrediction as
+    well, which is looked for `with_nsp`.
 
-    The weights decide: configs of published BERTs name BertForMaskedLM where there is an NSP head as well. `options` are
-    those of `open_checkpoint`. Raises `ValueError` if there is no MLM head.
+    The weights decide: configs of published BERTs name BertForMaskedLM where there is an NSP head as well. Options and
+    errors are those of `open_checkpoint`.
     """
-    if with_nsp:
-        with suppress(ValueError):  # an architecture without such a class
-            model, missing = open_checkpoint(AutoModelForPreTraining, name, **options)
-            if not missing and "next_sentence_label" in inspect.signature(model.forward).parameters:
-                return model, True
-    model, missing = open_checkpoint(AutoModelForMaskedLM, name, **options)
-    if missing:
-        raise ValueError(f"{name} has no MLM head: {', '.join(missing)} are missing.")
-    return model, False
+    config = config or load_config(name, trust_remote_code=options.get("trust_remote_code", False))
+    candidates = [(AutoModelForPreTraining, MODEL_FOR_PRETRAINING_MAPPING, ["MaskedLM", "NextSentencePrediction"])]
+    candidates = candidates * with_nsp + [(AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING, ["MaskedLM"])]
+    for auto_class, classes, heads in candidates:
+        if type(config) in classes or auto_class.__name__ in (getattr(config, "auto_map", None) or {}):
+            model, new = find_new_weights(auto_class, name, config, **options)
+            has_nsp_head = "next_sentence_label" in inspect.signature(model.forward).parameters
+            if not new and has_nsp_head == ("NextSentencePrediction" in heads):
+                return open_checkpoint(auto_class, name, config, **options)[0], frozenset(heads)
+    return open_checkpoint(AutoModel, name, config, **options)[0], frozenset()
+
+
+def find_new_weights(
+    model_class: type, name: str, config: PreTrainedConfig, replace_heads: bool = False, **options
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model without values, on the meta device, and the names of the weights that `from_pretrained` would initialise
+    randomly, sorted: those of whole heads that the checkpoint lacks. With `replace_heads`, also those of heads that have
+    other shapes there, such as those for other labels.
+
+    Raises `ValueError`, which names the weights, if the encoder is not exactly the one that the config describes, or if only
+    a part of a head is there; and the errors of `check_weights`.
+    """
+    check_weights(name, config)
+    model, mismatches = load_with_mismatches(model_class, name, config=config, device_map="meta", **options)
+    parts: dict[str, set[str]] = {}
+    for weight in model.state_dict().keys() - model.all_tied_weights_keys.keys():
+        parts.setdefault(_part(weight, model), set()).add(weight)
+    shapes = {entry.split()[0]: entry for entry in mismatches["of another shape"]}
+    new = {*mismatches["missing"], *shapes}
+    encoder = parts.pop(ENCODER)
+    problems = {
+        "missing": encoder.intersection(mismatches["missing"]),
+        "of another shape": {shapes[weight] for weight in encoder & shapes.keys()},
+        "unexpected": {weight for weight in mismatches["unexpected"] if _part(weight, model) == ENCODER},
+    }
+    for problem, weights in problems.items():
+        if weights:
+            others = mismatches["unexpected"] if problems["missing"] == encoder else []
+            instead = f" Its files have other weights, such as {others[0]}." if others else ""
+            raise ValueError(f"The weights of {name} do not fit its config.json: {some(weights)}, {problem}.{instead}")
+    for head in parts.values():
+        lost = head & new
+        if lost and lost != head or lost & shapes.keys() and not replace_heads:
+            raise ValueError(
+                f"A head of {name} is damaged, or not the one that its config.json describes: missing or of another shape "
+                f"are {some(shapes.get(weight, weight) for weight in lost)}."
+            )
+    return model, sorted(new)
+
+
+def check_weights(name: str, config: PreTrainedConfig, revision: str | None = None) -> None:
+    """Raise the errors of `find_weights` and `read_shapes`, and `ValueError` if the config has more layers than the files
+    have weights: to build a million layers would take hours."""
+    count = len(read_shapes(find_weights(name, revision)))
+    for field, value in config.to_dict().items():
+        if "layer" in field and isinstance(value, int) and value > count:
+            raise ValueError(
+                f"The weights of {name} do not fit its config.json: {field} is {value:,}, but it has {count:,} weights."
+            )
+
+
+def _part(weight: str, model: PreTrainedModel) -> str:
+    """The part of a model that a weight of this name belongs to: the encoder, the pooler, or a head."""
+    first, _, rest = weight.removeprefix(f"{model.base_model_prefix}.").partition(".")
+    if first in dict(model.base_model.named_children()):
+        return "pooler" if first == "pooler" else ENCODER
+    return f"cls.{rest.partition('.')[0]}" if first == "cls" else "head"
+
+
+def reason(error: Exception) -> str:
+    """The message of an error of a config or a model in one line; with the kind of error, unless that tells nothing."""
+    if isinstance(error, StrictDataclassError) and error.__cause__:
+        error = error.__cause__
+    message = one_line(error).rstrip(".")
+    return message if isinstance(error, ValueError) else f"{type(error).__name__}: {message}"
+
+
+def some(names: Iterable[str]) -> str:
+    """The first of these names, and the number of others."""
+    first, *others = sorted(names)
+    return f"{first} and {len(others)} more" if others else first
 
 
 def load_with_mismatches(model_class: type, name: str, **options) -> tuple[PreTrainedModel, dict[str, list[str]]]:
@@ -75,8 +183,8 @@ def load_with_mismatches(model_class: type, name: str, **options) -> tuple[PreTr
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         model, report = model_class.from_pretrained(name, **options)
-    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
-        raise ValueError(f"The weights of {name} cannot be read, a file may be truncated: {error}") from None
+    except UNREADABLE as error:
+        raise ValueError(f"The model {name} cannot be opened: {reason(error)}. Check its config.json.") from error
     finally:
         logging.set_verbosity(verbosity)
     shapes = [f"{key} {tuple(found)} instead of {tuple(wanted)}" for key, found, wanted in report["mismatched_keys"]]
@@ -86,17 +194,3 @@ def load_with_mismatches(model_class: type, name: str, **options) -> tuple[PreTr
         "of another shape": shapes,
     }
     return model, {problem: sorted(entries) for problem, entries in mismatches.items()}
-
-
-def find_not_finite(weights: Iterable[tuple[str, torch.Tensor]]) -> str | None:
-    """The name of the first weight with a NaN or an infinity."""
-    return next((name for name, weight in weights if not weight.isfinite().all()), None)
-
-
-def is_complete_safetensors(file: Path) -> bool:
-    """Whether a safetensors file exists and has the length that its header states."""
-    try:
-        with safe_open(file, framework="pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False

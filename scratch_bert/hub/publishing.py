@@ -1,37 +1,50 @@
 """Publishing on the Hub: a model's public files, checked, in one commit, so that every revision of the repository opens."""
 
-import json
+import ast
 import re
+import warnings
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_token
+import transformers
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
 from huggingface_hub.errors import LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
-from transformers.dynamic_module_utils import get_relative_import_files
+from transformers import CONFIG_MAPPING
+from transformers.dynamic_module_utils import get_relative_imports
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from yaml import YAMLError
 
 from ..model.configuration_scratch_bert import AUTO_MAP
-from .loading import WEIGHTS, is_complete_safetensors
+from ..repository import one_line, read_json
+from ..tokenizer import check_vocabulary, load_tokenizer
+from .loading import check_config, find_new_weights, load_config, some
+from .secrets import check_no_link, check_private
 from .space import check_space, push_space, space_files
+from .weights import INDEX, WEIGHTS, find_not_finite, read_index, read_shapes
 
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
 PUBLIC_FILES = ("README.md", "curves.png", "LICENSE", "config.json", *TOKENIZER)
-INDEX = f"{WEIGHTS}.index.json"
+PNG = b"\x89PNG\r\n\x1a\n"  # how a picture begins
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
     "|".join([r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", r"curves\.png", *map(re.escape, TOKENIZER)])
 )
+# What git does not allow in the name of a branch or a tag (git help check-ref-format), and what would be taken for the place of
+# a ref or for a commit.
+_NO_REF = re.compile(
+    r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|(^|/)\.|\.lock(/|$)|^[/-]|[/.]$|^(@|HEAD)$|^refs/|^[0-9a-f]{40}$|.{245}"
+)
 
 
-def public_files(directory: str | Path) -> list[Path]:
+def public_files(directory: str | Path, token: str | None = None) -> list[Path]:
     """The files of a model's directory that are published.
 
-    Raises `ValueError` that names the file and the remedy if code, weights, tokenizer or model card are missing or
-    damaged, or if a file contains an access token or a local path.
+    Raises `ValueError` or `OSError` that names the file and the remedy if code, weights, tokenizer or model card are missing,
+    damaged or no model together, if a file is a link, or if one contains a secret, such as the `token`, or a local path.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -44,101 +57,146 @@ def public_files(directory: str | Path) -> list[Path]:
     ):
         if not any((directory / name).is_file() for name in names):
             raise ValueError(f"{directory} has no {' or '.join(names)}: {remedy}.")
-    config = _read_json(directory / "config.json")
-    files = [directory / name for name in PUBLIC_FILES if (directory / name).is_file()]
-    files += _weights(directory, config.get("vocab_size")) + _code(directory, config)
+    named = [directory / name for name in PUBLIC_FILES]
+    for file in named:
+        check_no_link(file)
+    config = read_json(directory / "config.json")
+    files = [file for file in named if file.is_file()] + _code(directory, config) + _weights(directory)
     for file in files:
-        if file.suffix in (".md", ".json", ".py"):
-            _check_text(file)
-    _check_tokenizer(directory / "tokenizer.json", config.get("vocab_size"))
+        _check_content(file, token)
+    _check_model(directory, config)
     return sorted(files)
 
 
-def _read_json(file: Path) -> dict:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:  # not UTF-8, not JSON
-        raise ValueError(f"{file} cannot be read: {error}. Save the model again.") from None
-
-
 def _code(directory: Path, config: dict) -> list[Path]:
-    auto_map = config.get("auto_map") or {}
-    if config.get("model_type") in CONFIG_MAPPING_NAMES and not auto_map:
+    """The modules that `auto_map` names and those that they import. Raises `ValueError` for code that would not be loaded."""
+    auto_map, model_type = config.get("auto_map", {}), config.get("model_type")
+    if not isinstance(auto_map, dict):
+        raise ValueError(f"{directory}/config.json: auto_map is {auto_map!r}, not an object. Save the model again.")
+    if isinstance(model_type, str) and model_type in CONFIG_MAPPING_NAMES and not auto_map:
         return []  # its code is in transformers
-    missing = set(AUTO_MAP) - set(auto_map)
+    classes = {name: auto_map.get(name) for name in AUTO_MAP}
+    missing = [name for name, value in classes.items() if not value]
     if missing:
         raise ValueError(
             f"{directory}/config.json has no auto_map entry for {', '.join(sorted(missing))}: open the model with "
             "scratch_bert and save it again, or convert it with scratch-bert-convert."
         )
-    modules = {directory / f"{auto_map[name].split('.')[0]}.py" for name in AUTO_MAP}
+    for name, value in classes.items():
+        if not (isinstance(value, str) and re.fullmatch(r"[^\W\d]\w*\.[^\W\d]\w*", value)):
+            raise ValueError(
+                f"{directory}/config.json: auto_map has {value!r} for {name}, not a module and its class."
+            )
+    modules: dict[str, Path] = {}
+    names = sorted({value.partition(".")[0] for value in classes.values()})
+    while names:
+        name = names.pop()
+        if name not in modules:
+            modules[name] = directory / f"{name}.py"
+            names += _imported_modules(modules[name])
+    return list(modules.values())
+
+
+def _imported_modules(file: Path) -> list[str]:
+    """The modules beside this one that it imports. Raises `ValueError` if it is damaged, or imports any from elsewhere."""
+    check_no_link(file)
+    if not file.is_file():
+        raise ValueError(f"{file.parent} has no {file.name}: save the model again, which copies its code.")
     try:
-        for module in sorted(modules):
-            modules |= {Path(file) for file in get_relative_import_files(module)}
-    except FileNotFoundError as error:
-        name = Path(error.filename).name
-        raise ValueError(f"{directory} has no {name}: save the model again, which copies its code.") from None
-    return list(modules)
+        with warnings.catch_warnings():  # of strings with odd escapes
+            warnings.simplefilter("ignore")
+            code = ast.parse(file.read_text(encoding="utf-8"))
+            compile(code, file.name, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{file} is not Python code: {one_line(error)}.") from None
+    imports = {
+        "." * node.level + (node.module or "")
+        for node in ast.walk(code)
+        if isinstance(node, ast.ImportFrom) and node.level
+    }
+    # transformers looks for the lines of imports, also in docstrings, and copies files beside the module only.
+    for name in imports | {f".{name}" for name in get_relative_imports(file)}:
+        if name not in imports or not re.fullmatch(r"\.\w+", name):
+            raise ValueError(
+                f"{file}: transformers can't load the import from {name!r}, as it is not that of a module beside it."
+            )
+    return sorted(name[1:] for name in imports)
 
 
-def _weights(directory: Path, vocab_size: int | None) -> list[Path]:
-    """The files of the weights. Raises `ValueError` if they are incomplete, not finite, or of another vocabulary size."""
+def _weights(directory: Path) -> list[Path]:
+    """The files of the weights. Raises `ValueError` if they are missing, damaged or not finite."""
     files, index = [directory / WEIGHTS], []
     if (directory / INDEX).is_file():
         if files[0].is_file():
             raise ValueError(f"{directory} holds both {WEIGHTS} and sharded weights: delete the older ones.")
+        check_no_link(directory / INDEX)
         index = [directory / INDEX]
-        files = [directory / shard for shard in sorted(set(_read_json(index[0])["weight_map"].values()))]
+        files = [directory / shard for shard in read_index(index[0])]
     for file in files:
-        if not is_complete_safetensors(file):
-            raise ValueError(f"{file} is missing or truncated: save the model again.")
+        if file.suffix != ".safetensors":
+            raise ValueError(f"{file} is not a safetensors file: save the model again.")
+        check_no_link(file)
+        if not file.is_file():
+            raise ValueError(f"{file} is missing: save the model again.")
+    read_shapes(files)
+    for file in files:
         with safe_open(file, framework="pt") as weights:
-            for name in sorted(weights.keys()):
-                weight = weights.get_tensor(name)
-                if not weight.isfinite().all():
-                    raise ValueError(
-                        f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
-                    )
-                if vocab_size and name.endswith("word_embeddings.weight") and len(weight) != vocab_size:
-                    raise ValueError(
-                        f"{file}: {name} has {len(weight):,} rows, but vocab_size in config.json is {vocab_size:,}. Save "
-                        "the model again."
-                    )
+            if name := find_not_finite((name, weights.get_tensor(name)) for name in sorted(weights.keys())):
+                raise ValueError(
+                    f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
+                )
     return files + index
 
 
-def _check_tokenizer(file: Path, vocab_size: int | None) -> None:
-    """Raise `ValueError` if a tokenizer.json has ids that a model with this `vocab_size` has not."""
-    content = _read_json(file) if vocab_size and file.is_file() else {}
-    vocabulary = (content.get("model") or {}).get("vocab")
-    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else []
-    ids += [token["id"] for token in content.get("added_tokens") or []]
-    if ids and max(ids) >= vocab_size:
+def _check_content(file: Path, token: str | None) -> None:
+    """Raise `ValueError` if a file is damaged, or contains a secret or a local path."""
+    if file.suffix == ".safetensors":
+        with safe_open(file, framework="pt") as weights:
+            text = "\n".join([*map(str, (weights.metadata() or {}).items()), *weights.keys()])
+    elif file.suffix == ".png":
+        content = file.read_bytes()
+        if not content.startswith(PNG):
+            raise ValueError(f"{file} is not a PNG picture.")
+        text = content.decode("latin1")  # which may contain comments
+    else:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file} is not UTF-8: {error}.") from None
+    if file.suffix == ".json":
+        read_json(file)
+    if file.suffix == ".md":
+        try:
+            ModelCard(text)
+        except (ValueError, YAMLError) as error:
+            raise ValueError(f"{file}: the metadata at the beginning cannot be read ({one_line(error)}).") from None
+    check_private(
+        text, file, [token], paths=file.name not in ("tokenizer.json", "vocab.txt")
+    )  # any word may be in them
+
+
+def _check_model(directory: Path, content: dict) -> None:
+    """Raise `ValueError` if config, weights and tokenizer are not those of one model, as far as its type is known here."""
+    tokenizer, name = load_tokenizer(str(directory)), str(directory)
+    check_config(content, directory / "config.json", trust_remote_code=True)
+    if content["model_type"] not in CONFIG_MAPPING:  # custom code, which is not run
+        return
+    config = load_config(name)
+    check_vocabulary(tokenizer, config.vocab_size, name)
+    architecture = (config.architectures or [""])[0]
+    auto_classes = {value.rpartition("ScratchBert")[2]: auto_class for auto_class, value in AUTO_MAP.items()}
+    auto_class = auto_classes.get(architecture.removeprefix("Scratch").removeprefix("Bert"), "AutoModel")
+    _, new = find_new_weights(getattr(transformers, auto_class), name, config)
+    if new and auto_class != "AutoModel":  # which may do without a pooler
         raise ValueError(
-            f"{file} has ids up to {max(ids):,}, but vocab_size in config.json is {vocab_size:,}: this is not the model's "
-            "tokenizer."
+            f"{directory} is a {architecture} without its head: {some(new)} missing. Save the model again."
         )
 
 
-def _check_text(file: Path) -> None:
-    """Raise `ValueError` if the file is damaged, or contains an access token or a local path."""
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} is not UTF-8: {error}") from None
-    if file.suffix == ".json":
-        _read_json(file)
-    if file.name == "tokenizer.json":  # its vocabulary may contain anything
-        return
-    paths = r"/home/[\w.-]+|/Users/[\w.-]+|[A-Z]:\\+Users\\+[\w.-]+|" + re.escape(f"{Path.home()}/")
-    if file.suffix == ".json":
-        paths += r'|(?<=")/[\w.-]+/[^"\s]*'  # a value
-    tokens = r"hf_[A-Za-z0-9]{30,}" + (f"|{re.escape(get_token())}" if get_token() else "")
-    for what, pattern in (("a local path", paths), ("an access token", tokens)):
-        found = re.search(rf"(?<![\w.\-/])({pattern})", text)  # not inside a word or a URL
-        if found:
-            line = text.count("\n", 0, found.start()) + 1
-            raise ValueError(f"{file} contains {what} in line {line}: remove it before you publish.")
+def check_ref(name: str | None, what: str) -> None:
+    """Raise `ValueError` for what git does not allow as the name of `what`, a branch or a tag. None is allowed."""
+    if name is not None and (not name or _NO_REF.search(name)):
+        raise ValueError(f"{name!r} cannot be the name of a {what}: use letters, digits, '-', '_', '.' and '/'.")
 
 
 def push_to_hub(
@@ -160,14 +218,21 @@ def push_to_hub(
     to the branch `revision`, which is created too, and gets the `tag`; or it opens a pull request. `space` is the name of a
     Gradio Space to create or update, which shows this commit of the model. `review` is called with the checked files of
     the model and those of the Space, by path, before any connection: nothing is sent unless it returns True. Raises the
-    errors of `publish` and `push_space`, and `ValueError` for a public repository that should be `private`, a `tag` that
-    exists, and a pull request with a `revision`, a `tag` or a `space`.
+    errors of `publish` and `push_space`, and `ValueError` for a name that is not allowed, for a public repository that should
+    be `private`, a `tag` that exists, and a pull request with a `revision`, a `tag` or a `space`.
     """
     if create_pr and (revision or tag or space):
         raise ValueError("A pull request has no revision, tag or Space of its own: leave them out.")
-    for name in filter(None, (repo_id, space)):
-        validate_repo_id(name)
-    files = public_files(directory)
+    for name in (repo_id, space):
+        if name is not None:
+            validate_repo_id(name)
+    check_branch(revision)
+    check_ref(tag, "tag")
+    if tag is not None and tag in ("main", revision):
+        raise ValueError(f"{tag} cannot be the name of both a branch and a tag: choose another tag.")
+    if not commit_message.strip():
+        raise ValueError("The commit message is empty: write one, or leave it out.")
+    files = public_files(directory, token)
     if not review(files, space_files(repo_id, "the commit") if space else {}):
         return None
     api = HfApi(token=token)
@@ -216,7 +281,7 @@ def publish(
     commit, which leaves the repository unchanged.
     """
     additions = {}
-    for file in files or public_files(directory):
+    for file in files or public_files(directory, api.token):
         additions[file.name] = _card_for(repo_id, file, space) if file.name == "README.md" else file
         # The code is loaded from the root, whichever folder the weights are in.
         if subfolder and file.suffix in (".json", ".safetensors", ".txt"):
@@ -230,6 +295,12 @@ def publish(
     return api.create_commit(
         repo_id, operations, commit_message=commit_message, revision=revision, create_pr=create_pr
     )
+
+
+def check_branch(revision: str | None) -> None:
+    """Raise `ValueError` for what is neither the name of a branch nor the ref of a pull request."""
+    if not re.fullmatch(r"refs/pr/\d+", revision or ""):
+        check_ref(revision, "branch")
 
 
 def ensure_branch(api: HfApi, repo_id: str, revision: str | None) -> None:

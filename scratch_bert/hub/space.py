@@ -8,6 +8,7 @@ from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelet
 from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 
 from .model_card import TAGS
+from .secrets import check_no_link, check_private
 
 
 PACKAGE = Path(__file__).parent.parent
@@ -51,7 +52,8 @@ page.block_thread()
 def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
     """The Space's files by path: app, pinned requirements, card and this package. The model is loaded at commit `revision`.
 
-    Raises `ImportError` if a package that the page needs is not installed.
+    Raises `ImportError` if a package that the page needs is not installed, and `ValueError` for a file of this package that is a
+    link, or contains a secret or a local path.
     """
     try:
         pins = {name: version(name).partition("+")[0] for name in REQUIREMENTS}  # not 2.13.0+cpu
@@ -65,8 +67,12 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
         "app.py": APP.format(**values),
         "requirements.txt": "".join(f"{name}=={pin}\n" for name, pin in pins.items()),
     }
-    modules = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".md")]
-    files |= {f"scratch_bert/{path.relative_to(PACKAGE).as_posix()}": path.read_text("utf-8") for path in modules}
+    for module in PACKAGE.rglob("*"):
+        if module.suffix in (".py", ".md"):
+            check_no_link(module)
+            files[f"scratch_bert/{module.relative_to(PACKAGE).as_posix()}"] = module.read_text("utf-8")
+    for path, text in files.items():
+        check_private(text, path)
     return {path: text.encode() for path, text in sorted(files.items())}
 
 

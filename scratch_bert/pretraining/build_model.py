@@ -12,6 +12,7 @@ from ..files import read_lines
 from ..hub.conversion import convert_config
 from ..hub.loading import load_config, open_checkpoint
 from ..model.configuration_scratch_bert import ScratchBertConfig
+from ..repository import check_name
 from ..tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from .arguments import TOKENIZER_TRAINING, DataArguments, ModelArguments
 from .data.sources import PretrainingData
@@ -31,6 +32,9 @@ class TokenizerChoice(NamedTuple):
 def choose_tokenizer(args: ModelArguments, data_args: DataArguments, checkpoint: str | None = None) -> TokenizerChoice:
     """Load the tokenizer of the `checkpoint` to resume from, or else of the model to continue from, with added tokens,
     or else the one that `tokenizer_name_or_path` names. Raises `ValueError` for tokens that can't be added."""
+    for name in (args.model_name_or_path, data_args.tokenizer_name_or_path):
+        if name == "":  # from a variable that is not set
+            check_name(name)
     resumed = load_tokenizer(checkpoint) if checkpoint else None
     if not args.model_name_or_path:
         name = data_args.tokenizer_name_or_path
@@ -53,7 +57,7 @@ def start_config(args: ModelArguments, checkpoint: str | None = None) -> Scratch
     if not args.model_name_or_path:
         return args.config()
     name = checkpoint or args.model_name_or_path
-    config = load_config(name, trust_remote_code=False)
+    config = load_config(name)
     if config.model_type == "bert":
         if not config.tie_word_embeddings:  # then its MLM head has two biases
             raise ValueError(f"{name} has untied word embeddings: convert it with scratch-bert-convert first.")
@@ -84,10 +88,8 @@ def resolve_config(
         )
     config.pad_token_id = tokenizer.pad_token_id
     if "vocab_size" not in fixed:
-        config.vocab_size = (
-            ScratchBertConfig.from_pretrained(checkpoint).vocab_size if checkpoint else vocabulary_size(tokenizer)
-        )
-    check_vocabulary(tokenizer, config.vocab_size)
+        config.vocab_size = load_config(checkpoint).vocab_size if checkpoint else vocabulary_size(tokenizer)
+    check_vocabulary(tokenizer, config.vocab_size, args.model_name_or_path or "")
     a, b = segment_ids(tokenizer)
     if "type_vocab_size" not in fixed:
         config.type_vocab_size = b + 1
@@ -123,7 +125,7 @@ def _open_model(
     tokenizer: PreTrainedTokenizerBase,
 ) -> PreTrainedModel:
     """Open the model to continue from, and resize it to `config`."""
-    model, new = open_checkpoint(model_class, args.model_name_or_path, config=start_config(args))
+    model, new = open_checkpoint(model_class, args.model_name_or_path, start_config(args))
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     model.config.pad_token_id = config.pad_token_id
     positions = model.config.max_position_embeddings

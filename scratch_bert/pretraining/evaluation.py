@@ -28,7 +28,9 @@ def evaluate(
     options that give no examples.
     """
     for name in args.model_name_or_path:  # report a missing head before any work
-        open_pretrained(name, with_nsp=False, trust_remote_code=args.trust_remote_code)
+        _, heads = open_pretrained(name, with_nsp=False, trust_remote_code=args.trust_remote_code)
+        if "MaskedLM" not in heads:
+            raise ValueError(f"{name} has no MLM head, which is what is evaluated.")
     data = load_examples(data_args, args)
     return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
 
@@ -62,8 +64,8 @@ def open_with_objective(objective: Objective, name: str, trust_remote_code: bool
         model, missing = open_checkpoint(objective.model_class, name)
         if not missing:
             return model, objective
-    model, has_nsp_head = open_pretrained(name, objective.has_pairs, trust_remote_code=trust_remote_code)
-    if not has_nsp_head:
+    model, heads = open_pretrained(name, with_nsp=objective.has_pairs, trust_remote_code=trust_remote_code)
+    if "NextSentencePrediction" not in heads:
         return model, OBJECTIVES["none"]
     if not custom:
         return model, objective

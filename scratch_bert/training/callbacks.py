@@ -23,7 +23,7 @@ from transformers.integrations import TensorBoardCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 from transformers.utils import PushInProgress
 
-from ..hub.publishing import publish
+from ..hub.publishing import public_files, publish
 
 
 logger = logging.getLogger("scratch_bert")
@@ -146,13 +146,16 @@ class PushCallback(TrainerCallback):
         # A copy, as save_total_limit may delete the checkpoint before the push ends.
         staged = tempfile.TemporaryDirectory(dir=args.output_dir, prefix=STAGED)
         try:
-            shutil.copytree(checkpoint, staged.name, ignore=TRAINING_STATE, dirs_exist_ok=True)
-        except OSError as error:  # such as a full disk
+            shutil.copytree(checkpoint, staged.name, symlinks=True, ignore=TRAINING_STATE, dirs_exist_ok=True)
+            # Not in the background: it builds a model, for which transformers sets the default dtype of all threads.
+            files = public_files(staged.name, args.hub_token)
+        except (OSError, ValueError) as error:  # such as a full disk, or a secret in the card
             staged.cleanup()
             logger.warning(f"Step {step} is not pushed, training continues: {error}")
             return
         subfolder = {"checkpoint": "last-checkpoint", "all_checkpoints": checkpoint.name}.get(args.hub_strategy)
-        api, options = HfApi(token=args.hub_token), {"revision": args.hub_revision, "subfolder": subfolder}
+        api = HfApi(token=args.hub_token)
+        options = {"revision": args.hub_revision, "subfolder": subfolder, "files": files}
         job = api.run_as_future(self._push, staged, self.trainer.hub_model_id, step, api=api, **options)
         self.trainer.push_in_progress = PushInProgress([job])
 

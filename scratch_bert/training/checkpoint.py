@@ -16,7 +16,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .. import storage
-from ..hub.loading import WEIGHTS, is_complete_safetensors
+from ..hub.weights import INDEX, WEIGHTS, is_complete_safetensors
 from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, remove, seal
 
 
@@ -30,7 +30,7 @@ FSDP_STATES = {"FULL_STATE_DICT": "pytorch_model_fsdp.bin", "SHARDED_STATE_DICT"
 # Files required for a resume: at least one of each line.
 REQUIRED = (
     ("trainer_state.json",),
-    (WEIGHTS, "model.safetensors.index.json", *FSDP_STATES.values()),
+    (WEIGHTS, INDEX, *FSDP_STATES.values()),
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )

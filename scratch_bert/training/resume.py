@@ -9,6 +9,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from ..hub.loading import load_config
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
 from .checkpoint import FSDP_STATES, RUN_FILE, archive_later_checkpoints
 
@@ -48,9 +49,7 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
 
 def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
     """Raise `ValueError` if the model in `checkpoint` has another architecture than `config`."""
-    if not Path(checkpoint, "config.json").is_file():
-        raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: config.json is missing.")
-    saved = ScratchBertConfig.from_pretrained(checkpoint)
+    saved = load_config(checkpoint)
     for name in ARCHITECTURE_FIELDS:
         if getattr(saved, name) != getattr(config, name):
             raise ValueError(

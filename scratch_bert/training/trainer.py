@@ -19,9 +19,9 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, get_last_checkpoint
 from transformers.utils import CONFIG_NAME, PushInProgress
 
-from ..hub.loading import find_not_finite
 from ..hub.model_card import is_customized
-from ..hub.publishing import ensure_branch, publish
+from ..hub.publishing import check_branch, ensure_branch, public_files, publish
+from ..hub.weights import find_not_finite
 from ..storage import STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
 from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
@@ -147,6 +147,7 @@ class ScratchBertTrainer(Trainer):
         return {name: value for entry in self.state.log_history for name, value in entry.items()} | self.results
 
     def init_hf_repo(self, token: str | None = None, **options) -> None:  # older versions know no more options
+        check_branch(self.args.hub_revision)
         try:
             super().init_hf_repo(token=token, **options)
             if self.is_world_process_zero():
@@ -257,6 +258,7 @@ class ScratchBertTrainer(Trainer):
         revision = revision or self.args.hub_revision
         options = {"api": api, "revision": revision, "commit_message": commit_message}
         if not blocking:
+            options["files"] = public_files(directory, api.token)  # here, as it builds a model
             job = api.run_as_future(publish, directory, self.hub_model_id, **options)
             self.push_in_progress = PushInProgress([job])
             return job

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from huggingface_hub.errors import StrictDataclassError
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
@@ -192,7 +191,12 @@ WEIGHT, EXTRA = (f"bert.encoder.layer.{layer}.output.dense.weight" for layer in 
             id="another shape",
         ),
         pytest.param(lambda weights: weights.update({EXTRA: torch.zeros(3)}), f"unexpected: {EXTRA}", id="unexpected"),
-        pytest.param(None, "may be truncated", id="truncated"),
+        pytest.param(
+            lambda weights: weights.update({WEIGHT: weights[WEIGHT].to(torch.float8_e4m3fn)}),
+            f"model.safetensors: {WEIGHT} is float8_e4m3fn",
+            id="float8",
+        ),
+        pytest.param(None, "is truncated or damaged", id="truncated"),
     ],
 )
 def test_conversion_rejects_damaged_weights(damage, message, tmp_path):
@@ -213,23 +217,31 @@ def test_conversion_rejects_damaged_weights(damage, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("head", "options", "to", "error", "message"),
+    ("head", "options", "to", "message"),
     [
-        pytest.param(
-            "ForMaskedLM", {"is_decoder": True}, "scratch_bert", StrictDataclassError, "is_decoder", id="decoder"
-        ),
-        pytest.param(
-            "LMHeadModel", {}, "scratch_bert", ValueError, "BertLMHeadModel, which has no counterpart", id="head"
-        ),
-        pytest.param(
-            "ForMaskedLM", {}, "bert", ValueError, "type bert. A conversion to bert needs .* scratch_bert", id="type"
-        ),
+        pytest.param("ForMaskedLM", {"is_decoder": True}, "scratch_bert", "is_decoder", id="decoder"),
+        pytest.param("LMHeadModel", {}, "scratch_bert", "BertLMHeadModel, which has no counterpart", id="head"),
+        pytest.param("ForMaskedLM", {}, "bert", "type bert. A conversion to bert needs .* scratch_bert", id="type"),
     ],
 )
-def test_conversion_rejects_other_models(head, options, to, error, message, tmp_path):
+def test_conversion_rejects_other_models(head, options, to, message, tmp_path):
     make_bert(head, tmp_path / "bert", **options)
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", to)
+    assert not (tmp_path / "to").exists()
+
+
+def test_conversion_rejects_a_tokenizer_that_is_not_the_model_s(tmp_path, tokenizer):
+    make_bert("ForMaskedLM", tmp_path / "bert", tokenizer)
+    tokenizer_file = tmp_path / "bert/tokenizer.json"
+    content = json.loads(tokenizer_file.read_text())
+    content["model"]["vocab"]["more"] = len(tokenizer)
+    tokenizer_file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match="tokenizer of .* has 2001 entries, but the model's vocab_size is 2000"):
+        convert_checkpoint(tmp_path / "bert", tmp_path / "to")
+    tokenizer_file.write_text("{}")
+    with pytest.raises(ValueError, match="tokenizer.json has no model"):
+        convert_checkpoint(tmp_path / "bert", tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
 

@@ -35,6 +35,17 @@ def edit_weights(directory: Path, name: str, edit: Callable[[torch.Tensor], torc
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
 
 
+def remove_weights(directory: Path, prefix: str) -> None:
+    weights = load_file(directory / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if not name.startswith(prefix)}
+    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def add_code(directory: Path, line: str) -> None:
+    with open(directory / "modeling_scratch_bert.py", "a") as code:
+        code.write(f"\n{line}\n")
+
+
 def add_token(directory: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=True)
     config = json.loads((directory / "config.json").read_text())
@@ -57,7 +68,7 @@ def test_publish_lists_the_model_files_only(directory, monkeypatch, capsys):
         pytest.param("README.md", "no README.md: write a model card", id="card"),
         pytest.param("tokenizer_config.json", "no tokenizer_config.json: save the tokenizer", id="tokenizer config"),
         pytest.param("tokenizer.json", "no tokenizer.json or vocab.txt: save the tokenizer", id="tokenizer"),
-        pytest.param("model.safetensors", "model.safetensors is missing or truncated", id="weights"),
+        pytest.param("model.safetensors", "model.safetensors is missing: save the model again", id="weights"),
         pytest.param("operations_scratch_bert.py", "no operations_scratch_bert.py: save the model again", id="code"),
     ],
 )
@@ -71,14 +82,33 @@ def test_publish_rejects_a_missing_file(file, message, directory):
     ("damage", "message"),
     [
         pytest.param(
-            lambda d: truncate(d / "model.safetensors"), "model.safetensors is missing or truncated", id="weights"
+            lambda d: truncate(d / "model.safetensors"), "model.safetensors cannot be read, it is trunc", id="weights"
         ),
         pytest.param(lambda d: truncate(d / "tokenizer.json"), "tokenizer.json cannot be read", id="tokenizer"),
+        pytest.param(lambda d: (d / "config.json").write_text("[]"), "config.json holds a list", id="config"),
+        pytest.param(lambda d: (d / "tokenizer.json").write_text("[]"), "tokenizer.json holds a list", id="ids"),
+        pytest.param(lambda d: (d / "vocab.txt").write_bytes(b"\xff"), "vocab.txt is not UTF-8", id="text"),
+        pytest.param(lambda d: (d / "curves.png").write_text("a"), "curves.png is not a PNG", id="picture"),
+        pytest.param(
+            lambda d: (d / "README.md").write_text("---\nlicense: [mit\n---\n"), "README.md: the metadata", id="card"
+        ),
         pytest.param(
             lambda d: edit_config(d, auto_map={k: v for k, v in AUTO_MAP.items() if k != "AutoModelForMaskedLM"}),
             "no auto_map entry for AutoModelForMaskedLM:",
             id="auto_map",
         ),
+        pytest.param(lambda d: edit_config(d, auto_map=[1]), r"auto_map is \[1\], not an object", id="auto_map list"),
+        pytest.param(
+            lambda d: edit_config(d, auto_map=dict.fromkeys(AUTO_MAP, "a--b.C")),
+            "auto_map has 'a--b.C' for AutoConfig, not a module and its class",
+            id="elsewhere",
+        ),
+        pytest.param(lambda d: add_code(d, "def"), "modeling_scratch_bert.py is not Python code", id="syntax"),
+        pytest.param(lambda d: add_code(d, "return"), "modeling_scratch_bert.py is not Python code", id="compile"),
+        pytest.param(lambda d: add_code(d, "from ..private import KEY"), "import from '..private'", id="parent"),
+        pytest.param(lambda d: add_code(d, "from . import private"), "import from '.'", id="package"),
+        pytest.param(lambda d: add_code(d, '"""\nfrom .x import y\n"""'), "import from '.x'", id="docstring"),
+        pytest.param(lambda d: add_code(d, "from .none import x"), "has no none.py: save the model", id="module"),
         pytest.param(
             lambda d: edit_weights(d, "cls.predictions.bias", lambda bias: bias.fill_(float("nan"))),
             "cls.predictions.bias is not finite. The training has diverged",
@@ -86,13 +116,23 @@ def test_publish_rejects_a_missing_file(file, message, directory):
         ),
         pytest.param(
             lambda d: edit_weights(d, "bert.embeddings.word_embeddings.weight", lambda weight: weight[:-1]),
-            r"word_embeddings.weight has [\d,]+ rows, but vocab_size in config.json is",
+            r"do not fit its config.json: bert.embeddings.word_embeddings.weight \(1999, 32\) instead of \(2000, 32\)",
             id="embeddings",
         ),
         pytest.param(
             lambda d: add_token(d),
-            r"ids up to [\d,]+, but vocab_size in config.json is .*not the model's",
+            "tokenizer of .* has 2001 entries, but the model's vocab_size is 2000",
             id="vocabulary",
+        ),
+        pytest.param(
+            lambda d: edit_weights(d, "cls.predictions.bias", lambda bias: bias.to(torch.int8)),
+            "cls.predictions.bias is int8. Quantized weights are not supported",
+            id="quantized",
+        ),
+        pytest.param(
+            lambda d: remove_weights(d, "cls.seq_relationship"),
+            "is a ScratchBertForPreTraining without its head: cls.seq_relationship.bias and 1 more missing",
+            id="head",
         ),
         pytest.param(lambda d: d.rename(d.parent / "elsewhere"), "directory .*model does not exist", id="directory"),
     ],
@@ -133,15 +173,106 @@ def test_publish_sharded_weights(directory):
         pytest.param(r"trained on C:\Users\ann\texts", "a local path in line 8", id="home on Windows"),
         pytest.param("from host:/home/ann", "a local path in line 8", id="remote path"),
         pytest.param(f"see {Path.home()}/notes", "a local path in line 8", id="own home"),
-        pytest.param("token=hf_" + "x" * 34, "an access token in line 8", id="token"),
+        pytest.param("my own token", "an access token in line 8", id="own token"),
+        pytest.param("hf_" + "x" * 34, r"a secret \(Hugging Face Token\) in line 8", id="Hugging Face"),
+        pytest.param("AKIA" + "X" * 16, r"a secret \(AWS Access Key\) in line 8", id="AWS"),
+        pytest.param("AWS_SECRET_ACCESS_KEY=" + "x1/+" * 10, r"a secret \(Key\) in line 8", id="AWS secret"),
+        pytest.param("ghp_" + "x" * 36, r"a secret \(GitHub Token\) in line 8", id="GitHub"),
+        pytest.param("github_pat_" + "x" * 82, r"a secret \(GitHub Token\) in line 8", id="GitHub, fine-grained"),
+        pytest.param("xoxb-12345678901-123456-" + "x" * 24, r"a secret \(Slack Token\) in line 8", id="Slack"),
+        pytest.param("-----BEGIN RSA PRIVATE KEY-----", r"a secret \(Private Key\) in line 8", id="private key"),
+        pytest.param("https://ann:xxxx@example.org", r"a secret \(Basic Auth Credentials\) in line 8", id="password"),
     ],
 )
-def test_publish_rejects_private_text(text, message, directory):
+def test_publish_rejects_private_text(text, message, directory, monkeypatch):
     with open(directory / "README.md", "a") as card:
         card.write(text)
     with pytest.raises(ValueError, match=f"README.md contains {message}") as raised:
+        public_files(directory, token="my own token")
+    assert text[-9:] not in str(raised.value)
+
+
+SECRET = "ghp_" + "x" * 36
+
+
+@pytest.mark.parametrize(
+    "name", ["LICENSE", "vocab.txt", "curves.png", "special.py", "model.safetensors", "config.json"]
+)
+def test_publish_searches_every_file_for_secrets(name, directory):
+    file = directory / name
+    if name == "model.safetensors":
+        save_file(load_file(file), file, metadata={"format": "pt", "by": SECRET})
+    elif name == "config.json":
+        edit_config(directory, note=SECRET)
+    else:
+        file.write_bytes((b"\x89PNG\r\n\x1a\n" if name == "curves.png" else b"# ") + SECRET.encode())
+        add_code(directory, "from .special import *" if name == "special.py" else "")
+    with pytest.raises(ValueError, match=rf"{name} contains a secret \(GitHub Token\)"):
         public_files(directory)
-    assert "x" * 34 not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["LICENSE", "vocab.txt", "curves.png", "README.md", "operations_scratch_bert.py", "model.safetensors"]
+)
+def test_publish_follows_no_link(name, directory):
+    file, outside = directory / name, directory.parent / "outside"
+    outside.write_bytes(file.read_bytes() if file.exists() else b"private")
+    file.unlink(missing_ok=True)
+    file.symlink_to(outside)
+    with pytest.raises(ValueError, match=f"{name} is a link, which is not followed"):
+        public_files(directory)
+
+
+@pytest.mark.parametrize(
+    ("index", "message"),
+    [
+        ([], "index.json holds a list"),
+        ({}, "has no weight_map"),
+        ({"weight_map": {"a": None}}, "has no weight_map"),
+        ({"weight_map": {"a": "../x.safetensors"}}, "names '../x.safetensors', which is not a file beside it"),
+        ({"weight_map": {"a": "training_args.bin"}}, "training_args.bin is not a safetensors file"),
+        ({"weight_map": {"a": "x.safetensors"}}, "x.safetensors is missing"),
+    ],
+)
+def test_publish_sends_the_files_of_an_index_only_from_beside_it(index, message, directory):
+    (directory / "model.safetensors").rename(directory.parent / "x.safetensors")
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=message):
+        public_files(directory)
+
+
+def test_publish_sends_the_modules_that_the_code_imports(directory):
+    (directory / "special.py").write_text("from .more import x\n")
+    (directory / "more.py").write_text("x = 1\n")
+    add_code(directory, "from .special import x")
+    assert names(directory) == MODEL_FILES | {"special.py", "more.py"}
+
+
+@pytest.mark.parametrize(
+    ("repository", "options", "message"),
+    [
+        ("tester/mo del", [], "Repo id must"),
+        ("", [], "Repo id must"),
+        ("model", ["--space", "a/b/c"], "Repo id must"),
+        ("model", ["--revision", "../../x"], "'../../x' cannot be the name of a branch"),
+        ("model", ["--revision", "a" * 40], "'a+' cannot be the name of a branch"),
+        ("model", ["--revision", ""], "'' cannot be the name of a branch"),
+        ("model", ["--tag", "a b..c"], "'a b..c' cannot be the name of a tag"),
+        ("model", ["--tag", "refs/tags/v1"], "'refs/tags/v1' cannot be the name of a tag"),
+        ("model", ["--tag", "v1.lock"], "'v1.lock' cannot be the name of a tag"),
+        ("model", ["--tag", "main"], "main cannot be the name of both a branch and a tag"),
+        ("model", ["--commit_message", " "], "The commit message is empty"),
+    ],
+)
+def test_names_are_checked_before_anything_is_sent(repository, options, message, directory, monkeypatch):
+    with pytest.raises(SystemExit, match=f"error: {message}"):
+        run_script(monkeypatch, "push_to_hub.py", directory, repository, *options, "--dry_run")
+
+
+def test_names_that_git_allows(directory, monkeypatch, capsys):
+    options = ["--revision", "refs/pr/1", "--tag", "v1.0/β-2"]
+    run_script(monkeypatch, "push_to_hub.py", directory, "tester/model", *options, "--dry_run")
+    assert "To be sent" in capsys.readouterr().out
 
 
 def test_publish_tells_urls_from_local_paths(directory):

@@ -88,7 +88,7 @@ def test_push_script(directory, hub, monkeypatch, capsys):
 
 def test_push_checks_the_files_once(directory, hub, monkeypatch):
     checked = []
-    monkeypatch.setattr(publishing, "public_files", lambda path: checked.append(path) or public_files(path))
+    monkeypatch.setattr(publishing, "public_files", lambda path, _: checked.append(path) or public_files(path))
     run_script(monkeypatch, "push_to_hub.py", directory, "tester/model")
     assert checked == [directory] and hub.files("tester/model") == REPOSITORY_FILES
 

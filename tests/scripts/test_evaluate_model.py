@@ -130,7 +130,7 @@ def test_models_of_different_vocabularies_are_not_compared(evaluate, saved, toke
 
 def test_model_without_mlm_head_is_rejected(evaluate, tokenizer, tmp_path):
     make_bert("Model", tmp_path / "encoder", tokenizer)
-    with pytest.raises(SystemExit, match="error: .*encoder has no MLM head: cls"):
+    with pytest.raises(SystemExit, match="error: .*encoder has no MLM head"):
         evaluate(tmp_path / "encoder")
 
 

@@ -1,0 +1,59 @@
+"""The files of a model's directory, or of its repository on the Hub: found, downloaded if need be, and read."""
+
+import json
+import os
+from pathlib import Path
+
+from huggingface_hub.utils import HFValidationError, validate_repo_id
+from transformers.utils import cached_file
+
+
+def find_file(name: str | Path, file: str, revision: str | None = None, required: bool = False) -> Path | None:
+    """A file of the directory or Hub repository `name`; None if it has no such file.
+
+    Raises `OSError` or `ValueError` if there is no such directory or repository, and for a missing file that is `required`.
+    """
+    check_name(name)
+    try:
+        found = cached_file(str(name), file, revision=revision, _raise_exceptions_for_missing_entries=required)
+    except OSError as error:
+        where = "" if Path(name).is_dir() else f"{name} is not a directory, and cannot be had from the Hub: "
+        raise OSError(where + one_line(error)) from error
+    if required and found is None:
+        raise FileNotFoundError(
+            f"{name} has no {file}: this is not a model, as written by save_pretrained or Trainer."
+        )
+    return Path(found) if found else None
+
+
+def check_name(name: str | Path) -> None:
+    """Raise `OSError` or `ValueError` for what is neither a directory nor the name of a Hub repository."""
+    text = str(name)
+    if not text.strip():
+        raise ValueError("The name of a model or tokenizer is empty: name a directory or a Hub repository.")
+    if "\0" in text:
+        raise ValueError(f"{text!r} is not the name of a model: it contains a null character.")
+    if os.path.isdir(text):
+        return
+    if os.path.exists(text):
+        raise NotADirectoryError(f"{name} is a file: name the directory that it is in.")
+    try:
+        validate_repo_id(text)
+    except HFValidationError:
+        raise FileNotFoundError(f"There is no model directory {name}.") from None
+
+
+def read_json(file: Path) -> dict:
+    """The object in a JSON file. Raises `ValueError` that names the file if there is none."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, nested too deeply
+        raise ValueError(f"{file} cannot be read: {one_line(error)}. Save the model again.") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{file} holds a {type(content).__name__} instead of an object. Save the model again.")
+    return content
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error, without line ends."""
+    return " ".join(str(error).split())
