@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import transformers
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, ModelCard
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, metadata_load
 from huggingface_hub.errors import LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
@@ -167,7 +167,7 @@ def _check_content(file: Path, token: str | None) -> None:
         read_json(file)
     if file.suffix == ".md":
         try:
-            ModelCard(text)
+            metadata_load(file)
         except (ValueError, YAMLError) as error:
             raise ValueError(f"{file}: the metadata at the beginning cannot be read ({one_line(error)}).") from None
     check_private(

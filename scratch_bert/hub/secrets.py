@@ -20,7 +20,7 @@ PATTERNS = {
     "Private Key": r"BEGIN [A-Z ]*PRIVATE KEY",
     # A long value with letters and digits under such a name, quoted or not: AWS_SECRET_ACCESS_KEY, WANDB_API_KEY, …
     "Key": r"(?i)(access_?key|api_?key|secret|token|password|passwd)[\w-]*[\"']?\s*[:=]\s*[\"']?"
-    r"(?=[\w/+-]*\d)(?=[\w/+-]*[a-z])[\w/+-]{32,}",
+    r"(?=[A-Z/+]*\d)[A-Z\d/+]{32,}",
 }
 PATHS = r"/home/[\w.-]+|/Users/[\w.-]+|[A-Z]:\\+Users\\+[\w.-]+"
 PATHS_IN_JSON = r'(?<=")/[\w.-]+/[^"\s]*'  # a value

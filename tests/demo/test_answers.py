@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
 from helpers import SMALL
@@ -347,6 +348,28 @@ def test_head_without_weights(architecture, message, bert, tmp_path):
         Model(str(tmp_path / "bert"))
 
 
+@pytest.mark.parametrize(
+    ("name", "part", "message"),
+    [
+        (
+            "bert",
+            "encoder.layer.1.output.dense.weight",
+            "do not fit its config.json: bert.encoder.layer.1.output.dense",
+        ),
+        ("bert", "predictions.transform.dense.bias", "A head of .* is damaged, .*predictions.transform.dense.bias"),
+        ("classifier", "classifier.bias", "A head of .* is damaged, .*classifier.bias"),
+        ("classifier", "classifier", "without its head: classifier.bias, classifier.weight are missing"),
+    ],
+)
+def test_no_answer_comes_from_weights_that_the_checkpoint_lacks(name, part, message, bert, tasks, tmp_path):
+    shutil.copytree({"bert": bert, **tasks}[name], tmp_path / "model")
+    file = tmp_path / "model/model.safetensors"
+    kept = {key: weight for key, weight in load_file(file).items() if part not in key}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=message):
+        Model(str(tmp_path / "model"))
+
+
 def test_custom_code_needs_permission(bert, tmp_path):
     shutil.copytree(bert, tmp_path / "custom")
     config = json.loads((tmp_path / "custom/config.json").read_text())
@@ -389,7 +412,7 @@ def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path
         run.open(1)
 
 
-def test_open_models(trained, bert, tmp_path):
+def test_open_models(trained, bert, tmp_path, monkeypatch):
     models, runs = open_models([str(trained), str(bert), str(trained)])
     assert [model.name for model in models] == [str(trained), str(bert)] and [run.name for run in runs] == [
         str(trained)
@@ -401,6 +424,9 @@ def test_open_models(trained, bert, tmp_path):
     assert model.name.endswith("checkpoint-300") and run.name.endswith("unfinished")
     with pytest.raises(OSError, match="There is no model directory"):
         open_models([str(tmp_path / "nothing" / "here")])
+    monkeypatch.chdir(tmp_path / "unfinished")
+    with pytest.raises(ValueError, match="The name of a model or tokenizer is empty"):
+        open_models([""])
 
 
 def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
@@ -423,3 +449,9 @@ def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
     }
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 3.0}]}))
     assert read_curves(tmp_path) == {"MLM loss": {"training": [(1, 3.0)]}}
+    (tmp_path / "trainer_state.json").write_text("[]")
+    with pytest.raises(ValueError, match="trainer_state.json holds a list"):
+        read_curves(tmp_path)
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [1]}')
+    with pytest.raises(ValueError, match="trainer_state.json has no log"):
+        read_curves(tmp_path)

@@ -4,6 +4,7 @@ several seeds and early stopping resume. Resumes of any run: tests/training/test
 import gc
 import json
 import random
+import re
 import shutil
 import weakref
 
@@ -14,9 +15,12 @@ from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
 from helpers import make_bert, write_metric
+from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
+from scratch_bert.finetuning.load import describe_model
 from scratch_bert.finetuning.run import FinetuningTrainer, prepare_finetuning, run_finetuning
 from scratch_bert.hub.conversion import convert_checkpoint
+from scratch_bert.hub.loading import load_config
 
 
 WORDS = ["class", "function", "module", "value", "name"]
@@ -317,6 +321,42 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     (tmp_path / "run/seed-1/metrics.json").write_text("")
     with pytest.raises(ValueError, match="seed-1/metrics.json cannot be read"):
         finetune_seeds(resume_from_checkpoint="auto")
+
+
+def test_weights_in_files_of_any_kind_are_recorded_by_their_checksums(saved, tmp_path):
+    def described(directory):
+        return describe_model(load_config(str(directory)), TaskArguments(model_name_or_path=str(directory)))
+
+    assert re.fullmatch(r"scratch_bert × 2 × 32 × 2000, CRC-32 \w{8}", described(saved))
+    model = ScratchBertForPreTraining.from_pretrained(saved)
+    model.save_pretrained(tmp_path / "shards", max_shard_size="100KB")
+    assert described(tmp_path / "shards").count("CRC-32") > 1
+    model.config.save_pretrained(tmp_path / "pickle")
+    with pytest.raises(OSError, match="pickle has no weights"):
+        described(tmp_path / "pickle")
+    torch.save(model.state_dict(), tmp_path / "pickle/pytorch_model.bin")
+    first = described(tmp_path / "pickle")
+    torch.save(
+        {name: 2 * weight for name, weight in model.state_dict().items()}, tmp_path / "pickle/pytorch_model.bin"
+    )
+    assert first.count("CRC-32") == 1 and described(tmp_path / "pickle") != first
+
+
+def test_fine_tuning_starts_from_a_pickle_and_refuses_a_new_encoder(run, files, saved, tokenizer, tmp_path, caplog):
+    caplog.set_level("INFO", "scratch_bert")
+    model = ScratchBertForPreTraining.from_pretrained(saved)
+    weights = {name: weight for name, weight in model.state_dict().items() if not name.startswith("cls.")}
+    model.config.save_pretrained(tmp_path / "old")
+    tokenizer.save_pretrained(tmp_path / "old")
+    torch.save(weights, tmp_path / "old/pytorch_model.bin")
+    options = {**files, **WITHOUT_CHECKPOINTS, "max_steps": 1}
+    assert run(model=tmp_path / "old", **options)["eval_loss"] > 0
+    assert "Newly initialised: classifier.bias, classifier.weight\n" in caplog.text
+    weight = "bert.encoder.layer.0.output.dense.weight"
+    del weights[weight]
+    torch.save(weights, tmp_path / "old/pytorch_model.bin")
+    with pytest.raises(ValueError, match=f"do not fit its config.json: {weight}, missing"):
+        run("other", model=tmp_path / "old", **options)
 
 
 def test_seeds_that_cannot_be_resumed(run, files, tmp_path):

@@ -22,7 +22,9 @@ from helpers import MODEL_FILES, ROOT, SCRIPTS, run_script, run_without_package
 from hub_server import TOKEN, Fault, LocalHub
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.hub import publishing
+from scratch_bert.hub.loading import open_pretrained
 from scratch_bert.hub.publishing import public_files, push_to_hub
+from scratch_bert.hub.weights import find_weights
 
 
 REPOSITORY_FILES = MODEL_FILES | {".gitattributes"}
@@ -84,6 +86,16 @@ def test_push_script(directory, hub, monkeypatch, capsys):
     assert 'name = "tester/model"  # the' in card and 'name = "mine"' in card
     with pytest.raises(SystemExit, match="error: tester/model already has a tag v1"):
         run_script(monkeypatch, "push_to_hub.py", directory, "model", "--tag", "v1")
+
+
+def test_published_model_is_opened_and_checked_as_a_directory_is(directory, hub):
+    push_to_hub(directory, "tester/model")
+    (file,) = find_weights("tester/model")
+    assert file.read_bytes() == (directory / "model.safetensors").read_bytes()
+    _, heads = open_pretrained("tester/model")
+    assert heads == {"MaskedLM", "NextSentencePrediction"}
+    with pytest.raises(OSError, match="tester/nothing is not a directory, and cannot be had from the Hub"):
+        open_pretrained("tester/nothing")
 
 
 def test_push_checks_the_files_once(directory, hub, monkeypatch):

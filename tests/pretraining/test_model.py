@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, BertForPreTraining, DistilBertConfig, DistilBertModel
 
 from helpers import make_bert, make_inputs
@@ -84,6 +85,23 @@ def test_head_that_the_model_does_not_have_starts_anew(run, tokenizer, tmp_path,
     assert all(name in line for name in ("bert.pooler.dense.weight", "cls.seq_relationship.weight"))
     assert "cls.predictions" not in line and "encoder" not in line
     assert isinstance(prepared.trainer.model, ScratchBertForPreTraining)
+
+
+def test_encoder_that_is_not_complete_is_not_trained_further(run, saved, tmp_path):
+    shutil.copytree(saved, tmp_path / "damaged")
+    file = tmp_path / "damaged/model.safetensors"
+    weights = load_file(file)
+    del weights["bert.encoder.layer.0.output.dense.bias"]
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(
+        ValueError, match="do not fit its config.json: bert.encoder.layer.0.output.dense.bias, missing"
+    ):
+        run(tmp_path / "damaged")
+
+
+def test_model_without_a_name_is_not_a_new_one(run):
+    with pytest.raises(ValueError, match="The name of a model or tokenizer is empty"):
+        run("")
 
 
 def test_nsp_head_is_left_behind_by_another_objective(run, saved):

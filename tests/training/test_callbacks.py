@@ -68,13 +68,15 @@ def test_pushes_run_in_the_background_without_training_state_and_one_at_a_time(a
     caplog.set_level("INFO", "scratch_bert")
     pushed, may_end = [], threading.Event()
 
-    def publish(directory, repo_id, commit_message, api, revision, subfolder):
+    def publish(directory, repo_id, commit_message, api, revision, subfolder, files):
         may_end.wait()
+        assert files == ["checked"]
         pushed.append((repo_id, commit_message, sorted(path.name for path in Path(directory).iterdir()), subfolder))
         if len(pushed) == 2:
             raise ConnectionError("no network")
 
     monkeypatch.setattr(callbacks, "publish", publish)
+    monkeypatch.setattr(callbacks, "public_files", lambda directory, token: ["checked"])
     (tmp_path / ".push-left-over").mkdir()
     trainer = PushingTrainer(tmp_path, hub_strategy="all_checkpoints", hub_always_push=always)
     trainer.save(1)
@@ -90,3 +92,15 @@ def test_pushes_run_in_the_background_without_training_state_and_one_at_a_time(a
     assert ("Step 2 is not pushed: the previous push is still running" in caplog.text) == (not always)
     assert ("The push of step 2 failed, training continues. ConnectionError: no network" in caplog.text) == always
     assert not list(tmp_path.iterdir())
+
+
+def test_checkpoint_that_must_not_be_published_is_not_pushed(saved, tmp_path, caplog):
+    trainer = PushingTrainer(tmp_path / "run", hub_strategy="every_save")
+    checkpoint = Path(shutil.copytree(saved, tmp_path / "run/checkpoint-1"))
+    (checkpoint / "README.md").write_text("# A model\n")
+    (checkpoint / "LICENSE").symlink_to(tmp_path / "private")
+    trainer.callback.on_save(trainer.args, TrainerState(global_step=1), TrainerControl())
+    assert "Step 1 is not pushed, training continues" in caplog.text and "LICENSE is a link" in caplog.text
+    assert trainer.push_in_progress is None and [path.name for path in (tmp_path / "run").iterdir()] == [
+        "checkpoint-1"
+    ]
