@@ -13,7 +13,7 @@ from scratch_bert_cli.options import announce_imports
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("directory", type=Path, help="A directory written by save_pretrained, training or conversion.")
+    parser.add_argument("directory", help="A directory written by save_pretrained, training or conversion.")
     parser.add_argument("repository", help="user/name, or a name in your account; created if it does not exist.")
     parser.add_argument("--private", action="store_true", help="Make a new repository private.")
     parser.add_argument("--revision", help="The branch to push to, created if it does not exist (main).")
@@ -23,6 +23,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--space", help="user/name of a Gradio Space to create or update for this commit.")
     parser.add_argument("--dry_run", action="store_true", help="Check and list the files, but send nothing.")
     args = parser.parse_args(argv)
+    if not args.directory.strip():  # a variable that is not set: the current directory is .
+        parser.error("the name of the directory is empty.")
+    directory = Path(args.directory)
     announce_imports()
 
     from scratch_bert.cli import one_line_errors
@@ -46,13 +49,13 @@ def main(argv: list[str] | None = None) -> None:
             print(f"And to the Space {args.space}:")
         for path, content in space_files.items():
             print(f"  {len(content):>13,} bytes  {path}")
-        left_out = sorted({path.name for path in args.directory.iterdir()} - {file.name for file in files})
+        left_out = sorted({path.name for path in directory.iterdir()} - {file.name for file in files})
         if left_out:
             print(f"Not sent: {', '.join(left_out)}")
         return not args.dry_run
 
     with one_line_errors((Exception,)):  # a network fails in many ways
-        commit = push_to_hub(args.directory, args.repository, **options, review=review)
+        commit = push_to_hub(directory, args.repository, **options, review=review)
     if commit is None:
         return
     if args.pull_request:

@@ -15,7 +15,7 @@ from ..hub.loading import load_config
 from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.checkpoint import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
 from ..training.output_dir import output_dir_lock, write_metrics
-from ..training.resume import check_same_run
+from ..training.resume import check_same_run, check_same_weights
 from ..training.trainer import ScratchBertTrainer
 from .arguments import FinetuningArguments, TaskArguments
 from .load import describe_model, load_model, load_task
@@ -124,8 +124,11 @@ class FinetuningRun:
         patience = self.task_args.early_stopping_patience
         if args.greater_is_better is None and (args.load_best_model_at_end or patience):
             raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")
+        model = load_model(task, self.task_args, self.config)
+        if run.checkpoint:
+            check_same_weights(model, run.checkpoint)
         trainer = FinetuningTrainer(
-            model=load_model(task, self.task_args, self.config),
+            model=model,
             args=args,
             data_collator=task.collator(),
             train_dataset=task.features["train"],

@@ -58,6 +58,10 @@ def check_config(content: dict[str, Any], file: Path, trust_remote_code: bool = 
         raise ValueError(f"{file}: architectures is {architectures!r}, not a list of names.")
     if content.get("quantization_config") is not None:
         raise ValueError(f"{file}: the model is quantized, which is not supported. Save it in fp32, fp16 or bf16.")
+    if content.get("transformers_weights") is not None:
+        raise ValueError(
+            f"{file}: transformers_weights names other weights than those beside it: save the model again."
+        )
     labels, names = content.get("num_labels"), content.get("id2label")
     if isinstance(labels, int) and labels > MAX_LABELS:
         raise ValueError(f"{file}: num_labels is {labels:,}. A model has {MAX_LABELS:,} labels at most.")

@@ -233,7 +233,10 @@ def push_to_hub(
     if not commit_message.strip():
         raise ValueError("The commit message is empty: write one, or leave it out.")
     files = public_files(directory, token)
-    if not review(files, space_files(repo_id, "the commit") if space else {}):
+    planned = space_files(repo_id, "the commit") if space else {}
+    for path, content in planned.items():
+        check_private(content.decode(), path, [token])
+    if not review(files, planned):
         return None
     api = HfApi(token=token)
     try:

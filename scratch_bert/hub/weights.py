@@ -15,6 +15,7 @@ from ..repository import find_file, one_line, read_json
 WEIGHTS = "model.safetensors"
 INDEX = f"{WEIGHTS}.index.json"
 FILES = (WEIGHTS, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  # in the order of transformers
+ADAPTER = "adapter_config.json"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = ("position_ids", "token_type_ids")  # buffers that old checkpoints hold beside their weights
 # What the readers of safetensors and torch raise for files that are damaged or no weights. A pickle may ask torch's reader for
@@ -26,8 +27,11 @@ UNREADABLE += (TypeError, AttributeError, ArithmeticError, AssertionError, Memor
 def find_weights(name: str | Path, revision: str | None = None) -> list[Path]:
     """The files that `from_pretrained` reads for the directory or Hub repository `name`, downloaded if need be.
 
-    Raises `OSError` if there are none or a part is missing, and `ValueError` for an index that does not name the parts.
+    Raises `OSError` if there are none or a part is missing, and `ValueError` for an index that does not name the parts, and for
+    an adapter, beside which `from_pretrained` would open another model.
     """
+    if find_file(name, ADAPTER, revision):
+        raise ValueError(f"{name} is an adapter ({ADAPTER}): merge it into its model with PEFT, and save that.")
     for file in FILES:
         found = find_file(name, file, revision)
         if found:

@@ -17,7 +17,7 @@ from ..tokenizer import copy_with_length
 from ..training.callbacks import extend_tensorboard
 from ..training.checkpoint import find_checkpoint, saved_step
 from ..training.output_dir import output_dir_lock, write_metrics
-from ..training.resume import check_same_architecture, check_same_run
+from ..training.resume import check_same_architecture, check_same_run, check_same_weights
 from .arguments import (
     EVAL_MLM_PROBABILITY,
     TOKENIZER_TRAINING,
@@ -168,6 +168,8 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
         check_same_run(record, checkpoint)
     set_seed(args.seed)
     model = build_model(model_args, config, data, checkpoint)
+    if checkpoint:
+        check_same_weights(model, checkpoint)
     return build_trainer(options, phase, data, model, record), data
 
 

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..hub.loading import load_config
+from ..hub.loading import find_new_weights, load_config, some
+from ..hub.weights import INDEX, WEIGHTS
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
 from .checkpoint import FSDP_STATES, RUN_FILE, archive_later_checkpoints
 
@@ -56,6 +57,17 @@ def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
                 f"The checkpoint {checkpoint} has {name}={getattr(saved, name)}, but the options ask for "
                 f"{getattr(config, name)}. Resume with the options that the run was started with."
             )
+
+
+def check_same_weights(model: PreTrainedModel, checkpoint: str) -> None:
+    """Raise `ValueError` if `checkpoint` lacks weights of this model, of which Trainer would keep the random ones."""
+    if not any(
+        Path(checkpoint, name).is_file() for name in (WEIGHTS, INDEX)
+    ):  # under FSDP, the weights of a stock Trainer
+        return
+    _, new = find_new_weights(type(model), checkpoint, model.config)
+    if new:
+        raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: it has no {some(new)}.")
 
 
 def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:

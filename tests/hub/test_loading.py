@@ -166,6 +166,11 @@ DAMAGED = {
     "int8": (changed(WEIGHT, lambda weight: weight.to(torch.int8)), f"{WEIGHT} is int8. Quantized weights are not"),
     "float8": (changed(WEIGHT, lambda weight: weight.to(torch.float8_e4m3fn)), f"{WEIGHT} is float8_e4m3fn. Quant"),
     "quantized": (configured(quantization_config={"quant_method": "fp8"}), "config.json: the model is quantized"),
+    "other weights": (
+        configured(transformers_weights="x.safetensors"),
+        "config.json: transformers_weights names other",
+    ),
+    "adapter": (lambda directory: (directory / "adapter_config.json").write_text("{}"), "is an adapter .* merge it"),
     "truncated": (lambda directory: truncate(directory / "model.safetensors"), "model.safetensors .* is truncated or"),
     "empty": (
         lambda directory: (directory / "model.safetensors").write_bytes(b""),

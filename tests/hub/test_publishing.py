@@ -269,6 +269,13 @@ def test_names_are_checked_before_anything_is_sent(repository, options, message,
         run_script(monkeypatch, "push_to_hub.py", directory, repository, *options, "--dry_run")
 
 
+def test_directory_without_a_name_is_not_the_current_one(directory, monkeypatch, capsys):
+    monkeypatch.chdir(directory)
+    with pytest.raises(SystemExit):
+        run_script(monkeypatch, "push_to_hub.py", "", "tester/model", "--dry_run")
+    assert "the name of the directory is empty" in capsys.readouterr().err
+
+
 def test_names_that_git_allows(directory, monkeypatch, capsys):
     options = ["--revision", "refs/pr/1", "--tag", "v1.0/β-2"]
     run_script(monkeypatch, "push_to_hub.py", directory, "tester/model", *options, "--dry_run")

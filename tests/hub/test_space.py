@@ -115,16 +115,15 @@ def test_pull_request_has_no_space(directory, hub):
         push_to_hub(directory, "me/my-bert", space="me/my-demo", create_pr=True)
 
 
-def test_space_gets_no_secret_and_nothing_that_a_link_leads_to(tmp_path, monkeypatch):
+def test_space_gets_no_secret_and_nothing_that_a_link_leads_to(directory, tmp_path, monkeypatch):
     package, outside = tmp_path / "package", tmp_path / "outside.py"
     package.mkdir()
-    (package / "code.py").write_text("# Code\n")
-    monkeypatch.setattr(space_module, "PACKAGE", package)
-    assert space_module.space_files("me/my-bert", "main")["scratch_bert/code.py"] == b"# Code\n"
     (package / "code.py").write_text(f"KEY = 'ghp_{'x' * 36}'\n")
-    with pytest.raises(ValueError, match=r"scratch_bert/code.py contains a secret \(GitHub Token\) in line 1"):
-        space_module.space_files("me/my-bert", "main")
+    monkeypatch.setattr(space_module, "PACKAGE", package)
+    options = [directory, "me/my-bert", "--space", "me/my-demo", "--dry_run"]
+    with pytest.raises(SystemExit, match=r"scratch_bert/code.py contains a secret \(GitHub Token\) in line 1"):
+        run_script(monkeypatch, "push_to_hub.py", *options)
     (package / "code.py").rename(outside)
     (package / "code.py").symlink_to(outside)
-    with pytest.raises(ValueError, match="code.py is a link, which is not followed"):
-        space_module.space_files("me/my-bert", "main")
+    with pytest.raises(SystemExit, match="code.py is a link, which is not followed"):
+        run_script(monkeypatch, "push_to_hub.py", *options)

@@ -1,8 +1,10 @@
 """What a resume may change; what it must not is tested with checkpoints, in test_checkpoint.py."""
 
 import pytest
+from safetensors.torch import load_file, save_file
 
-from scratch_bert.training.resume import check_processes, merge_hyperparameters
+from helpers import make_model
+from scratch_bert.training.resume import check_processes, check_same_weights, merge_hyperparameters
 
 
 def test_hyperparameters_are_those_requested_and_the_learning_rate_keeps_its_place_in_the_schedule():
@@ -35,3 +37,15 @@ def test_processes_in_another_number_are_logged_and_another_kind_of_checkpoint_r
     assert "its results will not be bit-identical to those of an uninterrupted run" in caplog.text
     with pytest.raises(OSError, match="was saved without FSDP: resume it in the same way"):
         check_processes(str(tmp_path), "rng_state.pth", fsdp="FULL_STATE_DICT")
+
+
+def test_checkpoint_without_all_weights_of_the_model_is_rejected(tmp_path):
+    """As that of another training: the stock Trainer would keep the random weights."""
+    model = make_model()
+    model.save_pretrained(tmp_path)
+    check_same_weights(model, str(tmp_path))
+    weights = load_file(tmp_path / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if "seq_relationship" not in name}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="cannot be resumed from: it has no cls.seq_relationship.bias and 1 more"):
+        check_same_weights(model, str(tmp_path))
