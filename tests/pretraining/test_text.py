@@ -1,5 +1,8 @@
+import base64
 import gzip
 import json
+import random
+import textwrap
 from collections import Counter
 from functools import partial
 
@@ -8,7 +11,7 @@ import pytest
 
 from scratch_bert.files import TextError, find_files
 from scratch_bert.pretraining.data import text as text_module
-from scratch_bert.pretraining.data.text import FORMATS, TextFormat, TextSource, sentence_splitter
+from scratch_bert.pretraining.data.text import FORMATS, TextFormat, TextSource, replace_encoded, sentence_splitter
 
 
 def read(path, text_format=None, **options):
@@ -158,7 +161,7 @@ def test_text_that_cannot_be_read_is_named(name, content, message, tmp_path):
 
 
 def test_long_paragraph_is_split_as_its_sentences_are(monkeypatch):
-    monkeypatch.setattr(text_module, "MAX_CHARACTERS", 200)
+    monkeypatch.setattr(text_module, "MAX_PIECE", 200)
     sentences = [f"This is the sentence no. {number}, as Mr. Smith said it." for number in range(50)]
     split = sentence_splitter()
     assert split(" ".join(sentences)) == sentences
@@ -189,6 +192,50 @@ def test_paragraph_of_very_many_lines_stays_one_document(tmp_path):
     assert max(paragraph.count("\n") for paragraph in source) < 10_000
     documents = list(source.documents())
     assert [len(document) for document in documents] == [25_000, 1]
+
+
+ENCODED = base64.b64encode(random.Random(0).randbytes(3001)).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(f"An image {ENCODED} here.", "An image [UNK] here.", id="base64"),
+        pytest.param(f"src='data:image/png;base64,{ENCODED}'", "src='data:image/png;base64,[UNK]'", id="data URI"),
+        pytest.param("A\n" + "\n".join(textwrap.wrap(ENCODED, 76)) + "\nB", "A\n[UNK]\nB", id="base64 in lines"),
+        pytest.param(ENCODED.replace("/", "_").replace("+", "-"), "[UNK]", id="for URLs"),
+        pytest.param(f"{'0123456789abcdef' * 20}", "[UNK]", id="hexadecimal"),
+        pytest.param("ACGT" * 30 + " A", "[UNK] A", id="a word beyond BERT's limit"),
+        *[
+            pytest.param(text, text, id=name)
+            for name, text in {
+                "a word at the limit": "ACGT" * 25,
+                "wrapped DNA": "ACGT" * 15 + "\n" + "TGCA" * 15,
+                "rule": "Title\n" + "-" * 200,
+                "link": "https://example.org/" + "a-long-title-with-words/" * 9,
+                "Chinese": "今天天气很好" * 50,
+                "Thai": "สวัสดีครับ" * 50,
+                "hash": "0123456789abcdef" * 4,
+            }.items()
+        ],
+    ],
+)
+def test_encoded_data_is_an_unknown_word(text, expected):
+    replaced = int("[UNK]" in expected)
+    assert replace_encoded(text) == (expected, replaced)
+    skipped = Counter()
+    [paragraph, _] = TextSource([[text]]).paragraphs(skipped)
+    assert paragraph == expected and skipped.total() == replaced
+
+
+def test_sentence_without_end_is_cut_at_a_space(monkeypatch):
+    monkeypatch.setattr(text_module, "MAX_SENTENCE", 20)
+    assert sentence_splitter("line")("word " * 6 + "\n" + "x" * 30) == [
+        "word word word word",
+        "word word",
+        "x" * 20,
+        "x" * 10,
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------- fingerprint
