@@ -146,7 +146,8 @@ def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
     [
         ("latin.txt", b"Stra\xdfe", "latin.txt is not UTF-8 text: line 1"),
         ("bad.jsonl", b'{"text": "One."}\n{"text": ', "cannot be read as a table after record [01]"),
-        ("bad.parquet", b"no", "cannot be read as a table after record 0"),
+        ("bad.parquet", b"PAR1no", "cannot be read as a parquet file"),
+        ("latin.jsonl", b'{"text": "\xdf"}\n', "is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
         ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text: line 2"),
         ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be decompressed after line"),
         ("list.jsonl", b'{"text": [1]}\n', "record 1 is list with int in 'text', not text"),
@@ -169,6 +170,18 @@ def test_long_paragraph_is_split_as_its_sentences_are(monkeypatch):
     assert split(f"{sentences[0]} {long.strip()}. {sentences[1]}")[0] == sentences[0]
     assert " ".join(split(long)) == long.strip()  # no sentence ends
     assert "".join(split("x" * 1000)) == "x" * 1000
+
+
+def test_table_without_records_has_no_text(tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n")
+    datasets.Dataset.from_dict({"text": ["One."]}).select([]).to_parquet(tmp_path / "b.parquet")
+    skipped = Counter()
+    source = TextSource(find_files([tmp_path]))
+    assert list(source.sentences(skipped)) == []
+    with pytest.raises(
+        TextError, match="There is no text in .*a.csv, .*b.parquet: no line or record that is not blank"
+    ):
+        source.check_not_empty()
 
 
 def test_sentences_come_by_paragraph_and_what_has_none_is_counted(tmp_path):

@@ -77,6 +77,8 @@ class MappedSource(Source):
     """The tokenizer to use; None to train it on `text`."""
 
     def load(self) -> PretrainingData:
+        for text in filter(None, (self.text, self.eval_text)):
+            text.check_not_empty()
         tokenizer = self.tokenizer or self.train_tokenizer()
         corpus, eval_corpus = self.encode(tokenizer)
         percentile = self.args.length_percentile

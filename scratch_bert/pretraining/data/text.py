@@ -21,7 +21,7 @@ import sentencex
 from scratch_bert_cli.options import similar
 from scratch_bert_cli.pretraining import check_splitting
 
-from ...files import TABLES, TextError, open_table, read_lines, suffix
+from ...files import TABLES, TextError, has_records, not_utf8, open_table, read_lines, suffix
 from ...tokenizer import MAX_PIECE, MAX_WORD, UNKNOWN
 
 
@@ -265,6 +265,13 @@ class TextSource:
         """A source of other text with the same settings."""
         return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
 
+    def check_not_empty(self) -> None:
+        """Raise `TextError` if there is no text at all."""
+        if self.can_be_read_again and next(iter(self), None) is None:
+            files = [str(shard) for shard in self.shards if isinstance(shard, Path)]
+            names = ", ".join(files[:3]) + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
+            raise TextError(f"There is no text in {names or 'the source'}: no line or record that is not blank.")
+
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
         """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts the files
         and records without text, and what `replace_encoded` replaces, in `skipped`."""
@@ -362,7 +369,7 @@ class TextSource:
         try:
             if isinstance(shard, Path):
                 name = str(shard)
-                if shard.stat().st_size == 0:
+                if not has_records(shard):
                     yield ""
                     return
                 shard = open_table(shard, [self.text_column])
@@ -374,9 +381,7 @@ class TextSource:
                     number += 1
                     yield _check_record(text, name, number, f" in {self.text_column!r}")
         except UnicodeDecodeError as error:
-            raise TextError(
-                f"{name} is not UTF-8 text after record {number}: {error}. Convert it with iconv."
-            ) from None
+            raise not_utf8(Path(name), f"record {number + 1} or a later one", error) from None
         except TextError:
             raise
         except (
