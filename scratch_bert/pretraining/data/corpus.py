@@ -155,20 +155,22 @@ class TokenizedCorpus:
     def token_counts(self, vocab_size: int) -> np.ndarray:
         """Count of each token id: (vocab_size,) int64."""
         counts = np.zeros(vocab_size, dtype=np.int64)
-        for tokens in self._blocks_of_tokens():
+        for tokens, _ in self.token_blocks():
             counts += np.bincount(tokens, minlength=vocab_size)
         return counts
 
     def checksum(self) -> int:
         """CRC-32 of the tokens of all documents, and of the documents' lengths, in their order."""
         value = crc32(np.diff(self.document_tokens).astype(np.int64).tobytes())
-        for tokens in self._blocks_of_tokens():
+        for tokens, _ in self.token_blocks():
             value = crc32(tokens, value)
         return value
 
-    def _blocks_of_tokens(self) -> Iterator[np.ndarray]:
+    def token_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The token ids of all documents in blocks (tokens,), and the lengths of each block's documents (documents,)."""
         for block in self.blocks(documents=1):
-            yield np.concatenate([self.tokens[start:end] for start, end in block.document_tokens.tolist()])
+            spans = block.document_tokens
+            yield np.concatenate([self.tokens[start:end] for start, end in spans.tolist()]), np.diff(spans).ravel()
 
     def max_seq_length(self, percentile: int) -> int:
         """Tokens of two sentences of this length percentile among the first million, with special tokens."""

@@ -3,13 +3,22 @@
 Stretches are found by a rolling hash of windows of tokens: memory is bounded, and time grows with the training text.
 """
 
+import json
+import logging
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
+from .cache import cached
+
+
+logger = logging.getLogger("scratch_bert")
 
 WINDOW = 50  # tokens of a stretch
 SHORTEST = 10  # tokens of a complete document that counts: shorter ones, such as "Chapter 1", are alike by chance
+WARN_ABOVE = 0.01
 MAX_HELD_OUT = 1 << 22  # tokens to look for: of a larger text, a sample
 CHUNK = 1 << 18  # tokens to hash at once
 TABLE_BITS = 26  # of a hash, for a table that tells quickly that a window is not in the held-out text
@@ -18,6 +27,40 @@ FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 
 Block = tuple[np.ndarray, np.ndarray]
 """Consecutive documents: their token ids (tokens,), and their lengths (documents,)."""
+
+
+class Tokens(Protocol):
+    """A corpus, or preprocessed examples."""
+
+    def token_blocks(self) -> Iterator[Block]: ...
+
+    def token_counts(self, vocab_size: int) -> np.ndarray: ...
+
+    def checksum(self) -> int: ...
+
+
+def report_overlap(
+    training: Tokens, held_out: Tokens, vocab_size: int, cache_dir: str | Path, name: str = "the training text"
+) -> str:
+    """Log what fraction of the held-out text is in the training text, too, which has this `name`, with a warning above
+    1%; return it as a phrase. It is measured once, and kept in the cache."""
+
+    def measure(directory: Path) -> None:
+        fraction = shared_fraction(training.token_blocks(), held_out.token_blocks(), tokens, vocab_size)
+        (directory / "shared.json").write_text(json.dumps(fraction))
+
+    tokens = int(held_out.token_counts(vocab_size).sum())
+    settings = (training.checksum(), held_out.checksum(), tokens, WINDOW, SHORTEST, MAX_HELD_OUT)
+    fraction = json.loads((cached(cache_dir, "overlap", settings, measure) / "shared.json").read_text())
+    phrase = f"{fraction:.1%} of its tokens are in stretches of {WINDOW} tokens that {name} has, too"
+    if fraction > WARN_ABOVE:
+        logger.warning(
+            f"Held-out text: {phrase}, so evaluation measures what is memorised. Remove duplicates from the text, or evaluate "
+            "on other text"
+        )
+    else:
+        logger.info(f"Held-out text: {phrase}")
+    return phrase
 
 
 def shared_fraction(training: Iterable[Block], held_out: Iterable[Block], num_held_out: int, vocab_size: int) -> float:
@@ -63,7 +106,8 @@ class _HashedWindows:
         self.token_hashes = np.random.default_rng(0).integers(1 << 64, size=vocab_size, dtype=np.uint64)
         exponents = np.arange(CHUNK + WINDOW) > 0
         self.powers, self.inverses = (
-            np.cumprod(np.where(exponents, np.uint64(factor), np.uint64(1))) for factor in (FACTOR, pow(FACTOR, -1, 1 << 64))
+            np.cumprod(np.where(exponents, np.uint64(factor), np.uint64(1)))
+            for factor in (FACTOR, pow(FACTOR, -1, 1 << 64))
         )
 
     def __call__(self, blocks: Iterable[Block]) -> Iterator[tuple[int, int, list[tuple]]]:
@@ -71,7 +115,7 @@ class _HashedWindows:
         offset = 0
         for tokens, lengths in blocks:
             document_starts = np.cumsum(lengths) - lengths
-            is_short = (SHORTEST <= lengths) & (lengths < WINDOW)
+            is_short = (lengths >= SHORTEST) & (lengths < WINDOW)
             short_starts, short_lengths = document_starts[is_short], lengths[is_short]
             for start in range(0, len(tokens), CHUNK):
                 chunk = tokens[start : start + CHUNK + WINDOW - 1]  # with the windows that begin in it

@@ -4,6 +4,7 @@ import hashlib
 import html
 import logging
 import re
+import shlex
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -260,6 +261,24 @@ class TextSource:
     def can_be_read_again(self) -> bool:
         """Whether no shard is an iterator, such as a generator."""
         return not any(isinstance(shard, Iterator) for shard in self.shards)
+
+    def document_hint(self, documents: int, sentences: int) -> str:
+        """What to check if text files, read in the default format, give a number of documents that looks wrong; otherwise
+        an empty string."""
+        files = [shard for shard in self.shards if isinstance(shard, Path) and suffix(shard) not in TABLES]
+        if self.text_format or not files or len(files) < len(self.shards):
+            return ""
+        found = f"{documents:,} documents from {len(files):,} files: a blank line ends a document"
+        head = list(islice(read_lines(files[0]), 1000))
+        if any(map(_GUTENBERG_START.match, head)):
+            return f"{found}, but {files[0]} is a book of Project Gutenberg: text_format=gutenberg"
+        if sum(map(bool, map(_WIKITEXT_HEADING.match, head))) >= 3:
+            return f"{found}, but {files[0]} looks like WikiText: text_format=wikitext"
+        if documents >= 100 * len(files) and sentences < 10 * documents:
+            return f"{found}. If a file is one document, text_format=file; if not, this is right"
+        if documents <= len(files) < 20 and sentences >= 100 * len(files):
+            return f"{found}, and there is none. If a line is a document, add blank lines: sed G {shlex.quote(str(files[0]))} > new.txt"
+        return ""
 
     def with_shards(self, shards: Sequence) -> "TextSource":
         """A source of other text with the same settings."""
