@@ -44,10 +44,14 @@ def train_tokenizer(
     special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
 
     def words() -> Iterator[str]:
-        with tqdm(texts, "Training a tokenizer", unit=" texts", leave=False, disable=None) as progress:
-            training_text = _TrainingText(blank.backend_tokenizer)
-            for text in progress:
-                yield from training_text.pieces(text.replace(UNKNOWN, " "))
+        training_text = _TrainingText(blank.backend_tokenizer)
+        with tqdm(
+            desc="Training a tokenizer", unit=" characters", unit_scale=True, leave=False, disable=None
+        ) as progress:
+            for text in texts:
+                for piece in training_text.pieces(text.replace(UNKNOWN, " ")):
+                    yield piece
+                    progress.update(len(piece))
 
     train = {"wordpiece": _wordpiece_vocab, "wordlevel": _wordlevel_vocab}[tokenizer_type]
     vocab = train(words, vocab_size, min_frequency, blank.backend_tokenizer, special_tokens)

@@ -2,6 +2,7 @@ import base64
 import gzip
 import json
 import random
+import re
 import textwrap
 from collections import Counter
 from functools import partial
@@ -205,6 +206,24 @@ def test_paragraph_of_very_many_lines_stays_one_document(tmp_path):
     assert max(paragraph.count("\n") for paragraph in source) < 10_000
     documents = list(source.documents())
     assert [len(document) for document in documents] == [25_000, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "documents", "hint"),
+    [
+        ("*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\nOne.\n", (3, 3), "text_format=gutenberg"),
+        (" = Title = \n\n One .\n = = Part = = \n\n = = Other = = \n", (3, 9), "text_format=wikitext"),
+        ("One.\n\nTwo.\n", (6556, 20000), "6,556 documents from 1 files: a blank line ends a document. If a file is"),
+        ("One.\nTwo.\n", (1, 5000), "1 documents from 1 files: a blank line .*, and there is none. .* sed G"),
+        ("One.\n\nTwo.\n", (60, 600), None),
+    ],
+)
+def test_number_of_documents_that_looks_wrong_gives_a_hint(text, documents, hint, tmp_path):
+    (tmp_path / "a.txt").write_text(text)
+    found = TextSource([tmp_path / "a.txt"]).document_hint(*documents)
+    assert re.search(hint, found) if hint else not found
+    assert not TextSource([tmp_path / "a.txt"], "blank_line").document_hint(*documents)
+    assert not TextSource([[text]]).document_hint(*documents)
 
 
 ENCODED = base64.b64encode(random.Random(0).randbytes(3001)).decode()

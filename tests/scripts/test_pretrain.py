@@ -146,7 +146,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
         (["--train_file", "empty.txt"], "There is no text in empty.txt"),
         (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
-        (["--train_file", "one.txt"], "The text, 1 documents, 1 sentences, 3 tokens, is too short to hold out"),
+        (["--train_file", "one.txt"], "The text, 1 documents, 1 sentences, 10 tokens, is too short to hold out"),
         (["--vocab_size", "30"], "vocab_size is 30"),
         (["--max_seq_length", "4"], "max_seq_length must be 5 or more"),
         (["--max_seq_length", "0"], "max_seq_length must be 5 or more"),

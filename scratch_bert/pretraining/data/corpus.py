@@ -242,17 +242,19 @@ def _sentence_batches(source: TextSource, skipped: Counter) -> Iterator[tuple[li
     sentences: list[str] = []
     numbers: list[int] = []
     number = 0
-    with tqdm(desc="Tokenizing", unit=" documents", leave=False, disable=None) as progress:
+    with tqdm(desc="Tokenizing", unit=" sentences", unit_scale=True, leave=False, disable=None) as progress:
         for paragraph in source.sentences(skipped):
             if paragraph is None:
                 number += 1
-                progress.update()
                 continue
-            sentences += paragraph
-            numbers += [number] * len(paragraph)
-            if len(sentences) >= SENTENCES_PER_BATCH:
-                yield sentences, np.array(numbers)
-                sentences, numbers = [], []
+            for start in range(0, len(paragraph), SENTENCES_PER_BATCH):  # a long line is one paragraph
+                part = paragraph[start : start + SENTENCES_PER_BATCH]
+                progress.update(len(part))
+                sentences += part
+                numbers += [number] * len(part)
+                if len(sentences) >= SENTENCES_PER_BATCH:
+                    yield sentences, np.array(numbers)
+                    sentences, numbers = [], []
         yield sentences, np.array(numbers, dtype=np.int64)
 
 
