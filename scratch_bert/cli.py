@@ -35,3 +35,4 @@ def configure_logging(level: int = logging.INFO) -> None:
         transformers.utils.logging.disable_progress_bar()  # also those of huggingface_hub
     logging.basicConfig(format="%(message)s")
     logging.getLogger("scratch_bert").setLevel(level)
+    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # logs the errors that it raises

@@ -3,13 +3,19 @@
 import csv
 import gzip
 import logging
+import re
+import shlex
 import zlib
 from collections.abc import Iterable, Iterator
 from glob import escape, glob
+from io import BufferedReader
 from itertools import chain, islice, repeat
 from pathlib import Path
 
 import datasets
+import pyarrow.parquet
+
+from .content import complaint, narrow_encoding
 
 
 logger = logging.getLogger("scratch_bert")
@@ -64,8 +70,9 @@ class TextError(ValueError):
 def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, **options):
     """Open a table as a dataset. Values of `text_columns` in a CSV or TSV file stay strings, such as "007" and "NA".
 
-    `options` are passed to the dataset's loader.
+    `options` are passed to the dataset's loader. Raises `TextError` for a file of another kind.
     """
+    _check_table(file)
     if TABLES[suffix(file)] == "csv":
         _check_width(file)
         options = {
@@ -89,6 +96,45 @@ def read_fields(file: Path) -> Iterator[list[str]]:
         raise TextError(f"{file} cannot be read as a table: {error}") from error
 
 
+def has_records(file: Path) -> bool:
+    """Whether a table has any, as far as it tells without being read. Empty files have none; datasets reads neither
+    them nor parquet files without rows."""
+    if file.stat().st_size == 0:
+        return False
+    _check_table(file)
+    if TABLES[suffix(file)] != "parquet":
+        return True
+    try:
+        return pyarrow.parquet.read_metadata(file).num_rows > 0
+    except pyarrow.ArrowException as error:
+        raise TextError(f"{file} cannot be read as a parquet file: {error} Copy or download it again.") from None
+
+
+_JSON_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?(?:\{|\]\s*$|$)")
+
+
+def _check_table(file: Path) -> None:
+    """Raise `TextError` for a file whose first bytes are not those of the kind of table that its name promises."""
+    try:
+        with _open(file) as content:
+            head = content.peek(4096)[:4096]
+            if TABLES[suffix(file)] == "parquet" and head.startswith(b"PAR1"):
+                if _is_gzipped(file):
+                    raise TextError(
+                        f"{file}: parquet files are not read compressed. Decompress it first: gunzip {shlex.quote(str(file))}"
+                    )
+                return
+            _check_head(file, content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TextError(f"{file} cannot be decompressed: {error}. Copy or download it again.") from None
+    if TABLES[suffix(file)] == "parquet":
+        raise TextError(f"{file} is not a parquet file: rename it to end in what it is, such as .csv, .jsonl or .txt.")
+    if TABLES[suffix(file)] == "json" and not _JSON_OBJECT.match(head):
+        raise TextError(
+            f'{file} does not hold JSON objects, such as {{"text": "A text."}}, but begins with {head[:20].decode(errors="replace")!r}.'
+        )
+
+
 def _check_width(file: Path) -> None:
     """Raise `TextError` if the first record has more fields than the header: pandas only reports later ones."""
     try:
@@ -107,35 +153,71 @@ def _check_width(file: Path) -> None:
 def open_dataset(
     name: str, config: str | None, streaming: bool = False
 ) -> datasets.DatasetDict | datasets.IterableDatasetDict:
-    """The splits of a dataset on the Hub or in a local directory, also one written by `save_to_disk`."""
+    """The splits of a dataset on the Hub or in a local directory, also one written by `save_to_disk`.
+
+    Raises `TextError` or `OSError` for what is no dataset, or can't be read.
+    """
     directory = Path(name)
+    if directory.is_file():
+        raise TextError(f"The dataset {name} is a file: give it as train_file.")
     if not any((directory / file).is_file() for file in ("state.json", "dataset_dict.json")):
         try:
             return datasets.load_dataset(name, config, streaming=streaming)
         except datasets.exceptions.DatasetGenerationError as error:
             raise TextError(f"The dataset {name} cannot be read: {error.__cause__}") from None
+        except RuntimeError as error:  # a loading script
+            raise TextError(
+                f"The dataset {name} cannot be read: {error}. Give the files of its text as train_file, or a copy of it as parquet files."
+            ) from None
     saved = datasets.load_from_disk(directory)
     return saved if isinstance(saved, datasets.DatasetDict) else datasets.DatasetDict({"train": saved})
 
 
 def read_lines(file: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, also gzipped, without line ends. Raises `TextError`, which names the bad line."""
+    """The lines of a UTF-8 file, also gzipped, without line ends, which may be those of old Macs (CR alone).
+
+    Raises `TextError`, which says what a file is that is not text, or names the bad line.
+    """
     number = 0
     try:
-        with gzip.open(file) if _is_gzipped(file) else file.open("rb") as lines:
+        with _open(file) as lines:
+            _check_head(file, lines)
             for number, line in enumerate(lines, 1):
+                if b"\0" in line:
+                    raise TextError(
+                        f"{file} is not text: line {number} holds a NUL byte. To remove such bytes: "
+                        f"{'gunzip --stdout' if _is_gzipped(file) else 'cat'} {shlex.quote(str(file))} | tr -d '\\000' > "
+                        f"new{suffix(file)}"
+                    )
                 # -sig drops a byte-order mark
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                if number == 1 and "\r" in text and not line.endswith(b"\n"):  # no LF in the file
+                    yield from text.split("\r")
+                else:
+                    yield text
     except UnicodeDecodeError as error:
-        if error.object[:2] in (b"\xff\xfe", b"\xfe\xff") and number == 1:
-            raise TextError(
-                f"{file} is UTF-16 text. Convert it first: iconv -f utf-16 -t utf-8 {file} > new{suffix(file)}"
-            ) from None
-        raise TextError(
-            f"{file} is not UTF-8 text: line {number} holds the byte 0x{error.object[error.start]:02x}. Convert it "
-            f"first, for example with: iconv -f latin1 -t utf-8 {file} > new{suffix(file)}"
-        ) from None
+        raise not_utf8(file, f"line {number}", error) from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TextError(
             f"{file} cannot be decompressed after line {number}: {error}. Copy or download it again."
         ) from None
+
+
+def not_utf8(file: Path, place: str, error: UnicodeDecodeError) -> TextError:
+    """The error for bytes at this place in a file, with the command for their probable encoding."""
+    encoding = narrow_encoding(error.object[max(error.start - 5000, 0) : error.start + 5000])
+    return TextError(
+        f"{file} is not UTF-8 text: {place} holds the byte 0x{error.object[error.start]:02x}. Convert it first; if its "
+        f"encoding is {encoding}, with: iconv -f {encoding} -t utf-8 {shlex.quote(str(file))} > new{suffix(file)}"
+    )
+
+
+def _open(file: Path) -> BufferedReader | gzip.GzipFile:
+    return gzip.open(file) if _is_gzipped(file) else file.open("rb")
+
+
+def _check_head(file: Path, content: BufferedReader | gzip.GzipFile) -> None:
+    """Raise `TextError` for the content of a file that is not text, by its first bytes."""
+    ending = suffix(file) if suffix(file) in (".txt", *TABLES) else ".txt"
+    if message := complaint(file, content.peek(4096)[:4096], ending, _is_gzipped(file)):
+        raise TextError(message)

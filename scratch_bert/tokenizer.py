@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel, WordPiece
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
+from tqdm.auto import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from .repository import find_file, one_line, read_json
@@ -29,6 +31,8 @@ MAX_ENTRIES = 10_000_000  # the largest vocabularies have a few hundred thousand
 UNKNOWN_WORDS = "ꙮ 𐍈"  # of Old Slavonic and Gothic
 UNKNOWN = "[UNK]"  # in a text: a word that the corpus itself replaces, as WikiText-2 by <unk>
 TOKENIZER_TYPES = ("wordpiece", "wordlevel")
+MAX_WORD = 100  # characters; BERT's WordPiece turns a longer word into one unknown token
+MAX_PIECE = 20_000  # characters of text to process at once: time and memory grow faster than the length
 
 
 def train_tokenizer(
@@ -44,20 +48,29 @@ def train_tokenizer(
 
     `wordpiece` is BERT's; `wordlevel` has complete words only. Words and word pieces with fewer than `min_frequency`
     occurrences are left out. `first_segment_id` is the segment id of text A; B's is one more, and padding's always 0.
-    `texts` is read twice, and may be larger than memory. The same texts give the same vocabulary. Raises `ValueError`
-    if there is no text, or if `vocab_size` is too small for the characters alone.
+    `texts` is read twice, and may be larger than memory. The same texts give the same vocabulary. Time grows with the
+    text, whatever its words: see `_TrainingText`. Raises `ValueError` if there is no text, or if `vocab_size` is too
+    small for the characters alone.
     """
     blank = BertTokenizer(do_lower_case=lowercase)
     special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
 
     def words() -> Iterator[str]:
-        return (text.replace(UNKNOWN, " ") for text in texts)
+        training_text = _TrainingText(blank.backend_tokenizer)
+        with tqdm(
+            desc="Training a tokenizer", unit=" characters", unit_scale=True, leave=False, disable=None
+        ) as progress:
+            for text in texts:
+                for piece in training_text.pieces(text.replace(UNKNOWN, " ")):
+                    yield piece
+                    progress.update(len(piece))
 
     train = {"wordpiece": _wordpiece_vocab, "wordlevel": _wordlevel_vocab}[tokenizer_type]
     vocab = train(words, vocab_size, min_frequency, blank.backend_tokenizer, special_tokens)
     if len(vocab) == len(special_tokens):
         raise ValueError(
-            f"The text is empty, or no word occurs {min_frequency} times, so there is no vocabulary to learn."
+            f"The text is empty, or no word of up to {MAX_WORD} characters occurs {min_frequency} times, so there is no "
+            "vocabulary to learn. Words end at spaces and punctuation marks."
         )
     if tokenizer_type == "wordpiece":
         bert = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=model_max_length)
@@ -81,6 +94,55 @@ def train_tokenizer(
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         **names,
     )
+
+
+class _TrainingText:
+    """The text that a tokenizer is trained on, in pieces of bounded length and cost.
+
+    What a trainer does with a word grows faster than its length, and with the number of distinct words. So words beyond
+    `MAX_WORD`, as of Thai, are cut into pieces of that length, and of distinct long words without end, as in encoded data
+    or text that has lost its spaces, only as many are kept as make up a small part of the text.
+    """
+
+    LONG = re.compile(r"[0-9A-Za-z\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff]{21,}")  # rare in text with spaces
+    UNBROKEN = re.compile(rf"[^\s!-/:-@\[-`{{-~\u3001-\u301f\u4e00-\u9fff]{{{MAX_WORD + 1},}}")  # perhaps one word
+    ALLOWANCE, SHARE = 500_000, 0.05  # characters of distinct long words: so many, and this part of the text
+
+    def __init__(self, blank: Tokenizer):
+        self.normalize, self.split = blank.normalizer.normalize_str, blank.pre_tokenizer.pre_tokenize_str
+        self.long_words: set[int] = set()  # hashes
+        self.spare = float(self.ALLOWANCE)
+
+    def pieces(self, text: str) -> Iterator[str]:
+        self.spare += self.SHARE * len(text)
+        text = self.UNBROKEN.sub(self._cut, self.LONG.sub(self._keep_or_drop, text))
+        start = 0
+        while len(text) - start > MAX_PIECE:
+            space = max(text.rfind(space, start + 1, start + MAX_PIECE) for space in " \n")
+            end = space + 1 or start + MAX_PIECE
+            yield text[start:end]
+            start = end
+        yield text[start:]
+
+    def _keep_or_drop(self, match: re.Match) -> str:
+        word = match[0]
+        if hash(word) not in self.long_words:
+            if len(word) > self.spare:
+                return " "
+            self.spare -= len(word)
+            self.long_words.add(hash(word))
+        return word
+
+    def _cut(self, match: re.Match) -> str:
+        words = [
+            word for start in range(0, len(match[0]), MAX_PIECE) for word in self._words(match[0][start:][:MAX_PIECE])
+        ]
+        if max(map(len, words), default=0) <= MAX_WORD:
+            return match[0]
+        return " ".join(word[start : start + MAX_WORD] for word in words for start in range(0, len(word), MAX_WORD))
+
+    def _words(self, text: str) -> list[str]:
+        return [word for word, _ in self.split(self.normalize(text))]
 
 
 def _wordpiece_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special_tokens: list[str]) -> dict[str, int]:

@@ -165,6 +165,8 @@ def _convert_one(option: Field, value: Any) -> Any:
     const = option.metadata.get("const")
     if isinstance(value, (dict, list)) and names[0] != "str" or not expected or const is not None and value is const:
         return value
+    if value == "" and option.default != "":  # a Path of it would be the current directory
+        raise ValueError(f"{option.name} must not be empty: leave it out, or set the variable that its value is from.")
     for convert, _ in expected:
         try:
             value = convert(value)

@@ -91,10 +91,13 @@ class SourceArguments(OptionGroup, group="Source"):
         "Default: the built-in corpus, Python's help texts and docstrings.",
     )
     validation_file: list[str] | None = option(
-        None, "Text to evaluate on. Default: documents held out from the training text.", unless="prepared_data"
+        None, "Text to evaluate on. Default: a part of the training text is held out.", unless="prepared_data"
     )
     validation_share: float = option(
-        0.1, "Fraction of documents to hold out; 0 for none.", within="[0, 1)", unless="prepared_data streaming"
+        0.1,
+        "Fraction of the text to hold out, about: documents drawn at random, or the ends of long ones; 0 for none.",
+        within="[0, 1)",
+        unless="prepared_data streaming",
     )
     dataset_name: str | None = option(
         None, "Dataset on the Hub, or a directory for datasets.load_dataset: its splits train and validation."
@@ -317,6 +320,12 @@ class PretrainingOptions(CommonOptions, group="Training"):
     eval_steps: float | None = option(250, "Steps between evaluations.", within="(0, inf)")
     save_total_limit: int | None = option(2, "Number of checkpoints to keep.", within="[1, inf)")
     logging_steps: float = option(100, "Steps between log lines.", within="(0, inf)")
+    max_eval_examples: int = option(
+        4000,
+        "Maximum number of held-out examples, evenly spread, to evaluate on in and after training; 0 for all.",
+        within="[-1, inf)",
+        group=EVALUATION,
+    )
     show_predictions: int = option(
         4, "Masked words and pairs to show with predictions at the end.", within="[0, inf)", group=EVALUATION
     )
@@ -422,7 +431,7 @@ class EvaluationArguments(OptionGroup, group="Evaluation"):
     bf16: bool = option(False, "bf16 autocast instead of fp32.")
     seed: int = option(
         42,
-        "Random seed for held-out documents, pairs and masks. Default: that of pretraining.",
+        "Random seed for held-out text, pairs and masks. Default: that of pretraining.",
         within="[0, 4294967296)",
     )
     show_predictions: int = option(0, "Masked words and pairs to show with predictions.", within="[0, inf)")
@@ -444,4 +453,4 @@ class InspectionArguments(OptionGroup, group="Inspection"):
     show: int = option(3, "Number of examples to show as text.", within="[0, inf)")
     sample: int = option(20_000, "Maximum number of examples to compute the statistics from.", within="[1, inf)")
     json: bool = option(False, "Print the statistics as JSON, and nothing else.")
-    seed: int = option(42, "Random seed for held-out documents, pairs and masks.", within="[0, 4294967296)")
+    seed: int = option(42, "Random seed for held-out text, pairs and masks.", within="[0, 4294967296)")

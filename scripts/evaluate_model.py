@@ -2,9 +2,9 @@
 """Evaluate pretrained models on text: masked language modelling and next-sentence prediction, compared with baselines.
 
 The options of the text are those of pretrain.py, except --streaming, and those of the tokenizer, which is the models'.
-Without --validation_file, documents are held out by --seed; --validation_file alone is evaluated completely. Examples
-and masks follow from the text, the tokenizer and the seed: models with the same tokenizer are compared on the same
-masked tokens. For single segments, evaluate with --sentence_objective none."""
+Without --validation_file, text is held out as in training, with --seed; --validation_file alone is evaluated
+completely. Examples and masks follow from the text, the tokenizer and the seed: models with the same tokenizer are
+compared on the same masked tokens. For single segments, evaluate with --sentence_objective none."""
 
 import json
 from pathlib import Path

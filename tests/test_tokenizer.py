@@ -1,5 +1,8 @@
 import copy
 import json
+import random
+import string
+import time
 
 import pytest
 from tokenizers import Tokenizer, models
@@ -86,8 +89,35 @@ def test_tokenizer_training_without_room_for_the_characters_is_an_error(sentence
 
 @pytest.mark.parametrize("texts", [[], ["once upon a time"]], ids=["no text", "no word twice"])
 def test_tokenizer_training_without_words_is_an_error(texts):
-    with pytest.raises(ValueError, match="The text is empty, or no word occurs 2 times"):
+    with pytest.raises(ValueError, match="The text is empty, or no word of up to 100 characters occurs 2 times"):
         train_tokenizer(texts, 500, "wordlevel")
+
+
+def test_tokenizer_is_the_same_for_one_long_line(sentences):
+    """And words that occur again, however long, don't count as text without spaces."""
+    texts = [*sentences[:500], "Donaudampfschifffahrtsgesellschaft " * 20_000]
+    assert train_tokenizer([" ".join(texts)], 999).get_vocab() == train_tokenizer(texts, 999).get_vocab()
+    assert "donaudampfschifffahrtsgesellschaft" in train_tokenizer(texts, 999).get_vocab()
+
+
+def test_tokenizer_learns_from_a_script_without_spaces():
+    words = ["สวัสดี", "ครับ", "ประเทศ", "ไทย"]
+    text = "".join(random.Random(0).choices(words, k=20_000))  # one word, to BERT
+    vocab = train_tokenizer([text], 300).get_vocab()
+    assert any(len(token) >= 6 for token in vocab)
+    kana = "これはひらがなです。"  # punctuation ends a word: nothing is cut
+    assert train_tokenizer([kana * 30], 100).get_vocab() == train_tokenizer([kana] * 30, 100).get_vocab()
+
+
+@pytest.mark.parametrize("alphabet", ["ACGT", string.ascii_lowercase, string.ascii_letters + string.digits + "-"])
+def test_tokenizer_training_is_quick_for_text_without_spaces(alphabet, sentences):
+    """Without a bound, a megabyte takes a minute or more."""
+    draw = random.Random(0)
+    unbroken = "".join(draw.choices(alphabet, k=1_000_000))
+    start = time.perf_counter()
+    vocab = train_tokenizer([*sentences[:500], unbroken], 500).get_vocab()
+    assert time.perf_counter() - start < 10
+    assert "the" in vocab
 
 
 def test_tokenizer_min_frequency_leaves_out_rare_words():

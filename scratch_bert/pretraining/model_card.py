@@ -68,6 +68,7 @@ def write_pretraining_card(
         eval_source=eval_source,
         eval_step=eval_steps[-1] if eval_steps else None,
         eval_examples=len(trainer.eval_dataset) if trainer.eval_dataset else 0,
+        held_out_examples=len(data.eval_dataset) if data.eval_dataset else 0,
         **training_context(trainer, directory, losses),
     )
 

@@ -26,6 +26,7 @@ from .arguments import (
     PretrainingArguments,
 )
 from .build_model import build_model, choose_tokenizer, resolve_config, start_config
+from .data.examples import evenly_spread
 from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .model_card import write_pretraining_card
@@ -194,6 +195,12 @@ def build_trainer(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
         f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f}"
     )
+    eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, args.max_eval_examples)
+    if eval_dataset is not data.eval_dataset:
+        logger.info(
+            f"Evaluation: {len(eval_dataset):,} of the {len(data.eval_dataset):,} held-out examples, evenly spread; "
+            "max_eval_examples=0 for all"
+        )
     tokenizer = copy_with_length(data.tokenizer, model.config.max_position_embeddings)
     trainer = PretrainingTrainer(
         model=model,
@@ -201,7 +208,7 @@ def build_trainer(
         data_collator=build_collator(data_args, tokenizer, mlm_probability=EVAL_MLM_PROBABILITY),
         train_collator=build_collator(data_args, tokenizer, data.max_seq_length if args.pack_sequences else None),
         train_dataset=data.train_dataset,
-        eval_dataset=data.eval_dataset,
+        eval_dataset=eval_dataset,
         processing_class=tokenizer,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
@@ -258,7 +265,7 @@ def describe_run(options: Options, data: PretrainingData, named: PreTrainedToken
     fixed["training text"] = f"{data.description}, CRC-32 {data.train_checksum:08x}"
     values["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"
     if args.load_best_model_at_end:
-        fixed |= {name: values[name] for name in ("metric_for_best_model", "held-out text")}
+        fixed |= {name: values[name] for name in ("metric_for_best_model", "held-out text", "max_eval_examples")}
     if options.data.streaming:  # the workers divide a stream
         fixed["dataloader_num_workers"] = args.dataloader_num_workers
     values = {name: value for name, value in values.items() if name not in {*UNRECORDED, *fixed}}

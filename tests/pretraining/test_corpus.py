@@ -193,12 +193,41 @@ def test_hold_out_is_a_seeded_draw(corpus):
     assert not np.array_equal(corpus.hold_out(0.1, seed=2)[1].documents, validation.documents)
 
 
-def test_hold_out_of_few_documents(corpus):
-    few = corpus.select(np.arange(4))
-    assert few.hold_out(0.01, seed=1)[1].num_documents == 2
-    assert few.hold_out(0, seed=1) == (few, None)
-    with pytest.raises(ValueError, match=r"3 document\(s\).*text_format.*validation_share=0"):
-        corpus.select(np.arange(3)).hold_out(0.1, seed=1)
+BOOKS = [[20] * 500, [20] * 400, [20] * 900, [20] * 300]
+
+
+@pytest.mark.parametrize(
+    ("documents", "number"),
+    [
+        pytest.param(BOOKS, 4, id="four books"),
+        pytest.param(BOOKS[:2], 2, id="two books"),
+        pytest.param(BOOKS[:1], 1, id="a book"),
+        pytest.param([BOOKS[0], *[[20] * 5] * 200], None, id="a book and many short texts"),
+        pytest.param([[10] * 12] * 5, 2, id="five short texts"),
+        pytest.param(
+            np.random.default_rng(0).integers(1, 60, size=(3, 99)).tolist(), 2, id="sentences of many lengths"
+        ),
+    ],
+)
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5, 0.9])
+def test_hold_out_of_few_or_long_documents_takes_their_ends(documents, number, fraction):
+    corpus = make_corpus(*documents)
+    for seed in range(3):
+        train, validation = corpus.hold_out(fraction, seed)
+        share = validation.num_tokens / corpus.num_tokens
+        assert fraction / 2 < share <= min(2 * fraction, (1 + fraction) / 2)
+        assert train.num_tokens + validation.num_tokens == corpus.num_tokens
+        if fraction == 0.1 and number:
+            assert validation.num_documents == number and train.num_documents == corpus.num_documents
+            assert set(validation.documents[:, 1]) <= set(corpus.documents[:, 1])  # they are ends
+            assert np.diff(validation.documents).min() >= 2  # one sentence follows another
+    assert make_corpus(*BOOKS).hold_out(0, seed=1)[1] is None
+
+
+def test_hold_out_of_too_little_text_is_an_error(corpus):
+    for documents, fraction in ([[[10]] * 3, 0.1], [[[10] * 10] * 3, 0.01]):
+        with pytest.raises(ValueError, match=r"is too short to hold out .* text_format .*validation_share=0"):
+            make_corpus(*documents).hold_out(fraction, seed=1)
     with pytest.raises(ValueError, match="validation_share must be"):
         corpus.hold_out(1.0, seed=1)
 

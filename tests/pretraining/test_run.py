@@ -415,3 +415,41 @@ def test_evaluation_of_sequences_that_are_too_long_is_rejected(finished, options
     directory, *_ = finished
     with pytest.raises(ValueError, match="finished takes 32 tokens at most: pass a max_seq_length of 32 or less"):
         evaluation(options(directory)[1], directory, max_seq_length="64")
+
+
+def test_evaluation_in_training_is_on_evenly_spread_examples(options, tmp_path, caplog):
+    caplog.set_level("INFO", "scratch_bert")
+    run = prepare_pretraining(*options(tmp_path / "run", max_eval_examples=7))
+    complete, capped = run.data.eval_dataset, run.trainer.eval_dataset
+    assert len(capped) == 7 < len(complete)
+    assert f"Evaluation: 7 of the {len(complete)} held-out examples, evenly spread" in caplog.text
+    last = capped[6]["input_ids"].tolist()
+    assert last == complete[6 * len(complete) // 7]["input_ids"].tolist()
+    assert run.train()["eval_mlm_loss"] > 0
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert f"After 4 steps, on 7 of {len(complete)} examples from text held out" in card
+    assert "| held-out text | 9.4% of the tokens, 6 documents drawn at random; " in card
+    for number in (0, -1, 10**6):
+        run = prepare_pretraining(*options(tmp_path / f"all{number}", max_eval_examples=number))
+        assert run.trainer.eval_dataset is run.data.eval_dataset
+
+
+@pytest.mark.parametrize("objective", ["nsp", "sop", "none", "contrastive"])
+def test_run_on_two_long_documents_holds_out_their_ends(objective, options, sentences, tmp_path, caplog):
+    caplog.set_level("INFO", "scratch_bert")
+    file = tmp_path / "books.txt"
+    file.write_text("\n".join(sentences[:800]) + "\n\n" + "\n".join(sentences[800:1500]))
+    model, data, args = options(tmp_path / "run", data={"sentence_objective": objective}, max_steps=2)
+    data.train_file = [str(file)]
+    assert prepare_pretraining(model, data, args).train()["eval_mlm_loss"] > 0
+    assert "of the tokens, the ends of the 2 longest documents" in caplog.text
+
+
+def test_validation_file_that_is_the_training_text_is_a_warning(options, text_file, tmp_path, caplog):
+    prepare_pretraining(*options(tmp_path / "run", data={"validation_file": [str(text_file)]}))
+    assert (
+        "Held-out text: 100.0% of its tokens are in stretches of 50 tokens that the training text has" in caplog.text
+    )
+    caplog.clear()
+    prepare_pretraining(*options(tmp_path / "other"))
+    assert "Held-out text" not in caplog.text  # no warning

@@ -1,5 +1,9 @@
+import base64
 import gzip
 import json
+import random
+import re
+import textwrap
 from collections import Counter
 from functools import partial
 
@@ -8,7 +12,7 @@ import pytest
 
 from scratch_bert.files import TextError, find_files
 from scratch_bert.pretraining.data import text as text_module
-from scratch_bert.pretraining.data.text import FORMATS, TextFormat, TextSource, sentence_splitter
+from scratch_bert.pretraining.data.text import FORMATS, TextFormat, TextSource, replace_encoded, sentence_splitter
 
 
 def read(path, text_format=None, **options):
@@ -143,7 +147,8 @@ def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
     [
         ("latin.txt", b"Stra\xdfe", "latin.txt is not UTF-8 text: line 1"),
         ("bad.jsonl", b'{"text": "One."}\n{"text": ', "cannot be read as a table after record [01]"),
-        ("bad.parquet", b"no", "cannot be read as a table after record 0"),
+        ("bad.parquet", b"PAR1no", "cannot be read as a parquet file"),
+        ("latin.jsonl", b'{"text": "\xdf"}\n', "is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
         ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text: line 2"),
         ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be decompressed after line"),
         ("list.jsonl", b'{"text": [1]}\n', "record 1 is list with int in 'text', not text"),
@@ -158,7 +163,7 @@ def test_text_that_cannot_be_read_is_named(name, content, message, tmp_path):
 
 
 def test_long_paragraph_is_split_as_its_sentences_are(monkeypatch):
-    monkeypatch.setattr(text_module, "MAX_CHARACTERS", 200)
+    monkeypatch.setattr(text_module, "MAX_PIECE", 200)
     sentences = [f"This is the sentence no. {number}, as Mr. Smith said it." for number in range(50)]
     split = sentence_splitter()
     assert split(" ".join(sentences)) == sentences
@@ -166,6 +171,18 @@ def test_long_paragraph_is_split_as_its_sentences_are(monkeypatch):
     assert split(f"{sentences[0]} {long.strip()}. {sentences[1]}")[0] == sentences[0]
     assert " ".join(split(long)) == long.strip()  # no sentence ends
     assert "".join(split("x" * 1000)) == "x" * 1000
+
+
+def test_table_without_records_has_no_text(tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n")
+    datasets.Dataset.from_dict({"text": ["One."]}).select([]).to_parquet(tmp_path / "b.parquet")
+    skipped = Counter()
+    source = TextSource(find_files([tmp_path]))
+    assert list(source.sentences(skipped)) == []
+    with pytest.raises(
+        TextError, match="There is no text in .*a.csv, .*b.parquet: no line or record that is not blank"
+    ):
+        source.check_not_empty()
 
 
 def test_sentences_come_by_paragraph_and_what_has_none_is_counted(tmp_path):
@@ -189,6 +206,68 @@ def test_paragraph_of_very_many_lines_stays_one_document(tmp_path):
     assert max(paragraph.count("\n") for paragraph in source) < 10_000
     documents = list(source.documents())
     assert [len(document) for document in documents] == [25_000, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "documents", "hint"),
+    [
+        ("*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\nOne.\n", (3, 3), "text_format=gutenberg"),
+        (" = Title = \n\n One .\n = = Part = = \n\n = = Other = = \n", (3, 9), "text_format=wikitext"),
+        ("One.\n\nTwo.\n", (6556, 20000), "6,556 documents from 1 files: a blank line ends a document. If a file is"),
+        ("One.\nTwo.\n", (1, 5000), "1 documents from 1 files: a blank line .*, and there is none. .* sed G"),
+        ("One.\n\nTwo.\n", (60, 600), None),
+    ],
+)
+def test_number_of_documents_that_looks_wrong_gives_a_hint(text, documents, hint, tmp_path):
+    (tmp_path / "a.txt").write_text(text)
+    found = TextSource([tmp_path / "a.txt"]).document_hint(*documents)
+    assert re.search(hint, found) if hint else not found
+    assert not TextSource([tmp_path / "a.txt"], "blank_line").document_hint(*documents)
+    assert not TextSource([[text]]).document_hint(*documents)
+
+
+ENCODED = base64.b64encode(random.Random(0).randbytes(3001)).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(f"An image {ENCODED} here.", "An image [UNK] here.", id="base64"),
+        pytest.param(f"src='data:image/png;base64,{ENCODED}'", "src='data:image/png;base64,[UNK]'", id="data URI"),
+        pytest.param("A\n" + "\n".join(textwrap.wrap(ENCODED, 76)) + "\nB", "A\n[UNK]\nB", id="base64 in lines"),
+        pytest.param(ENCODED.replace("/", "_").replace("+", "-"), "[UNK]", id="for URLs"),
+        pytest.param(f"{'0123456789abcdef' * 20}", "[UNK]", id="hexadecimal"),
+        pytest.param("ACGT" * 30 + " A", "[UNK] A", id="a word beyond BERT's limit"),
+        *[
+            pytest.param(text, text, id=name)
+            for name, text in {
+                "a word at the limit": "ACGT" * 25,
+                "wrapped DNA": "ACGT" * 15 + "\n" + "TGCA" * 15,
+                "rule": "Title\n" + "-" * 200,
+                "link": "https://example.org/" + "a-long-title-with-words/" * 9,
+                "Chinese": "今天天气很好" * 50,
+                "Thai": "สวัสดีครับ" * 50,
+                "hash": "0123456789abcdef" * 4,
+            }.items()
+        ],
+    ],
+)
+def test_encoded_data_is_an_unknown_word(text, expected):
+    replaced = int("[UNK]" in expected)
+    assert replace_encoded(text) == (expected, replaced)
+    skipped = Counter()
+    [paragraph, _] = TextSource([[text]]).paragraphs(skipped)
+    assert paragraph == expected and skipped.total() == replaced
+
+
+def test_sentence_without_end_is_cut_at_a_space(monkeypatch):
+    monkeypatch.setattr(text_module, "MAX_SENTENCE", 20)
+    assert sentence_splitter("line")("word " * 6 + "\n" + "x" * 30) == [
+        "word word word word",
+        "word word",
+        "x" * 20,
+        "x" * 10,
+    ]
 
 
 # ----------------------------------------------------------------------------------------------------- fingerprint

@@ -144,9 +144,9 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--learnin_rate", "1"], "no option --learnin_rate. Did you mean learning_rate?"),
         (["--preset", "huge"], "preset must be one of micro, tiny"),
         (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
-        (["--train_file", "empty.txt"], "The text is empty, or no word occurs 2 times"),
+        (["--train_file", "empty.txt"], "There is no text in empty.txt"),
         (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
-        (["--train_file", "one.txt"], "1 document(s)"),
+        (["--train_file", "one.txt"], "The text, 1 documents, 1 sentences, 10 tokens, is too short to hold out"),
         (["--vocab_size", "30"], "vocab_size is 30"),
         (["--max_seq_length", "4"], "max_seq_length must be 5 or more"),
         (["--max_seq_length", "0"], "max_seq_length must be 5 or more"),
@@ -168,7 +168,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--prepared_data", "."], "holds no examples.json"),
         (
             ["--train_file", "two.txt", "--tokenizer_type", "wordlevel", "--min_frequency", "9"],
-            "no word occurs 9 times",
+            "no word of up to 100 characters occurs 9 times",
         ),
         (["--config_overrides", "hidden_act=["], "'hidden_act=[' cannot be parsed"),
         (["--config_overrides", "type_vocab_size=1"], "type_vocab_size must be 2 or more"),
@@ -206,7 +206,10 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         ),
         (["--language", "klingon"], "language must be an ISO 639 code, such as en, got klingon"),
         (["--train_file", "one.txt", "--train_file", "two.txt"], "--train_file is given twice: give it once"),
-        (["--train_file", "utf16.txt"], "utf16.txt is UTF-16 text. Convert it first: iconv -f utf-16"),
+        (
+            ["--train_file", "utf16.txt"],
+            "utf16.txt is UTF-16 text, not plain UTF-8 text: convert it with iconv -f utf-16",
+        ),
         (["--train_file", "commas.csv"], "commas.csv: the first record has 3 fields, the header 2. A text"),
         (["--train_file", "pipe"], "pipe is not a regular file"),
         (["--tokenizer_name_or_path", "damaged"], "The tokenizer damaged cannot be read"),
@@ -258,10 +261,13 @@ def sources(documents, tmp_path_factory):
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
-        (["--train_file", "table.csv.gz", "--text_column", "body"], "Training text: 46 documents"),
+        (["--train_file", "table.csv.gz", "--text_column", "body"], "Held-out text: 9.6% of the tokens, the ends of"),
         (["--train_file", "texts", "--text_format", "file"], "Training text: 46 documents"),
         (["--dataset_name", "files", "--text_column", "body"], "Held-out text: 7 documents"),
-        (["--dataset_name", "saved", "--text_column", "body", "--whole_word_mask"], "Held-out text: 5 documents"),
+        (
+            ["--dataset_name", "saved", "--text_column", "body", "--whole_word_mask"],
+            "Held-out text: 9.6% of the tokens, the ends of",
+        ),
         (
             ["--dataset_name", "files", "--text_column", "body", "--streaming", "--stream_buffer", "20"],
             "Training text: a stream",

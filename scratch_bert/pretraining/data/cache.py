@@ -18,7 +18,7 @@ from ...storage import STAGING, find_damage, is_lack_of_space, locked, remove, s
 logger = logging.getLogger("scratch_bert")
 
 CACHE_DIR = DataArguments.cache_dir  # the default of the option
-VERSION = 2  # increase it when the same settings give different files
+VERSION = 3  # increase it when the same settings give different files
 BUILDING = "building-"  # prefix of directories that are not complete yet
 SECONDS_TO_LOCK = 60  # an older directory is locked, if its builder is alive
 

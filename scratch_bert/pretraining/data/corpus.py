@@ -25,6 +25,7 @@ from .text import TextSource
 
 
 SENTENCES_PER_BATCH = 2048
+END_TOKENS = 1000  # of a document, to hold out as its end
 ABOUT = "corpus.json"  # the counts of a corpus on disk; each array has a file with its field's name
 
 
@@ -90,23 +91,54 @@ class TokenizedCorpus:
         return replace(self, documents=self.documents[documents])
 
     def hold_out(self, fraction: float, seed: int) -> tuple["TokenizedCorpus", "TokenizedCorpus | None"]:
-        """Split the documents into (training, validation): a seeded draw of this fraction, but at least two.
+        """Split the text into (training, validation), which has about this fraction of the tokens, and at most twice that.
 
-        Two, because a random second segment comes from another document. A fraction of 0 holds none out. Raises
-        `ValueError` if fewer than two are left for training.
+        Documents are drawn by the seed, this fraction of them, but at least two, because a random second segment comes
+        from another document. If these have less than half or more than twice the fraction of the tokens, as with few or
+        long documents, the ends of the longest documents are held out instead. A fraction of 0 holds nothing out. Raises
+        `ValueError` if there is too little text.
         """
         if not 0 <= fraction < 1:
             raise ValueError(f"validation_share must be at least 0 and less than 1, got {fraction}.")
         if fraction == 0:
             return self, None
-        held_out = max(2, round(fraction * self.num_documents))
-        if self.num_documents - held_out < 2:
-            raise ValueError(
-                f"The text has {self.num_documents} document(s), but training and validation need two or more each. "
-                "Check text_format, give a validation_file, or train without evaluation: validation_share=0."
-            )
         order = np.random.default_rng(seed).permutation(self.num_documents)
-        return self.select(np.sort(order[held_out:])), self.select(np.sort(order[:held_out]))
+        number = max(2, round(fraction * self.num_documents))
+        drawn = self.select(np.sort(order[number:])), self.select(np.sort(order[:number]))
+        splits = [(drawn, fraction / 2), (self._without_ends(fraction), 0.0), (drawn, 0.0)]
+        for (training, held_out), at_least in splits:
+            share = held_out.num_tokens / self.num_tokens
+            enough = training.num_documents >= min(2, self.num_documents) and share > 0
+            if enough and at_least <= share <= min(2 * fraction, (1 + fraction) / 2):
+                return training, held_out
+        raise ValueError(
+            f"The text, {self.summary()}, is too short to hold out a validation_share of {fraction:g}: see how text_format "
+            "and sentence_splitter split it, give a validation_file, choose another validation_share, or train without "
+            "evaluation: validation_share=0."
+        )
+
+    def _without_ends(self, fraction: float) -> tuple["TokenizedCorpus", "TokenizedCorpus"]:
+        """The text without the ends of its longest documents, which have about this fraction of the tokens; and these.
+
+        As many documents are divided as give `END_TOKENS` each, but at least two, and so many that half of them remains.
+        """
+        first, last = self.documents.T
+        start, end = self.document_tokens.T
+        wanted = fraction * self.num_tokens
+        longest = np.argsort(start - end, kind="stable")
+        longest = longest[(last - first)[longest] >= 2]
+        halves = int(np.searchsorted(np.cumsum((end - start)[longest]), 2 * wanted)) + 1
+        chosen = np.sort(longest[: max(2, int(wanted // END_TOKENS), halves)])
+        length = (end - start)[chosen]
+        # The first sentence that begins after this fraction of a document's tokens; but at least two are held out if the
+        # document has four, so that one follows another, and otherwise one; and one is left.
+        cut = np.searchsorted(self.sentence_offsets, end[chosen] - length * min(wanted / max(length.sum(), 1), 1.0))
+        at_least = np.where((last - first)[chosen] >= 4, 2, 1)
+        cut = np.clip(cut, first[chosen] + 1, last[chosen] - at_least)
+        documents = self.documents.copy()
+        documents[chosen, 1] = cut
+        ends = np.stack([cut, last[chosen]], axis=1)
+        return replace(self, documents=documents), replace(self, documents=ends)
 
     def blocks(self, sentences: int = 1 << 16, documents: int = 2) -> Iterator["TokenizedCorpus"]:
         """The corpus in blocks of about `sentences` sentences and at least `documents` documents."""
@@ -123,20 +155,22 @@ class TokenizedCorpus:
     def token_counts(self, vocab_size: int) -> np.ndarray:
         """Count of each token id: (vocab_size,) int64."""
         counts = np.zeros(vocab_size, dtype=np.int64)
-        for tokens in self._blocks_of_tokens():
+        for tokens, _ in self.token_blocks():
             counts += np.bincount(tokens, minlength=vocab_size)
         return counts
 
     def checksum(self) -> int:
         """CRC-32 of the tokens of all documents, and of the documents' lengths, in their order."""
         value = crc32(np.diff(self.document_tokens).astype(np.int64).tobytes())
-        for tokens in self._blocks_of_tokens():
+        for tokens, _ in self.token_blocks():
             value = crc32(tokens, value)
         return value
 
-    def _blocks_of_tokens(self) -> Iterator[np.ndarray]:
+    def token_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The token ids of all documents in blocks (tokens,), and the lengths of each block's documents (documents,)."""
         for block in self.blocks(documents=1):
-            yield np.concatenate([self.tokens[start:end] for start, end in block.document_tokens.tolist()])
+            spans = block.document_tokens
+            yield np.concatenate([self.tokens[start:end] for start, end in spans.tolist()]), np.diff(spans).ravel()
 
     def max_seq_length(self, percentile: int) -> int:
         """Tokens of two sentences of this length percentile among the first million, with special tokens."""
@@ -208,17 +242,19 @@ def _sentence_batches(source: TextSource, skipped: Counter) -> Iterator[tuple[li
     sentences: list[str] = []
     numbers: list[int] = []
     number = 0
-    with tqdm(desc="Tokenizing", unit=" documents", leave=False, disable=None) as progress:
+    with tqdm(desc="Tokenizing", unit=" sentences", unit_scale=True, leave=False, disable=None) as progress:
         for paragraph in source.sentences(skipped):
             if paragraph is None:
                 number += 1
-                progress.update()
                 continue
-            sentences += paragraph
-            numbers += [number] * len(paragraph)
-            if len(sentences) >= SENTENCES_PER_BATCH:
-                yield sentences, np.array(numbers)
-                sentences, numbers = [], []
+            for start in range(0, len(paragraph), SENTENCES_PER_BATCH):  # a long line is one paragraph
+                part = paragraph[start : start + SENTENCES_PER_BATCH]
+                progress.update(len(part))
+                sentences += part
+                numbers += [number] * len(part)
+                if len(sentences) >= SENTENCES_PER_BATCH:
+                    yield sentences, np.array(numbers)
+                    sentences, numbers = [], []
         yield sentences, np.array(numbers, dtype=np.int64)
 
 

@@ -30,6 +30,13 @@ class EpochDataset(Dataset):
         raise NotImplementedError
 
 
+def evenly_spread(dataset: Dataset, count: int) -> Dataset:
+    """`count` examples of a dataset, evenly spread; all of them if it has fewer, or if `count` is not positive."""
+    if not 0 < count < len(dataset):
+        return dataset
+    return Subset(dataset, [index * len(dataset) // count for index in range(count)])
+
+
 class AnnounceEpoch(TrainerCallback):
     """Calls `set_epoch` of a training set that is an `EpochDataset`."""
 
@@ -116,8 +123,8 @@ class SentencePairDataset(EpochDataset):
         return cls(corpus, tokenizer, max_seq_length, **options)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["SentencePairDataset", "SentencePairDataset"]:
-        """Split by documents into (training set, held-out set), which has a seeded draw of this fraction, but at least
-        two. Raises `ValueError` if either has too few documents."""
+        """Split the text into (training set, held-out set), as `TokenizedCorpus.hold_out`: documents drawn by the seed, or the
+        ends of long ones, with about this fraction of the tokens. Raises `ValueError` if there is too little text."""
         if not 0 < fraction < 1:
             raise ValueError(f"The fraction to hold out must be between 0 and 1, got {fraction}.")
         training, held_out = self.corpus.hold_out(fraction, seed)

@@ -65,6 +65,12 @@ class PreprocessedDataset(EpochDataset):
             value = zlib.crc32(np.ascontiguousarray(ids), value)
         return value
 
+    def token_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The token ids of all examples in blocks (tokens,), and the lengths of each block's examples (examples,)."""
+        for chunk in self.examples.data.column("input_ids").chunks:
+            if len(chunk):
+                yield chunk.values.to_numpy(), np.diff(chunk.offsets)
+
     def _chunks(self) -> Iterator[np.ndarray]:
         return (chunk.values.to_numpy() for chunk in self.examples.data.column("input_ids").chunks if len(chunk))
 

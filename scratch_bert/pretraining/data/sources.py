@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from zlib import crc32
 
 import datasets
@@ -23,6 +23,7 @@ from .cache import cached
 from .collator import PretrainingCollator
 from .corpus import TokenizedCorpus
 from .examples import SentencePairDataset
+from .overlap import report_overlap
 from .preprocessed import open_examples
 from .stream import stream_examples
 from .text import TextSource
@@ -51,6 +52,8 @@ class PretrainingData:
     train_checksum: int = 0
     """CRC-32 of the training text's tokens; of a stream's first documents and the sizes of its files."""
     eval_checksum: int | None = None
+    held_out: str = ""
+    """What is held out, and how much of it is in the training text, too."""
     quality: str = ""
     """Unknown tokens in the training and the held-out text, and what was skipped."""
 
@@ -76,9 +79,18 @@ class MappedSource(Source):
     tokenizer: PreTrainedTokenizerBase | None = None
     """The tokenizer to use; None to train it on `text`."""
 
+    name_of_training_text: ClassVar = "the training text"
+
     def load(self) -> PretrainingData:
+        for text in filter(None, (self.text, self.eval_text)):
+            text.check_not_empty()
         tokenizer = self.tokenizer or self.train_tokenizer()
-        corpus, eval_corpus = self.encode(tokenizer)
+        corpus, eval_corpus, held_out = self.encode(tokenizer)
+        if eval_corpus:
+            logger.info(f"Held-out text: {held_out}")
+            vocab_size = vocabulary_size(tokenizer)
+            overlap = report_overlap(corpus, eval_corpus, vocab_size, self.args.cache_dir, self.name_of_training_text)
+            held_out = f"{held_out}; {overlap}"
         percentile = self.args.length_percentile
         settings = {
             "tokenizer": tokenizer,
@@ -108,6 +120,7 @@ class MappedSource(Source):
             first_examples=first_examples,
             max_seq_length=settings["max_seq_length"],
             token_counts=corpus.token_counts(vocabulary_size(tokenizer)),
+            held_out=held_out,
             eval_checksum=eval_corpus and eval_corpus.checksum(),
             **train,
         )
@@ -134,16 +147,25 @@ class MappedSource(Source):
             "first_segment_id": args.first_segment_id,
         }
 
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
-        """Token ids of the text to train on and of the text to evaluate on."""
+    def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None, str]:
+        """Token ids of the text to train on and of the text to evaluate on, and what is held out, as a phrase."""
         corpus = self.map(self.text, tokenizer)
         if self.eval_text:
-            return corpus, self.map(self.eval_text, tokenizer)
-        return corpus.hold_out(self.args.validation_share, self.seed)
+            eval_corpus = self.map(self.eval_text, tokenizer)
+            return corpus, eval_corpus, f"other text, {eval_corpus.summary()}"
+        training, held_out = corpus.hold_out(self.args.validation_share, self.seed)
+        if held_out is None:
+            return training, None, ""
+        drawn = training.num_documents + held_out.num_documents == corpus.num_documents
+        which = "{:,} documents drawn at random" if drawn else "the ends of the {:,} longest documents"
+        share = f"{held_out.num_tokens / corpus.num_tokens:.1%} of the tokens"
+        return training, held_out, f"{share}, {which.format(held_out.num_documents)}"
 
     def map(self, text: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
         corpus = TokenizedCorpus.from_source(text, tokenizer, self.args.cache_dir)
         logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
+        if hint := text.document_hint(corpus.num_documents, corpus.num_sentences):
+            logger.info(f"Hint: {hint}")
         return corpus
 
     def training_examples(self, examples: SentencePairDataset, settings: dict[str, Any]) -> dict[str, Any]:
@@ -161,18 +183,20 @@ class MappedSource(Source):
 class StreamSource(MappedSource):
     """Text that is read during training, without a copy. Examples by index are those of its first documents."""
 
+    name_of_training_text = "the beginning of the stream"
+
     def train_tokenizer(self) -> PreTrainedTokenizerBase:
         logger.info("Training a tokenizer on the beginning of the stream")
         return train_tokenizer(list(islice(self.text, STREAM_TOKENIZER_PARAGRAPHS)), **self.tokenizer_options())
 
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None]:
+    def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None, str]:
         corpus, eval_corpus = self.first_documents(self.text, tokenizer), None
         if self.eval_text and any(isinstance(shard, datasets.IterableDataset) for shard in self.eval_text.shards):
             logger.info(f"Held-out text: at most the first {self.args.stream_buffer:,} documents of the split")
             eval_corpus = self.first_documents(self.eval_text, tokenizer)
         elif self.eval_text:
             eval_corpus = self.map(self.eval_text, tokenizer)
-        return corpus, eval_corpus
+        return corpus, eval_corpus, f"other text, {eval_corpus.summary()}" if eval_corpus else ""
 
     def first_documents(self, text: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
         corpus = TokenizedCorpus.from_documents(islice(text.documents(), self.args.stream_buffer), tokenizer)
@@ -224,6 +248,10 @@ class PreprocessedSource(Source):
             train_checksum=first_examples.checksum(),
             eval_checksum=splits["validation"].checksum() if "validation" in splits else None,
         )
+        if "validation" in splits:
+            name = "the first file" if args.streaming else "the training text"
+            vocab_size = vocabulary_size(examples.tokenizer)
+            data.held_out = report_overlap(first_examples, splits["validation"], vocab_size, args.cache_dir, name)
         if not args.streaming:
             return data
         logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")

@@ -4,6 +4,7 @@ import hashlib
 import html
 import logging
 import re
+import shlex
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,13 +22,13 @@ import sentencex
 from scratch_bert_cli.options import similar
 from scratch_bert_cli.pretraining import check_splitting
 
-from ...files import TABLES, TextError, open_table, read_lines, suffix
-from ...tokenizer import UNKNOWN
+from ...files import TABLES, TextError, has_records, not_utf8, open_table, read_lines, suffix
+from ...tokenizer import MAX_PIECE, MAX_WORD, UNKNOWN
 
 
 logger = logging.getLogger("scratch_bert")
 
-MAX_CHARACTERS = 20_000  # of a paragraph to split into sentences at once
+MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
 MAX_LINES = 10_000  # a longer paragraph is read in several pieces, to bound memory
 
 # ------------------------------------------------------------------------------------------------- formats of text
@@ -135,17 +136,26 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
         else:
             paragraph = " ".join(paragraph.split())
             parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
-        return [sentence for part in parts if (sentence := part.strip())]
+        return [sentence for part in parts for piece in _bounded(part) if (sentence := piece.strip())]
 
     return split
+
+
+def _bounded(sentence: str) -> Iterator[str]:
+    start = 0
+    while len(sentence) - start > MAX_SENTENCE:
+        end = sentence.rfind(" ", start + 1, start + MAX_SENTENCE) + 1 or start + MAX_SENTENCE
+        yield sentence[start:end]
+        start = end
+    yield sentence[start:]
 
 
 def _segment(language: str, paragraph: str) -> Iterator[str]:
     """The sentences of a paragraph. A long paragraph is segmented part by part, as the time grows faster than the
     length; a sentence that is cut off is segmented again with the next part."""
     start = 0
-    while len(paragraph) - start > MAX_CHARACTERS:
-        end = paragraph.rfind(" ", start + 1, start + MAX_CHARACTERS) + 1 or start + MAX_CHARACTERS
+    while len(paragraph) - start > MAX_PIECE:
+        end = paragraph.rfind(" ", start + 1, start + MAX_PIECE) + 1 or start + MAX_PIECE
         *complete, last = sentencex.segment(language, paragraph[start:end])
         yield from complete
         last_start = paragraph.rfind(last, start, end) if complete else -1
@@ -153,6 +163,38 @@ def _segment(language: str, paragraph: str) -> Iterator[str]:
             yield last
         start = end if last_start < 0 else last_start
     yield from sentencex.segment(language, paragraph[start:])
+
+
+# --------------------------------------------------------------------------------------------------- encoded data
+
+# A word beyond BERT's limit, or base64 and the like: in one piece, or in lines of at least 60 characters.
+_UNBROKEN = re.compile(
+    rf"[A-Za-z0-9+/=_-]{{{MAX_WORD + 1},}}"
+    r"|[A-Za-z0-9+/]{60,}(?:\s+[A-Za-z0-9+/]{60,})+(?:\s+[A-Za-z0-9+/]+={1,2})?"
+)
+_LONG_WORD = re.compile(rf"[A-Za-z0-9]{{{MAX_WORD + 1},}}")
+ENCODED = f"stretches of more than {MAX_WORD} letters and digits without a space, read as {UNKNOWN}"
+_DIGIT_IN_WORD = re.compile(r"[A-Za-z][0-9]")
+
+
+def replace_encoded(paragraph: str) -> tuple[str, int]:
+    """The paragraph with an unknown word in place of encoded data, such as an image in base64, and of each word that
+    BERT turns into one anyway; and the number of replacements.
+
+    Encoded data would give more tokens than the text around it, of which there is nothing to learn.
+    """
+    count = 0
+
+    def replace(match: re.Match) -> str:
+        nonlocal count
+        if match[0].isalnum() or len(_DIGIT_IN_WORD.findall(match[0])) > len(match[0]) / 20:  # in base64, 1 in 8
+            count += 1
+            return UNKNOWN
+        replaced, number = _LONG_WORD.subn(UNKNOWN, match[0])
+        count += number
+        return replaced
+
+    return _UNBROKEN.sub(replace, paragraph), count
 
 
 # --------------------------------------------------------------------------------------------------------- sources
@@ -220,19 +262,47 @@ class TextSource:
         """Whether no shard is an iterator, such as a generator."""
         return not any(isinstance(shard, Iterator) for shard in self.shards)
 
+    def document_hint(self, documents: int, sentences: int) -> str:
+        """What to check if text files, read in the default format, give a number of documents that looks wrong; otherwise
+        an empty string."""
+        files = [shard for shard in self.shards if isinstance(shard, Path) and suffix(shard) not in TABLES]
+        if self.text_format or not files or len(files) < len(self.shards):
+            return ""
+        found = f"{documents:,} documents from {len(files):,} files: a blank line ends a document"
+        head = list(islice(read_lines(files[0]), 1000))
+        if any(map(_GUTENBERG_START.match, head)):
+            return f"{found}, but {files[0]} is a book of Project Gutenberg: text_format=gutenberg"
+        if sum(map(bool, map(_WIKITEXT_HEADING.match, head))) >= 3:
+            return f"{found}, but {files[0]} looks like WikiText: text_format=wikitext"
+        if documents >= 100 * len(files) and sentences < 10 * documents:
+            return f"{found}. If a file is one document, text_format=file; if not, this is right"
+        if documents <= len(files) < 20 and sentences >= 100 * len(files):
+            return f"{found}, and there is none. If a line is a document, add blank lines: sed G {shlex.quote(str(files[0]))} > new.txt"
+        return ""
+
     def with_shards(self, shards: Sequence) -> "TextSource":
         """A source of other text with the same settings."""
         return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
 
+    def check_not_empty(self) -> None:
+        """Raise `TextError` if there is no text at all."""
+        if self.can_be_read_again and next(iter(self), None) is None:
+            files = [str(shard) for shard in self.shards if isinstance(shard, Path)]
+            names = ", ".join(files[:3]) + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
+            raise TextError(f"There is no text in {names or 'the source'}: no line or record that is not blank.")
+
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
         """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts the files
-        and records without text in `skipped`."""
+        and records without text, and what `replace_encoded` replaces, in `skipped`."""
         skipped = Counter() if skipped is None else skipped
         for shard in self.shards:
             for kind, text_format, lines in self._texts(shard):
                 has_text = False
                 for paragraph in text_format.read(lines):
                     has_text = has_text or paragraph is not None
+                    if isinstance(paragraph, str):
+                        paragraph, replaced = replace_encoded(paragraph)
+                        skipped[ENCODED] += replaced
                     yield paragraph
                 yield None
                 skipped[f"{kind} without text"] += not has_text
@@ -318,7 +388,7 @@ class TextSource:
         try:
             if isinstance(shard, Path):
                 name = str(shard)
-                if shard.stat().st_size == 0:
+                if not has_records(shard):
                     yield ""
                     return
                 shard = open_table(shard, [self.text_column])
@@ -330,9 +400,7 @@ class TextSource:
                     number += 1
                     yield _check_record(text, name, number, f" in {self.text_column!r}")
         except UnicodeDecodeError as error:
-            raise TextError(
-                f"{name} is not UTF-8 text after record {number}: {error}. Convert it with iconv."
-            ) from None
+            raise not_utf8(Path(name), f"record {number + 1} or a later one", error) from None
         except TextError:
             raise
         except (
