@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from transformers import SchedulerType, TrainingArguments, get_scheduler
 
-from scratch_bert_cli.options import OTHERS
-from scratch_bert_cli.training import CommonOptions
+from scratch_bert_cli.options import OTHERS, check_range
+from scratch_bert_cli.training import RANGES, CommonOptions
 
 from ..cli import option, similar
 
@@ -57,6 +57,9 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             self.resume_from_checkpoint = None
         renew_rendezvous()
         super().__post_init__()
+        for name, interval in RANGES.items():
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), interval)
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer rejects bf16 there
         self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
         self.bf16 = self.bf16 or self.bf16_by_default
@@ -66,6 +69,7 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             self.run_name = "/".join(Path(self.output_dir).parts[-2:])
         if self.trackio_static_space_id is None:  # a push of the model would publish the log, with paths, as a Space
             self.trackio_static_space_id = False
+        check_schedule(self)
         if self.torch_compile_mode not in (None, *COMPILE_MODES):
             known = similar(self.torch_compile_mode, COMPILE_MODES) or f" There are {', '.join(COMPILE_MODES)}."
             raise ValueError(f"There is no torch_compile_mode {self.torch_compile_mode}.{known}")
@@ -82,6 +86,19 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         for name, (value, reason) in fixed.items():
             if getattr(self, name) != value:
                 raise ValueError(f"{name} must stay {value}: {reason}.")
+
+
+def check_schedule(args: TrainingArguments) -> None:
+    """Raise `ValueError` for `lr_scheduler_kwargs` that the schedule doesn't take, by building one for a step."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
+    options = {"num_warmup_steps": 0, "num_training_steps": 1, "scheduler_specific_kwargs": args.lr_scheduler_kwargs}
+    try:
+        get_scheduler(args.lr_scheduler_type, optimizer, **options)
+    except (TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        raise ValueError(
+            f"lr_scheduler_kwargs {args.lr_scheduler_kwargs or 'that are missing'} do not fit lr_scheduler_type "
+            f"{SchedulerType(args.lr_scheduler_type).value}: {error}"
+        ) from None
 
 
 def cpu_multiplies_bf16() -> bool:

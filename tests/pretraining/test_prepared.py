@@ -172,9 +172,9 @@ COLUMNS = {
         r"hold input_ids 9999, which must be from 0 to 1999 \(example 1\): preprocess them again, for nsp.",
     ),
     "a negative token": (("input_ids", first_row([-1])), "hold input_ids -1"),
-    "a segment id that the model lacks": (("token_type_ids", first_row([9])), "hold token_type_ids 9, .* 0 to 1 "),
+    "a segment id that the model lacks": (("token_type_ids", first_row([9])), "hold token_type_ids 9, .* 0 to 1"),
     "a negative segment id": (("token_type_ids", first_row([-1])), "hold token_type_ids -1"),
-    "another mask": (("special_tokens_mask", first_row([2])), "hold special_tokens_mask 2, .* from 0 to 1 "),
+    "another mask": (("special_tokens_mask", first_row([2])), "hold special_tokens_mask 2, .* from 0 to 1"),
     "special tokens alone": (
         ("special_tokens_mask", lambda rows: [[1] * len(row) for row in rows]),
         "have special tokens alone, by special_tokens_mask: there is none to predict",
