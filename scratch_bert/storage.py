@@ -52,7 +52,7 @@ def find_damage(directory: Path) -> str | None:
                 return f"{name} is truncated"
             if checksum(file) != crc32:
                 return f"{name} is damaged"
-    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is missing or damaged"
     return None
 

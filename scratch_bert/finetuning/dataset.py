@@ -2,6 +2,7 @@
 and `origin`, which says where an example comes from."""
 
 import logging
+import math
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -74,6 +75,8 @@ def hold_out(examples: Dataset, fraction: float, seed: int) -> dict[str, Dataset
     """Split off a random fraction as `validation`; the rest is `train`. Raises `ValueError` if nothing is split off."""
     if len(examples) * fraction < 1:
         raise ValueError("No example is left for validation: pass --validation_file, or a larger --validation_share.")
+    if math.ceil(len(examples) * fraction) >= len(examples):
+        raise ValueError(f"--validation_share {fraction:g} leaves none of {len(examples):,} examples for training.")
     parts = examples.train_test_split(fraction, seed=seed)
     return {"train": parts["train"], "validation": parts["test"]}
 
