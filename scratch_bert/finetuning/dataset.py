@@ -93,7 +93,7 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
             part = Dataset.from_dict(part)
         elif not isinstance(part, Dataset):
             part = Dataset.from_pandas(part, preserve_index=False)
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{where} must be files, a pandas DataFrame, a Dataset or a dict of lists: {error}") from None
     if len(part) == 0:
         raise ValueError(f"{where} contains no examples.")

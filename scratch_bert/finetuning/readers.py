@@ -42,7 +42,7 @@ def read_table(file: Path, columns: set[str], header: Sequence[str] | None = Non
         raise TextError(f"{file} is not UTF-8 text: {error}. Convert it with iconv.") from None
     except datasets.exceptions.DatasetGenerationError as error:
         raise TextError(f"{file} cannot be read as a table: {error.__cause__}") from None
-    except (ValueError, LookupError, ArithmeticError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         reason = "contains no records" if "corresponds to no data" in str(error) else "cannot be read as a table"
         raise TextError(f"{file} {reason}: {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

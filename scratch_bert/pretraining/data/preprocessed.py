@@ -5,6 +5,7 @@ import os
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -263,17 +264,16 @@ class PreprocessedExamples(NamedTuple):
     def mapped(self, split: str, seed: int, cache_dir: str) -> PreprocessedDataset:
         """The examples of a split, mapped into memory: all processes of a machine share one copy in the cache."""
         files = [escape(str(file)) for file in self.files[split]]
-        try:
+        with self._explain_read_errors(split):
             examples = datasets.Dataset.from_parquet(files, cache_dir=cache_dir)
-        except datasets.exceptions.DatasetGenerationError as error:
-            raise TextError(f"{self.directory}/{split} cannot be read: {error.__cause__ or error}") from None
         return PreprocessedDataset(examples, self.tokenizer, self.objective, seed, self.check(split))
 
     def streamed(self, split: str, seed: int, buffer: int) -> datasets.IterableDataset:
         """The examples of a split as an endless stream, without a copy. Files are shuffled, and examples among
         `buffer`; each pass has new masks."""
         files = [escape(str(file)) for file in self.files[split]]
-        examples = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
+        with self._explain_read_errors(split):
+            examples = datasets.load_dataset("parquet", data_files=files, split="train", streaming=True)
         check, columns = self.check(split, numbered=False), list(self.objective.features())
 
         def add_mask_seeds(batch: dict[str, list]) -> dict[str, list[int]]:
@@ -284,6 +284,17 @@ class PreprocessedExamples(NamedTuple):
         # Reading several files at a time would take as many examples from a small one as from a large one.
         shuffled = examples.repeat(None).shuffle(seed=seed, buffer_size=buffer, max_buffer_input_shards=1)
         return shuffled.map(add_mask_seeds, batched=True)
+
+    @contextmanager
+    def _explain_read_errors(self, split: str) -> Iterator[None]:
+        """Turn what datasets raises for damaged files, and for damaged features in them, into a `TextError`."""
+        kinds = (datasets.exceptions.DatasetGenerationError, ValueError, TypeError, LookupError, AttributeError)
+        try:
+            yield
+        except kinds as error:
+            raise TextError(
+                f"The examples in {self.directory / split} cannot be read: {error.__cause__ or error}"
+            ) from None
 
 
 def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = None) -> PreprocessedExamples:
