@@ -167,6 +167,8 @@ def _convert_one(option: Field, value: Any) -> Any:
     names = re.findall(r"\w+", str(option.type))
     expected = [(convert, name) for kind, (convert, name) in _KINDS.items() if kind in names]
     const, choices = option.metadata.get("const"), option.metadata.get("choices")
+    if not expected and isinstance(value, str):
+        raise ValueError(f"{option.name} takes an object, in Python alone.")
     if isinstance(value, (dict, list)) and names[0] != "str" or not expected or const is not None and value is const:
         return value
     if isinstance(value, bool) and expected[0][1] == "text" and const is None and "no" not in (choices or ()):

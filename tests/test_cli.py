@@ -148,6 +148,11 @@ def test_no_checkpoint_is_resumed_if_an_options_file_says_so(tmp_path):
         ("lr_scheduler_kwargs", '{"a":' + "[" * 100_000),
         ("lr_scheduler_kwargs", '{"no_such": 1}'),
         ("accelerator_config", "{bad"),
+        ("optim_args", "bad"),
+        ("gradient_checkpointing_kwargs", '{"no_such": 1}'),
+        ("report_to", "nothing"),
+        ("label_names", "x"),
+        ("parallelism_config", "x"),
     ],
 )
 def test_value_out_of_range_is_an_error_that_names_its_option(name, value, capsys):

@@ -115,7 +115,7 @@ def infer_problem_type(labels: Sequence) -> str:
         return "regression"
     if not isinstance(first, float):
         return "single_label_classification"
-    if all(label is None or label.is_integer() for label in labels):
+    if all(label.is_integer() for label in labels if isinstance(label, float)):
         raise ValueError(
             f"The labels are integers written as floats, such as {first}: pass --problem_type regression if they are "
             "numbers to predict, or single_label_classification if they are names of classes."

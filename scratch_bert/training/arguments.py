@@ -1,5 +1,6 @@
 """What pretraining and fine-tuning share of Trainer's arguments."""
 
+import inspect
 import os
 import socket
 from dataclasses import dataclass
@@ -7,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import SchedulerType, TrainingArguments, get_scheduler
+from transformers.integrations import get_available_reporting_integrations
 
 from scratch_bert_cli.options import OTHERS, check_range
 from scratch_bert_cli.training import RANGES, CommonOptions
@@ -69,10 +72,24 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             self.run_name = "/".join(Path(self.output_dir).parts[-2:])
         if self.trackio_static_space_id is None:  # a push of the model would publish the log, with paths, as a Space
             self.trackio_static_space_id = False
-        check_schedule(self)
+        self.check_before_training()
         if self.torch_compile_mode not in (None, *COMPILE_MODES):
             known = similar(self.torch_compile_mode, COMPILE_MODES) or f" There are {', '.join(COMPILE_MODES)}."
             raise ValueError(f"There is no torch_compile_mode {self.torch_compile_mode}.{known}")
+
+    def check_before_training(self) -> None:
+        """Raise `ValueError` for values that the stock Trainer rejects only when it trains, after text and model are read."""
+        if not all("=" in pair for pair in (self.optim_args or "=").split(",")):
+            raise ValueError(f"optim_args takes comma-separated name=value pairs, got {self.optim_args}.")
+        known = inspect.signature(checkpoint).parameters
+        for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):  # the old name, and the new
+            if unknown := sorted(set(getattr(self, name, None) or {}) - set(known)):
+                raise ValueError(f"{name} has no {unknown[0]}: it is for torch.utils.checkpoint.")
+        for tracker in self.report_to:
+            if tracker not in (installed := get_available_reporting_integrations()):
+                raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
+        self.must_stay(label_names=(None, "the model names its labels"))
+        check_schedule(self)
 
     def recorded(self) -> dict[str, Any]:
         """The options that must stay the same in a resumed run, or whose changes it logs."""

@@ -3,15 +3,18 @@
 import json
 import logging
 
+import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
+from transformers import EvalPrediction
 
 from scratch_bert.finetuning.dataset import Columns, load_splits
 from scratch_bert.finetuning.multiple_choice import MultipleChoice
 from scratch_bert.finetuning.question_answering import QuestionAnswering
 from scratch_bert.finetuning.sequence_classification import SequenceClassification
 from scratch_bert.finetuning.token_classification import TokenClassification
+from scratch_bert.training.trainer import DivergenceError
 
 
 MANY = range(12)
@@ -112,6 +115,15 @@ def test_usual_tables_get_no_warning(make_task, caplog):
         make_task(*tagged(["O", "B-X"], ["O", "O"]))
         make_task(*chosen(["a", "b"], ["b", "a"]))
     assert caplog.messages == []
+
+
+def test_outputs_and_metrics_that_are_not_finite_are_errors(make_task):
+    task = make_task(*classified(["yes", "no"] * 4))
+    with pytest.raises(DivergenceError, match="The model's outputs are not finite: its weights are too large"):
+        task.compute_metrics(EvalPrediction(np.full((8, 2), np.nan), None))
+    task.metrics = {"own": lambda predictions, references: {"own": float("nan")}}
+    with pytest.raises(ValueError, match="The metric own does not fit these labels: own is nan."):
+        task.choose_best_metric(None)
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", "DataFrame"])
