@@ -74,7 +74,7 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
     """
     _check_table(file)
     if TABLES[suffix(file)] == "csv":
-        _check_width(file)
+        _check_width(file, has_header=options.get("header", 0) is not None)
         options = {
             "converters": dict.fromkeys(text_columns, str),
             "keep_default_na": False,
@@ -135,14 +135,18 @@ def _check_table(file: Path) -> None:
         )
 
 
-def _check_width(file: Path) -> None:
-    """Raise `TextError` if the first record has more fields than the header: pandas only reports later ones."""
+def _check_width(file: Path, has_header: bool) -> None:
+    """Raise `TextError` if the first record has more fields than the header, as pandas only reports later ones, and for
+    a header with a name twice, of which it renames the second."""
     try:
         header, first = islice(chain(read_fields(file), repeat([])), 2)
     except TextError as error:
         if isinstance(error.__cause__, csv.Error):  # pandas may be able to parse it
             return
         raise
+    repeated = [name for number, name in enumerate(header) if name and name in header[:number]]
+    if has_header and repeated:
+        raise TextError(f"{file} has two columns {repeated[0]!r}: rename one of them.")
     if any(first[len(header) :]):
         raise TextError(
             f"{file}: the first record has {len(first)} fields, the header {len(header)}. A text that contains the "

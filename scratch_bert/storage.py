@@ -9,10 +9,13 @@ import shutil
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock, Timeout
+from huggingface_hub.errors import StrictDataclassError
 
 
 logger = logging.getLogger("scratch_bert")
@@ -20,6 +23,8 @@ logger = logging.getLogger("scratch_bert")
 MANIFEST = "manifest.json"  # in a sealed directory: length and CRC-32 of every other file
 STAGING = ".saving"  # beside the final directories: what is being written or deleted
 LOCK = ".lock"  # in a directory: held by the process that writes to it
+
+Schema = TypeVar("Schema")
 
 
 def seal(directory: Path, without: Collection[str] = ()) -> None:
@@ -47,7 +52,7 @@ def find_damage(directory: Path) -> str | None:
                 return f"{name} is truncated"
             if checksum(file) != crc32:
                 return f"{name} is damaged"
-    except (FileNotFoundError, ValueError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
         return f"{MANIFEST} is missing or damaged"
     return None
 
@@ -68,8 +73,27 @@ def move_into_place(new: Path, place: Path) -> None:
 def write_json(file: Path, value: object) -> None:
     """Write a JSON file that is never seen incomplete."""
     new = file.with_name(f".{file.name}")
-    new.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    new.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     move_into_place(new, file)
+
+
+def read_json(file: Path, schema: type[Schema]) -> Schema:
+    """The object in a JSON file as a `schema`: a strict dataclass, whose fields may be a part of the object's.
+
+    Raises `ValueError`, which names the file, for any other content, and `OSError` if it can't be read.
+    """
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"it holds a {type(content).__name__}, not an object")
+        for field in fields(schema):
+            if field.name not in content and field.default is MISSING:
+                raise ValueError(f"it has no {field.name}")
+        return schema(**{field.name: content[field.name] for field in fields(schema) if field.name in content})
+    except StrictDataclassError as error:  # its cause states what is wrong
+        raise ValueError(f"{file} cannot be read: {error.__cause__ or error}.") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} cannot be read: {error}.") from None
 
 
 def remove(directory: Path) -> None:

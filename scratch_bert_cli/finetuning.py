@@ -15,7 +15,7 @@ TASKS = (
 @dataclass
 class CheckpointArguments(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
-        None, "Pretrained checkpoint: a directory or a Hub repository, scratch_bert or BERT. Required."
+        None, "Pretrained checkpoint: a directory or a Hub repository, scratch_bert or BERT. Required.", path=True
     )
     random_init: bool = option(
         False, "Train from scratch, as a baseline: use the checkpoint's config and tokenizer, but not its weights."
@@ -40,15 +40,19 @@ class TaskDataArguments(OptionGroup, group="Data"):
         None,
         "Training data: files, globs or directories of .csv, .tsv (without quoting), .json or .jsonl, also gzipped, "
         "or .parquet; CoNLL files for token-classification; SQuAD's JSON for question-answering.",
+        path=True,
     )
     validation_file: list[str] | None = option(
-        None, "Validation data, which also selects the best checkpoint. Default: a fraction of the training examples."
+        None,
+        "Validation data, which also selects the best checkpoint. Default: a fraction of the training examples.",
+        path=True,
     )
-    test_file: list[str] | None = option(None, "Data to predict at the end, with or without labels.")
+    test_file: list[str] | None = option(None, "Data to predict at the end, with or without labels.", path=True)
     dataset_name: str | None = option(
         None,
         "Instead of files: a dataset on the Hub, or a local directory that datasets.load_dataset opens, with splits "
         "train, validation and test. Default for GLUE's tasks: nyu-mll/glue.",
+        path=True,
     )
     dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
     validation_share: float = option(
@@ -100,19 +104,21 @@ class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
     doc_stride: int | None = option(
         None,
         "For question-answering: overlap of windows over a long context, in tokens. Default: max_seq_length / 3.",
-        within="[0, inf)",
+        within="[0, 1000000]",
     )
     max_answer_length: int = option(
-        30, "For question-answering: maximum number of tokens in an answer.", within="[1, inf)"
+        30, "For question-answering: maximum number of tokens in an answer.", within="[1, 1000000]"
     )
     metrics: list[str] | None = option(
         None, "Metrics instead of the task's own: those of scratch_bert/finetuning/metrics.py, or Hub metrics."
     )
     early_stopping_patience: int | None = option(
-        None, "Stop after this many evaluations in a row without a new best metric.", within="[1, inf)"
+        None, "Stop after this many evaluations in a row without a new best metric.", within="[1, 1000000]"
     )
     seeds: list[int] | None = option(
-        None, "Run once with each seed, in separate directories, and report mean and standard deviation."
+        None,
+        "Run once with each seed, in separate directories, and report mean and standard deviation.",
+        within="[0, 4294967296)",
     )
 
     def __post_init__(self):
@@ -128,15 +134,15 @@ class FinetuningOptions(CommonOptions):
     output_dir: str | None = option(
         "runs/finetune", "Directory for checkpoints, the model, its card, predictions and metrics."
     )
-    per_device_train_batch_size: int = option(32, "Examples per step and device.", within="[1, inf)")
+    per_device_train_batch_size: int = option(32, "Examples per step and device.", within="[1, 1000000]")
     learning_rate: float = option(5e-5, "Peak learning rate. Small models need more: up to 5e-4.", within="[0, 10]")
-    num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, inf)")
+    num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, 1e9]")
     eval_strategy: str = option("epoch", "When to evaluate.", choices=INTERVALS)
     save_strategy: str = option("epoch", "When to save a checkpoint.", choices=[*INTERVALS, "best"])
     save_total_limit: int | None = option(
-        2, "Checkpoints to keep; the best and the last are among them, even with 1.", within="[1, inf)"
+        2, "Checkpoints to keep; the best and the last are among them, even with 1.", within="[1, 1e9]"
     )
-    logging_steps: float = option(50, "Steps between log lines.", within="(0, inf)")
+    logging_steps: float = option(50, "Steps between log lines.", within="(0, 1e9]")
     load_best_model_at_end: bool = option(True, "Load the best checkpoint after training.")
     metric_for_best_model: str | None = option(
         None, "Metric that selects the best checkpoint. Default: the task's main one."

@@ -11,8 +11,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
-from importlib.resources import files
-from importlib.util import find_spec
+from glob import glob
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -35,6 +34,7 @@ def option(
     within: str | None = None,
     requires: str = "",
     unless: str = "",
+    path: bool = False,
     group: str | None = None,
     const: Any = None,
 ) -> Any:
@@ -42,8 +42,9 @@ def option(
 
     `choices` are the allowed values; a dict describes each. They are `extensible` if Python code can add more, which
     scratch_bert checks once it is imported. `within`, such as "[0, 1)", is the range of a number. The option has no
-    effect without all options in `requires`, or with any option in `unless` (names separated by spaces). `group` is
-    its title in `--help`; `const` is the value of a flag that is given without one.
+    effect without all options in `requires`, or with any option in `unless` (names separated by spaces). A `path`, or
+    each of several, names what is to be read: in a file of options, relative to that file. `group` is its title in
+    `--help`; `const` is the value of a flag that is given without one.
     """
     if isinstance(choices, Mapping):
         help += " " + "; ".join(f"{name}: {description}" for name, description in choices.items()) + "."
@@ -53,6 +54,7 @@ def option(
         "within": within,
         "requires": requires,
         "unless": unless,
+        "path": path,
     }
     return field(default=default, metadata={"help": help, "group": group, "const": const, **rules})
 
@@ -82,7 +84,8 @@ def check_options(arguments: Any) -> None:
     for option in fields(arguments):
         rules, value = option.metadata, getattr(arguments, option.name)
         if rules.get("within") and value is not None:
-            _check_range(option.name, value, rules["within"])
+            for number in value if isinstance(value, list) else [value]:
+                check_range(option.name, number, rules["within"])
         for other in rules.get("requires", "").split():
             if not getattr(arguments, other, None):
                 reject_non_default(arguments, [option.name], f"without {other}")
@@ -91,13 +94,14 @@ def check_options(arguments: Any) -> None:
                 reject_non_default(arguments, [option.name], f"with {other}")
 
 
-def _check_range(name: str, value: float, interval: str) -> None:
+def check_range(name: str, value: float, interval: str) -> None:
+    """Raise `ValueError` for a number outside an interval, such as "[0, 1)"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
     above = low <= value if interval[0] == "[" else low < value
     below = value <= high if interval[-1] == "]" else value < high
     if not (above and below):  # also for NaN
-        ends = [f"{'at least' if interval[0] == '[' else 'greater than'} {low:g}" if low > -inf else ""]
-        ends += [f"{'at most' if interval[-1] == ']' else 'less than'} {high:g}" if high < inf else ""]
+        ends = [f"{'at least' if interval[0] == '[' else 'greater than'} {low:,.12g}" if low > -inf else ""]
+        ends += [f"{'at most' if interval[-1] == ']' else 'less than'} {high:,.12g}" if high < inf else ""]
         raise ValueError(f"{name} must be {' and '.join(filter(None, ends))}, got {value}.")
 
 
@@ -162,11 +166,20 @@ def _convert_one(option: Field, value: Any) -> Any:
     """The value as the type that the annotation names first: `bool`, `int`, `float`, then `str`."""
     names = re.findall(r"\w+", str(option.type))
     expected = [(convert, name) for kind, (convert, name) in _KINDS.items() if kind in names]
-    const = option.metadata.get("const")
+    const, choices = option.metadata.get("const"), option.metadata.get("choices")
+    if not expected and isinstance(value, str):
+        raise ValueError(f"{option.name} takes an object, in Python alone.")
     if isinstance(value, (dict, list)) and names[0] != "str" or not expected or const is not None and value is const:
         return value
     if value == "" and option.default != "":  # a Path of it would be the current directory
         raise ValueError(f"{option.name} must not be empty: leave it out, or set the variable that its value is from.")
+    if isinstance(value, bool) and expected[0][1] == "text" and const is None and "no" not in (choices or ()):
+        raise ValueError(f"{option.name} must be text, got {str(value).lower()}: put yes, no, on and off in quotes.")
+    if "dict" in names and str(value).startswith("{"):
+        try:
+            json.loads(str(value))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{option.name} must be a JSON object: {error}.") from None
     for convert, _ in expected:
         try:
             value = convert(value)
@@ -175,7 +188,6 @@ def _convert_one(option: Field, value: Any) -> Any:
             continue
     else:
         raise ValueError(f"{option.name} must be {expected[0][1]}, got {value!r}.")
-    choices = option.metadata.get("choices")
     if value == "False" and choices and "no" in choices:  # YAML's no
         value = "no"
     extensible = option.metadata.get("extensible") and "scratch_bert" in sys.modules
@@ -212,13 +224,19 @@ class CommandLine(NamedTuple):
     parser: argparse.ArgumentParser
     options: dict[str, Any]
     task: str | None
+    file: str | None = None
+    """The file of options, if one was read."""
+    of_file: frozenset[str] = frozenset()
+    """The names of the options whose values are that file's."""
 
     def build(self, *dataclasses: type) -> tuple:
-        """One object per dataclass. A bad value ends the program with a message."""
+        """One object per dataclass. A bad value ends the program with a message, which names the file it is from."""
         try:
             return from_keywords(*dataclasses, **self.options)
         except (ValueError, TypeError, ArithmeticError, ImportError, OSError) as error:
-            self.parser.error(str(error))
+            message = " ".join(str(error).splitlines())  # Trainer's may have several
+            named = {word for word in re.findall(r"\w+", message) if word in self.options}
+            self.parser.error(f"{self.file}: {message}" if named and named <= self.of_file else message)
 
 
 def parse_arguments(*dataclasses: type, description: str, argv: list[str] | None = None) -> tuple:
@@ -259,17 +277,19 @@ def read_options(
     for name in known:  # of other options, the last one counts
         if _is_list(known[name]) and flags.count(f"--{name}") > 1:
             parser.error(f"--{name} is given twice: give it once, with all its values.")
-    options = {}
+    file, options = None, {}
     if argv and argv[0].endswith((".yaml", ".yml", ".json")):
-        options, argv = _read_file(parser, argv[0], known), argv[1:]
-    given, remaining = parser.parse_known_args(argv)
+        file, options = argv[0], _read_file(parser, argv[0], known)
+    given, remaining = parser.parse_known_args(argv[1:] if file else argv)
     if remaining:
         name = remaining[0].lstrip("-").split("=")[0]
         parser.error(f"There is no option {remaining[0]}.{similar(name, known)}")
+    of_file = frozenset(options.keys() - vars(given).keys())
     options |= vars(given)
-    CommandLine(parser, options, task).build(*dataclasses, *ignored)
+    CommandLine(parser, options, task, file, of_file).build(*dataclasses, *ignored)
     announce_imports()
-    return CommandLine(parser, {name: options[name] for name in _known(dataclasses) if name in options}, task)
+    passed = {name: options[name] for name in _known(dataclasses) if name in options}
+    return CommandLine(parser, passed, task, file, of_file)
 
 
 def announce_imports() -> None:
@@ -298,29 +318,86 @@ def _flag_parser(known: dict[str, Field], has_task: bool) -> argparse.ArgumentPa
     return parser
 
 
-def _read_file(parser: argparse.ArgumentParser, name: str, known: Iterable[str]) -> dict[str, Any]:
+def _read_file(parser: argparse.ArgumentParser, name: str, known: Mapping[str, Field]) -> dict[str, Any]:
+    """The options in a YAML or JSON file, by name. Its paths are relative to it, if there is such a file, or else to
+    the current directory."""
+    file = _find_recipe(Path(name))
     try:
-        values = yaml.safe_load(Path(_find(name)).read_text(encoding="utf-8")) or {}  # JSON is YAML, too
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        parser.error(f"{name} cannot be read: {' '.join(str(error).split())}")
+        if file.exists() and not file.is_file():
+            raise ValueError("it is not a file")
+        if file.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES / 1e6:g} MB")
+        values = read_yaml(file.read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError) as error:
+        parser.error(f"{name} cannot be read: {error}")
     if not isinstance(values, dict):
         parser.error(f"{name} must hold options as name: value pairs.")
     for unknown in sorted(map(str, set(values) - set(known))):
         parser.error(f"{name}: there is no option {unknown}.{similar(unknown, known)}")
-    return {
-        option: [_find(v) for v in value] if isinstance(value, list) else _find(value)
-        for option, value in values.items()
-    }
+    for option, value in values.items():
+        if known[option].metadata.get("path"):
+            values[option] = [_beside(file, v) for v in value] if isinstance(value, list) else _beside(file, value)
+    return values
 
 
-def _find(value: Any) -> Any:
-    """The value itself, or for `recipes/NAME`, if there is no such file, that of the installed package."""
-    path = Path(value) if isinstance(value, str) else Path()
-    if path.parent == Path("recipes") and not path.exists() and find_spec("scratch_bert_cli.recipes"):
-        packaged = files("scratch_bert_cli.recipes") / path.name
-        if packaged.is_file():
-            return str(packaged)
+def _find_recipe(file: Path) -> Path:
+    """The file itself; or for `recipes/NAME`, if there is none, this package's: in a wheel inside it, otherwise beside."""
+    places = (Path(), Path(__file__).parent, Path(__file__).parents[1]) if file.parent == Path("recipes") else ()
+    return next((place / file for place in places if (place / file).exists()), file)
+
+
+def _beside(recipe: Path, value: Any) -> Any:
+    """A path in a recipe: in the recipe's directory, if that holds a file or a match of this name."""
+    if isinstance(value, str) and value and "\0" not in value:
+        beside = recipe.parent / value
+        if os.path.lexists(beside) or glob(str(beside), recursive=True):
+            return str(beside)
     return value
+
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
+
+
+def read_yaml(text: str) -> Any:
+    """The value of YAML or JSON text, which is YAML, too, such as people write for options: without aliases and tags,
+    nested `MAX_DEPTH` deep at most, each key once. Raises `ValueError`, which names the line, for any other text."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ValueError(f"{line}{error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+
+
+class _Loader(yaml.SafeLoader):
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()
+        if self.depth == MAX_DEPTH:
+            _reject(event, f"more than {MAX_DEPTH} levels")
+        if isinstance(event, yaml.AliasEvent) or event.tag:
+            _reject(
+                event,
+                f"{'an alias, *' if isinstance(event, yaml.AliasEvent) else 'a tag, !'}, which must be in quotes if it is text",
+            )
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for number, key in enumerate(keys):
+            if key in keys[:number]:
+                _reject(node, f"{key} is given twice")
+        return super().construct_mapping(node, deep)
+
+
+def _reject(part: yaml.Event | yaml.Node, problem: str) -> None:
+    raise yaml.MarkedYAMLError(problem=problem, problem_mark=part.start_mark)
 
 
 # -------------------------------------------------------------------------------------------------------------- help

@@ -40,10 +40,12 @@ class ContinuationArguments(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None,
         "Continue from this scratch_bert or BERT, a directory or Hub repository. New heads are randomly initialised.",
+        path=True,
     )
     add_tokens: str | None = option(
         None,
         "File of words or ##continuations to add to its vocabulary, one per line, each as the mean of its pieces.",
+        path=True,
         requires="model_name_or_path",
     )
 
@@ -89,9 +91,13 @@ class SourceArguments(OptionGroup, group="Source"):
         None,
         "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json or .jsonl, gzipped or not, or .parquet. "
         "Default: the built-in corpus, Python's help texts and docstrings.",
+        path=True,
     )
     validation_file: list[str] | None = option(
-        None, "Text to evaluate on. Default: a part of the training text is held out.", unless="prepared_data"
+        None,
+        "Text to evaluate on. Default: a part of the training text is held out.",
+        unless="prepared_data",
+        path=True,
     )
     validation_share: float = option(
         0.1,
@@ -100,11 +106,13 @@ class SourceArguments(OptionGroup, group="Source"):
         unless="prepared_data streaming",
     )
     dataset_name: str | None = option(
-        None, "Dataset on the Hub, or a directory for datasets.load_dataset: its splits train and validation."
+        None,
+        "Dataset on the Hub, or a directory for datasets.load_dataset: its splits train and validation.",
+        path=True,
     )
     dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
     prepared_data: str | None = option(
-        None, "Directory of preprocessed examples, by inspect_data.py --output_dir or prepare_data.py."
+        None, "Directory of preprocessed examples, by inspect_data.py --output_dir or prepare_data.py.", path=True
     )
     cache_dir: str = option(
         str(Path(os.environ.get("HF_DATASETS_CACHE", Path(HF_HOME, "datasets")), "scratch_bert")),
@@ -128,16 +136,26 @@ class StreamArguments(OptionGroup, group="Source"):
         False, "Read the text during training. Examples then depend on the number of workers and machines."
     )
     stream_buffer: int = option(
-        1000, "Documents to draw pairs among, or examples to shuffle.", within="[2, inf)", requires="streaming"
+        1000, "Documents to draw pairs among, or examples to shuffle.", within="[2, 1e9]", requires="streaming"
     )
 
 
 SPLITTERS = ("sentencex", "line")
 
 
+LANGUAGES = (  # ISO 639-1
+    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es "
+    "et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki "
+    "kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no "
+    "nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta "
+    "te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+)
+
+
 def check_splitting(sentence_splitter: str, language: str | None) -> None:
-    """Raise `ValueError` for an empty or misspelt splitter, and for what is no ISO 639 code."""
-    if language and not re.fullmatch(r"[a-z]{2,3}", language):
+    """Raise `ValueError` for an empty or misspelt splitter, and for what is no ISO 639 code; those of three letters are
+    too many to be listed."""
+    if language and language not in LANGUAGES.split() and not re.fullmatch(r"[a-z]{3}", language):
         raise ValueError(f"language must be an ISO 639 code, such as en, got {language}.")
     if not sentence_splitter:
         raise ValueError("sentence_splitter must not be empty.")
@@ -201,7 +219,7 @@ TOKENIZER_TRAINING = tuple(TokenizerTrainingArguments.__dataclass_fields__)
 @dataclass
 class TokenizerArguments(TokenizerTrainingArguments, group="Tokenizer"):
     tokenizer_name_or_path: str | None = option(
-        None, "Tokenizer to use instead of training one: a directory or Hub repository."
+        None, "Tokenizer to use instead of training one: a directory or Hub repository.", path=True
     )
 
 
@@ -249,7 +267,7 @@ class MaskingArguments(OptionGroup, group="Masking"):
     )
     whole_word_mask: bool = option(False, "Whole-word masking: select all pieces of a word together.")
     max_predictions_per_seq: int | None = option(
-        None, "Maximum number of tokens to predict in a sequence.", within="[1, inf)"
+        None, "Maximum number of tokens to predict in a sequence.", within="[1, 1000000]"
     )
 
     def __post_init__(self):
@@ -292,8 +310,8 @@ class PretrainingOptions(CommonOptions, group="Training"):
     """The options of training, with the defaults of a short run on the built-in corpus."""
 
     output_dir: str | None = option("runs/pretrain", "Directory for checkpoints, the model, its card and its metrics.")
-    num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.", within="(0, inf)")
-    per_device_train_batch_size: int = option(16, "Examples per step and device.", within="[1, inf)")
+    num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.", within="(0, 1e9]")
+    per_device_train_batch_size: int = option(16, "Examples per step and device.", within="[1, 1000000]")
     learning_rate: float = option(1e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
     optim: str = option(
         "muon",
@@ -317,17 +335,17 @@ class PretrainingOptions(CommonOptions, group="Training"):
         0.1, "Fraction of the steps in the final phase.", within="(0, 1)", requires="final_max_seq_length"
     )
     eval_strategy: str = option("steps", "When to evaluate.", choices=INTERVALS)
-    eval_steps: float | None = option(250, "Steps between evaluations.", within="(0, inf)")
-    save_total_limit: int | None = option(2, "Number of checkpoints to keep.", within="[1, inf)")
-    logging_steps: float = option(100, "Steps between log lines.", within="(0, inf)")
+    eval_steps: float | None = option(250, "Steps between evaluations.", within="(0, 1e9]")
+    save_total_limit: int | None = option(2, "Number of checkpoints to keep.", within="[1, 1e9]")
+    logging_steps: float = option(100, "Steps between log lines.", within="(0, 1e9]")
     max_eval_examples: int = option(
         4000,
         "Maximum number of held-out examples, evenly spread, to evaluate on in and after training; 0 for all.",
-        within="[-1, inf)",
+        within="[-1, 1e9]",
         group=EVALUATION,
     )
     show_predictions: int = option(
-        4, "Masked words and pairs to show with predictions at the end.", within="[0, inf)", group=EVALUATION
+        4, "Masked words and pairs to show with predictions at the end.", within="[0, 1000000]", group=EVALUATION
     )
     tensorboard_graph: bool = option(False, "Show the model's graph in TensorBoard.", group=EVALUATION)
 
@@ -349,7 +367,7 @@ class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments
 
     max_seq_length: str | None = option("128", "Maximum number of tokens in a sequence.")
     tokenizer_name_or_path: str | None = option(
-        None, "Tokenizer of the examples: a local directory or a Hub repository. Required."
+        None, "Tokenizer of the examples: a local directory or a Hub repository. Required.", path=True
     )
 
     def __post_init__(self):
@@ -363,7 +381,7 @@ class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments
 @dataclass
 class PreparationArguments(OptionGroup, group="Tasks"):
     input_dir: str | None = option(
-        None, "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required."
+        None, "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required.", path=True
     )
     input_format: str = option(
         "jsonl",
@@ -378,8 +396,8 @@ class PreparationArguments(OptionGroup, group="Tasks"):
     )
     split: str = option("train", "Split that the examples are for.", choices=["train", "validation"])
     seed: int = option(42, "Random seed for sentence pairs.", within="[0, 4294967296)")
-    tasks: int = option(1, "Number of tasks that the files are divided among.", within="[1, inf)")
-    workers: int = option(-1, "Number of tasks that run at a time; -1 for all.", within="[-1, inf)")
+    tasks: int = option(1, "Number of tasks that the files are divided among.", within="[1, 1000000]")
+    workers: int = option(-1, "Number of tasks that run at a time; -1 for all.", within="[-1, 1000]")
     executor: str = option(
         "local", "What runs the tasks: one of datatrove's executors.", choices=["local", "slurm", "ray"]
     )
@@ -396,7 +414,7 @@ class PreparationArguments(OptionGroup, group="Tasks"):
             raise ValueError("workers must be at least 1, or -1 for all tasks at a time.")
         try:
             self.executor_options = json.loads(self.executor_options or "{}")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"executor_options must be JSON: {error}.") from None
         if not isinstance(self.executor_options, dict):
             raise ValueError("executor_options must be a JSON object.")
@@ -422,11 +440,13 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
 @dataclass
 class EvaluationArguments(OptionGroup, group="Evaluation"):
     model_name_or_path: list[str] | None = option(
-        None, "Models to evaluate, of one tokenizer: directories or Hub repositories, scratch_bert or BERT. Required."
+        None,
+        "Models to evaluate, of one tokenizer: directories or Hub repositories, scratch_bert or BERT. Required.",
+        path=True,
     )
     trust_remote_code: bool = option(False, "Run the code of a custom-code model.")
     per_device_eval_batch_size: int = option(
-        32, "Examples per step and device. The masks depend on it.", within="[1, inf)"
+        32, "Examples per step and device. The masks depend on it.", within="[1, 1000000]"
     )
     bf16: bool = option(False, "bf16 autocast instead of fp32.")
     seed: int = option(
@@ -434,7 +454,7 @@ class EvaluationArguments(OptionGroup, group="Evaluation"):
         "Random seed for held-out text, pairs and masks. Default: that of pretraining.",
         within="[0, 4294967296)",
     )
-    show_predictions: int = option(0, "Masked words and pairs to show with predictions.", within="[0, inf)")
+    show_predictions: int = option(0, "Masked words and pairs to show with predictions.", within="[0, 1000000]")
     output_file: str | None = option(None, "JSON file to write the metrics to; it must not exist yet.")
 
     def __post_init__(self):
@@ -450,7 +470,7 @@ class EvaluationArguments(OptionGroup, group="Evaluation"):
 @dataclass
 class InspectionArguments(OptionGroup, group="Inspection"):
     output_dir: str | None = option(None, "Write the examples and the tokenizer to this new directory.")
-    show: int = option(3, "Number of examples to show as text.", within="[0, inf)")
-    sample: int = option(20_000, "Maximum number of examples to compute the statistics from.", within="[1, inf)")
+    show: int = option(3, "Number of examples to show as text.", within="[0, 1000000]")
+    sample: int = option(20_000, "Maximum number of examples to compute the statistics from.", within="[1, 1e9]")
     json: bool = option(False, "Print the statistics as JSON, and nothing else.")
     seed: int = option(42, "Random seed for held-out text, pairs and masks.", within="[0, 4294967296)")

@@ -11,6 +11,17 @@ from .options import OTHERS, OptionGroup, option
 
 EVALUATION = "Evaluation, checkpoints and log"
 INTERVALS = ("no", "steps", "epoch")
+RANGES = {  # of numbers among Trainer's other options
+    "label_smoothing_factor": "[0, 1)",
+    "neftune_noise_alpha": "[0, 1000]",
+    "torch_empty_cache_steps": "[1, 1e9]",
+    "eval_delay": "[0, 1e9]",
+    "eval_accumulation_steps": "[1, 1e9]",
+    "data_seed": "[0, 4294967296)",
+    "dataloader_prefetch_factor": "[1, 1000]",
+    "ddp_bucket_cap_mb": "[1, 1000000]",
+    "ddp_timeout": "[1, 1e9]",
+}
 
 
 @dataclass
@@ -21,40 +32,42 @@ class OptimizationOptions(OptionGroup, group="Training"):
         "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or from scratch.",
         const="auto",
     )
-    num_train_epochs: float = option(3.0, "Passes over the training examples.", within="(0, inf)")
+    num_train_epochs: float = option(3.0, "Passes over the training examples.", within="(0, 1e9]")
     max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.")
-    per_device_train_batch_size: int = option(8, "Examples per step and device.", within="[1, inf)")
-    gradient_accumulation_steps: int = option(1, "Batches per optimizer step.", within="[1, inf)")
+    per_device_train_batch_size: int = option(8, "Examples per step and device.", within="[1, 1000000]")
+    gradient_accumulation_steps: int = option(1, "Batches per optimizer step.", within="[1, 1000000]")
     learning_rate: float = option(5e-5, "Peak learning rate.", within="[0, 10]")
     lr_scheduler_type: str = option("linear", "Learning rate schedule after the warm-up.")
-    warmup_steps: float = option(0.1, "Steps of linear warm-up; below 1, a fraction of all steps.", within="[0, inf)")
+    warmup_steps: float = option(0.1, "Steps of linear warm-up; below 1, a fraction of all steps.", within="[0, 1e9]")
     weight_decay: float = option(0.01, "Decoupled weight decay, except for biases and LayerNorms.", within="[0, 10]")
-    max_grad_norm: float = option(1.0, "Gradient norm to clip to; 0 for no clipping.", within="[0, inf)")
+    max_grad_norm: float = option(1.0, "Gradient norm to clip to; 0 for no clipping.", within="[0, 1e9]")
     bf16: bool | None = option(
         None, "bf16 autocast instead of fp32. Default: on for CPUs with native bf16, off for GPUs."
     )
     torch_compile: bool = option(False, "Compile the model with torch.compile.")
     use_cpu: bool = option(False, "Train on the CPU, even if there is a GPU.")
-    dataloader_num_workers: int = option(0, "Processes that load data.", within="[0, inf)")
+    dataloader_num_workers: int = option(0, "Processes that load data.", within="[0, 1000]")
     seed: int = option(42, "Random seed.", within="[0, 4294967296)")
 
     def __post_init__(self):
         super().__post_init__()
-        if self.max_steps < 1 and self.max_steps != -1:
-            raise ValueError(f"max_steps must be at least 1, or -1 for num_train_epochs, got {self.max_steps}.")
+        if not (1 <= self.max_steps <= 1e9 or self.max_steps == -1):
+            raise ValueError(
+                f"max_steps must be at least 1 and at most 1,000,000,000, or -1 for num_train_epochs, got {self.max_steps}."
+            )
 
 
 @dataclass
 class LoggingOptions(OptionGroup, group=EVALUATION):
     eval_strategy: str = option("no", "When to evaluate.", choices=INTERVALS)
-    eval_steps: float | None = option(None, "Steps between evaluations. Default: logging_steps.", within="(0, inf)")
-    per_device_eval_batch_size: int = option(32, "Examples per evaluation step and device.", within="[1, inf)")
+    eval_steps: float | None = option(None, "Steps between evaluations. Default: logging_steps.", within="(0, 1e9]")
+    per_device_eval_batch_size: int = option(32, "Examples per evaluation step and device.", within="[1, 1000000]")
     save_strategy: str = option("steps", "When to save a checkpoint.", choices=[*INTERVALS, "best"])
-    save_steps: float = option(500, "Steps between checkpoints.", within="(0, inf)")
-    save_total_limit: int | None = option(None, "Number of checkpoints to keep.", within="[1, inf)")
+    save_steps: float = option(500, "Steps between checkpoints.", within="(0, 1e9]")
+    save_total_limit: int | None = option(None, "Number of checkpoints to keep.", within="[1, 1e9]")
     load_best_model_at_end: bool = option(False, "Load the best checkpoint after training.")
     metric_for_best_model: str | None = option(None, "Metric that selects the best checkpoint.")
-    logging_steps: float = option(500, "Steps between log lines.", within="(0, inf)")
+    logging_steps: float = option(500, "Steps between log lines.", within="(0, 1e9]")
     logging_nan_inf_filter: bool = option(
         False, "Continue if the loss is not finite, and leave it out of the log, instead of stopping."
     )
@@ -86,7 +99,7 @@ def trainer_options() -> type:
     module = ast.parse(Path(directory, "training_args.py").read_text(encoding="utf-8"))
     [body] = [node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"]
     declarations = [node for node in body if isinstance(node, ast.AnnAssign)]
-    return make_dataclass("TrainerOptions", map(_read_declaration, declarations))
+    return make_dataclass("TrainerOptions", map(_read_declaration, declarations), bases=(OptionGroup,))
 
 
 def _read_declaration(node: ast.AnnAssign) -> tuple:
@@ -95,4 +108,5 @@ def _read_declaration(node: ast.AnnAssign) -> tuple:
     metadata = keywords.get("metadata", ast.Dict([], []))
     found = {key.value: value for key, value in zip(metadata.keys, metadata.values, strict=True)} | keywords
     default, help_text, const = (getattr(found.get(name), "value", None) for name in ("default", "help", "const"))
-    return node.target.id, ast.unparse(node.annotation), option(default, help_text or "", const=const, group=OTHERS)
+    rules = {"within": RANGES.get(node.target.id), "const": const, "group": OTHERS}
+    return node.target.id, ast.unparse(node.annotation), option(default, help_text or "", **rules)

@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> None:
         for name in args.model_name_or_path if args.show_predictions else ():
             print(f"\n{name}\n{model_predictions(name, data, args)}")
         if args.output_file:
-            Path(args.output_file).write_text(json.dumps(results, indent=2) + "\n")
+            Path(args.output_file).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
         run = prepare_finetuning(options.task, task_args, args)
-    with one_line_errors((OSError, DivergenceError)):
+    with one_line_errors((OSError, DivergenceError, ImportError)):
         results = run.train()
     if not args.should_save:
         return

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
             counts = " and ".join(f"{len(dataset):,} {split}" for split, dataset in splits.items())
             logging.getLogger("scratch_bert").info(f"Wrote {counts} examples to {args.output_dir}")
     if args.json:
-        print(json.dumps(statistics, indent=2))
+        print(json.dumps(statistics, indent=2, allow_nan=False))
         return
     print(f"\n{describe_statistics(statistics)}\n\n{describe_examples(data, collator, args.show)}")
 

@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
         run = prepare_pretraining(model_args, data_args, args)
-    with one_line_errors((OSError, TextError, DivergenceError)):
+    with one_line_errors((OSError, TextError, DivergenceError, ImportError)):
         metrics = run.train()
     trainer, data = run.trainer, run.data
     if not trainer.is_world_process_zero():

@@ -1,5 +1,6 @@
 import dataclasses
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -21,7 +22,7 @@ from scratch_bert.training.trainer import Interrupted
 from scratch_bert_cli.finetuning import TaskArguments
 from scratch_bert_cli.main import VERBS
 from scratch_bert_cli.options import option, read_options
-from scratch_bert_cli.training import trainer_options
+from scratch_bert_cli.training import RANGES, trainer_options
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -38,6 +39,7 @@ OPTIONS = {
     "lowercase": False,
     "config_overrides": {"norm_first": True},
     "resume_from_checkpoint": True,
+    "lr_scheduler_type": "cosine_with_restarts",
     "lr_scheduler_kwargs": {"num_cycles": 2},
     "validation_file": ["b", "c"],
     "run_name": None,
@@ -78,18 +80,86 @@ def test_recipe_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param("train_fil: a.txt", "there is no option train_fil. Did you mean train_file?", id="typo"),
-        pytest.param("max_steps: 2.5", "max_steps must be a whole number, got 2.5", id="type"),
-        pytest.param("- preset", "must hold options as name: value pairs", id="list"),
-        pytest.param("a: [", "options.yaml cannot be read", id="not YAML"),
-        pytest.param(b"\xdf", "options.yaml cannot be read", id="not UTF-8"),
+        pytest.param("train_fil: a.txt", ": there is no option train_fil. Did you mean train_file?", id="typo"),
+        pytest.param("max_steps: 2.5", ": max_steps must be a whole number, got 2.5", id="type"),
+        pytest.param("max_steps: [2, 3]", ": max_steps takes one value, got [2, 3]", id="list for a number"),
+        pytest.param("max_steps: 0", ": max_steps must be at least 1", id="range"),
+        pytest.param("max_steps: 2\nfinal_share: 0.2", ": final_share has no effect without", id="no effect"),
+        pytest.param(
+            "load_best_model_at_end: true\nsave_strategy: epoch", ": --load_best_model_at_end", id="Trainer's"
+        ),
+        pytest.param("text_column: no", ": text_column must be text, got false: put yes, no", id="boolean for text"),
+        pytest.param("- preset", " must hold options as name: value pairs", id="list"),
+        pytest.param("a: [", " cannot be read: line 1: ", id="not YAML"),
+        pytest.param(b"\xdf", " cannot be read: ", id="not UTF-8"),
+        pytest.param("preset: mini\n\npreset: tiny", " cannot be read: line 1: preset is given twice", id="key twice"),
+        pytest.param('{"preset": "mini", "preset": "mini"}', ": preset is given twice", id="key twice in JSON"),
+        pytest.param("config_overrides: {a: 1, a: 2}", ": a is given twice", id="key twice inside"),
+        pytest.param("a: &x [1]\nb: [*x, *x]", "line 2: an alias, *", id="alias"),
+        pytest.param("train_file: *.txt", "line 1: expected alphabetic", id="star"),
+        pytest.param("max_steps: !!int x", "line 1: a tag, !", id="tag"),
+        pytest.param("a: " + "[" * 3000, "line 1: more than 20 levels", id="levels"),
+        pytest.param("a: 1\n" * 250_000, " cannot be read: it is larger than 1 MB", id="size"),
     ],
 )
 def test_options_file_with_an_error_ends_the_program(content, message, tmp_path, capsys):
     (tmp_path / "options.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(SystemExit):
         parse(str(tmp_path / "options.yaml"))
-    assert message in capsys.readouterr().err
+    error = capsys.readouterr().err.partition("error: ")[2]
+    assert error.startswith(str(tmp_path / "options.yaml")) and message in error and error.count("\n") == 1
+
+
+def test_options_file_is_blamed_for_its_own_values_alone(tmp_path, capsys):
+    (tmp_path / "options.yaml").write_text("max_steps: 2\nlearning_rate: 99")
+    for flags in (["--max_steps", "x"], ["--learning_rate", "98"]):
+        with pytest.raises(SystemExit):
+            parse(str(tmp_path / "options.yaml"), *flags)
+    shown = capsys.readouterr().err
+    assert "error: max_steps must be a whole number, got 'x'" in shown
+    assert "error: learning_rate must be at least 0 and at most 10, got 98" in shown
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no FIFOs")
+def test_options_file_that_is_a_fifo_is_not_waited_for(tmp_path, capsys):
+    os.mkfifo(tmp_path / "options.yaml")
+    with pytest.raises(SystemExit):
+        parse(str(tmp_path / "options.yaml"))
+    assert "options.yaml cannot be read: it is not a file" in capsys.readouterr().err
+
+
+def test_no_checkpoint_is_resumed_if_an_options_file_says_so(tmp_path):
+    (tmp_path / "options.yaml").write_text("resume_from_checkpoint: false")
+    assert parse(str(tmp_path / "options.yaml"))[2].resume_from_checkpoint is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name in RANGES for value in ("-1", "nan", "inf", "1e30")),
+        *((name, "0") for name in ("eval_accumulation_steps", "torch_empty_cache_steps", "ddp_timeout")),
+        ("max_steps", "1" * 20),
+        ("num_train_epochs", "1e300"),
+        ("per_device_train_batch_size", "1" * 12),
+        ("stream_buffer", "1" * 30),
+        ("dataloader_num_workers", "1000000"),
+        ("language", "xx"),
+        ("lr_scheduler_kwargs", "{bad"),
+        ("lr_scheduler_kwargs", '{"a":' + "[" * 100_000),
+        ("lr_scheduler_kwargs", '{"no_such": 1}'),
+        ("accelerator_config", "{bad"),
+        ("optim_args", "bad"),
+        ("gradient_checkpointing_kwargs", '{"no_such": 1}'),
+        ("report_to", "nothing"),
+        ("label_names", "x"),
+        ("parallelism_config", "x"),
+    ],
+)
+def test_value_out_of_range_is_an_error_that_names_its_option(name, value, capsys):
+    with pytest.raises(SystemExit):
+        parse(f"--{name}", value)
+    error = capsys.readouterr().err.partition("error: ")[2]
+    assert error.startswith(f"{name} ") and error.count("\n") == 1
 
 
 @pytest.mark.parametrize("flag", ["--learning_rat", "--learn", "--preset=huge", "--max_steps=2.5"])
@@ -151,14 +221,25 @@ def test_one_line_errors_leave_the_errors_of_the_program_alone():
 
 def test_text_of_a_recipe_is_found_from_any_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    _, data_args, _ = parse("recipes/dialogue.yaml")
-    (train,), (validation,) = data_args.train_file, data_args.validation_file
-    assert Path(train).read_text(encoding="utf-8") == (ROOT / "recipes" / "dialogue.txt").read_text(encoding="utf-8")
-    assert train == validation
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "recipes" / "dialogue.txt").write_text("My own.")
-    _, data_args, _ = parse(str(ROOT / "recipes" / "dialogue.yaml"))
-    assert data_args.train_file == ["recipes/dialogue.txt"]
+    text = (ROOT / "recipes" / "dialogue.txt").read_text(encoding="utf-8")
+    (tmp_path / "dialogue.txt").write_text("Another text.")
+    for recipe in ("recipes/dialogue.yaml", str(ROOT / "recipes" / "dialogue.yaml")):
+        _, data_args, _ = parse(recipe)
+        (train,), (validation,) = data_args.train_file, data_args.validation_file
+        assert Path(train).read_text(encoding="utf-8") == text and train == validation
+
+
+def test_paths_of_an_options_file_are_relative_to_it_or_to_the_current_directory(tmp_path, monkeypatch):
+    (tmp_path / "here" / "text").mkdir(parents=True)
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for file in ("here/text/a.txt", "here/b.txt", "there/b.txt", "there/c1.txt", "there/mini"):
+        (tmp_path / file).touch()
+    values = {"train_file": ["text/a.txt", "b.txt", "c*.txt", "none.txt"], "preset": "mini", "output_dir": "b.txt"}
+    (tmp_path / "there" / "options.json").write_text(json.dumps(values))
+    model_args, data_args, args = parse("../there/options.json", "--validation_file", "b.txt")
+    assert data_args.train_file == ["text/a.txt", "../there/b.txt", "../there/c*.txt", "none.txt"]
+    assert (data_args.validation_file, model_args.preset, args.output_dir) == (["b.txt"], "mini", "b.txt")
 
 
 @pytest.mark.parametrize("name", ["nowhere/cpu-hour.yaml", "cpu-hour.yaml", "recipes/nothing.yaml"])
@@ -167,13 +248,6 @@ def test_options_file_is_not_replaced_by_a_recipe(name, tmp_path, monkeypatch, c
     with pytest.raises(SystemExit):
         parse(name)
     assert f"{name} cannot be read" in capsys.readouterr().err
-
-
-def test_options_file_without_an_installed_package(tmp_path, monkeypatch):
-    """As with a checkout on PYTHONPATH, where recipes/ is not scratch_bert_cli.recipes."""
-    monkeypatch.setattr("scratch_bert_cli.options.find_spec", lambda name: None)
-    (tmp_path / "options.yaml").write_text("preset: small")
-    assert parse(str(tmp_path / "options.yaml"))[0].preset == "small"
 
 
 # ------------------------------------------------------------------------------------------------------------ help
@@ -325,8 +399,9 @@ def test_from_keywords_takes_values_of_python():
     assert data_args.train_file == ["a", "b"] and data_args.vocab_size is None
     (task_args,) = from_keywords(TaskArguments, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
     assert (task_args.model_name_or_path, task_args.seeds, task_args.dropout) == ("x", [3], 0.0)
-    (args,) = from_keywords(PretrainingArguments, lr_scheduler_kwargs={"a": 1}, eval_strategy="epoch", use_cpu=True)
-    assert args.lr_scheduler_kwargs == {"a": 1} and args.eval_strategy == "epoch"
+    schedule = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}}
+    (args,) = from_keywords(PretrainingArguments, **schedule, eval_strategy="epoch", use_cpu=True)
+    assert args.lr_scheduler_kwargs == {"power": 2} and args.eval_strategy == "epoch"
 
 
 @pytest.mark.parametrize(

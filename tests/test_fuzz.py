@@ -5,25 +5,53 @@ Each test tries the same 10 inputs each time; with FUZZ_EXAMPLES=200 in the envi
 import json
 import math
 import os
+import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from huggingface_hub.errors import StrictDataclassError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from helpers import make_model
 from scratch_bert import ScratchBertConfig
 from scratch_bert.cli import parse_arguments
+from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.dataset import Columns, load_splits
-from scratch_bert.hub.loading import load_config
+from scratch_bert.finetuning.load import TASKS, load_task
+from scratch_bert.hub.loading import load_config, open_pretrained
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
+from scratch_bert.pretraining.build_model import start_config
+from scratch_bert.pretraining.data.examples import SentencePairDataset
+from scratch_bert.pretraining.data.preprocessed import open_examples, write_examples
 from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.tokenizer import load_tokenizer, train_tokenizer
+from scratch_bert.training.checkpoint import find_checkpoint, saved_step
+from scratch_bert.training.output_dir import read_metrics
+from scratch_bert.training.resume import check_same_run
 
 
 EXPECTED = (ValueError, OSError, StrictDataclassError)  # as `one_line_errors` catches
+
+
+@contextmanager
+def only_expected_errors(*named: str) -> Iterator[None]:
+    """The errors that a script shows: of a line or a few, that name something in `named`, if that is given."""
+    try:
+        yield
+    except EXPECTED as error:
+        assert str(error).strip() and str(error).count("\n") < 8
+        assert not named or any(name in str(error) for name in named), error
+
+
 CHECKS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.data_too_large]
 fuzz = settings(
     max_examples=int(os.environ.get("FUZZ_EXAMPLES", 10)),
@@ -141,10 +169,8 @@ def test_recipes_of_any_bytes(content):
 )
 @example(text='{"id2label":[]}')
 def test_config_overrides_of_any_value(text):
-    try:
-        ModelArguments(config_overrides=text).config()
-    except EXPECTED as error:
-        assert str(error)
+    with only_expected_errors("config_overrides", "The model does not fit into memory"):
+        start_config(ModelArguments(config_overrides=text))
 
 
 @fuzz
@@ -190,3 +216,187 @@ def test_tokenizer_files_of_any_damage(tokenizer_file, data):
             load_tokenizer(directory)
         except EXPECTED as error:
             assert str(error)
+
+
+# --------------------------------------------------------------------------------------- examples, checkpoints, tables
+
+
+@pytest.fixture(scope="module")
+def examples_dir(small_corpus, tokenizer, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("examples") / "prepared"
+    write_examples(directory, {"train": SentencePairDataset(small_corpus, tokenizer, max_seq_length=64)})
+    return directory
+
+
+def load_examples(directory):
+    examples = open_examples(directory)
+    examples.mapped("train", 0, str(directory / "cache"))
+    list(islice(examples.streamed("train", 0, buffer=10), 2))
+
+
+CELLS = st.integers(-2, 9) | st.none() | st.integers() | st.floats() | st.text(max_size=3)
+ROWS = st.lists(st.lists(st.integers(0, 9) | CELLS, max_size=4) | CELLS, max_size=3)
+
+
+@fuzz
+@given(
+    columns=st.dictionaries(
+        st.sampled_from(["input_ids", "token_type_ids", "special_tokens_mask", "next_sentence_label"]), ROWS
+    )
+)
+def test_preprocessed_columns_of_any_values(examples_dir, columns):
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(shutil.copytree(examples_dir, Path(temporary, "examples")))
+        file = directory / "train" / "examples.parquet"
+        table = pq.read_table(file)[:3]
+        try:
+            for name, rows in columns.items():
+                values = pa.array((rows * 3)[: len(table)] if rows else [None] * len(table))
+                table = table.set_column(table.column_names.index(name), name, values)
+        except (pa.ArrowException, OverflowError, TypeError):  # no such parquet file
+            return
+        pq.write_table(table, file)
+        with only_expected_errors("examples"):
+            load_examples(directory)
+
+
+@fuzz
+@given(data=st.data())
+def test_preprocessed_directories_of_any_damage(examples_dir, data):
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(shutil.copytree(examples_dir, Path(temporary, "examples")))
+        file = data.draw(st.sampled_from([directory / "examples.json", directory / "train" / "examples.parquet"]))
+        file.write_bytes(data.draw(damaged(file.read_bytes())))
+        with only_expected_errors("examples"):
+            load_examples(directory)
+
+
+@st.composite
+def damaged(draw, content: bytes) -> bytes:
+    """Content that is cut, or changed in a few bytes; or JSON, if it is an object, with other values or any value."""
+    try:
+        fields = json.loads(content)
+    except ValueError:
+        fields = None
+    if isinstance(fields, dict) and draw(st.booleans()):
+        changes = draw(st.dictionaries(st.sampled_from(sorted(fields)) | st.text(max_size=5), VALUES, max_size=3))
+        return json.dumps(draw(st.just(fields | changes) | VALUES)).encode()
+    damage = bytearray(content[: draw(st.integers(0, len(content)) | st.just(len(content)))])
+    for place in draw(st.lists(st.integers(0, max(len(damage) - 1, 0)), max_size=3 if damage else 0)):
+        damage[place] = draw(st.integers(0, 255))
+    return bytes(damage)
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A run's directory with a checkpoint, as the stock Trainer saves it, without a manifest."""
+    checkpoint = tmp_path_factory.mktemp("run") / "checkpoint-2"
+    make_model().save_pretrained(checkpoint)
+    for name in ("optimizer.pt", "scheduler.pt"):
+        (checkpoint / name).write_bytes(b"PK\x05\x06" + bytes(18))  # an empty zip archive
+    log = [{"loss": 1.0, "step": 2}]
+    files = {
+        checkpoint / "trainer_state.json": {"global_step": 2, "epoch": 1.0, "max_steps": 4, "log_history": log},
+        checkpoint / "run.json": {"fixed": {"seed": 1}, "options": {"learning_rate": 0.1}},
+        checkpoint.parent / "metrics.json": {"eval_loss": 1.0},
+    }
+    for file, content in files.items():
+        file.write_text(json.dumps(content))
+    return checkpoint.parent
+
+
+@fuzz
+@given(data=st.data(), name=st.sampled_from(["trainer_state.json", "run.json", "manifest.json", "metrics.json"]))
+def test_json_of_runs_of_any_damage(run_dir, data, name):
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(shutil.copytree(run_dir, Path(temporary, "run")))
+        checkpoint = directory / "checkpoint-2"
+        file = directory / name if name == "metrics.json" else checkpoint / name
+        file.write_bytes(data.draw(damaged(file.read_bytes() if file.exists() else b'{"config.json": [1, 2]}')))
+        args = PretrainingArguments(output_dir=str(directory), resume_from_checkpoint="auto", use_cpu=True)
+        read_metrics(directory)
+        with only_expected_errors("checkpoint", "run"):
+            check_same_run({"fixed": {"seed": 1}, "options": {}}, str(checkpoint))
+            if found := find_checkpoint(args):
+                assert saved_step(found) >= 0
+        with only_expected_errors("trainer_state.json"):
+            saved_step(str(checkpoint))
+
+
+@fuzz
+@given(data=st.data())
+def test_model_directories_of_any_damage(saved, data):
+    """Numbers are small: sizes that do not fit into memory are another question."""
+    small = st.integers(-1, 70) | st.floats(-1, 2) | st.none() | st.booleans() | st.text(max_size=5) | st.just([])
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(shutil.copytree(saved, Path(temporary, "saved")))
+        if data.draw(st.booleans()):
+            config = json.loads((directory / "config.json").read_text())
+            changes = data.draw(st.dictionaries(st.sampled_from(sorted(config)), small, min_size=1, max_size=2))
+            (directory / "config.json").write_text(json.dumps(config | changes))
+        else:
+            (directory / "model.safetensors").write_bytes(
+                data.draw(damaged((directory / "model.safetensors").read_bytes()))
+            )
+        with only_expected_errors():
+            open_pretrained(str(directory))
+
+
+LABELS = (
+    st.sampled_from(["a", "b", "", "NaN", "1", "1.0", "0.5"]) | st.integers(-1, 3) | st.floats() | st.none() | VALUES
+)
+COLUMNS = {
+    "text": st.text(max_size=8) | CELLS,
+    "context": st.just("a few words") | CELLS,
+    "question": st.just("what") | CELLS,
+    "answers": st.just({"text": ["few"], "answer_start": [2]}) | VALUES,
+    "tokens": st.lists(st.text(max_size=5) | CELLS, max_size=3) | CELLS,
+    "ner_tags": st.lists(LABELS, max_size=3) | CELLS,
+    "choices": st.lists(st.text(max_size=5) | CELLS, max_size=3) | CELLS,
+    "label": LABELS,
+}
+
+
+@fuzz
+@given(data=st.data(), kind=st.sampled_from(["csv", "tsv", "jsonl", "parquet", "DataFrame", "dict"]))
+@pytest.mark.parametrize("task", [name for name in TASKS if "-" in name] + ["mrpc", "stsb"])
+def test_tables_of_any_values(saved, task, kind, data):
+    names = {
+        "token-classification": ["tokens", "ner_tags"],
+        "question-answering": ["context", "question", "answers"],
+        "multiple-choice": ["text", "choices", "label"],
+        "mrpc": ["sentence1", "sentence2", "label"],
+        "stsb": ["sentence1", "sentence2", "label"],
+    }.get(task, ["text", "label"])
+    names = (
+        names + data.draw(st.lists(st.sampled_from(names), max_size=1)) if data.draw(st.integers(0, 9)) == 0 else names
+    )
+    values = [COLUMNS.get(name, COLUMNS["text"]) for name in names]
+    uniform = [data.draw(st.booleans()) for _ in names]  # one value, or several
+    count = data.draw(st.integers(0, 12))
+    columns = []
+    for strategy, same in zip(values, uniform, strict=True):
+        pool = data.draw(st.lists(strategy, min_size=1, max_size=1 if same else 4))
+        columns.append([pool[number % len(pool)] for number in range(count)])
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary, f"table.{kind}")
+        try:
+            table = pd.DataFrame(dict(enumerate(columns)))
+            table.columns = names
+            if kind in ("csv", "tsv"):
+                table.to_csv(file, index=False, sep="\t" if kind == "tsv" else ",", errors="surrogatepass")
+            elif kind == "jsonl":
+                rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+                file.write_text("\n".join(map(json.dumps, rows)))
+            elif kind == "parquet":
+                pq.write_table(pa.table(dict(zip(names, columns, strict=True))), file)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError):  # no such file
+            return
+        content = (
+            table if kind == "DataFrame" else dict(zip(names, columns, strict=True)) if kind == "dict" else [str(file)]
+        )
+        task_args = TaskArguments(model_name_or_path=str(saved), validation_share=0.4)
+        args = FinetuningArguments(output_dir=str(Path(temporary, "out")), use_cpu=True)
+        with only_expected_errors():
+            loaded = load_task(task, task_args, args, load_config(str(saved)), {"train": content})
+            assert len(loaded.features["train"]) and len(loaded.features["validation"])

@@ -2,6 +2,7 @@
 and `origin`, which says where an example comes from."""
 
 import logging
+import math
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -74,6 +75,8 @@ def hold_out(examples: Dataset, fraction: float, seed: int) -> dict[str, Dataset
     """Split off a random fraction as `validation`; the rest is `train`. Raises `ValueError` if nothing is split off."""
     if len(examples) * fraction < 1:
         raise ValueError("No example is left for validation: pass --validation_file, or a larger --validation_share.")
+    if math.ceil(len(examples) * fraction) >= len(examples):
+        raise ValueError(f"--validation_share {fraction:g} leaves none of {len(examples):,} examples for training.")
     parts = examples.train_test_split(fraction, seed=seed)
     return {"train": parts["train"], "validation": parts["test"]}
 
@@ -90,7 +93,7 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
             part = Dataset.from_dict(part)
         elif not isinstance(part, Dataset):
             part = Dataset.from_pandas(part, preserve_index=False)
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{where} must be files, a pandas DataFrame, a Dataset or a dict of lists: {error}") from None
     if len(part) == 0:
         raise ValueError(f"{where} contains no examples.")

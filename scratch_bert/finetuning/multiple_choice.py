@@ -6,7 +6,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
 
-from .task import Task, as_label_name, is_text_list
+from .labels import as_label_name
+from .task import Task, is_text_list
 
 
 class MultipleChoice(Task):
@@ -27,6 +28,10 @@ class MultipleChoice(Task):
                 raise ValueError(
                     f"{origin}, must have as many texts to choose from as the first example, not {choices!r}."
                 )
+        if len(first) < 2:
+            raise ValueError(f"The examples for {split} have one choice: there is nothing to choose from.")
+        repeated = [len({choice.strip() for choice in choices}) < len(first) for choices in examples["choices"]]
+        self.check_empty(split, repeated, "equal choices", "choices")
 
     def references_of(self, split: str) -> list[int]:
         examples, references = self.splits[split], []

@@ -40,7 +40,10 @@ class QuestionAnswering(Task):
         # By split: the example of each window, and the characters of the context that each of its tokens covers, (W, S, 2);
         # -1 for all other tokens.
         self.windows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self.has_unanswerable = any(not answers["text"] for answers in self.answers("train"))
+        answered = [bool(answers["text"]) for answers in self.answers("train")]
+        if not any(answered):
+            raise ValueError("No question of the training examples has an answer: there is nothing to learn.")
+        self.has_unanswerable = not all(answered)
 
     def question_ids(self, split: str) -> list[str]:
         """The column `id`, or numbers from 1 if there is none. Raises `ValueError` for a repeated id."""
@@ -48,6 +51,9 @@ class QuestionAnswering(Task):
         if "id" not in examples.column_names:
             return [str(number) for number in range(1, len(examples) + 1)]
         ids = examples["id"][:]
+        for origin, question_id in zip(examples["origin"], ids, strict=True):
+            if not isinstance(question_id, str | int):
+                raise ValueError(f"{origin}, has the id {question_id!r}, which must be text or a whole number.")
         if len(set(ids)) < len(ids):
             repeated = next(question_id for question_id in ids if ids.count(question_id) > 1)
             raise ValueError(f"{split}: several questions have the id {repeated!r}, so predictions would be lost.")
@@ -67,6 +73,10 @@ class QuestionAnswering(Task):
         ):
             for text, start in zip(*gold.values(), strict=True):
                 found = context[max(start, 0) : start + len(text)]
+                if not text.strip():
+                    raise ValueError(
+                        f"{origin}: an answer to question {question_id} is empty. Give an unanswerable question no answers."
+                    )
                 if found != text or start < 0:
                     raise ValueError(
                         f"{origin}: the answer {text!r} to question {question_id} is not at character {start} of its "

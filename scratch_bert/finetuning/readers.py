@@ -36,11 +36,13 @@ def read_table(file: Path, columns: set[str], header: Sequence[str] | None = Non
             options |= {"header": None, "names": list(header)}
     try:
         return open_table(file, {*columns, *names}, streaming=False, **options)
+    except TextError:
+        raise
     except UnicodeDecodeError as error:
         raise TextError(f"{file} is not UTF-8 text: {error}. Convert it with iconv.") from None
     except datasets.exceptions.DatasetGenerationError as error:
         raise TextError(f"{file} cannot be read as a table: {error.__cause__}") from None
-    except (ValueError, LookupError, ArithmeticError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
         reason = "contains no records" if "corresponds to no data" in str(error) else "cannot be read as a table"
         raise TextError(f"{file} {reason}: {error}") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -151,4 +153,7 @@ def _squad_questions(article: dict) -> Iterator[dict]:
 def _to_dataset(examples: list[dict], file: Path) -> Dataset:
     if not examples:
         raise ValueError(f"{file} contains no examples.")
-    return Dataset.from_list(examples)
+    try:
+        return Dataset.from_list(examples)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"{file}: a field of its examples has several types: {error}") from None

@@ -1,7 +1,6 @@
 """A fine-tuning run, with one seed or several: train, return to the best checkpoint, predict, save."""
 
 import copy
-import json
 import logging
 import statistics
 from dataclasses import dataclass
@@ -14,14 +13,14 @@ from transformers import PreTrainedConfig, set_seed
 from ..hub.loading import load_config
 from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.checkpoint import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
-from ..training.output_dir import output_dir_lock, write_metrics
+from ..training.output_dir import output_dir_lock, read_metrics, write_metrics
 from ..training.resume import check_same_run, check_same_weights
 from ..training.trainer import ScratchBertTrainer
 from .arguments import FinetuningArguments, TaskArguments
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
-from .task import Task
+from .task import Task, check_finite
 
 
 logger = logging.getLogger("scratch_bert")
@@ -60,10 +59,12 @@ class FinetuningTrainer(ScratchBertTrainer):
                 if split not in task.features:
                     continue
                 output = self.predict(task.features[split], metric_key_prefix=prefix)
+                check_finite(output.predictions)
                 predictions = task.decode(split, output.predictions)
                 if split in task.references:
                     scores = task.compute_scores(split, predictions)
                     metrics |= output.metrics | {f"{prefix}_{name}": value for name, value in scores.items()}
+                    self.check_finite(metrics)
                 if self.is_world_process_zero():
                     with explain_write_errors("The predictions", output_dir):
                         task.write_predictions(split, predictions, output_dir)
@@ -220,10 +221,8 @@ def _plan_seed(seed: int, args: FinetuningArguments) -> _SeedRun:
     run_args.seed, run_args.output_dir = seed, str(directory)
     run_args.run_name = f"{args.run_name}/seed-{seed}"
     if args.resume_from_checkpoint and (directory / METRICS_FILE).is_file():
-        try:
-            return _SeedRun(run_args, metrics=json.loads((directory / METRICS_FILE).read_text()))
-        except ValueError as error:
-            raise ValueError(
-                f"{directory / METRICS_FILE} cannot be read ({error}): delete it to finish this run again."
-            ) from None
+        metrics = read_metrics(directory)
+        if not metrics:
+            raise ValueError(f"{directory / METRICS_FILE} cannot be read: delete it to finish this run again.")
+        return _SeedRun(run_args, metrics=metrics)
     return _SeedRun(run_args, find_checkpoint(run_args))

@@ -1,5 +1,6 @@
 """Text classification, multi-label classification and regression, of a text or a pair of texts."""
 
+import logging
 import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -8,9 +9,13 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification
 
+from .labels import are_decimals, check_labels, is_decimal, is_missing, warn_of_classes
 from .task import ClassLabelTask
 
 
+logger = logging.getLogger("scratch_bert")
+
+MAX_NUMBER = 1e15  # fp32 overflows at 3e38, and the loss is the mean of squares
 # Problem type → its metrics; the first selects the best checkpoint.
 DEFAULT_METRICS = {
     "single_label_classification": ("accuracy", "f1_macro"),  # with two labels, f1
@@ -32,20 +37,29 @@ class SequenceClassification(ClassLabelTask):
         self.default_metrics = DEFAULT_METRICS[self.problem_type]
         if self.problem_type == "multi_label_classification":
             values = _values_of_lists([_as_list(label_list) for label_list in labels])
+            if decimal := next(filter(is_decimal, values), None):
+                raise ValueError(f"A label in a list must be a class, not a number such as {decimal}.")
             self.read_label_names(values, getattr(feature, "feature", None), label_names)
+            warn_of_classes(self.label_names, values, len(labels), self.class_feature is not None)
         elif self.problem_type == "single_label_classification":
-            self.read_label_names([label for label in labels if label not in (None, "")], feature, label_names)
+            values = [label for label in labels if not is_missing(label)]
+            self.read_label_names(values, feature, label_names)
             if len(self.label_names) < 2:
                 raise ValueError(
                     f"The training examples have only one label, {self.label_names[0]!r}: there is nothing to learn."
                 )
             if len(self.label_names) == 2:
                 self.default_metrics = ("accuracy", "f1")
+            if not label_names and not self.class_feature:
+                warn_of_classes(self.label_names, values, len(labels), named=False)
 
     def references_of(self, split: str) -> list:
         examples = list(zip(self.splits[split]["origin"], self.splits[split]["label"], strict=True))
         if self.problem_type == "regression":
-            return [_as_number(label, origin) for origin, label in examples]
+            numbers = [_as_number(label, origin) for origin, label in examples]
+            if split == "train" and len(set(numbers)) < 2:
+                raise ValueError(f"All training examples have the label {numbers[0]}: there is nothing to learn.")
+            return numbers
         if self.problem_type == "single_label_classification":
             return [self.ids_of([label], origin)[0] for origin, label in examples]
         id_sets = [set(self.ids_of(_as_list(labels), origin)) for origin, labels in examples]
@@ -85,16 +99,23 @@ class SequenceClassification(ClassLabelTask):
 
 
 def infer_problem_type(labels: Sequence) -> str:
-    """Multi-label classification for lists, regression for floats, otherwise single-label classification.
+    """Multi-label classification for lists, regression for floats and for text such as "0.5", otherwise single-label
+    classification.
 
     Raises `ValueError` for floats that are all integers: they may also be ids of classes.
     """
     first = next((label for label in labels if label is not None), None)
     if isinstance(first, list):
         return "multi_label_classification"
+    if isinstance(first, str) and are_decimals(labels):
+        logger.warning(
+            f"The labels are numbers, such as {next(filter(is_decimal, labels))}: this is a regression. If they are names "
+            "of classes, pass --problem_type single_label_classification."
+        )
+        return "regression"
     if not isinstance(first, float):
         return "single_label_classification"
-    if all(label is None or label.is_integer() for label in labels):
+    if all(label.is_integer() for label in labels if isinstance(label, float)):
         raise ValueError(
             f"The labels are integers written as floats, such as {first}: pass --problem_type regression if they are "
             "numbers to predict, or single_label_classification if they are names of classes."
@@ -104,12 +125,13 @@ def infer_problem_type(labels: Sequence) -> str:
 
 def _values_of_lists(lists: list[list]) -> list:
     """The values in the lists of labels. Raises `ValueError` for vectors of 0 and 1 (multi-hot)."""
-    values = {value for labels in lists for value in labels}
-    if len({len(labels) for labels in lists}) == 1 < len(lists[0]) and values <= {0, 1, "0", "1"}:
+    values = [value for labels in lists for value in labels]
+    check_labels(value for value in values if not is_missing(value))
+    if len({len(labels) for labels in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}:
         raise ValueError(
             f"The labels are vectors of 0 and 1, such as {lists[0]}: give each example the list of its labels' names."
         )
-    return list(values)
+    return [value for value in values if not is_missing(value)]
 
 
 def _as_list(labels: list | str | None) -> list:
@@ -127,4 +149,8 @@ def _as_number(label: Any, origin: str) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise ValueError(f"{origin}, has the label {label!r}, which is not a number.")
+    if abs(value) > MAX_NUMBER:
+        raise ValueError(
+            f"{origin}, has the label {label!r}: its squared error overflows. Scale the labels to about 1."
+        )
     return value

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ import numpy as np
 from datasets import ClassLabel, Dataset
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
 
+from ..training.trainer import DivergenceError
 from .dataset import hold_out
+from .labels import as_label_name, check_labels, is_missing
 from .metrics import MAIN_SCORES, METRICS, load_metric
 
 
@@ -75,12 +78,24 @@ class Task:
     # ----------------------------------------------------------------------------------- what a kind of task defines
 
     def check_inputs(self, split: str) -> None:
-        """Raise `ValueError` for an example without valid inputs, whatever its label."""
+        """Raise `ValueError` for an example without valid inputs, whatever its label, and if all of a column are empty."""
         examples = self.splits[split]
         for column in self.text_columns(split):
             for origin, text in zip(examples["origin"], examples[column], strict=True):
                 if not isinstance(text, str):
                     raise ValueError(f"{origin}, has no text in {column}, but {text!r}. Correct it, or leave it out.")
+            self.check_empty(split, [not text.strip() for text in examples[column]], f"an empty {column}", column)
+
+    def check_empty(self, split: str, is_empty: list[bool], problem: str, column: str = "text") -> None:
+        """Warn of the examples that are empty. Raises `ValueError` if all are."""
+        if all(is_empty):
+            raise ValueError(f"All examples for {split} have {problem}: name the right column with --{column}_column.")
+        if any(is_empty):
+            first = self.splits[split]["origin"][is_empty.index(True)]
+            logger.warning(
+                f"{split}: {sum(is_empty):,} of {len(is_empty):,} examples have {problem}, the first is {first}: correct "
+                "them, or leave them out"
+            )
 
     def read_labels(self) -> None:
         """Find the set of labels in the training examples, and the default metrics for them."""
@@ -141,7 +156,10 @@ class Task:
         known, gold = ["loss"], self.gold_predictions("validation")
         for name in self.metrics:
             try:
-                known += self._compute(name, "validation", gold)
+                scores = self._compute(name, "validation", gold)
+                if undefined := [score for score, value in scores.items() if not math.isfinite(value)]:
+                    raise ValueError(f"{undefined[0]} is {scores[undefined[0]]}.")
+                known += scores
             except (ValueError, TypeError, AttributeError) as error:
                 raise ValueError(
                     f"The metric {name} does not fit these labels: {error} Choose others with --metrics, of "
@@ -164,7 +182,8 @@ class Task:
         return self.metrics[metric](*self.for_metric(metric, predictions, self.references[split]))
 
     def compute_metrics(self, outputs: EvalPrediction) -> dict[str, float]:
-        """The scores on the validation split, for Trainer."""
+        """The scores on the validation split, for Trainer. Raises `DivergenceError` for predictions that are not finite."""
+        check_finite(outputs.predictions)
         return self.compute_scores("validation", self.decode("validation", outputs.predictions))
 
     def write_predictions(self, split: str, predictions: list, directory: Path) -> Path:
@@ -219,6 +238,15 @@ class Task:
             )
 
 
+def check_finite(logits: np.ndarray | tuple[np.ndarray, ...]) -> None:
+    """Raise `DivergenceError` for outputs of a model that are not all finite: metrics fail, or are NaN."""
+    if not all(np.isfinite(part).all() for part in (logits if isinstance(logits, tuple) else (logits,))):
+        raise DivergenceError(
+            "The model's outputs are not finite: its weights are too large, as the training has diverged, or those of "
+            "the checkpoint are damaged. Try a lower learning rate, or fp32 instead of bf16 or fp16."
+        )
+
+
 class ClassLabelTask(Task):
     """A task with a closed set of labels, `label_names`; an id is a position in it."""
 
@@ -232,6 +260,7 @@ class ClassLabelTask(Task):
         elif self.class_feature:
             self.label_names = feature.names
         else:
+            check_labels(values)
             self.label_names = sorted({as_label_name(value) for value in values}, key=_numeric_order)
         if not self.label_names:
             raise ValueError("The training examples have no labels: pass --label_column.")
@@ -245,7 +274,9 @@ class ClassLabelTask(Task):
             names = dict(enumerate(self.class_feature.names))  # -1 has no name
             labels = [names.get(label, label) for label in labels]
         for label in labels:
-            if label is None or as_label_name(label) not in self.label_ids:
+            if is_missing(label):
+                raise ValueError(f"{origin}, has no label, but {label!r}. Correct it, or leave the example out.")
+            if as_label_name(label) not in self.label_ids:
                 known = ", ".join(self.label_names[:20]) + (", …" if len(self.label_names) > 20 else "")
                 raise ValueError(
                     f"{origin}, has the label {label!r}, but the labels of the training examples are: {known}. "
@@ -259,11 +290,6 @@ class ClassLabelTask(Task):
             "id2label": dict(enumerate(self.label_names)),
             "label2id": {name: number for number, name in enumerate(self.label_names)},
         }
-
-
-def as_label_name(label: Any) -> str:
-    """A label as text. Integers became floats in a column with gaps: 1.0 is 1."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
 def _numeric_order(name: str) -> tuple:

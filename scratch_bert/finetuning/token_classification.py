@@ -7,6 +7,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
+from .labels import is_decimal, is_missing
 from .task import IGNORE_INDEX, ClassLabelTask, is_text_list
 
 
@@ -22,7 +23,14 @@ class TokenClassification(ClassLabelTask):
     def read_labels(self) -> None:
         feature = getattr(self.splits["train"].features["label"], "feature", None)
         lists = [labels for labels in self.splits["train"]["label"] if isinstance(labels, list)]
-        self.read_label_names([label for labels in lists for label in labels if label is not None], feature)
+        values = [label for labels in lists for label in labels if not is_missing(label)]
+        if decimal := next(filter(is_decimal, values), None):
+            raise ValueError(f"The label of a word must be its class, not a number such as {decimal}.")
+        self.read_label_names(values, feature)
+        if len(self.label_names) < 2:
+            raise ValueError(
+                f"The training examples have only one label, {self.label_names[0]!r}: there is nothing to learn."
+            )
         if any(name.startswith(("B-", "I-")) for name in self.label_names):
             self.default_metrics = ("seqeval",)
         self.default_label = "O" if "O" in self.label_names else self.label_names[0]  # of words without tokens
@@ -39,6 +47,7 @@ class TokenClassification(ClassLabelTask):
         for origin, words in zip(examples["origin"], examples["text"], strict=True):
             if not is_text_list(words):
                 raise ValueError(f"{origin}, must have a list of words, not {words!r}.")
+        self.check_empty(split, [not "".join(words).strip() for words in examples["text"]], "no words")
 
     def references_of(self, split: str) -> list[list[str]]:
         examples, references = self.splits[split], []

@@ -157,9 +157,9 @@ class ScratchBertConfig(PreTrainedConfig):
         for field in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
             if not 0 <= (getattr(self, field) or 0) < 1:
                 raise ValueError(f"{field} must be at least 0 and less than 1, got {getattr(self, field)}.")
-        for field in ("initializer_range", "layer_norm_eps"):
-            if not getattr(self, field) > 0:
-                raise ValueError(f"{field} must be greater than 0, got {getattr(self, field)}.")
+        for field, limit in {"initializer_range": 10, "layer_norm_eps": 1}.items():
+            if not 0 < getattr(self, field) <= limit:
+                raise ValueError(f"{field} must be greater than 0 and at most {limit}, got {getattr(self, field)}.")
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size ({self.hidden_size}) must be a multiple of num_attention_heads "

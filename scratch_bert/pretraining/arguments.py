@@ -1,15 +1,13 @@
 """The options of pretraining, from `scratch_bert_cli.pretraining`, with what depends on the config and on Trainer."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers.training_args import OptimizerNames
 from transformers.utils import ExplicitEnum
 
-from scratch_bert_cli.options import OTHERS
+from scratch_bert_cli.options import OTHERS, read_yaml
 from scratch_bert_cli.pretraining import (
     EVAL_MLM_PROBABILITY,
     TOKENIZER_TRAINING,
@@ -56,29 +54,40 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
 
     Raises `ValueError` for text that can't be parsed, and for a field that the config lacks or that other options set.
     """
-    fields = {field.name for field in dataclasses.fields(ScratchBertConfig)}
-    overrides = {}
-    try:
-        if (text or "").startswith("{"):
-            overrides = yaml.safe_load(text)  # JSON is YAML, too
-        else:
-            for pair in filter(None, (text or "").split(",")):
-                name, equals, value = (part.strip() for part in pair.partition("="))
-                if not equals:
-                    raise ValueError(f"config_overrides takes comma-separated field=value pairs; {pair!r} has no '='.")
-                overrides[name] = yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ValueError(
-            f"config_overrides: {text!r} cannot be parsed; write it as field=value,field=value."
-        ) from None
+    fields, text = vars(ScratchBertConfig)["__annotations__"], text or ""
+    if text.startswith("{"):
+        overrides = _read_value(text, text)
+    else:
+        overrides = {}
+        for pair in text.split(",") if text.strip() else ():
+            name, equals, value = (part.strip() for part in pair.partition("="))
+            if not equals:
+                raise ValueError(f"config_overrides takes comma-separated field=value pairs; {pair!r} has no '='.")
+            if name in overrides:
+                raise ValueError(f"config_overrides: {name} is given twice.")
+            overrides[name] = _read_value(value, text)
     for name, value in overrides.items():
         if name not in fields:
             raise ValueError(f"config_overrides: the config has no field {name}.{similar(str(name), fields)}")
         if name in ("pad_token_id", "max_position_embeddings"):
             raise ValueError(f"config_overrides: {name} follows from the tokenizer and max_position_embeddings.")
         if isinstance(value, str) and value[:1].isdigit():
-            overrides[name] = float(value)  # to YAML, 1e-5 is a string
+            try:
+                overrides[name] = float(value)  # to YAML, 1e-5 is a string
+            except ValueError:
+                raise ValueError(
+                    f"config_overrides: {name} must be a number, got {value!r}. Commas separate the fields."
+                ) from None
     return overrides
+
+
+def _read_value(value: str, text: str) -> Any:
+    try:
+        return read_yaml(value)
+    except ValueError as error:
+        raise ValueError(
+            f"config_overrides: {text!r:.80} cannot be parsed ({error}); write it as field=value,field=value."
+        ) from None
 
 
 @dataclass

@@ -5,6 +5,8 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..cli import reject_non_default
@@ -55,7 +57,9 @@ def start_config(args: ModelArguments, checkpoint: str | None = None) -> Scratch
     """The config of the preset, or of the model to continue from (or of the `checkpoint` that replaces it on resume),
     before `resolve_config`. Raises `ValueError` for values that make no model, and for another type of model."""
     if not args.model_name_or_path:
-        return args.config()
+        config = args.config()
+        check_memory(config)  # before the text is read
+        return config
     name = checkpoint or args.model_name_or_path
     config = load_config(name)
     if config.model_type == "bert":
@@ -66,6 +70,25 @@ def start_config(args: ModelArguments, checkpoint: str | None = None) -> Scratch
         raise ValueError(f"{name} is a {config.model_type}: pretraining continues from a scratch_bert or a BERT.")
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = args.dropout
     return config
+
+
+def check_memory(config: ScratchBertConfig) -> None:
+    """Raise `ValueError` for a model that is larger than this machine's memory, before it is built, which would take
+    the memory, or hours. On a CPU, training needs gradients and an optimizer's state as well."""
+    hidden, attention = config.hidden_size, config.num_attention_heads
+    attention *= config.head_dim or hidden // attention
+    layer = hidden * (4 * attention + 2 * config.intermediate_size)
+    embeddings = hidden * (config.vocab_size + config.max_position_embeddings + config.type_vocab_size)
+    copies = 1 if torch.accelerator.is_available() else 3
+    modules = 50_000 * config.num_hidden_layers  # bytes of a layer's Python objects
+    needed = 4 * copies * (config.num_hidden_layers * layer + embeddings) + modules
+    memory = psutil.virtual_memory().total + psutil.swap_memory().total
+    if needed > memory:
+        raise ValueError(
+            f"The model does not fit into memory: {config.num_hidden_layers:,} layers × {hidden:,} need "
+            f"{needed / 1e9:,.0f} GB at least, and this machine has {memory / 1e9:,.0f} GB. Choose a smaller preset or "
+            "other config_overrides."
+        )
 
 
 def resolve_config(
@@ -107,6 +130,7 @@ def build_model(
     Raises `ValueError` if it doesn't fit into memory, or if the model to continue from can't be read.
     """
     model_class = data.objective.model_class
+    check_memory(config)
     try:
         if args.model_name_or_path and not checkpoint:
             return _open_model(model_class, args, config, data.tokenizer)

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import math
 import tempfile
 
 import torch
@@ -75,7 +76,7 @@ def open_with_objective(objective: Objective, name: str, trust_remote_code: bool
 def evaluate_model(
     name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> dict[str, float]:
-    """The metrics of one model, by the stock Trainer."""
+    """The metrics of one model, by the stock Trainer. Raises `ValueError` if one is not finite."""
     model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
     metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), objective)
     collator = build_collator(data_args, data.tokenizer)
@@ -109,7 +110,15 @@ def evaluate_model(
             compute_metrics=metrics,
             preprocess_logits_for_metrics=metrics.reduce,
         )
-        return trainer.evaluate()
+        results = trainer.evaluate()
+    for metric, value in results.items():
+        if not math.isfinite(value):
+            size, weight = max((parameter.abs().max().item(), name) for name, parameter in model.named_parameters())
+            raise ValueError(
+                f"{metric} of {name} is {value}: its outputs overflow{' in bf16' if args.bf16 else ''}. Its largest weight "
+                f"is {size:.0e}, in {weight}: the training that saved it diverged, or the file is damaged."
+            )
+    return results
 
 
 def model_predictions(name: str, data: PretrainingData, args: EvaluationArguments) -> str:

@@ -64,6 +64,8 @@ def example_statistics(
             progress.update(len(drawn))
     if not lengths:
         raise ValueError("The text gives no example.")
+    if not maskable:
+        raise ValueError("The examples hold special tokens alone, such as [UNK]: there is nothing to predict.")
     statistics = {
         "examples": len(lengths),
         "length_percentiles": dict(zip(PERCENTILES, np.percentile(lengths, PERCENTILES).tolist(), strict=True)),

@@ -1,5 +1,6 @@
 """What pretraining and fine-tuning share of Trainer's arguments."""
 
+import inspect
 import os
 import socket
 from dataclasses import dataclass
@@ -7,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainingArguments
+from torch.utils.checkpoint import checkpoint
+from transformers import SchedulerType, TrainingArguments, get_scheduler
+from transformers.integrations import get_available_reporting_integrations
 
-from scratch_bert_cli.options import OTHERS
-from scratch_bert_cli.training import CommonOptions
+from scratch_bert_cli.options import OTHERS, check_range
+from scratch_bert_cli.training import RANGES, CommonOptions
 
 from ..cli import option, similar
 
@@ -57,6 +60,9 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             self.resume_from_checkpoint = None
         renew_rendezvous()
         super().__post_init__()
+        for name, interval in RANGES.items():
+            if getattr(self, name) is not None:
+                check_range(name, getattr(self, name), interval)
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer rejects bf16 there
         self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
         self.bf16 = self.bf16 or self.bf16_by_default
@@ -66,9 +72,24 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             self.run_name = "/".join(Path(self.output_dir).parts[-2:])
         if self.trackio_static_space_id is None:  # a push of the model would publish the log, with paths, as a Space
             self.trackio_static_space_id = False
+        self.check_before_training()
         if self.torch_compile_mode not in (None, *COMPILE_MODES):
             known = similar(self.torch_compile_mode, COMPILE_MODES) or f" There are {', '.join(COMPILE_MODES)}."
             raise ValueError(f"There is no torch_compile_mode {self.torch_compile_mode}.{known}")
+
+    def check_before_training(self) -> None:
+        """Raise `ValueError` for values that the stock Trainer rejects only when it trains, after text and model are read."""
+        if not all("=" in pair for pair in (self.optim_args or "=").split(",")):
+            raise ValueError(f"optim_args takes comma-separated name=value pairs, got {self.optim_args}.")
+        known = inspect.signature(checkpoint).parameters
+        for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):  # the old name, and the new
+            if unknown := sorted(set(getattr(self, name, None) or {}) - set(known)):
+                raise ValueError(f"{name} has no {unknown[0]}: it is for torch.utils.checkpoint.")
+        for tracker in self.report_to:
+            if tracker not in (installed := get_available_reporting_integrations()):
+                raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
+        self.must_stay(label_names=(None, "the model names its labels"))
+        check_schedule(self)
 
     def recorded(self) -> dict[str, Any]:
         """The options that must stay the same in a resumed run, or whose changes it logs."""
@@ -82,6 +103,19 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         for name, (value, reason) in fixed.items():
             if getattr(self, name) != value:
                 raise ValueError(f"{name} must stay {value}: {reason}.")
+
+
+def check_schedule(args: TrainingArguments) -> None:
+    """Raise `ValueError` for `lr_scheduler_kwargs` that the schedule doesn't take, by building one for a step."""
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
+    options = {"num_warmup_steps": 0, "num_training_steps": 1, "scheduler_specific_kwargs": args.lr_scheduler_kwargs}
+    try:
+        get_scheduler(args.lr_scheduler_type, optimizer, **options)
+    except (TypeError, ValueError, ArithmeticError, AssertionError) as error:
+        raise ValueError(
+            f"lr_scheduler_kwargs {args.lr_scheduler_kwargs or 'that are missing'} do not fit lr_scheduler_type "
+            f"{SchedulerType(args.lr_scheduler_type).value}: {error}"
+        ) from None
 
 
 def cpu_multiplies_bf16() -> bool:

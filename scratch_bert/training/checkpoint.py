@@ -1,6 +1,5 @@
 """Checkpoints: written atomically, the oldest ones deleted, and the one that a run resumes from."""
 
-import json
 import logging
 import os
 import re
@@ -8,8 +7,10 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from huggingface_hub.dataclasses import strict
 from safetensors import SafetensorError
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -17,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .. import storage
 from ..hub.weights import INDEX, WEIGHTS, is_complete_safetensors
-from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, remove, seal
+from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, read_json, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
@@ -34,6 +35,28 @@ REQUIRED = (
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )
+
+
+@strict
+@dataclass
+class SavedState:
+    """What a resume reads of trainer_state.json. The stock Trainer checks none of it."""
+
+    global_step: int
+    epoch: float | int | None = None
+    max_steps: int = 0
+    num_train_epochs: float | int = 0
+    total_flos: float | int = 0
+    num_input_tokens_seen: int = 0
+    best_metric: float | int | None = None
+    best_global_step: int | None = None
+    best_model_checkpoint: str | None = None
+    log_history: list[dict] | None = None
+    stateful_callbacks: dict | None = None
+
+    def validate_step(self):
+        if self.global_step < 0:
+            raise ValueError(f"global_step is {self.global_step}")
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
@@ -172,7 +195,7 @@ def find_damage(checkpoint: Path) -> str | None:
 
 def saved_step(checkpoint: str) -> int:
     """Return the number of optimizer steps after which a checkpoint was saved."""
-    return TrainerState.load_from_json(str(Path(checkpoint, TRAINER_STATE_NAME))).global_step
+    return read_json(Path(checkpoint, TRAINER_STATE_NAME), SavedState).global_step
 
 
 def _can_be_read(file: Path) -> bool:
@@ -180,8 +203,10 @@ def _can_be_read(file: Path) -> bool:
         return zipfile.is_zipfile(file)  # a file saved by torch ends with the zip format's directory
     if file.suffix == ".json":
         try:
-            return "global_step" in json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
+            read_json(file, SavedState)
+            TrainerState.load_from_json(str(file))  # which takes its own fields only
+            return True
+        except (ValueError, TypeError):
             return False
     return is_complete_safetensors(file)
 

@@ -92,4 +92,4 @@ class JsonLines(TrainerCallback):
             for name, value in entry.items():
                 if isinstance(value, float) and not math.isfinite(value):
                     entry[name] = None  # JSON has no NaN
-            print(json.dumps(entry), flush=True)
+            print(json.dumps(entry, allow_nan=False), flush=True)

@@ -6,18 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from huggingface_hub.dataclasses import type_validator
 from transformers import TrainingArguments
 
 from ..storage import STAGING, locked, write_json
 from .checkpoint import METRICS_FILE, RUN_FILE, explain_write_errors
 
 
-def read_metrics(directory: str | Path) -> dict:
-    """Return the metrics of a finished run, or an empty dictionary."""
+def read_metrics(directory: str | Path) -> dict[str, float]:
+    """Return the metrics of a finished run, or an empty dictionary if there are none that can be read."""
     try:
-        return json.loads(Path(directory, METRICS_FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+        metrics = json.loads(Path(directory, METRICS_FILE).read_text(encoding="utf-8"))
+        type_validator(METRICS_FILE, metrics, dict[str, float | int])
+    except (FileNotFoundError, ValueError, TypeError, RecursionError):
         return {}
+    return metrics
 
 
 def write_metrics(directory: str | Path, metrics: dict) -> None:

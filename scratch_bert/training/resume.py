@@ -1,22 +1,33 @@
 """What may change between a run and its resume: options, hyperparameters and processes, but neither data nor architecture."""
 
-import json
 import logging
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..hub.loading import find_new_weights, load_config, some
 from ..hub.weights import INDEX, WEIGHTS
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
+from ..storage import read_json
 from .checkpoint import FSDP_STATES, RUN_FILE, archive_later_checkpoints
 
 
 logger = logging.getLogger("scratch_bert")
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
+
+
+@strict
+@dataclass
+class RunRecord:
+    """What `RUN_FILE` holds: see `check_same_run`."""
+
+    fixed: dict
+    options: dict
 
 
 def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:
@@ -26,13 +37,13 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
     `record["options"]` are logged: the resumed run uses its own.
     """
     try:
-        saved = json.loads(Path(checkpoint, RUN_FILE).read_text(encoding="utf-8"))
-        saved = dict(saved["fixed"]) | dict(saved["options"])
-    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        saved = read_json(Path(checkpoint, RUN_FILE), RunRecord)
+    except (FileNotFoundError, ValueError):
         logger.warning(
             f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that saved it"
         )
         return
+    saved = saved.fixed | saved.options
     changed = {
         name: value for name, value in (record["fixed"] | record["options"]).items() if saved.get(name, value) != value
     }

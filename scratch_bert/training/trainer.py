@@ -43,14 +43,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class DivergenceError(FloatingPointError):
-    """The loss or a weight is not finite."""
+    """The loss, a metric or a weight is not finite."""
 
 
 class ScratchBertTrainer(Trainer):
     """The stock Trainer, with these differences:
 
     - A checkpoint or model under its final name is always complete, even if the process dies or the disk is full.
-    - A loss or weight that is not finite raises `DivergenceError`, before it is saved.
+    - A loss, metric or weight that is not finite raises `DivergenceError`, before it is saved.
     - `write_card(trainer, directory)` writes a model card, README.md, into every directory that it saves, unless a
       user has changed the card there.
     - Each push contains code, weights, tokenizer and card, in one commit. The training state (optimizer, arguments,
@@ -177,11 +177,17 @@ class ScratchBertTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self._speed.report(partial(self.accelerator.reduce, reduction="sum"))
+        self.check_finite(logs)
         super().log(logs, start_time)
-        if not math.isfinite(logs.get("loss", 0.0)):
-            self._raise_divergence(f"The loss is {logs['loss']}")
         if "train_loss" in logs and self.is_in_train:  # the last entry of a training
             self._choose_best()
+
+    def check_finite(self, metrics: dict[str, float]) -> None:
+        """Raise `DivergenceError` for a loss or a metric of an evaluation that is not finite."""
+        for name, value in metrics.items():
+            checked = name in ("loss", "train_loss") or name.startswith(("eval_", "test_"))
+            if checked and isinstance(value, float) and not math.isfinite(value):
+                self._raise_divergence(f"{'The loss' if name == 'loss' else name} is {value}")
 
     def _choose_best(self) -> None:
         """Prepare the end of a training, where the stock Trainer loads the best checkpoint."""

@@ -46,6 +46,8 @@ def test_hold_out_is_a_random_share():
     assert first["validation"]["text"][:] == again["validation"]["text"][:] != other["validation"]["text"][:]
     with pytest.raises(ValueError, match="No example is left for validation"):
         hold_out(examples, 0.009, seed=0)
+    with pytest.raises(ValueError, match="--validation_share 0.995 leaves none of 100 examples for training"):
+        hold_out(examples, 0.995, seed=0)
 
 
 def test_dataset_on_disk_with_class_names(tmp_path, caplog):

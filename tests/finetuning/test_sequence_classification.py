@@ -215,7 +215,7 @@ def test_labels_and_metrics_that_do_not_fit(labels, options, message, make):
             id="unknown",
         ),
         pytest.param(TEXTS, ["a", "0", "a"], "validation, example 2, has the label '0'", id="id"),
-        pytest.param(TEXTS, ["a", None, "a"], "validation, example 2, has the label None", id="none"),
+        pytest.param(TEXTS, ["a", None, "a"], "validation, example 2, has no label, but None", id="none"),
         pytest.param(
             ["x", "y", None], ["a", "b", "a"], "validation, example 3, has no text in text, but None", id="no text"
         ),

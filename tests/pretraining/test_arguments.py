@@ -14,6 +14,7 @@ from scratch_bert.pretraining.arguments import (
     parse_max_seq_length,
     parse_overrides,
 )
+from scratch_bert.pretraining.build_model import start_config
 from scratch_bert.pretraining.data.text import FORMATS
 from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.tokenizer import TOKENIZER_TYPES
@@ -56,11 +57,40 @@ def test_overrides_stay_the_option_that_was_given(text):
         pytest.param("max_position_embeddings=9", "max_position_embeddings follows from", id="length"),
         pytest.param("hidden_act=[", r"'hidden_act=\[' cannot be parsed", id="not YAML"),
         pytest.param('{"norm_first": ', "cannot be parsed", id="not JSON"),
+        pytest.param("norm_first=true,norm_first=false", "norm_first is given twice", id="twice"),
+        pytest.param('{"norm_first": true, "norm_first": true}', "norm_first is given twice", id="twice in JSON"),
+        pytest.param(",,,", "'' has no '='", id="commas"),
+        pytest.param("norm_first=true,", "'' has no '='", id="trailing comma"),
+        pytest.param("hidden_size=32;head_dim=8", "hidden_size must be a number, got '32;head_dim=8'. Commas", id=";"),
+        pytest.param('{"head_dim": ' + "[" * 5000, "more than 20 levels", id="levels"),
+        pytest.param("num_labels=1000000000", "the config has no field num_labels", id="other field"),
     ],
 )
 def test_overrides_with_an_error_are_rejected(text, message):
     with pytest.raises(ValueError, match=message):
         ModelArguments(config_overrides=text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["layer_norm_eps=1e400", "layer_norm_eps=.nan", "layer_norm_eps=2", "initializer_range=.inf", "hidden_size=1e3"],
+)
+def test_overrides_out_of_range_are_rejected(text):
+    with pytest.raises(ValueError, match=f"config_overrides: .*{text.partition('=')[0]}"):
+        ModelArguments(config_overrides=text).config()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "num_hidden_layers=1000000",
+        "hidden_size=4,num_attention_heads=1,num_hidden_layers=100000000",
+        "vocab_size=1" + "0" * 30,
+    ],
+)
+def test_model_that_does_not_fit_into_memory_is_found_before_the_text_is_read(text):
+    with pytest.raises(ValueError, match="The model does not fit into memory: .* GB at least, and this machine has"):
+        start_config(ModelArguments(config_overrides=text))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +128,10 @@ def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
         ({"single_segment_prob": 1.0}, "single_segment_prob must be at least 0 and less than 1, got 1.0"),
         ({"single_segment_prob": -0.1}, "single_segment_prob must be at least 0 and less than 1, got -0.1"),
         ({"mlm_probability": 1.1}, "mlm_probability must be greater than 0 and at most 1, got 1.1"),
-        ({"streaming": True, "train_file": ["a"], "stream_buffer": 1}, "stream_buffer must be at least 2, got 1"),
+        (
+            {"streaming": True, "train_file": ["a"], "stream_buffer": 1},
+            "stream_buffer must be at least 2 and at most 1,000,000,000, got 1",
+        ),
         ({"sentence_splitter": ""}, "sentence_splitter must not be empty"),
         ({"sentence_splitter": "lines"}, "There is no sentence_splitter lines. Did you mean line?"),
         ({"stream_buffer": 5}, "stream_buffer has no effect without streaming"),

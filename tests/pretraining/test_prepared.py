@@ -1,11 +1,14 @@
 """Examples that are written once, and trained on from memory maps or as a stream."""
 
 import json
+import shutil
 from collections import Counter
 from itertools import islice
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from scratch_bert.pretraining.data.collator import PretrainingCollator
@@ -39,24 +42,6 @@ def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, to
     second = PretrainingCollator(tokenizer)([dataset[i] for i in range(4)])
     assert not np.array_equal(first["labels"], second["labels"])
     assert np.array_equal(first["next_sentence_label"], [example["next_sentence_label"] for example in examples[:4]])
-
-
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        pytest.param(
-            {"input_ids": [[2, 9999, 3]], "token_type_ids": [[0] * 3], "special_tokens_mask": [[1, 0, 1]]},
-            "hold the token id 9999, but the tokenizer has 2000 entries",
-            id="another tokenizer",
-        ),
-        pytest.param(
-            {"input_ids": [[1]], "special_tokens_mask": [[1]]}, "no column token_type_ids", id="missing column"
-        ),
-    ],
-)
-def test_prepared_dataset_rejects(columns, message, tokenizer):
-    with pytest.raises(ValueError, match=message):
-        PreprocessedDataset(datasets.Dataset.from_dict(columns), tokenizer, OBJECTIVES["none"])
 
 
 @pytest.fixture
@@ -157,4 +142,123 @@ def test_prepared_directory_with_a_file_missing_or_another_tokenizer_is_rejected
         open_examples(tmp_path / "prepared")
     (tmp_path / "prepared" / "examples.json").unlink()
     with pytest.raises(FileNotFoundError, match="prepared holds no examples.json: write them with inspect_data.py"):
+        open_examples(tmp_path / "prepared")
+
+
+# ---------------------------------------------------------------------------------------------------------- damage
+
+
+@pytest.fixture(scope="module")
+def written(small_corpus, tokenizer, tmp_path_factory):
+    """A directory of examples. To be copied."""
+    directory = tmp_path_factory.mktemp("examples") / "prepared"
+    write_examples(directory, {"train": SentencePairDataset(small_corpus, tokenizer, max_seq_length=64)})
+    return directory
+
+
+def first_row(value, place=slice(0, 1)):
+    """A change of a column: another `value` in the first row, or in this place of it."""
+
+    def change(rows):
+        new = value if place is None else [*value, *rows[0][place.stop :]]
+        return [new, *rows[1:]]
+
+    return change
+
+
+COLUMNS = {
+    "a token that the tokenizer lacks": (
+        ("input_ids", first_row([9999])),
+        r"hold input_ids 9999, which must be from 0 to 1999 \(example 1\): preprocess them again, for nsp.",
+    ),
+    "a negative token": (("input_ids", first_row([-1])), "hold input_ids -1"),
+    "a segment id that the model lacks": (("token_type_ids", first_row([9])), "hold token_type_ids 9, .* 0 to 1"),
+    "a negative segment id": (("token_type_ids", first_row([-1])), "hold token_type_ids -1"),
+    "another mask": (("special_tokens_mask", first_row([2])), "hold special_tokens_mask 2, .* from 0 to 1"),
+    "special tokens alone": (
+        ("special_tokens_mask", lambda rows: [[1] * len(row) for row in rows]),
+        "have special tokens alone, by special_tokens_mask: there is none to predict",
+    ),
+    "other lengths": (
+        ("token_type_ids", first_row([0, 0], slice(0, 1))),
+        r"differ in the lengths of their columns: token_type_ids has \d+ values, not \d+ \(example 1\)",
+    ),
+    "a row of null": (("input_ids", first_row(None, None)), "hold null in the column input_ids"),
+    "null in a row": (("input_ids", first_row([None])), "hold null in the column input_ids"),
+    "floats": (
+        ("input_ids", lambda rows: [[float(token) for token in row] for row in rows]),
+        r"have the type list<.*double> in the column input_ids, not list<item: int32>",
+    ),
+    "texts": (
+        ("input_ids", lambda rows: [[str(token) for token in row] for row in rows]),
+        "have the type list<.*string>",
+    ),
+    "numbers instead of lists": (("input_ids", lambda rows: [7] * len(rows)), "have the type int64"),
+    "a label that the objective lacks": (
+        ("next_sentence_label", first_row(7, None)),
+        r"hold next_sentence_label 7, which must be from 0 to 1, or -100 \(example 1\)",
+    ),
+    "a label of null": (("next_sentence_label", first_row(None, None)), "hold null in the column next_sentence_label"),
+    "lists of labels": (("next_sentence_label", lambda rows: [[0]] * len(rows)), "have the type list<"),
+    "no label": (("next_sentence_label", lambda rows: [-100] * len(rows)), "have no label in next_sentence_label"),
+    "no row": (("input_ids", None), "holds no example"),
+    "a column less": (("next_sentence_label", lambda rows: None), "have no column next_sentence_label"),
+}
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["mapped", "streamed"])
+@pytest.mark.parametrize(("damage", "message"), COLUMNS.values(), ids=COLUMNS)
+def test_prepared_examples_with_a_bad_value_are_rejected(damage, message, streaming, written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    file, (name, change) = tmp_path / "prepared" / "train" / "examples.parquet", damage
+    columns = pq.read_table(file).to_pydict()
+    columns[name] = change(columns[name]) if change else columns[name]
+    table = pa.table({column: rows for column, rows in columns.items() if rows is not None})
+    pq.write_table(table if change else pq.read_table(file)[:0], file)
+    if streaming:  # in no order
+        message = message.replace(r" \(example 1\)", "")
+    with pytest.raises(ValueError, match=f"prepared.* {message}"):
+        examples = open_examples(tmp_path / "prepared")
+        if streaming:
+            list(islice(examples.streamed("train", 0, buffer=10), 1))
+        else:
+            examples.mapped("train", 0, str(tmp_path / "cache"))
+
+
+def test_prepared_file_that_is_longer_than_the_tokenizer_allows_or_damaged_is_rejected(written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    file, settings = tmp_path / "prepared/train/examples.parquet", tmp_path / "prepared/tokenizer_config.json"
+    settings.write_text(settings.read_text().replace('"model_max_length": 64', '"model_max_length": 16'))
+    with pytest.raises(ValueError, match=r"have \d\d tokens, more than their tokenizer's model_max_length of 16"):
+        open_examples(tmp_path / "prepared").mapped("train", 0, str(tmp_path / "cache"))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="examples.parquet cannot be read: .*Write it again"):
+        open_examples(tmp_path / "prepared")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "it holds a list, not an object"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "recursion"),
+        ("{}", "it has no sentence_objective"),
+        ('{"sentence_objective": "nsp", "splits": []}', "'splits' expected a dict, got list"),
+        ('{"sentence_objective": "nsp", "splits": {"train": {}}}', "'train.files' expected a list, got NoneType"),
+        (
+            '{"sentence_objective": "nsp", "splits": {"train": {"files": ["../x"]}}}',
+            "must name files in the directory",
+        ),
+        ('{"sentence_objective": 1, "splits": {}}', "'sentence_objective' expected str, got int"),
+        (
+            '{"sentence_objective": "xyz", "splits": {"train": {"files": ["examples"]}}}',
+            "must be one of nsp, sop, none, contrastive, .*; got 'xyz'",
+        ),
+    ],
+    ids=lambda value: value[:60],
+)
+def test_prepared_description_that_is_damaged_is_rejected(content, message, written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    (tmp_path / "prepared" / "examples.json").write_text(content)
+    with pytest.raises(ValueError, match=f"examples.json.*{message}"):
         open_examples(tmp_path / "prepared")

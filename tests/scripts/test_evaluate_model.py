@@ -134,6 +134,18 @@ def test_model_without_mlm_head_is_rejected(evaluate, tokenizer, tmp_path):
         evaluate(tmp_path / "encoder")
 
 
+def test_metrics_that_are_not_finite_are_an_error(evaluate, bert, tokenizer, tmp_path):
+    model = BertForMaskedLM.from_pretrained(bert)
+    model.cls.predictions.transform.LayerNorm.weight.data.fill_(3e38)
+    model.save_pretrained(tmp_path / "large")
+    tokenizer.save_pretrained(tmp_path / "large")
+    with pytest.raises(
+        SystemExit, match="error: eval_.*loss of .*large is (nan|inf): its outputs overflow. .*3e.38, in cls"
+    ):
+        evaluate(tmp_path / "large")
+    assert not (tmp_path / "metrics.json").exists()
+
+
 def test_text_that_is_missing_is_named(evaluate, saved):
     with pytest.raises(SystemExit, match="error: .*no file or directory missing.txt"):
         evaluate(saved, text=("--train_file", "missing.txt"))

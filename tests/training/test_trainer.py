@@ -210,6 +210,17 @@ def test_diverged_training_stops_and_saves_nothing(tmp_path):
     assert not list((tmp_path / "saved").rglob("*.safetensors"))
 
 
+def test_metric_that_is_not_finite_stops_a_run_before_it_is_logged(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.log({"grad_norm": float("nan"), "eval_loss": 1.0, "learning_rate": 1.0})
+    for name in ("eval_accuracy", "eval_loss", "train_loss"):
+        with pytest.raises(DivergenceError, match=f"{name} is inf at step 0: the training has diverged"):
+            trainer.log({name: float("inf")})
+    assert [sorted(entry) for entry in trainer.state.log_history] == [
+        ["eval_loss", "grad_norm", "learning_rate", "step"]
+    ]
+
+
 def test_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, save_steps=2)
     save = torch.save

@@ -21,13 +21,13 @@ from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, Wa
 from datatrove.pipeline.readers.base import BaseDiskReader
 from transformers import PreTrainedTokenizerBase
 
-from ...storage import LOCK, move_into_place, write_json
+from ...storage import LOCK, move_into_place, read_json, write_json
 from ...tokenizer import gives_same_input, load_tokenizer
 from ..arguments import PreparationArguments, PreparationDataArguments
 from ..objectives import OBJECTIVES
 from .corpus import TokenizedCorpus
 from .examples import SentencePairDataset
-from .preprocessed import ABOUT, parquet_file
+from .preprocessed import ABOUT, About, parquet_file
 from .text import TextSource
 
 
@@ -185,8 +185,8 @@ def _check_output_dir(
         if any(path.name not in (LOCK, f".{ABOUT}") for path in output_dir.iterdir()):
             raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
         return {}
-    before = json.loads(about.read_text(encoding="utf-8"))
-    splits = {name: made for name, made in before["splits"].items() if any((output_dir / name).rglob("*.parquet"))}
+    checked, before = read_json(about, About), json.loads(about.read_text(encoding="utf-8"))
+    splits = {name: made for name, made in checked.splits.items() if any((output_dir / name).rglob("*.parquet"))}
     if not splits:
         return {}
     for name, value in (options | (source if split in splits else {})).items():

@@ -135,7 +135,14 @@ class MappedSource(Source):
 
         versions = [metadata.version(name) for name in ("tokenizers", "transformers")]
         settings = (self.text.fingerprint, options, versions)
-        return load_tokenizer(str(cached(self.args.cache_dir, "tokenizer", settings, train)))
+        tokenizer = load_tokenizer(str(cached(self.args.cache_dir, "tokenizer", settings, train)))
+        ordinary = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
+        if self.args.min_frequency > 2 and all(len(piece.removeprefix("##")) == 1 for piece in ordinary):
+            logger.warning(
+                f"The vocabulary has {len(ordinary):,} single characters and no word: none occurs {self.args.min_frequency:,} "
+                "times. Lower min_frequency."
+            )
+        return tokenizer
 
     def tokenizer_options(self) -> dict[str, Any]:
         args = self.args

@@ -43,6 +43,8 @@ class Objective:
     """The model's outputs that add up to its loss, for the log; empty if MLM's is the only loss."""
     label_column: str | None = None
     """Column of examples, and argument of the model, with a pair's label: an integer, -100 for none."""
+    num_labels: int | None = None
+    """Number of labels, which are integers from 0; None to accept any."""
     segments: int = 1
     """Number of segments in an example: 1, or 2, which differ in `token_type_ids`."""
     special_tokens: int = 2
@@ -210,6 +212,7 @@ class NextSentenceHead(PairClassification):
     model_class = ScratchBertForPreTraining
     losses = ("mlm_loss", "nsp_loss")
     label_column = "next_sentence_label"
+    num_labels = 2
     prefix = "nsp"
 
     def describe_predictions(

@@ -1,0 +1,84 @@
+"""Labels as they are in tables: their names, and what is no label, or looks like a mistake."""
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from numbers import Number
+from typing import Any
+
+
+logger = logging.getLogger("scratch_bert")
+
+MANY_CLASSES = 50
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+_MISSING = ("", "nan", "nat", "<na>")  # as pandas writes them
+_DOUBTFUL = ("null", "none", "na", "n/a")
+
+
+def is_missing(label: Any) -> bool:
+    return label is None or label != label or str(label).strip().lower() in _MISSING
+
+
+def as_label_name(label: Any) -> str:
+    """A label as text. Integers became floats in a column with gaps: 1.0 is 1."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def is_decimal(label: Any) -> bool:
+    """Whether a label is a number that is not whole, or text such as "0.5"."""
+    text = str(label).strip()
+    return bool(_NUMBER.fullmatch(text)) and not float(text).is_integer()
+
+
+def are_decimals(labels: Iterable) -> bool:
+    """Whether labels are numbers, and not all whole."""
+    present = [label for label in labels if not is_missing(label)]
+    return any(map(is_decimal, present)) and all(_NUMBER.fullmatch(str(label).strip()) for label in present)
+
+
+def check_labels(labels: Iterable) -> None:
+    """Raise `ValueError` for labels that name no classes, are written in several ways, or are the same number."""
+    kinds: dict[str, Any] = {}  # with an example of each
+    for label in labels:
+        if not isinstance(label, str | Number):
+            raise ValueError(
+                f"A label must be text or a number, not {label!r:.80}. Name the column with --label_column."
+            )
+        kind = "text" if isinstance(label, str) else "true or false" if isinstance(label, bool) else "numbers"
+        kinds.setdefault(kind, label)
+    if len(kinds) > 1:
+        raise ValueError(
+            f"The labels are {' and '.join(kinds)}, such as {' and '.join(map(repr, kinds.values()))}: write all of them "
+            "in the same way."
+        )
+    numbers: dict[float, str] = {}
+    for name in dict.fromkeys(map(as_label_name, labels)):
+        if _NUMBER.fullmatch(name.strip()) and numbers.setdefault(float(name), name) != name:
+            raise ValueError(
+                f"The labels {numbers[float(name)]!r} and {name!r} are the same number: write all of them in the same way."
+            )
+
+
+def warn_of_classes(names: Sequence[str], labels: Sequence, examples: int, named: bool) -> None:
+    """Log what looks wrong with the classes: very many, unless they are `named` by the dataset, rare, or doubtful."""
+    counts = Counter(map(as_label_name, labels))
+    single = [name for name in names if counts[name] == 1]
+    if len(names) > max(2, examples / 2) or (len(names) > MANY_CLASSES and not named):
+        logger.warning(
+            f"There are {len(names):,} classes in {examples:,} examples, such as {', '.join(map(repr, names[:3]))}: is this "
+            "the label? Name its column with --label_column. Numbers to predict need --problem_type regression."
+        )
+    elif single:
+        logger.warning(
+            f"{len(single):,} of {len(names):,} classes have one example, such as {single[0]!r}: they are hardly learned, "
+            "and not evaluated. Correct the labels, add examples, or leave them out."
+        )
+    if doubtful := [name for name in names if name.strip().lower() in _DOUBTFUL]:
+        logger.warning(f"{doubtful[0]!r} is a class: if it means that a label is missing, leave these examples out.")
+    spellings: dict[str, str] = {}
+    for name in names:
+        other = spellings.setdefault(name.strip().lower(), name)
+        if other != name:
+            logger.warning(f"{other!r} and {name!r} are two classes: if they are one, write it in the same way.")
+            break
