@@ -48,9 +48,9 @@ def read_json(file: Path) -> dict:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # not UTF-8, not JSON, nested too deeply
-        raise ValueError(f"{file} cannot be read: {one_line(error)}. Save the model again.") from None
+        raise ValueError(f"{file} cannot be read: {one_line(error)}. Save it again.") from None
     if not isinstance(content, dict):
-        raise ValueError(f"{file} holds a {type(content).__name__} instead of an object. Save the model again.")
+        raise ValueError(f"{file} holds a {type(content).__name__} instead of an object. Save it again.")
     return content
 
 

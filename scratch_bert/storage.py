@@ -17,6 +17,8 @@ from typing import TypeVar
 from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
 
+from .repository import read_json
+
 
 logger = logging.getLogger("scratch_bert")
 
@@ -77,23 +79,20 @@ def write_json(file: Path, value: object) -> None:
     move_into_place(new, file)
 
 
-def read_json(file: Path, schema: type[Schema]) -> Schema:
+def read_record(file: Path, schema: type[Schema]) -> Schema:
     """The object in a JSON file as a `schema`: a strict dataclass, whose fields may be a part of the object's.
 
     Raises `ValueError`, which names the file, for any other content, and `OSError` if it can't be read.
     """
+    content = read_json(file)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError(f"it holds a {type(content).__name__}, not an object")
         for field in fields(schema):
             if field.name not in content and field.default is MISSING:
                 raise ValueError(f"it has no {field.name}")
         return schema(**{field.name: content[field.name] for field in fields(schema) if field.name in content})
-    except StrictDataclassError as error:  # its cause states what is wrong
-        raise ValueError(f"{file} cannot be read: {error.__cause__ or error}.") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{file} cannot be read: {error}.") from None
+    except (StrictDataclassError, ValueError) as error:
+        reason = error.__cause__ or error  # that of a strict dataclass states what is wrong
+        raise ValueError(f"{file} cannot be read: {reason}.") from None
 
 
 def remove(directory: Path) -> None:

@@ -18,7 +18,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .. import storage
 from ..hub.weights import INDEX, WEIGHTS, is_complete_safetensors
-from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, read_json, remove, seal
+from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, read_record, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
@@ -195,7 +195,7 @@ def find_damage(checkpoint: Path) -> str | None:
 
 def saved_step(checkpoint: str) -> int:
     """Return the number of optimizer steps after which a checkpoint was saved."""
-    return read_json(Path(checkpoint, TRAINER_STATE_NAME), SavedState).global_step
+    return read_record(Path(checkpoint, TRAINER_STATE_NAME), SavedState).global_step
 
 
 def _can_be_read(file: Path) -> bool:
@@ -203,7 +203,7 @@ def _can_be_read(file: Path) -> bool:
         return zipfile.is_zipfile(file)  # a file saved by torch ends with the zip format's directory
     if file.suffix == ".json":
         try:
-            read_json(file, SavedState)
+            read_record(file, SavedState)
             TrainerState.load_from_json(str(file))  # which takes its own fields only
             return True
         except (ValueError, TypeError):

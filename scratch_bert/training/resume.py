@@ -13,7 +13,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..hub.loading import find_new_weights, load_config, some
 from ..hub.weights import INDEX, WEIGHTS
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
-from ..storage import read_json
+from ..storage import read_record
 from .checkpoint import FSDP_STATES, RUN_FILE, archive_later_checkpoints
 
 
@@ -37,7 +37,7 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
     `record["options"]` are logged: the resumed run uses its own.
     """
     try:
-        saved = read_json(Path(checkpoint, RUN_FILE), RunRecord)
+        saved = read_record(Path(checkpoint, RUN_FILE), RunRecord)
     except (FileNotFoundError, ValueError):
         logger.warning(
             f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that saved it"

@@ -239,7 +239,7 @@ def test_prepared_file_that_is_longer_than_the_tokenizer_allows_or_damaged_is_re
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[]", "it holds a list, not an object"),
+        ("[]", "holds a list instead of an object"),
         ("{", "Expecting property name"),
         ("[" * 100_000, "recursion"),
         ("{}", "it has no sentence_objective"),

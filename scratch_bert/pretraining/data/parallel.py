@@ -21,7 +21,7 @@ from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, Wa
 from datatrove.pipeline.readers.base import BaseDiskReader
 from transformers import PreTrainedTokenizerBase
 
-from ...storage import LOCK, move_into_place, read_json, write_json
+from ...storage import LOCK, move_into_place, read_record, write_json
 from ...tokenizer import gives_same_input, load_tokenizer
 from ..arguments import PreparationArguments, PreparationDataArguments
 from ..objectives import OBJECTIVES
@@ -185,7 +185,7 @@ def _check_output_dir(
         if any(path.name not in (LOCK, f".{ABOUT}") for path in output_dir.iterdir()):
             raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
         return {}
-    checked, before = read_json(about, About), json.loads(about.read_text(encoding="utf-8"))
+    checked, before = read_record(about, About), json.loads(about.read_text(encoding="utf-8"))
     splits = {name: made for name, made in checked.splits.items() if any((output_dir / name).rglob("*.parquet"))}
     if not splits:
         return {}

@@ -20,7 +20,7 @@ from huggingface_hub.dataclasses import strict, type_validator
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from ...files import TextError
-from ...storage import read_json
+from ...storage import read_record
 from ...tokenizer import copy_with_length, gives_same_input, load_tokenizer, segment_ids, vocabulary_size
 from ..objectives import Objective, find_objective
 from .encoder import mask_seed
@@ -312,7 +312,7 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
     remedy = "write them with inspect_data.py --output_dir or prepare_data.py."
     if not (directory / ABOUT).is_file():
         raise FileNotFoundError(f"{directory} holds no {ABOUT}: {remedy}")
-    about, files = read_json(directory / ABOUT, About), {}
+    about, files = read_record(directory / ABOUT, About), {}
     for split, source in about.splits.items():
         files[split] = [parquet_file(directory, split, name) for name in source["files"]]
         missing = sum(not file.is_file() for file in files[split])
