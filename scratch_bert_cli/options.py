@@ -389,10 +389,12 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for number, key in enumerate(keys):
-            if key in keys[:number]:
-                _reject(node, f"{key} is given twice")
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    _reject(key, f"{key.value} is given twice")
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

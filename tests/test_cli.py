@@ -92,7 +92,7 @@ def test_recipe_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):
         pytest.param("- preset", " must hold options as name: value pairs", id="list"),
         pytest.param("a: [", " cannot be read: line 1: ", id="not YAML"),
         pytest.param(b"\xdf", " cannot be read: ", id="not UTF-8"),
-        pytest.param("preset: mini\n\npreset: tiny", " cannot be read: line 1: preset is given twice", id="key twice"),
+        pytest.param("preset: mini\n\npreset: tiny", " cannot be read: line 3: preset is given twice", id="key twice"),
         pytest.param('{"preset": "mini", "preset": "mini"}', ": preset is given twice", id="key twice in JSON"),
         pytest.param("config_overrides: {a: 1, a: 2}", ": a is given twice", id="key twice inside"),
         pytest.param("a: &x [1]\nb: [*x, *x]", "line 2: an alias, *", id="alias"),

@@ -189,7 +189,10 @@ def find_damage(checkpoint: Path) -> str | None:
             return f"{names[0]} is missing"
     if not (checkpoint / MANIFEST).exists():
         files = (checkpoint / name for names in REQUIRED for name in names[:1])
-        return next((f"{file.name} is truncated" for file in files if file.exists() and not _can_be_read(file)), None)
+        return next(
+            (f"{file.name} is truncated or damaged" for file in files if file.exists() and not _can_be_read(file)),
+            None,
+        )
     return storage.find_damage(checkpoint)
 
 

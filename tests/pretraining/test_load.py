@@ -1,3 +1,4 @@
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -159,3 +160,16 @@ def test_collator_has_the_options_of_masking(arguments, tokenizer):
         assert getattr(collator, name) == getattr(args, name), name
     assert (collator.max_predictions_per_seq, collator.pack_to) == (7, 99)
     assert build_collator(args, tokenizer).pack_to is None
+
+
+def test_min_frequency_that_no_word_reaches_is_a_warning(text_file, tmp_path, caplog):
+    args = DataArguments(
+        train_file=[str(text_file)],
+        min_frequency=1_000_000,
+        vocab_size=300,
+        cache_dir=str(tmp_path),
+        max_seq_length="32",
+    )
+    with caplog.at_level(logging.WARNING, "scratch_bert"):
+        load_data(args, seed=0)
+    assert "single characters and no word: none occurs 1,000,000 times. Lower min_frequency." in caplog.text

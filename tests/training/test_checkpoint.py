@@ -174,6 +174,19 @@ def test_damage_is_found_without_a_manifest(how, name, run, tmp_path):
         find(tmp_path / "other", str(damaged))
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "{}", "[" * 100_000, '{"global_step": "2"}', '{"global_step": -1}', '{"global_step": 2, "log_history": 1}']
+    + ['{"global_step": 2, "no_such_field": 1}'],
+    ids=lambda content: content[:40],
+)
+def test_state_that_the_stock_trainer_cannot_take_is_damage(content, run, tmp_path):
+    shutil.copytree(run / "checkpoint-2", tmp_path / "damaged")
+    (tmp_path / "damaged" / "trainer_state.json").write_text(content)
+    with pytest.raises(ValueError, match="damaged cannot be resumed from: trainer_state.json is truncated or damaged"):
+        find(tmp_path / "other", str(tmp_path / "damaged"))
+
+
 FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", "rng_state.pth", "config.json"]
 
 
