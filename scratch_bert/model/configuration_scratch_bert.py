@@ -147,6 +147,12 @@ class ScratchBertConfig(PreTrainedConfig):
             raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **overrides})
 
+    def save_pretrained(self, *args, **kwargs) -> None:
+        # Weights with both heads open as either model, and clients look for its name: SparseEncoder for the MLM's.
+        if self.architectures == ["ScratchBertForPreTraining"]:
+            self.architectures = [*self.architectures, "ScratchBertForMaskedLM"]
+        super().save_pretrained(*args, **kwargs)
+
     def validate_architecture(self):
         """Raise `ValueError` for values that make no model. `@strict` calls this at construction and before a save."""
         counts = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
