@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.dynamic_module_utils import init_hf_modules
 from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
@@ -386,6 +387,13 @@ def cross_entropy(
 # --------------------------------------------------------------------------------------------------------- models
 
 
+class RemoteCode:
+    """Pickles as a call that makes transformers' cache of remote code importable."""
+
+    def __reduce__(self):
+        return init_hf_modules, ()
+
+
 class ScratchBertPreTrainedModel(PreTrainedModel):
     """Base class of all models: their initial weights, and what transformers may do with them."""
 
@@ -407,6 +415,14 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     def __init__(self, config: ScratchBertConfig):
         config.validate()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
         super().__init__(config)
+
+    def __reduce_ex__(self, protocol):
+        if not type(self).__module__.startswith("transformers_modules."):
+            return super().__reduce_ex__(protocol)
+        # For torch.load of a whole model: a new process finds its classes in the cache of remote code.
+        new = partial(object.__new__)
+        new.remote_code = RemoteCode()
+        return new, (type(self),), *super().__reduce_ex__(protocol)[2:]
 
     def save_pretrained(self, *args, **kwargs) -> None:
         # As the class that an Auto class opens, which an objective or FSDP2 may have subclassed.
