@@ -582,7 +582,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     padding, or (B, 1, S, S), True where a token may attend to another, or numbers to add to the scores;
     `token_type_ids` (B, S), the segments; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
     numbers the sequences of each batch entry, ascending from 0: tokens attend only within their sequence. Also pass
-    `position_ids` that restart with each sequence. `sequence_lengths`, the lengths of all sequences in order, in a
+    `position_ids` that restart with each sequence. Without a mask and `seq_idx`, such `position_ids` alone tell the
+    sequences apart, or `cu_seq_lens_q` (N + 1,), their ends in a batch of one entry. `sequence_lengths`, the lengths of all sequences in order, in a
     batch padded on the right, saves the host from waiting for the GPU to count them.
 
     Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed sequences, in their order;
@@ -591,9 +592,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 
     Padding is removed before the embeddings (`unpad_inputs`, by default the config's), and restored only for attention
     that needs it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens
-    (256 with gradients and without dropout). Padding is kept if hidden states or attentions are returned; under
-    torch.compile and torch.export, whose shapes must be static; with an `attention_mask` of four dimensions; and, for
-    the pooler, if a batch entry begins with padding.
+    (256 with gradients and without dropout). Padding is kept if hidden states or attentions are returned, or a hook
+    looks into the model; under torch.compile, torch.export, torch.func and FakeTensorMode, whose shapes must be static;
+    with an `attention_mask` of four dimensions; and, for the pooler, if a batch entry begins with padding.
 
     Raises `ValueError` for sequences longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
