@@ -4,6 +4,7 @@ This file, `modeling_scratch_bert.py` and `operations_scratch_bert.py` travel wi
 nothing but torch, transformers and huggingface_hub, a dependency of transformers.
 """
 
+import sys
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -146,6 +147,20 @@ class ScratchBertConfig(PreTrainedConfig):
         if name not in PRESETS:
             raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **overrides})
+
+    def to_dict(self) -> dict[str, Any]:
+        # PEFT asks here for the type of a model, for which its tables name the layers to adapt by default: BERT's.
+        if constants := sys.modules.get("peft.utils.constants"):
+            for name, table in vars(constants).items():
+                if name.startswith("TRANSFORMERS_MODELS_TO_") and "bert" in table:
+                    table.setdefault(self.model_type, table["bert"])
+        return super().to_dict()
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        # Weights with both heads open as either model, and clients look for its name: SparseEncoder for the MLM's.
+        if self.architectures == ["ScratchBertForPreTraining"]:
+            self.architectures = [*self.architectures, "ScratchBertForMaskedLM"]
+        super().save_pretrained(*args, **kwargs)
 
     def validate_architecture(self):
         """Raise `ValueError` for values that make no model. `@strict` calls this at construction and before a save."""

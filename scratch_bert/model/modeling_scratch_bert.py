@@ -14,17 +14,21 @@ is unpadded before the embeddings and padded again after the last layer: in betw
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
+from inspect import signature
 from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
+from transformers.dynamic_module_utils import init_hf_modules
 from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     BaseModelOutputWithPooling,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
@@ -43,8 +47,11 @@ from .operations_scratch_bert import (
     Dropout,
     Sequences,
     apply_dropout,
+    can_branch,
     cross_entropy_sum,
     find_attention,
+    is_eager,
+    is_observed,
     padded_attention,
     true_positions,
 )
@@ -58,7 +65,7 @@ def check_range(name: str, ids: torch.Tensor, size: int, size_name: str) -> None
 
     On the CPU only: on an accelerator, reading the extremes would make the host wait for the device.
     """
-    if ids.device.type != "cpu" or torch.compiler.is_compiling() or ids.numel() == 0:
+    if ids.device.type != "cpu" or not is_eager(ids) or ids.numel() == 0:
         return
     low, high = (int(extreme) for extreme in ids.aminmax())
     if low < 0 or high >= size:
@@ -239,17 +246,25 @@ class ScratchBertSelfAttention(nn.Module):
 
 
 class ScratchBertOutput(nn.Module):
-    """End of a sub-layer: a projection back to H, dropout, and the sub-layer's LayerNorm."""
+    """End of a sub-layer: a projection back to H, dropout, the residual connection, and LayerNorm.
+
+    With `norm_first`, the sub-layer applies the LayerNorm to its input instead.
+    """
 
     def __init__(self, config: ScratchBertConfig, in_features: int):
         super().__init__()
+        self.norm_first = config.norm_first
         self.dense = nn.Linear(in_features, config.hidden_size)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        # The layer applies the norm, as its place depends on norm_first.
-        return self.dropout(self.dense(states))  # (B, S, H)
+    def norm_input(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """What the sub-layer starts from: its input, with norm_first normalised."""
+        return self.LayerNorm(hidden_states) if self.norm_first else hidden_states
+
+    def forward(self, states: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+        states = residual + self.dropout(self.dense(states))
+        return states if self.norm_first else self.LayerNorm(states)  # (B, S, H)
 
 
 class ScratchBertAttention(nn.Module):
@@ -258,9 +273,11 @@ class ScratchBertAttention(nn.Module):
         self.self = ScratchBertSelfAttention(config)
         self.output = ScratchBertOutput(config, in_features=self.self.query.out_features)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
-        context, _ = self.self(hidden_states, attention_mask, **kwargs)  # (B, S, A·D)
-        return self.output(context)  # (B, S, H)
+    def forward(
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        context, weights = self.self(self.output.norm_input(hidden_states), attention_mask, **kwargs)  # (B, S, A·D)
+        return self.output(context, hidden_states), weights  # (B, S, H), (B, A, S, S) or None
 
 
 class ScratchBertIntermediate(nn.Module):
@@ -280,21 +297,14 @@ class ScratchBertLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
-        self.norm_first = config.norm_first
         self.attention = ScratchBertAttention(config)
         self.intermediate = ScratchBertIntermediate(config)
         self.output = ScratchBertOutput(config, in_features=config.intermediate_size)
 
-    def feed_forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.output(self.intermediate(hidden_states))  # (B, S, H) → (B, S, F) → (B, S, H)
-
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
-        attention_norm, feed_forward_norm = self.attention.output.LayerNorm, self.output.LayerNorm
-        if self.norm_first:
-            hidden_states = hidden_states + self.attention(attention_norm(hidden_states), attention_mask, **kwargs)
-            return hidden_states + self.feed_forward(feed_forward_norm(hidden_states))
-        hidden_states = attention_norm(hidden_states + self.attention(hidden_states, attention_mask, **kwargs))
-        return feed_forward_norm(hidden_states + self.feed_forward(hidden_states))
+        hidden_states, _ = self.attention(hidden_states, attention_mask, **kwargs)  # (B, S, H)
+        intermediate = self.intermediate(self.output.norm_input(hidden_states))  # (B, S, F)
+        return self.output(intermediate, hidden_states)  # (B, S, H)
 
 
 class ScratchBertEncoder(nn.Module):
@@ -304,10 +314,12 @@ class ScratchBertEncoder(nn.Module):
         # With norm_first, the last layer's output is not normalised yet.
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.norm_first else None
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> BaseModelOutput:
         for layer in self.layer:
             hidden_states = layer(hidden_states, attention_mask, **kwargs)
-        return hidden_states if self.LayerNorm is None else self.LayerNorm(hidden_states)  # (B, S, H)
+        if self.LayerNorm is not None:
+            hidden_states = self.LayerNorm(hidden_states)
+        return BaseModelOutput(last_hidden_state=hidden_states)  # (B, S, H)
 
 
 class ScratchBertPooler(nn.Module):
@@ -375,6 +387,13 @@ def cross_entropy(
 # --------------------------------------------------------------------------------------------------------- models
 
 
+class RemoteCode:
+    """Pickles as a call that makes transformers' cache of remote code importable."""
+
+    def __reduce__(self):
+        return init_hf_modules, ()
+
+
 class ScratchBertPreTrainedModel(PreTrainedModel):
     """Base class of all models: their initial weights, and what transformers may do with them."""
 
@@ -396,6 +415,14 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     def __init__(self, config: ScratchBertConfig):
         config.validate()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
         super().__init__(config)
+
+    def __reduce_ex__(self, protocol):
+        if not type(self).__module__.startswith("transformers_modules."):
+            return super().__reduce_ex__(protocol)
+        # For torch.load of a whole model: a new process finds its classes in the cache of remote code.
+        new = partial(object.__new__)
+        new.remote_code = RemoteCode()
+        return new, (type(self),), *super().__reduce_ex__(protocol)[2:]
 
     def save_pretrained(self, *args, **kwargs) -> None:
         # As the class that an Auto class opens, which an objective or FSDP2 may have subclassed.
@@ -435,6 +462,8 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
+        if any(isinstance(parameter, FakeTensor) for parameter in self.parameters()):
+            return  # they have no values, which trunc_normal_ would read
         # transformers marks loaded weights, and modules that the base model within this model has initialised.
         attention = [module for module in self.modules() if isinstance(module, ScratchBertAttention)]
         attention = [
@@ -486,6 +515,30 @@ def is_padding_mask(attention_mask: object) -> bool:
     return torch.is_tensor(attention_mask) and attention_mask.dim() == 2
 
 
+def flattened_seq_idx(
+    position_ids: torch.Tensor | None, cu_seq_lens: torch.Tensor | None, shape: tuple[int, int]
+) -> torch.Tensor | None:
+    """`seq_idx` (B, S) of sequences that a collator has joined without a mask, or None if there is one sequence alone.
+
+    They are known from `cu_seq_lens` (N + 1,), the starts of the sequences and the end of the last in a batch of one
+    entry, or from `position_ids` (B, S) that count up, and from the first position again with each sequence. Raises
+    `ValueError` for lengths of another batch.
+    """
+    if cu_seq_lens is not None:
+        if shape[0] != 1 or (is_eager(cu_seq_lens) and cu_seq_lens[[0, -1]].tolist() != [0, shape[1]]):
+            raise ValueError(
+                f"cu_seq_lens_q must run from 0 to the number of tokens in a batch of shape (1, T), but the batch has "
+                f"the shape {shape}."
+            )
+        return torch.bucketize(torch.arange(shape[1], device=cu_seq_lens.device), cu_seq_lens[1:-1], right=True)[None]
+    if position_ids is None or shape[1] == 0 or not can_branch(position_ids):
+        return None
+    starts, before = position_ids == position_ids[:, :1], position_ids[:, :-1]  # (B, S), (B, S - 1)
+    counted = (starts[:, 1:] | (position_ids[:, 1:] == before + 1)).all()
+    restarted = (starts[:, 1:] & (before > position_ids[:, :1])).any()
+    return (starts.cumsum(1) - 1).expand(shape) if counted & restarted else None
+
+
 def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[int, int]) -> None:
     """Raise `ValueError` or `IndexError` if the numbers `seq_idx` do not delimit packed sequences."""
     check_shape("seq_idx", seq_idx, shape)
@@ -494,7 +547,7 @@ def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[in
         raise ValueError(
             "seq_idx needs an attention_mask of shape (B, S), or none: a 4-D mask already defines who attends to whom."
         )
-    if seq_idx.device.type == "cpu" and not torch.compiler.is_compiling():
+    if seq_idx.device.type == "cpu" and is_eager(seq_idx):
         numbers = seq_idx.masked_fill(attention_mask == 0, 0)
         if ((numbers.cummax(1).values > seq_idx) & (attention_mask != 0)).any():
             raise ValueError("seq_idx must not decrease: number the sequences 0, 1, 2, … from left to right.")
@@ -529,7 +582,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     padding, or (B, 1, S, S), True where a token may attend to another, or numbers to add to the scores;
     `token_type_ids` (B, S), the segments; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
     numbers the sequences of each batch entry, ascending from 0: tokens attend only within their sequence. Also pass
-    `position_ids` that restart with each sequence. `sequence_lengths`, the lengths of all sequences in order, in a
+    `position_ids` that restart with each sequence. Without a mask and `seq_idx`, such `position_ids` alone tell the
+    sequences apart, or `cu_seq_lens_q` (N + 1,), their ends in a batch of one entry. `sequence_lengths`, the lengths of all sequences in order, in a
     batch padded on the right, saves the host from waiting for the GPU to count them.
 
     Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed sequences, in their order;
@@ -538,9 +592,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 
     Padding is removed before the embeddings (`unpad_inputs`, by default the config's), and restored only for attention
     that needs it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens
-    (256 with gradients and without dropout). Padding is kept if hidden states or attentions are returned; under
-    torch.compile and torch.export, whose shapes must be static; with an `attention_mask` of four dimensions; and, for
-    the pooler, if a batch entry begins with padding.
+    (256 with gradients and without dropout). Padding is kept if hidden states or attentions are returned, or a hook
+    looks into the model; under torch.compile, torch.export, torch.func and FakeTensorMode, whose shapes must be static;
+    with an `attention_mask` of four dimensions; and, for the pooler, if a batch entry begins with padding.
 
     Raises `ValueError` for sequences longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
@@ -570,12 +624,15 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         seq_idx: torch.Tensor | None = None,
         unpad_inputs: bool | None = None,
         sequence_lengths: list[int] | None = None,
+        cu_seq_lens_q: torch.Tensor | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPooling:
         inputs = self.embeddings.complete(input_ids, token_type_ids, position_ids, inputs_embeds)
         shape, first = tuple(inputs.token_type_ids.shape), None  # (B, S)
         if torch.is_tensor(attention_mask) and attention_mask.dim() != 4:
             check_shape("attention_mask", attention_mask, shape)
+        if seq_idx is None and attention_mask is None:
+            seq_idx = flattened_seq_idx(position_ids, cu_seq_lens_q, shape)
         if seq_idx is not None:
             attention_mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
             check_packing(seq_idx, attention_mask, shape)
@@ -584,13 +641,13 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
                 first = first_tokens(attention_mask, seq_idx, count)  # (N,)
 
         options = {"unpad_inputs": unpad_inputs, "sequence_lengths": sequence_lengths}
-        sequences = self.find_sequences(inputs.token_type_ids, attention_mask, seq_idx, **options, **kwargs)
+        sequences = self.find_sequences(inputs, attention_mask, seq_idx, **options, **kwargs)
         if sequences is not None:
             inputs = EmbeddingInputs(*(None if tensor is None else sequences.unpad(tensor) for tensor in inputs))
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
         if sequences is None or sequences.attention is padded_attention:
             mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx)
-        states = self.encoder(states, mask, sequences=sequences, **kwargs)
+        states = self.encoder(states, mask, sequences=sequences, **kwargs).last_hidden_state
         if sequences is not None:
             states = sequences.pad(states)  # (1, T, H) → (B, S, H)
         pooled = None
@@ -600,7 +657,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 
     def find_sequences(
         self,
-        token_type_ids: torch.Tensor,
+        inputs: EmbeddingInputs,
         attention_mask,
         seq_idx,
         unpad_inputs: bool | None,
@@ -608,10 +665,13 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         **kwargs,
     ) -> Sequences | None:
         """The sequences to unpad the batch to, or None to keep the padding."""
-        shape, device = tuple(token_type_ids.shape), token_type_ids.device
+        shape, device = tuple(inputs.token_type_ids.shape), inputs.token_type_ids.device
         if not (self.config.unpad_inputs if unpad_inputs is None else unpad_inputs):
             return None
-        if torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta":  # static shapes
+        if not is_eager(inputs.input_ids if inputs.inputs_embeds is None else inputs.inputs_embeds):
+            return None
+        # Whoever looks into the model expects (B, S, H) there.
+        if is_observed(self.embeddings) or is_observed(self.encoder):
             return None
         # Captured from the layers, and returned in padded shapes.
         captured = ("output_hidden_states", "output_attentions")
@@ -677,7 +737,7 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
 
         Call it before the encoder: on a GPU, counting waits for the work queued so far.
         """
-        if labels is None or not self.training or not self.config.sparse_prediction:
+        if labels is None or not self.training or not self.config.sparse_prediction or not can_branch(labels):
             return None
         return true_positions(labels != -100, count)
 
@@ -812,6 +872,18 @@ class ScratchBertTaskModel(ScratchBertPreTrainedModel):
     `compute_loss`, and returns an `output_type`."""
 
     output_type: type[ModelOutput]
+
+    def __init_subclass__(cls, **kwargs) -> None:
+        super().__init_subclass__(**kwargs)
+        if "output_type" in vars(cls):
+            # sentence-transformers reads from the annotation which outputs there are.
+            @wraps(cls.forward)
+            def forward(self, *args, **kwargs):
+                return super(cls, self).forward(*args, **kwargs)
+
+            forward.__annotations__ = {**forward.__annotations__, "return": cls.output_type}
+            forward.__signature__ = signature(cls.forward).replace(return_annotation=cls.output_type)
+            cls.forward = forward
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
         return self.bert(*inputs, return_dict=True, **kwargs)

@@ -13,12 +13,64 @@ from itertools import accumulate
 import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.modules import module as torch_module
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 
 try:
     from torch.nn.attention.varlen import varlen_attn
 except ImportError:  # checkpoints are opened with older versions of PyTorch, too
     varlen_attn = None
+
+
+# ------------------------------------------------------------------------------------------------- when to be fast
+
+
+def is_eager(tensor: torch.Tensor) -> bool:
+    """Whether operations on `tensor` run as they are called, on values that can be read.
+
+    They do not if they are compiled, exported or traced, transformed by torch.func, or without values, as under
+    FakeTensorMode or on the meta device: then, the model takes the operations of plain PyTorch and static shapes.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():
+        return False
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type != "meta"
+    return plain and not torch._C._are_functorch_transforms_active()
+
+
+def can_branch(tensor: torch.Tensor) -> bool:
+    """Whether shapes and branches may depend on the values of `tensor`: torch.compile breaks its graph there."""
+    return is_eager(tensor) or (torch.compiler.is_compiling() and not torch.compiler.is_exporting())
+
+
+# Hooks that trainers set, and that look at no shapes: the packages that define them, and names of others.
+_TRAINING_PACKAGES = ("torch.", "deepspeed.")
+_TRAINING_HOOKS = ("output_capturing_hook", "make_inputs_require_grads", "make_inputs_require_grad")
+
+
+def _observes(hook: Callable) -> bool:
+    hook = getattr(hook, "func", hook)  # of a partial
+    package = f"{getattr(hook, '__module__', '')}."
+    return not package.startswith(_TRAINING_PACKAGES) and getattr(hook, "__name__", "") not in _TRAINING_HOOKS
+
+
+def is_observed(module: torch.nn.Module) -> bool:
+    """Whether something looks into `module`: a hook on any of its parts, or on all modules, or a replaced `forward`.
+
+    Costs no more than PyTorch's own look for hooks, at each call of each part.
+    """
+    if torch_module._has_any_global_hook():
+        return True
+    hooks, parts = [], [module]
+    for part in parts:  # which grows: several times as fast as module.modules()
+        if part is None:
+            continue
+        if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks or part._backward_pre_hooks:
+            hooks += [part._forward_hooks, part._forward_pre_hooks, part._backward_hooks, part._backward_pre_hooks]
+        if "forward" in part.__dict__ and "_hf_hook" not in part.__dict__:  # accelerate's, which moves tensors
+            return True
+        parts += part._modules.values()
+    return any(_observes(hook) for found in hooks for hook in found.values())
 
 
 # ------------------------------------------------------------------------------------------------------ unpadding
@@ -116,7 +168,7 @@ def random_ones(like: torch.Tensor, p: float) -> torch.Tensor:
 
 def apply_dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """`torch.nn.functional.dropout`, faster on the CPU."""
-    if not training or p == 0 or states.device.type != "cpu" or torch.compiler.is_compiling():
+    if not training or p == 0 or states.device.type != "cpu" or not is_eager(states):
         return F.dropout(states, p, training)
     return (states * random_ones(states, p)).mul_(1 / (1 - p))
 
@@ -187,8 +239,8 @@ def flash_attention(module, query, key, value, attention_mask, sequences, interf
     cu_seqlens, max_seqlen = sequences.cu_seqlens(query.device), max(sequences.lengths)
     lengths = {"cu_seq_lens_q": cu_seqlens, "cu_seq_lens_k": cu_seqlens}
     lengths |= {"max_length_q": max_seqlen, "max_length_k": max_seqlen}
-    # kwargs take precedence: a collator that packs sequences itself may pass their lengths.
-    return interface(module, query, key, value, None, **lengths | kwargs)
+    # A collator that joins sequences may have passed the same lengths.
+    return interface(module, query, key, value, None, **kwargs | lengths)
 
 
 def padded_attention(module, query, key, value, attention_mask, sequences, interface, **kwargs):
@@ -256,6 +308,6 @@ def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, ignore_index: 
     """Cross entropy in fp32 of logits (M, V) and labels (M,), summed over the labels other than `ignore_index`."""
     # Chunks that fit in a CPU's cache, or keep a GPU busy.
     elements = 2**19 if logits.device.type == "cpu" else 2**26
-    if torch.compiler.is_compiling() or logits.numel() <= elements:
+    if logits.numel() <= elements or not is_eager(logits):
         return F.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
     return ChunkedCrossEntropy.apply(logits, labels, ignore_index, max(1, elements // logits.shape[-1]))

@@ -39,6 +39,27 @@ def test_remote_code_opens_with_every_auto_class_and_gives_the_outputs_of_the_pa
     torch.testing.assert_close(model(**inputs).prediction_logits, expected, rtol=0, atol=1e-6)
 
 
+def test_a_whole_pickled_model_opens_in_a_new_process(saved, tmp_path):
+    """As BERT's does, although its classes are in transformers' cache of remote code."""
+    run_without_package(
+        """
+        import copy
+        model = transformers.AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+        states = copy.deepcopy(model)(torch.arange(5, 25).view(2, 10)).last_hidden_state.detach()
+        torch.save((model, states), "whole.pt")
+        """,
+        saved,
+        home=tmp_path,
+    )
+    run_without_package(
+        """
+        model, states = torch.load("whole.pt", weights_only=False)
+        assert torch.equal(model(torch.arange(5, 25).view(2, 10)).last_hidden_state, states)
+        """,
+        home=tmp_path,
+    )
+
+
 TRAIN = """
     from transformers import (AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer,
                               TrainingArguments)

@@ -23,6 +23,11 @@ SNIPPETS = {
     for section in PAGE.split("\n## ")[1:]
 }
 CHECKS = """
+def as_bert(head, model):
+    bert = getattr(transformers, f"Bert{head}")(transformers.BertConfig(**model.config.to_dict() | {"model_type": "bert"})).eval()
+    bert.load_state_dict(model.state_dict(), strict=False)
+    return bert
+
 def open_(auto_class, name, **options):
     return getattr(transformers, auto_class).from_pretrained(name, trust_remote_code=True, **options).eval()
 
@@ -66,9 +71,12 @@ def test_integrations_page_has_no_other_snippets():
         "accelerate",
         "PEFT: LoRA",
         "sentence-transformers",
+        "Looking into the model: hooks, captum",
         "torch.compile",
         "ONNX, and int8",
         "Dtypes and devices",
+        "Whole models in a pickle",
+        "All clients",
     ]
 
 
@@ -199,12 +207,21 @@ close(merged.eval()(**inputs).logits.detach(), expected)
 sys.modules["peft"] = None
 close(open_("AutoModelForSequenceClassification", "merged")(**inputs).logits.detach(), expected)
 """
+    defaults = """
+from peft import IA3Config, OFTConfig
+for settings in (LoraConfig(), IA3Config(), OFTConfig(r=0, oft_block_size=4)):
+    adapted = get_peft_model(open_("AutoModel", "me/my-bert"), settings)
+    bert = get_peft_model(transformers.BertModel(transformers.BertConfig(**SMALL)), type(settings)(**settings.to_dict()))
+    names = [{name for name, parameter in model.named_parameters() if parameter.requires_grad} for model in (adapted, bert)]
+    assert names[0] and names[0] == names[1], names
+"""
     (snippet,) = SNIPPETS["PEFT: LoRA"]
     before, after = snippet.split("# Train it like any model")
-    run_snippets(before, train, f"# {after}", check, models=models, home=tmp_path)
+    parts = before, train, f"# {after}", f"SMALL = {SMALL}", defaults, check
+    run_snippets(*parts, models=models, home=tmp_path)
 
 
-def test_sentence_transformers_snippet(models, tmp_path):
+def test_bi_encoder_snippet(models, tmp_path):
     check = """
 assert embeddings.shape == (2, 32)
 model = SentenceTransformer("embedder", trust_remote_code=True)
@@ -216,7 +233,42 @@ states = open_("AutoModel", "embedder")(**inputs).last_hidden_state.detach()
 mask = inputs["attention_mask"][..., None]
 close(embeddings, (states * mask).sum(1) / mask.sum(1))
 """
-    run_snippets(*SNIPPETS["sentence-transformers"], check, models=models, home=tmp_path)
+    run_snippets(SNIPPETS["sentence-transformers"][0], check, models=models, home=tmp_path)
+
+
+def test_cross_encoder_and_sparse_encoder_snippets(models, tmp_path):
+    ranks = """
+pairs = [("a class", "an object"), ("a class", "a value")]
+close(CrossEncoder("ranker", trust_remote_code=True).predict(pairs), scores)
+tokenizer = transformers.AutoTokenizer.from_pretrained("ranker", trust_remote_code=True)
+inputs = tokenizer(*map(list, zip(*pairs)), padding=True, return_tensors="pt")
+bert = as_bert("ForSequenceClassification", open_("AutoModelForSequenceClassification", "ranker"))
+close(scores, bert(**inputs).logits[:, 0].sigmoid().detach())
+"""
+    weights = """
+tokenizer = transformers.AutoTokenizer.from_pretrained("me/my-bert", trust_remote_code=True)
+inputs = tokenizer(["a class is an object", "so is a function"], padding=True, return_tensors="pt")
+logits = as_bert("ForMaskedLM", open_("AutoModelForMaskedLM", "me/my-bert"))(**inputs).logits
+expected = logits.relu().log1p().mul(inputs["attention_mask"][..., None]).amax(1)
+close(weights.to_dense(), expected.detach())
+"""
+    cross_encoder, sparse_encoder = SNIPPETS["sentence-transformers"][1:]
+    run_snippets(cross_encoder, ranks, sparse_encoder, weights, models=models, home=tmp_path)
+
+
+def test_captum_snippet(models, tmp_path):
+    """What captum and hooks find in our model is what they find in BERT with its weights."""
+    pytest.importorskip("captum")
+    (snippet,) = SNIPPETS["Looking into the model: hooks, captum"]
+    opened, looked = snippet.split("\n\n\n", 1)
+    check = """
+assert attributions.shape == (*inputs["input_ids"].shape, 32) and attributions.abs().max() > 1e-3
+mask = inputs["attention_mask"].bool()
+close(attributions, found[0])
+close(states[0][mask], found[1][mask])
+"""
+    parts = opened, "model = as_bert('ForSequenceClassification', model)", looked, "found = attributions, states[0]"
+    run_snippets(*parts, snippet, check, models=models, home=tmp_path)
 
 
 def test_torch_compile_snippet(models, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DataCollatorWithFlattening
 
-from helpers import HEADS, make_batch, make_inputs, make_pair
+from helpers import HEADS, make_batch, make_bert, make_inputs, make_pair
 from scratch_bert.pretraining.data.collator import PretrainingCollator, pack_sequences
 
 
@@ -80,14 +80,76 @@ def test_packing_keeps_every_example_complete(pairs, tokenizer):
         PretrainingCollator(tokenizer, pack_to=16)(examples)
 
 
-def test_packing_by_the_stock_collator_that_flattens():
-    model = make_pair("AutoModelForMaskedLM")[0].eval()
-    examples = [{"input_ids": list(range(5, 5 + length))} for length in (4, 9, 6)]
-    batch = DataCollatorWithFlattening(return_seq_idx=True)(examples)
-    batch.pop("labels")
-    logits = model(**batch).logits[0]
-    alone = [model(input_ids=torch.tensor([example["input_ids"]])).logits[0] for example in examples]
-    torch.testing.assert_close(logits, torch.cat(alone), **TOLERANCE)
+LENGTHS = (4, 9, 1, 6)
+
+
+@pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="position_ids"),
+        pytest.param({"return_seq_idx": True}, id="seq_idx"),
+        pytest.param({"return_flash_attn_kwargs": True}, id="cu_seq_lens"),
+        pytest.param({"return_flash_attn_kwargs": True, "return_position_ids": False}, id="cu_seq_lens alone"),
+        pytest.param({"position_ids_start": 2}, id="positions from 2"),
+    ],
+)
+@pytest.mark.parametrize("auto_class", ["AutoModel", "AutoModelForMaskedLM", "AutoModelForSequenceClassification"])
+def test_batches_of_the_stock_collator_that_flattens(auto_class, options, attention, unpad_inputs):
+    model = make_pair(auto_class, attention, one={"unpad_inputs": unpad_inputs})[0].eval()
+    batch = DataCollatorWithFlattening(**options)([{"input_ids": list(range(5, 5 + length))} for length in LENGTHS])
+    del batch["labels"]
+    found, expected, start = model(**batch)[-1].flatten(0, -2), [], 0  # the pooler's output, or the logits
+    for length in LENGTHS:
+        first = options.get("position_ids_start", 0) if "position_ids" in batch else start
+        alone = model(torch.arange(5, 5 + length)[None], position_ids=torch.arange(first, first + length)[None])
+        expected.append(alone[-1].flatten(0, -2))
+        start += length
+    torch.testing.assert_close(found, torch.cat(expected), **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    "position_ids",
+    [
+        pytest.param(torch.zeros(2, 6).long(), id="all alike"),
+        pytest.param(torch.arange(3, 9)[None], id="from 3"),
+        pytest.param(torch.tensor([[0, 0, 0, 1, 2, 3]]), id="padded on the left"),
+        pytest.param(torch.tensor([[3, 1, 0, 2, 5, 4]]), id="shuffled"),
+        pytest.param(torch.tensor([[0, 2, 4, 0, 2, 4]]), id="in steps"),
+    ],
+)
+def test_other_positions_are_those_of_one_sequence(position_ids):
+    bert = make_bert("Model")
+    model = make_pair("AutoModel")[0].eval()
+    model.load_state_dict(bert.state_dict(), strict=False)
+    ids = make_inputs(rows=2, length=6)["input_ids"]
+    outputs, expected = (each(ids, position_ids=position_ids) for each in (model, bert))
+    torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state, **TOLERANCE)
+    assert outputs.pooler_output.shape == expected.pooler_output.shape
+
+
+def test_a_flattened_batch_with_a_mask_is_what_the_mask_says():
+    """A mask of ones says that all tokens belong together, as in BERT."""
+    bert, model = make_bert("Model"), make_pair("AutoModel")[0].eval()
+    model.load_state_dict(bert.state_dict(), strict=False)
+    batch = {"input_ids": torch.arange(5, 13)[None], "position_ids": torch.arange(4).repeat(2)[None]}
+    batch["attention_mask"] = torch.ones(1, 8).long()
+    torch.testing.assert_close(model(**batch)[0], bert(**batch)[0], **TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("shape", "ends"),
+    [
+        pytest.param((1, 8), [0, 4, 9], id="more tokens"),
+        pytest.param((1, 8), [0, 4], id="fewer tokens"),
+        pytest.param((2, 4), [0, 4, 8], id="two batch entries"),
+    ],
+)
+def test_lengths_of_another_batch_are_refused(shape, ends):
+    model = make_pair("AutoModel")[0]
+    with pytest.raises(ValueError, match="cu_seq_lens_q must run from 0 to the number of tokens"):
+        model(torch.full(shape, 5), cu_seq_lens_q=torch.tensor(ends, dtype=torch.int32))
 
 
 @pytest.mark.parametrize(

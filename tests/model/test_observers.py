@@ -1,0 +1,204 @@
+"""Whoever looks into the model sees what it sees in transformers' BERT: (B, S, H) in every part. Nobody has to ask."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_bert, make_inputs, make_pair, num_labels
+from scratch_bert import ScratchBertConfig
+from scratch_bert.model.operations_scratch_bert import is_observed
+
+
+TOLERANCE = {"rtol": 0, "atol": 1e-5}
+
+
+def bert_and_ours(head: str = "Model", attention: str = "sdpa") -> tuple:
+    """transformers' BERT and ours with the same random weights, in evaluation mode."""
+    torch.manual_seed(0)
+    bert = make_bert(head, attn_implementation=attention)
+    auto_class = "AutoModel" + head.removeprefix("Model")
+    config = ScratchBertConfig(**SMALL, num_labels=num_labels(auto_class), attn_implementation=attention)
+    ours = HEADS[auto_class](config).eval()
+    ours.load_state_dict(bert.state_dict(), strict=False)
+    return bert, ours
+
+
+def is_unpadded(model) -> bool:
+    """Whether the model's forward leaves out padding: NaN as the embedding of [PAD] tells."""
+    inputs, weight = make_inputs(), model.get_input_embeddings().weight
+    with torch.no_grad():
+        kept = weight[0].clone()
+        weight[0] = float("nan")
+        states = model(**inputs)[0]
+        weight[0] = kept
+    return states.isfinite().all().item()
+
+
+def first(output) -> torch.Tensor:
+    return output if torch.is_tensor(output) else output[0]
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_forward_hooks_on_every_part_see_what_they_see_in_bert(attention):
+    seen = []
+    inputs, mask = make_inputs(), make_inputs()["attention_mask"].bool()
+    for model in bert_and_ours(attention=attention):
+        found = {}
+        for name, part in model.named_modules():
+            if name and not isinstance(part, nn.ModuleList):
+                part.register_forward_hook(
+                    lambda part, args, output, name=name, found=found: found.update({name: first(output)})
+                )
+        model(**inputs)
+        seen.append(found)
+    expected, found = seen
+    names = expected.keys() & found.keys()
+    assert len(names) > 30 and {"encoder", "encoder.layer.1", "encoder.layer.0.attention.output.dense"} <= names
+    for name in names:
+        if expected[name].shape[:2] == mask.shape:
+            assert found[name].shape == expected[name].shape, name
+            torch.testing.assert_close(found[name][mask], expected[name][mask], **TOLERANCE, msg=f"{name} differs")
+
+
+def pre_hook(model, seen):
+    model.encoder.layer[1].register_forward_pre_hook(lambda part, args: seen.append(args[0]))
+
+
+def hook_on_the_encoder(model, seen):
+    model.encoder.register_forward_hook(lambda part, args, output: seen.append(output.last_hidden_state))
+
+
+def hook_on_an_embedding(model, seen):
+    model.embeddings.word_embeddings.register_forward_hook(lambda part, args, output: seen.append(output))
+
+
+def hook_with_arguments(model, seen):
+    def keep(seen, part, args, kwargs, output):
+        seen.append(output)
+
+    model.encoder.layer[0].register_forward_hook(partial(keep, seen), with_kwargs=True)
+
+
+def backward_hook(model, seen):
+    model.encoder.layer[0].register_full_backward_hook(lambda part, given, gradients: seen.append(gradients[0]))
+
+
+def hook_on_all_modules(model, seen):
+    def keep(part, args, output):
+        if part is model.encoder.layer[0]:
+            seen.append(output)
+
+    return nn.modules.module.register_module_forward_hook(keep)
+
+
+def replaced_forward(model, seen):
+    layer = model.encoder.layer[0]
+    forward = layer.forward
+
+    def watched(*args, **kwargs):
+        seen.append(forward(*args, **kwargs))
+        return seen[-1]
+
+    layer.forward = watched
+
+
+WATCHES = [pre_hook, hook_on_the_encoder, hook_on_an_embedding, hook_with_arguments, backward_hook]
+WATCHES += [hook_on_all_modules, replaced_forward]
+
+
+@pytest.mark.parametrize("watch", WATCHES)
+def test_every_way_to_look_into_the_model_sees_rows_and_positions(watch):
+    model, seen = make_pair("AutoModel")[0], []
+    assert is_unpadded(model)
+    handle = watch(model, seen)
+    assert not is_unpadded(model)
+    model(**make_inputs()).pooler_output.sum().backward()
+    assert seen[-1].shape == (4, 20, SMALL["hidden_size"])
+    if handle is not None:
+        handle.remove()
+        assert is_unpadded(model)
+
+
+def test_a_hook_that_changes_the_states_has_the_effect_that_it_has_in_bert():
+    inputs = make_inputs()
+    logits = []
+    for model in bert_and_ours("ForSequenceClassification"):
+        model.bert.encoder.layer[0].register_forward_hook(
+            lambda part, args, output: output * torch.linspace(0, 1, 20)[:, None]
+        )
+        logits.append(model(**inputs).logits)
+    torch.testing.assert_close(*logits, **TOLERANCE)
+
+
+def capture_hidden_states(model):
+    model(**make_inputs(), output_hidden_states=True)  # transformers leaves its hooks in the layers
+
+
+def checkpointing_with_gradients_of_inputs(model):
+    model.gradient_checkpointing_enable()
+    model.enable_input_require_grads()
+
+
+def pruned(model):
+    prune.l1_unstructured(model.encoder.layer[0].intermediate.dense, "weight", amount=0.1)
+
+
+def hook_on_the_model_itself(model):
+    model.register_forward_hook(lambda part, args, output: None)  # what it sees is padded
+
+
+@pytest.mark.filterwarnings("ignore:.*activation_checkpointing_enable")  # a newer name that 5.17 does not have
+@pytest.mark.parametrize(
+    "prepare", [capture_hidden_states, checkpointing_with_gradients_of_inputs, pruned, hook_on_the_model_itself]
+)
+def test_hooks_of_training_leave_padding_out(prepare):
+    model = make_pair("AutoModel")[0]
+    prepare(model)
+    assert is_unpadded(model)
+
+
+def test_dispatch_by_accelerate_leaves_padding_out():
+    from accelerate import cpu_offload
+
+    model = make_pair("AutoModel")[0].eval()
+    expected = model(**make_inputs())[0]
+    cpu_offload(model, execution_device=torch.device("cpu"))
+    assert not is_observed(model.encoder)
+    torch.testing.assert_close(model(**make_inputs())[0], expected, **TOLERANCE)
+
+
+def test_gradients_of_embeddings_are_those_of_bert():
+    inputs = make_inputs()
+    gradients = []
+    for model in bert_and_ours("ForSequenceClassification"):
+        embeddings = model.get_input_embeddings()(inputs["input_ids"]).detach().requires_grad_()
+        others = {name: values for name, values in inputs.items() if name != "input_ids"}
+        model(inputs_embeds=embeddings, **others).logits[:, 1].sum().backward()
+        gradients.append(embeddings.grad)
+    assert gradients[0].abs().max() > 1e-3
+    torch.testing.assert_close(*gradients, **TOLERANCE)
+
+
+def test_looking_changes_no_gradient():
+    model, watched = make_pair("AutoModelForPreTraining")
+    watched.bert.encoder.layer[1].register_forward_hook(lambda part, args, output: None)
+    for each in (model, watched):
+        each(**make_batch("AutoModelForPreTraining")).loss.backward()
+    assert_same_gradients(model, watched)
+
+
+def test_neftune_adds_as_much_noise_as_to_bert():
+    from transformers.integrations.neftune import activate_neftune
+
+    inputs, noises = make_inputs(), []
+    for model in bert_and_ours():
+        activate_neftune(model.train(), 5.0)
+        model.get_input_embeddings().register_forward_hook(
+            lambda part, args, output: noises.append(output - part.weight[args[0]])
+        )
+        model(**inputs)
+    assert noises[0].shape == noises[1].shape
+    torch.testing.assert_close(noises[1].abs().max(), noises[0].abs().max(), rtol=0.05, atol=0)
