@@ -11,6 +11,7 @@ from datasets.utils import disable_progress_bars
 from huggingface_hub.errors import StrictDataclassError
 
 from scratch_bert_cli.options import from_keywords, option, parse_arguments, reject_non_default, similar
+from scratch_bert_cli.process import explain_limit
 
 
 @contextmanager
@@ -22,7 +23,7 @@ def one_line_errors(
     try:
         yield
     except kinds as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {explain_limit(error) or error}")
     except KeyboardInterrupt as interrupt:
         print(str(interrupt) or stopped, file=sys.stderr)
         sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))

@@ -5,6 +5,7 @@ from importlib import import_module
 from importlib.metadata import version
 
 from .options import similar
+from .process import script
 
 
 VERBS = {  # verb → script, summary
@@ -19,6 +20,7 @@ VERBS = {  # verb → script, summary
 }
 
 
+@script
 def main() -> None:
     verb = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if verb == "--version":

@@ -9,7 +9,6 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from glob import glob
 from math import inf
@@ -262,12 +261,8 @@ def read_options(
     known = _known((*dataclasses, *ignored))
     parser = _flag_parser(known, bool(tasks))
     if {"-h", "--help", "--help_all"} & set(argv):
-        with suppress(BrokenPipeError):  # as of head
-            print(
-                f"{parser.format_usage()}\n{_help(dataclasses, description, tasks, '--help_all' in argv)}", flush=True
-            )
-            parser.exit()
-        os._exit(0)  # without flushing again
+        print(f"{parser.format_usage()}\n{_help(dataclasses, description, tasks, '--help_all' in argv)}")
+        parser.exit()
     task = None
     if tasks:
         task, argv = (argv[0], argv[1:]) if argv else ("", [])

@@ -12,6 +12,7 @@ from typing import ClassVar
 from huggingface_hub.constants import HF_HOME
 
 from .options import OptionGroup, option, similar
+from .outputs import check_new_dir, check_new_file, check_output_dir
 from .training import EVALUATION, INTERVALS, CommonOptions
 
 
@@ -410,6 +411,7 @@ class PreparationArguments(OptionGroup, group="Tasks"):
             if not getattr(self, name):
                 raise ValueError(f"--{name} is required.")
         super().__post_init__()
+        check_output_dir("output_dir", Path(self.output_dir))
         if self.workers == 0:
             raise ValueError("workers must be at least 1, or -1 for all tasks at a time.")
         try:
@@ -461,10 +463,8 @@ class EvaluationArguments(OptionGroup, group="Evaluation"):
         if not self.model_name_or_path:
             raise ValueError("--model_name_or_path is required: the models to evaluate.")
         super().__post_init__()
-        if self.output_file and Path(self.output_file).exists():
-            raise ValueError(f"output_file {self.output_file} exists: choose another name.")
-        if self.output_file and not Path(self.output_file).resolve().parent.is_dir():
-            raise ValueError(f"The directory of output_file {self.output_file} does not exist: create it first.")
+        if self.output_file:
+            check_new_file("output_file", Path(self.output_file))
 
 
 @dataclass
@@ -474,3 +474,8 @@ class InspectionArguments(OptionGroup, group="Inspection"):
     sample: int = option(20_000, "Maximum number of examples to compute the statistics from.", within="[1, 1e9]")
     json: bool = option(False, "Print the statistics as JSON, and nothing else.")
     seed: int = option(42, "Random seed for held-out text, pairs and masks.", within="[0, 4294967296)")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.output_dir:
+            check_new_dir("output_dir", Path(self.output_dir))

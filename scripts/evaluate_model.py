@@ -11,8 +11,10 @@ from pathlib import Path
 
 from scratch_bert_cli.options import read_options
 from scratch_bert_cli.pretraining import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_cli.process import script
 
 
+@script
 def main(argv: list[str] | None = None) -> None:
     groups = (EvaluationArguments, EvaluationDataArguments)
     args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)

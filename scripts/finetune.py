@@ -9,9 +9,11 @@ import logging
 
 from scratch_bert_cli.finetuning import TASKS, FinetuningOptions, TaskArguments
 from scratch_bert_cli.options import read_options
+from scratch_bert_cli.process import script
 from scratch_bert_cli.training import trainer_options
 
 
+@script
 def main(argv: list[str] | None = None) -> None:
     groups = (TaskArguments, FinetuningOptions, trainer_options())
     options = read_options(*groups, description=__doc__, argv=argv, tasks=TASKS)

@@ -16,9 +16,11 @@ from scratch_bert_cli.pretraining import (
     ModelOptions,
     PretrainingOptions,
 )
+from scratch_bert_cli.process import script
 from scratch_bert_cli.training import trainer_options
 
 
+@script
 def main(argv: list[str] | None = None) -> None:
     groups = (ContinuationArguments, DataArguments, InspectionArguments)
     ignored = (ModelOptions, PretrainingOptions, trainer_options())

@@ -8,9 +8,11 @@ import logging
 
 from scratch_bert_cli.options import read_options
 from scratch_bert_cli.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_cli.process import script
 from scratch_bert_cli.training import trainer_options
 
 
+@script
 def main(argv: list[str] | None = None) -> None:
     groups = (ModelOptions, DataArguments, PretrainingOptions, trainer_options())
     options = read_options(*groups, description=__doc__, argv=argv)

@@ -9,8 +9,10 @@ import argparse
 from pathlib import Path
 
 from scratch_bert_cli.options import announce_imports
+from scratch_bert_cli.process import script
 
 
+@script
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", help="A directory written by save_pretrained, training or conversion.")

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -240,6 +241,19 @@ def test_paths_of_an_options_file_are_relative_to_it_or_to_the_current_directory
     model_args, data_args, args = parse("../there/options.json", "--validation_file", "b.txt")
     assert data_args.train_file == ["text/a.txt", "../there/b.txt", "../there/c*.txt", "none.txt"]
     assert (data_args.validation_file, model_args.preset, args.output_dir) == (["b.txt"], "mini", "b.txt")
+
+
+def test_recipes_and_verbs_are_found_in_a_checkout_that_hides_the_installed_package(tmp_path):
+    code = """
+        import sys
+        sys.meta_path = [finder for finder in sys.meta_path if "editable" not in str(finder).lower()]
+        sys.path.insert(0, sys.argv.pop(1))
+        from scratch_bert_cli.main import main
+        main()
+    """
+    arguments = ["pretrain", "recipes/cpu-hour.yaml", "--max_steps", "many"]
+    result = run_process("-c", textwrap.dedent(code), ROOT, *arguments, check=False, cwd=tmp_path)
+    assert "error: max_steps must be a whole number, got 'many'" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["nowhere/cpu-hour.yaml", "cpu-hour.yaml", "recipes/nothing.yaml"])

@@ -11,17 +11,23 @@ from itertools import zip_longest
 from typing import Any
 
 
-os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # read when Gradio is imported
+SERVER_NAME = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")  # where a Space serves
+# Gradio's other variables could open files of this machine, or the page to the network. Most are read when it is imported.
+for name in [name for name in os.environ if name.startswith("GRADIO_")]:
+    del os.environ[name]
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import gradio as gr
 import pandas
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import drawing
 from .answers import MASK, MAX_ATTENTION, InputError, Model, Run
 
 
+LOCAL_NAMES = ["127.0.0.1", "localhost"]  # of this machine, also through a tunnel such as ssh -L
 # Limits how many requests are computed at a time; the others wait.
 LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}
 MAX_MASKS = 8  # with predictions
@@ -65,23 +71,37 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
 
 def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, host: str | None = "127.0.0.1") -> str:
     """Serve the page from a background thread and return its address. `port` defaults to the first free one from 7860
-    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space.
+    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space. On this machine, a request must
+    name it as its host: another name is that of a site whose address has been changed to ours.
 
     Raises `OSError` if the port is taken.
     """
-    _, address, _ = page.launch(
-        server_name=host,
-        server_port=port,
-        inbrowser=inbrowser,
-        share=False,
-        ssr_mode=False,
-        quiet=True,
-        prevent_thread_lock=True,
-        footer_links=[],
-        theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-        css=drawing.CSS,
-        app_kwargs={"middleware": [Middleware(WithoutOutsideResources)]},
-    )
+    host = host or SERVER_NAME
+    names = LOCAL_NAMES if host in LOCAL_NAMES else ["*"]
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    os.environ["no_proxy"] = ",".join([direct, *LOCAL_NAMES])  # Gradio asks its own server whether it is ready
+    try:
+        _, address, _ = page.launch(
+            server_name=host,
+            server_port=port,
+            inbrowser=inbrowser,
+            share=False,
+            ssr_mode=False,
+            quiet=True,
+            prevent_thread_lock=True,
+            footer_links=[],
+            theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
+            css=drawing.CSS,
+            app_kwargs={
+                "middleware": [
+                    Middleware(TrustedHostMiddleware, allowed_hosts=names),
+                    Middleware(WithoutOutsideResources),
+                ]
+            },
+        )
+    except OSError as error:  # Gradio's message names its variables
+        ports = f"The port {port} is" if port else "The ports from 7860 on are"
+        raise OSError(f"{ports} in use, or not allowed for this user: choose another one.") from error
     return address
 
 

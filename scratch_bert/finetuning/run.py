@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedConfig, set_seed
 
+from scratch_bert_cli.outputs import check_output_dir
+
 from ..hub.loading import load_config
 from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.checkpoint import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
@@ -173,6 +175,8 @@ def prepare_finetuning(
         raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert-push.")
     if task_args.early_stopping_patience and args.eval_strategy == "no":
         raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
+    if args.should_save:
+        check_output_dir("output_dir", Path(args.output_dir))
     seed_runs = _plan_runs(task_args.seeds, args)
     with args.main_process_first():
         config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)

@@ -12,6 +12,8 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
+from scratch_bert_cli.outputs import check_new_dir
+
 from ..model import modeling_scratch_bert
 from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, INITIALIZATION_FIELDS, ScratchBertConfig
 from ..model.modeling_scratch_bert import AUTO_MODELS
@@ -52,11 +54,10 @@ def convert_checkpoint(
     their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError`, and writes
     nothing, if the source is of another type, incomplete or damaged, if its tokenizer can't be read or is larger than the
     model, if its config has an option that the target does not support, if the outputs of the two models differ, or if
-    `destination` is not empty.
+    `destination` is not empty or can't be written to.
     """
+    check_new_dir("destination", Path(destination))
     source, destination = str(source), Path(destination).resolve()
-    if destination.exists() and (not destination.is_dir() or any(destination.iterdir())):
-        raise FileExistsError(f"{destination} exists and is not empty. Choose another directory.")
     config = load_config(source, revision)
     if config.model_type not in CONFIGS or config.model_type == to:
         wanted = ", ".join(name for name in CONFIGS if name != to)

@@ -29,9 +29,8 @@ def lsa(segments: Tensor, tokens: Tensor, vocab_size: int, dimensions: int) -> T
     frequency = torch.bincount(tokens, minlength=vocab_size) / len(tokens)  # (V,)
     length = torch.bincount(segments) / len(tokens)  # (S,)
     information = (counts / len(tokens) / (length[rows] * frequency[columns])).log().clamp(min=0)
-    matrix = torch.sparse_coo_tensor(
-        torch.stack([rows, columns]), information, shape, is_coalesced=True, check_invariants=True
-    )
+    with torch.sparse.check_sparse_tensor_invariants():
+        matrix = torch.sparse_coo_tensor(torch.stack([rows, columns]), information, shape, is_coalesced=True)
     rank = min(dimensions, *shape)
     _, values, vectors = torch.svd_lowrank(matrix, q=min(rank + 16, *shape), niter=4)
     vectors = F.normalize((vectors * (values > 1e-4 * values[0]))[:, :rank])

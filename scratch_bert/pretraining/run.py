@@ -11,6 +11,8 @@ from zlib import crc32
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from scratch_bert_cli.outputs import check_output_dir
+
 from ..cli import similar
 from ..files import TextError
 from ..tokenizer import copy_with_length
@@ -120,6 +122,8 @@ def prepare_pretraining(
     `texts` and `eval_texts` are texts in memory. Raises `ValueError` or `OSError` for input that can't be used.
     """
     options = Options(model_args, data_args, args, texts)
+    if args.should_save:
+        check_output_dir("output_dir", Path(args.output_dir))
     checkpoint = find_checkpoint(args)
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)

@@ -11,12 +11,15 @@ import warnings
 import weakref
 from collections.abc import Callable
 from functools import partial
+from multiprocessing.queues import Queue
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
 from huggingface_hub import HfApi
 from torch import distributed
+from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel, Trainer, TrainerCallback
 from transformers.integrations import TensorBoardCallback
@@ -32,8 +35,8 @@ TRAINING_STATE = shutil.ignore_patterns("*.pt", "*.pth", "*.bin", "pytorch_model
 
 
 class SignalCallback(TrainerCallback):
-    """Within `with`, Ctrl-C and SIGTERM (a cluster's preemption) end the step, save a checkpoint and stop the training; a
-    second one stops at once. SIGUSR1 saves a checkpoint.
+    """Within `with`, Ctrl-C, SIGTERM (a cluster's preemption) and SIGHUP (a closed terminal) end the step, save a checkpoint and
+    stop the training; a second one stops at once. SIGUSR1 saves a checkpoint. A SIGHUP that nohup ignores stays ignored.
 
     Several processes do so in the same step, whichever of them gets the signal: it leaves a note for the step after the next
     in the store of their rendezvous. All see it in time, as no step ends anywhere before it has begun everywhere.
@@ -53,6 +56,8 @@ class SignalCallback(TrainerCallback):
             handlers = {signal.SIGINT: self.request_stop, signal.SIGTERM: self.request_stop}
             if hasattr(signal, "SIGUSR1"):  # not on Windows
                 handlers[signal.SIGUSR1] = self.request_save
+                if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+                    handlers[signal.SIGHUP] = self.request_stop
             self.previous_handlers = {number: signal.signal(number, handlers[number]) for number in handlers}
 
     def request_stop(self, number, frame):
@@ -116,8 +121,15 @@ def shield_workers(loader: DataLoader) -> None:
 def _start_worker(init: Callable[[int], None] | None, number: int) -> None:
     if hasattr(os, "setpgrp"):  # not on Windows
         os.setpgrp()
+    Queue._on_queue_feeder_error = _hand_over_error
     if init is not None:
         init(number)
+
+
+def _hand_over_error(queue: Queue, error: Exception, batch: tuple[int, Any]) -> None:
+    """Hand over to the training why a worker can't hand over a batch, for which the training would wait without end: there are no
+    more open files, or no more shared memory."""
+    queue.put((batch[0], ExceptionWrapper((type(error), error, error.__traceback__), "in DataLoader worker process")))
 
 
 class PushCallback(TrainerCallback):

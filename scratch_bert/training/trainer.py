@@ -4,6 +4,7 @@ import logging
 import math
 import shlex
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -16,8 +17,16 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, HubStrategy, get_last_checkpoint
+from transformers.trainer_utils import (
+    PREFIX_CHECKPOINT_DIR,
+    EvalLoopOutput,
+    HubStrategy,
+    TrainOutput,
+    get_last_checkpoint,
+)
 from transformers.utils import CONFIG_NAME, PushInProgress
+
+from scratch_bert_cli.process import LimitError, explain_limit
 
 from ..hub.model_card import is_customized
 from ..hub.publishing import check_branch, ensure_branch, public_files, publish
@@ -35,7 +44,7 @@ logger = logging.getLogger("scratch_bert")
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM ended the training."""
+    """Ctrl-C, SIGTERM or SIGHUP ended the training."""
 
     def __init__(self, message: str, signal_number: int):
         super().__init__(message)
@@ -55,7 +64,9 @@ class ScratchBertTrainer(Trainer):
       user has changed the card there.
     - Each push contains code, weights, tokenizer and card, in one commit. The training state (optimizer, arguments,
       random generators) stays on this machine, with every `hub_strategy`.
-    - Ctrl-C and SIGTERM end the step, save a checkpoint and stop; `interrupted` is then True. SIGUSR1 saves a checkpoint.
+    - Ctrl-C, SIGTERM and SIGHUP end the step, save a checkpoint and stop; `interrupted` is then True. SIGUSR1 saves a checkpoint.
+    - A lack of memory, shared memory, open files or threads raises `LimitError`, an `OSError`, with the remedy.
+    - The time of a training is right even if the clock was set meanwhile.
     - A resumed run takes the learning rates and other hyperparameters of the optimizer from its own options.
     - The log has the speed, in entries speed/…: non-padding tokens per second, MFU, the fraction of time spent on data, and
       memory. The console shows an aligned line for each entry, and a progress line on a terminal.
@@ -97,6 +108,11 @@ class ScratchBertTrainer(Trainer):
         try:
             with self._signals:
                 output = super().train(resume_from_checkpoint, *args, **kwargs)
+        except (OSError, MemoryError, RuntimeError) as error:
+            reason = explain_limit(error)
+            if reason is None:
+                raise
+            raise LimitError(f"{reason} Then continue: the same command with --resume_from_checkpoint auto") from error
         finally:
             self.args.save_total_limit = limit  # which `_choose_best` changes
         # A process that exits while gloo's threads still free the tensors that it has gathered is aborted, or hangs.
@@ -109,6 +125,7 @@ class ScratchBertTrainer(Trainer):
         return output
 
     def set_initial_training_values(self, *args) -> tuple:
+        self._start = time.monotonic()
         epochs, *others, max_steps = super().set_initial_training_values(*args)
         step = self._resume.step
         if step > max_steps:
@@ -122,7 +139,7 @@ class ScratchBertTrainer(Trainer):
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM ended the training."""
+        """Whether Ctrl-C, SIGTERM or SIGHUP ended the training."""
         return self._signals.stopped
 
     @property
@@ -131,8 +148,8 @@ class ScratchBertTrainer(Trainer):
         return self.interrupted
 
     def raise_if_interrupted(self) -> None:
-        """Raise `Interrupted`, with how to continue, if Ctrl-C or SIGTERM ended the training or, where it has a checkpoint of its
-        last step and is the only process, came after that step."""
+        """Raise `Interrupted`, with how to continue, if a signal ended the training or, where it has a checkpoint of its last step
+        and is the only process, came after that step."""
         step = self.state.global_step
         saved = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}").is_dir()
         at_the_end = self._signals.requested == "stop" and saved and self.args.world_size == 1
@@ -311,6 +328,10 @@ class ScratchBertTrainer(Trainer):
             self.state.stateful_callbacks |= exported.stateful_callbacks
             self.state.save_to_json(str(directory / TRAINER_STATE_NAME))
             write_json(directory / RUN_FILE, self.record)
+
+    def _finalize_training(self, trial, num_train_samples, start_time) -> TrainOutput:
+        # The stock Trainer subtracts times of day, but the clock may have been set meanwhile.
+        return super()._finalize_training(trial, num_train_samples, time.time() - (time.monotonic() - self._start))
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         requested = [dict(group) for group in self.optimizer.param_groups]

@@ -10,12 +10,14 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -460,10 +462,20 @@ def test_app_of_a_space(trained, tmp_path, open_page, expect):
             process.wait()
 
 
+def status_of(url, host):
+    """The status of the answer to a request that names this host."""
+    try:
+        return urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host})).status
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def test_script(trained, tmp_path):
-    """The script serves the page on this machine only, and Ctrl-C ends it."""
+    """The script serves the page, and no file, on this machine only, whatever the environment says; Ctrl-C ends it."""
     command = [sys.executable, SCRIPTS / "demo.py", trained, "--no_browser"]
-    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent), "HTTP_PROXY": "http://127.0.0.1:9"}
+    environment |= {"GRADIO_ALLOWED_PATHS": "/", "GRADIO_TEMP_DIR": "/", "GRADIO_SERVER_PORT": "none"}
+    environment |= {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_ROOT_PATH": "http://elsewhere.org"}
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -482,9 +494,16 @@ def test_script(trained, tmp_path):
             output += line
         served_at = re.search(r"http://127\.0\.0\.1:\d+", output)[0]
         html = urllib.request.urlopen(served_at).read().decode()
+        port = urlsplit(served_at).port
+        answers = {
+            (host, path): status_of(served_at + path, host)
+            for path in ("/", f"/gradio_api/file={trained / 'config.json'}")
+            for host in (f"127.0.0.1:{port}", "localhost:1234", f"elsewhere.org:{port}")  # the second as by ssh -L
+        }
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=30)
     finally:
         process.kill()
-    assert "scratch_bert" in html and "cdnjs" not in html
+    assert "scratch_bert" in html and "cdnjs" not in html and "elsewhere" not in html
+    assert list(answers.values()) == [200, 200, 400, 403, 403, 400]
     assert "Traceback" not in output + rest

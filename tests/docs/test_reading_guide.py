@@ -3,6 +3,7 @@
 import re
 
 import pytest
+import torch
 
 from helpers import ROOT
 
@@ -15,6 +16,7 @@ def words_and_numbers(text: str) -> tuple[list[str], list[float]]:
     return re.sub(fraction, "#", text).split(), [float(number) for number in re.findall(fraction, text)]
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 13), reason="older versions of PyTorch draw other initial weights")
 def test_numbers_are_those_of_the_example(example, capsys):
     example["main"]()
     printed = capsys.readouterr().out.rstrip("\n").split("\n\n")

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from helpers import run_script
+from helpers import run_process, run_script
 from hub_server import USER, front_matter
 from scratch_bert.hub import space as space_module
 from scratch_bert.hub.publishing import push_to_hub
@@ -108,6 +108,11 @@ def test_link_to_the_space_is_in_the_text_of_any_card(directory, hub):
         pushed = hub.read("me/my-bert", "README.md").decode()
         link = "[Try it in a Space](https://huggingface.co/spaces/me/my-demo)"
         assert pushed == card.replace("Text.", f"\n{link}\nText.")
+
+
+@pytest.mark.slow
+def test_space_imports_nothing_that_it_does_not_have():
+    run_process("-c", "import sys; sys.modules['scratch_bert_cli'] = None; import scratch_bert.demo.answers")
 
 
 def test_pull_request_has_no_space(directory, hub):

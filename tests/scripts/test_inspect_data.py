@@ -1,6 +1,7 @@
 """scripts/inspect_data.py, and what it writes, in scripts/pretrain.py and under the stock Trainer."""
 
 import json
+import re
 
 import datasets
 import pytest
@@ -119,11 +120,12 @@ def test_prepared_examples_under_the_stock_trainer(prepared, tmp_path):
         ),
     ],
 )
-def test_output_directory_is_not_written_to(arguments, message, prepared, monkeypatch):
+def test_output_directory_is_not_written_to(arguments, message, prepared, monkeypatch, capsys):
     monkeypatch.chdir(prepared.parent)
     before = {file: file.stat().st_mtime_ns for file in prepared.iterdir()}
-    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+    with pytest.raises(SystemExit) as stop:
         run_script(monkeypatch, "inspect_data.py", *arguments)
+    assert re.search(f"error: .*{message}", f"{stop.value}\n{capsys.readouterr().err}")
     assert {file.name for file in prepared.parent.iterdir()} == {"prepared"}
     assert {file: file.stat().st_mtime_ns for file in prepared.iterdir()} == before
 

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from argparse import ArgumentParser
+from multiprocessing.queues import Queue
 
 import accelerate
 import datasets
@@ -24,6 +25,7 @@ from helpers import ROOT
 TRAINER, PRETRAINING = "scratch_bert/training/trainer.py", "scratch_bert/pretraining/trainer.py"
 OVERRIDDEN = {
     "_determine_best_metric": (["metrics", "trial"], TRAINER),
+    "_finalize_training": (["trial", "num_train_samples", "start_time"], TRAINER),
     "_get_train_sampler": (["train_dataset"], PRETRAINING),
     "_load_optimizer_and_scheduler": (["checkpoint"], TRAINER),
     "_save_checkpoint": (["model", "trial"], TRAINER),
@@ -43,6 +45,7 @@ CALLED = {
 SCHEDULER = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD([torch.zeros(1)], lr=0.1))
 OTHERS = {
     "_last_lr": (SCHEDULER, TRAINER),
+    "_on_queue_feeder_error": (Queue, "scratch_bert/training/callbacks.py"),
     "_get_default_store": (torch.distributed.distributed_c10d, "scratch_bert/training/callbacks.py"),
     "base_dataloader": (DataLoaderShard([1, 2]), "scratch_bert/training/callbacks.py"),
     "is_done": (PushInProgress, "scratch_bert/training/callbacks.py"),

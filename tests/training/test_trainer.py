@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -49,22 +50,80 @@ class SendSignal(TrainerCallback):
 @pytest.fixture(autouse=True)
 def _handler_is_restored():
     inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
     before = [signal.getsignal(number) for number in signals]
     yield
     assert [signal.getsignal(number) for number in signals] == before
     signal.signal(signal.SIGINT, inherited)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_and_preemption_save_a_checkpoint_to_resume_from(number, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_preemption_and_closed_terminal_save_a_checkpoint_to_resume_from(number, tmp_path):
     trainer = make_trainer(tmp_path, SendSignal(number, step=3))
     trainer.train()
     assert trainer.interrupted and trainer.state.global_step == 4
+    with pytest.raises(Interrupted, match="Stopped at step 4") as interrupt:
+        trainer.raise_if_interrupted()
+    assert interrupt.value.exit_code == 128 + number
     assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
     resumed = make_trainer(tmp_path, resume_from_checkpoint="auto")
     resumed.train(resume_from_checkpoint=find_checkpoint(resumed.args))
     assert resumed.state.global_step == 6 and not resumed.interrupted
+
+
+def test_signal_that_nohup_ignores_stays_ignored(tmp_path):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        trainer = make_trainer(tmp_path, SendSignal(signal.SIGHUP, step=3))
+        trainer.train()
+        assert not trainer.interrupted and trainer.state.global_step == 6
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_time_of_a_training_is_right_when_the_clock_is_set_back(tmp_path, monkeypatch):
+    clock = time.time
+
+    class SetClock(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+
+    metrics = make_trainer(tmp_path, SetClock()).train().metrics
+    assert 0 < metrics["train_runtime"] < 600 and metrics["train_steps_per_second"] > 0
+
+
+class InWorkers(torch.utils.data.Dataset):
+    """Examples that a data loader's worker fails on, in this way."""
+
+    def __init__(self, examples, fail):
+        self.examples, self.fail = examples, fail
+
+    def __len__(self):
+        return len(self.examples)
+
+    def __getitem__(self, index):
+        self.fail()
+        return self.examples[index]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers of another platform are started in another way")
+def test_worker_that_dies_ends_the_training_with_the_remedy(tmp_path):
+    trainer = make_trainer(tmp_path, dataloader_num_workers=1)
+    trainer.train_dataset = InWorkers(trainer.train_dataset, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(
+        OSError, match="A process that loads data has died.*lower dataloader_num_workers.*resume_from_checkpoint"
+    ):
+        trainer.train()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers of another platform are started in another way")
+def test_worker_that_cannot_hand_over_a_batch_ends_the_training(tmp_path):
+    """The training used to wait for it without end."""
+    trainer = make_trainer(tmp_path, dataloader_num_workers=1)
+    trainer.data_collator = lambda examples: {"input_ids": threading.Lock()}  # which can't be pickled
+    with pytest.raises(TypeError, match="cannot pickle '_thread.lock' object"):
+        trainer.train()
 
 
 EACH_EPOCH = {"per_device_train_batch_size": 2, "eval_strategy": "epoch", "save_strategy": "epoch"}  # of four steps

@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 from huggingface_hub.dataclasses import strict, type_validator
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
+from scratch_bert_cli.outputs import check_new_dir
+
 from ...files import TextError
 from ...storage import read_record
 from ...tokenizer import copy_with_length, gives_same_input, load_tokenizer, segment_ids, vocabulary_size
@@ -197,10 +199,9 @@ class PreprocessedDataset(EpochDataset):
 def write_examples(directory: Path, splits: dict[str, SentencePairDataset]) -> None:
     """Write the first epoch's examples, a parquet file per split, and the tokenizer: all or nothing.
 
-    Raises `ValueError` if `directory` is not empty.
+    Raises `ValueError` if `directory` is not empty or can't be written to.
     """
-    if directory.exists() and any(directory.iterdir()):
-        raise ValueError(f"The output directory {directory} is not empty. Choose another one.")
+    check_new_dir("output_dir", directory)
     directory.parent.mkdir(parents=True, exist_ok=True)
     objective = splits["train"].objective
     columns = objective.features()

@@ -1,0 +1,88 @@
+"""What the scripts share as processes: output that may have no reader any more, and the limits of the machine."""
+
+import io
+import os
+import re
+import sys
+from collections.abc import Callable
+from functools import wraps
+
+
+class Stream(io.FileIO):
+    """A standard stream, which drops what cannot be written: the reader of a pipe, or the terminal, is gone."""
+
+    def write(self, data) -> int:
+        try:
+            return super().write(data) or len(data)
+        except OSError:
+            return len(data)
+
+
+def tolerate_lost_output() -> None:
+    """Let the process go on when nobody reads its stdout or stderr any more, or when they were closed from its start."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        buffer = getattr(stream, "buffer", None)
+        raw = getattr(buffer, "raw", buffer)  # with python -u, there is no buffer
+        if stream is None:  # otherwise the next file would get its descriptor, and what libraries in C print
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and type(raw) is io.FileIO and stream is getattr(sys, f"__{name}__"):  # no console of Windows
+            stream.flush()
+            raw = Stream(raw.fileno(), "w", closefd=False)
+            new = io.TextIOWrapper(
+                raw if stream.write_through else io.BufferedWriter(raw),
+                encoding=stream.encoding,
+                errors="backslashreplace" if stream.errors == "strict" else stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
+            setattr(sys, name, new)
+
+
+# In the last line of an error → what is lacking, and what to do.
+LIMITS = {
+    r"Too many open files|ancdata": "No more files can be opened: raise the limit (ulimit -n 4096), or lower "
+    "dataloader_num_workers",
+    r"shared memory|Bus error": "The shared memory is full: give more to /dev/shm (docker run --shm-size=1g), or lower "
+    "dataloader_num_workers",
+    r"start new thread|thread pool|Resource temporarily unavailable": "No more threads or processes can be started: raise "
+    "the limit (ulimit -u, or that of the container), or lower dataloader_num_workers and OMP_NUM_THREADS",
+    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment": "There is not enough memory: raise "
+    "the limit (ulimit -v, or that of the container), or take a smaller model, batch or max_seq_length, and fewer "
+    "dataloader_num_workers",
+    r"^RuntimeError: DataLoader worker \(pid": "A process that loads data has died, as for lack of memory, shared memory, "
+    "threads or open files: raise the limit, or lower dataloader_num_workers",
+}
+
+
+class LimitError(OSError):
+    """Something that this machine, or a limit of this process, lacks, and what to do."""
+
+
+def explain_limit(error: BaseException) -> str | None:
+    """The message of a `LimitError` in place of this error; None if the error has another reason."""
+    kinds = (OSError, MemoryError, RuntimeError, ImportError)
+    if isinstance(error, LimitError) or not (isinstance(error, kinds) or type(error).__name__ == "PanicException"):
+        return None
+    last = (str(error).strip().splitlines() or [""])[-1]  # a data loader's worker puts its traceback before it
+    last = last if re.match(r"\w+: ", last) else f"{type(error).__name__}: {last}"
+    remedy = next((remedy for pattern, remedy in LIMITS.items() if re.search(pattern, last)), None)
+    return remedy and f"{remedy} ({last.split('. ')[0].strip()})."
+
+
+def script(main: Callable[..., None]) -> Callable[..., None]:
+    """Decorator of the main function of a script: it goes on when its output is lost, and a lack of memory, files or
+    threads ends it with one line, also during its imports."""
+
+    @wraps(main)
+    def run(*argv: list[str] | None) -> None:
+        tolerate_lost_output()
+        try:
+            main(*argv)
+        except BaseException as error:  # Rust's panics are no Exceptions
+            reason = explain_limit(error)
+            if reason is None:
+                raise
+            sys.exit(f"error: {reason}")
+
+    return run
