@@ -518,11 +518,11 @@ def is_padding_mask(attention_mask: object) -> bool:
 def flattened_seq_idx(
     position_ids: torch.Tensor | None, cu_seq_lens: torch.Tensor | None, shape: tuple[int, int]
 ) -> torch.Tensor | None:
-    """`seq_idx` (B, S) of sequences that a collator has joined without a mask, or None if there is one sequence alone.
+    """`seq_idx` (1, S) of sequences that a collator has joined to one batch entry, or None if there is one alone.
 
-    They are known from `cu_seq_lens` (N + 1,), the starts of the sequences and the end of the last in a batch of one
-    entry, or from `position_ids` (B, S) that count up, and from the first position again with each sequence. Raises
-    `ValueError` for lengths of another batch.
+    They are known from `cu_seq_lens` (N + 1,), the starts of the sequences and the end of the last, or from
+    `position_ids` (1, S) that count up, and from the first position again with each sequence. Raises `ValueError` for
+    `cu_seq_lens` of another batch.
     """
     if cu_seq_lens is not None:
         if shape[0] != 1 or (is_eager(cu_seq_lens) and cu_seq_lens[[0, -1]].tolist() != [0, shape[1]]):
@@ -531,12 +531,13 @@ def flattened_seq_idx(
                 f"the shape {shape}."
             )
         return torch.bucketize(torch.arange(shape[1], device=cu_seq_lens.device), cu_seq_lens[1:-1], right=True)[None]
-    if position_ids is None or shape[1] == 0 or not can_branch(position_ids):
+    if position_ids is None or shape[0] != 1 or shape[1] == 0 or not can_branch(position_ids):
         return None
-    starts, before = position_ids == position_ids[:, :1], position_ids[:, :-1]  # (B, S), (B, S - 1)
-    counted = (starts[:, 1:] | (position_ids[:, 1:] == before + 1)).all()
-    restarted = (starts[:, 1:] & (before > position_ids[:, :1])).any()
-    return (starts.cumsum(1) - 1).expand(shape) if counted & restarted else None
+    before, after = position_ids[:, :-1], position_ids[:, 1:]  # (1, S - 1)
+    starts = position_ids == position_ids[:, :1]  # (1, S)
+    counted = (starts[:, 1:] | (after == before + 1)).all()
+    restarted = (after < before).any()
+    return starts.cumsum(1) - 1 if counted & restarted else None
 
 
 def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[int, int]) -> None:
@@ -582,8 +583,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     padding, or (B, 1, S, S), True where a token may attend to another, or numbers to add to the scores;
     `token_type_ids` (B, S), the segments; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
     numbers the sequences of each batch entry, ascending from 0: tokens attend only within their sequence. Also pass
-    `position_ids` that restart with each sequence. Without a mask and `seq_idx`, such `position_ids` alone tell the
-    sequences apart, or `cu_seq_lens_q` (N + 1,), their ends in a batch of one entry. `sequence_lengths`, the lengths of all sequences in order, in a
+    `position_ids` that restart with each sequence. In a batch of one entry, without a mask and `seq_idx`, such
+    `position_ids` alone tell the sequences apart, or `cu_seq_lens_q` (N + 1,), their bounds. `sequence_lengths`, the lengths of all sequences in order, in a
     batch padded on the right, saves the host from waiting for the GPU to count them.
 
     Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed sequences, in their order;

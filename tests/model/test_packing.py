@@ -117,13 +117,14 @@ def test_batches_of_the_stock_collator_that_flattens(auto_class, options, attent
         pytest.param(torch.tensor([[0, 0, 0, 1, 2, 3]]), id="padded on the left"),
         pytest.param(torch.tensor([[3, 1, 0, 2, 5, 4]]), id="shuffled"),
         pytest.param(torch.tensor([[0, 2, 4, 0, 2, 4]]), id="in steps"),
+        pytest.param(torch.tensor([[0, 1, 2, 0, 1, 2]]).expand(2, 6), id="two batch entries"),
     ],
 )
 def test_other_positions_are_those_of_one_sequence(position_ids):
     bert = make_bert("Model")
     model = make_pair("AutoModel")[0].eval()
     model.load_state_dict(bert.state_dict(), strict=False)
-    ids = make_inputs(rows=2, length=6)["input_ids"]
+    ids = make_inputs(rows=len(position_ids), length=6)["input_ids"]
     outputs, expected = (each(ids, position_ids=position_ids) for each in (model, bert))
     torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state, **TOLERANCE)
     assert outputs.pooler_output.shape == expected.pooler_output.shape
