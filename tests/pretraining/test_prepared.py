@@ -175,9 +175,13 @@ COLUMNS = {
     "a segment id that the model lacks": (("token_type_ids", first_row([9])), "hold token_type_ids 9, .* 0 to 1"),
     "a negative segment id": (("token_type_ids", first_row([-1])), "hold token_type_ids -1"),
     "another mask": (("special_tokens_mask", first_row([2])), "hold special_tokens_mask 2, .* from 0 to 1"),
-    "special tokens alone": (
+    "special tokens alone, by their mask": (
         ("special_tokens_mask", lambda rows: [[1] * len(row) for row in rows]),
-        "have special tokens alone, by special_tokens_mask: there is none to predict",
+        "have special tokens alone: there is none to predict",
+    ),
+    "special tokens alone, by their ids": (
+        ("input_ids", lambda rows: [[2] * len(row) for row in rows]),
+        "have special tokens alone: there is none to predict",
     ),
     "other lengths": (
         ("token_type_ids", first_row([0, 0], slice(0, 1))),
