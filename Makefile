@@ -8,7 +8,6 @@ ARGS ?=
 INSTALLED := .venv/installed
 DOCS_INSTALLED := .venv/docs-installed
 QUICK_TESTS := -m pytest -n auto --maxprocesses 8 -m "not slow and not integrations"
-LOWEST := $(shell sed -nE 's/^    "(torch|transformers)>=([0-9.]+)".*/\1==\2/p' pyproject.toml)
 
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,13 +28,8 @@ pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the mode
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries
 	.venv/bin/python $(QUICK_TESTS) $(ARGS)
 
-test-versions: ## Run the same tests with the lowest torch and transformers that pyproject.toml allows, and with the newest of all
-	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check $(LOWEST) --editable ".[dev]"
-	.venv-lowest/bin/python $(QUICK_TESTS) $(ARGS)
-	$(PYTHON) -m venv .venv-newest
-	.venv-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager --editable ".[dev]"
-	.venv-newest/bin/python $(QUICK_TESTS) $(ARGS)
+test-versions: $(INSTALLED) ## Run them with the lowest versions that pyproject.toml allows and with the newest, and note that they pass
+	.ci/versions --note
 
 gpu: $(INSTALLED) ## Run the tests that need a GPU, then the speed suite on it
 	.venv/bin/python -m pytest -m gpu $(ARGS)

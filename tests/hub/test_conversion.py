@@ -245,6 +245,7 @@ def test_conversion_rejects_a_tokenizer_that_is_not_the_model_s(tmp_path, tokeni
     assert not (tmp_path / "to").exists()
 
 
+@pytest.mark.smoke
 def test_conversion_script(tmp_path, tokenizer, monkeypatch, capsys):
     make_bert("ForPreTraining", tmp_path / "bert", tokenizer)
     run_script(monkeypatch, "convert_checkpoint.py", tmp_path / "bert", tmp_path / "to")

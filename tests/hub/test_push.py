@@ -76,6 +76,7 @@ def change_weights(directory: Path, **options) -> dict[str, torch.Tensor]:
     return model.state_dict()
 
 
+@pytest.mark.smoke
 def test_push_script(directory, hub, monkeypatch, capsys):
     run_script(monkeypatch, "push_to_hub.py", directory, "model", "--private", "--tag", "v1")
     printed = capsys.readouterr().out
@@ -117,6 +118,7 @@ def test_push_script_to_a_branch_or_a_pull_request(directory, hub, monkeypatch, 
     assert "already has these files" in capsys.readouterr().out
 
 
+@pytest.mark.smoke
 def test_push_opens_at_every_revision(directory, hub, tmp_path):
     """Tags, branches and pull requests; the revision pins weights and code, and a push replaces all earlier weights."""
     old = directory.rename(tmp_path / "old")

@@ -33,6 +33,7 @@ def finetune(monkeypatch, saved, tmp_path):
     return finetune
 
 
+@pytest.mark.smoke
 def test_finetune_prints_the_metrics(finetune, tmp_path, capsys):
     finetune("sequence-classification", "--train_file", "a.csv", "--validation_file", "a.csv")
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())

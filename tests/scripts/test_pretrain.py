@@ -38,6 +38,7 @@ def run(text_file, tmp_path_factory):
     return output_dir, shown.stdout, shown.stderr
 
 
+@pytest.mark.smoke
 def test_run_leaves_a_model_that_stock_classes_open(run):
     output_dir, _, _ = run
     assert {file.name for file in output_dir.iterdir()} >= {
@@ -97,6 +98,7 @@ def test_model_card_has_the_metrics_and_no_path(run):
     assert "{{" not in card and str(output_dir.parent) not in card and str(Path.home()) not in card
 
 
+@pytest.mark.smoke
 def test_resume_is_asked_for_and_continues_without_a_warning(run, text_file, tmp_path, monkeypatch, caplog, recwarn):
     output_dir = shutil.copytree(run[0], tmp_path / "my-bert")
     arguments = ["--train_file", text_file, "--output_dir", output_dir, *FOUR_STEPS, "--max_steps", 6]
@@ -352,6 +354,7 @@ def test_help(monkeypatch, capsys):
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 @pytest.mark.slow
+@pytest.mark.smoke
 def test_ctrl_c_then_resume(text_file, tmp_path):
     arguments = ["--train_file", text_file, "--output_dir", tmp_path / "run", *SIZES, "--logging_steps", 2]
     command = [sys.executable, SCRIPTS / "pretrain.py", *arguments, "--max_steps", 100_000, "--save_steps", 100_000]
@@ -370,6 +373,7 @@ def test_ctrl_c_then_resume(text_file, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.smoke
 def test_processes_share_the_examples_of_a_step(text_file, tmp_path):
     """torchrun with 2 × 8 examples logs the losses of one process with 16, over epochs with new examples."""
     options = [*SIZES, "--max_steps", 40, "--logging_steps", 1, "--eval_strategy", "no", "--save_strategy", "no"]

@@ -107,6 +107,7 @@ def not_at_all(run, unbroken):
     shutil.copytree(unbroken, run)
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize(
     ("died", "resumed_from"),
