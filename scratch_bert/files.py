@@ -27,10 +27,13 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
     """The files of `paths`: files, globs, or directories, which stand for all files of `types` below them, also
     gzipped. Sorted within each path; each file once.
 
-    Raises `FileNotFoundError` for a path or glob without a file, and `ValueError` for a pipe or a device.
+    Raises `FileNotFoundError` for a path or glob without a file, and `ValueError` for a pipe, a device or an empty name.
     """
     files: dict[Path, None] = {}
-    for path in map(Path, paths):
+    for path in paths:
+        if not str(path):
+            raise ValueError("The name of a file is empty: leave it out, or set the variable that it is from.")
+        path = Path(path)
         matches = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
         if not matches:
             raise FileNotFoundError(f"There is no file or directory {path}.")

@@ -23,6 +23,7 @@ from scratch_bert.training.trainer import Interrupted
 from scratch_bert_cli.finetuning import TaskArguments
 from scratch_bert_cli.main import VERBS
 from scratch_bert_cli.options import option, read_options
+from scratch_bert_cli.pretraining import PretrainingOptions
 from scratch_bert_cli.training import RANGES, trainer_options
 
 
@@ -449,3 +450,25 @@ def test_ignored_options_are_checked_and_left_out(capsys):
     with pytest.raises(SystemExit):
         read_options(Own, argv=["--language", "deu-DE"], **read)
     assert "language must be an ISO 639 code" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "train_file",
+        "validation_file",
+        "dataset_name",
+        "prepared_data",
+        "output_dir",
+        "cache_dir",
+        "model_name_or_path",
+    ],
+)
+def test_option_of_an_empty_name_is_an_error(argument, capsys):
+    """As of a variable that is not set: it would be the current directory."""
+    for values in ([""], ["a.txt", ""]) if argument.endswith("_file") else ([""],):
+        with pytest.raises(SystemExit):
+            parse_arguments(
+                ModelArguments, DataArguments, PretrainingOptions, description="", argv=[f"--{argument}", *values]
+            )
+        assert f"{argument} must not be empty: leave it out, or set the variable" in capsys.readouterr().err

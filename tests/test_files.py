@@ -52,6 +52,11 @@ def test_find_files_names_what_is_missing(path, message, tmp_path):
         find_files([tmp_path / path])
 
 
+def test_find_files_takes_no_empty_name():
+    with pytest.raises(ValueError, match="The name of a file is empty"):
+        find_files([__file__, ""])
+
+
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzipped"])
 def test_lines_come_without_their_ends_and_byte_order_mark(pack, tmp_path):
     file = tmp_path / ("a.txt.gz" if pack is gzip.compress else "a.txt")
