@@ -7,6 +7,7 @@ import re
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from glob import escape, glob
 from io import BufferedReader
 from itertools import chain, islice, repeat
@@ -33,6 +34,8 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
     for path in paths:
         if not str(path):
             raise ValueError("The name of a file is empty: leave it out, or set the variable that it is from.")
+        if "://" in str(path):
+            raise ValueError(f"{path} is a URL, not a file: download it first.")
         path = Path(path)
         matches = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
         if not matches:
@@ -47,13 +50,22 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
 
 
 def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
-    all_files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
-    files = [file for file in all_files if suffix(file) in types]
+    """The files of `types`. Others are left out with a warning: also hidden ones, as other tools put them beside files, and
+    what is no regular file, such as a link to nothing."""
+    all_files = [file for file in sorted(directory.rglob("*")) if not file.is_dir()]
+    files = [
+        file
+        for file in all_files
+        if suffix(file) in types
+        and file.is_file()
+        and not any(part.startswith(".") for part in file.relative_to(directory).parts)
+    ]
     if not files:
         raise FileNotFoundError(f"The directory {directory} holds no file of type {', '.join(types)} or .gz.")
-    if len(files) < len(all_files):
-        others = ", ".join(sorted({file.suffix or "none" for file in set(all_files) - set(files)}))
-        logger.warning(f"{directory}: left out {len(all_files) - len(files):,} files of other types ({others})")
+    if left_out := sorted(set(all_files) - set(files)):
+        names = ", ".join(str(file.relative_to(directory)) for file in left_out[:3])
+        more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
+        logger.warning(f"{directory}: left out {names}{more}, which are hidden, of other types, or links to nothing")
     return files
 
 
@@ -113,6 +125,7 @@ def has_records(file: Path) -> bool:
         raise TextError(f"{file} cannot be read as a parquet file: {error} Copy or download it again.") from None
 
 
+_DEEP = re.compile(rb'(?:[\[{]\s*(?:"[^"]*"\s*:\s*)?){1000}')  # the JSON reader of Arrow crashes at some depth
 _JSON_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?(?:\{|\]\s*$|$)")
 
 
@@ -128,6 +141,8 @@ def _check_table(file: Path) -> None:
                     )
                 return
             _check_head(file, content)
+            if TABLES[suffix(file)] == "json" and any(map(_DEEP.search, iter(partial(content.read, 1 << 20), b""))):
+                raise TextError(f"{file} holds JSON that is nested 1,000 levels deep or more: correct it.")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TextError(f"{file} cannot be decompressed: {error}. Copy or download it again.") from None
     if TABLES[suffix(file)] == "parquet":
@@ -171,7 +186,8 @@ def open_dataset(
         try:
             return datasets.load_dataset(name, config, streaming=streaming)
         except datasets.exceptions.DatasetGenerationError as error:
-            raise TextError(f"The dataset {name} cannot be read: {error.__cause__}") from None
+            reason = error.__cause__ or error.__context__ or error
+            raise TextError(f"The dataset {name} cannot be read: {' '.join(str(reason).split())}") from None
         except RuntimeError as error:  # a loading script
             raise TextError(
                 f"The dataset {name} cannot be read: {error}. Give the files of its text as train_file, or a copy of it as parquet files."

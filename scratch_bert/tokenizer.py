@@ -2,6 +2,7 @@
 
 import copy
 import json
+import logging
 import re
 import tempfile
 from collections import Counter
@@ -18,6 +19,8 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, 
 
 from .repository import find_file, one_line, read_json
 
+
+logger = logging.getLogger("scratch_bert")
 
 VOCABULARIES = (
     "tokenizer.json",
@@ -232,7 +235,10 @@ def load_tokenizer(
     ids = {f"[{name.upper()}]": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
     missing = [token for token, number in ids.items() if number is None]
     if missing:
-        raise ValueError(f"The tokenizer {name_or_path} has no {', '.join(missing)} token, which BERT's input needs.")
+        raise ValueError(
+            f"The tokenizer {name_or_path} has no {', '.join(missing)} token, which BERT's input needs: its "
+            "tokenizer_config.json must have a fitting tokenizer_class, and name these tokens."
+        )
     for token, number in ids.items():
         same = [other for other in ids if ids[other] == number and other != token]
         if same or number == tokenizer.unk_token_id:
@@ -242,6 +248,8 @@ def load_tokenizer(
         raise ValueError(f"The tokenizer {name_or_path} has no tokenizer.json, so there is no fast tokenizer.")
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # a default of transformers
         raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")
+    tokenizer.backend_tokenizer.no_padding()  # a tokenizer.json may pad and truncate to a length of its own
+    tokenizer.backend_tokenizer.no_truncation()
     _check_encoding(tokenizer, name_or_path)
     if model_max_length is not None:
         tokenizer.model_max_length = model_max_length
@@ -308,10 +316,16 @@ def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name: str = "") -> None:
-    """Raise `ValueError` if the tokenizer has ids beyond the `vocab_size` of the model of this `name`."""
+    """Raise `ValueError` if the tokenizer has ids beyond the `vocab_size` of the model of this `name`, and warn if it has far
+    fewer, which is seldom the model's own."""
     entries, owner = vocabulary_size(tokenizer), f" of {name}" if name else ""
     if entries > vocab_size:
         raise ValueError(f"The tokenizer{owner} has {entries} entries, but the model's vocab_size is {vocab_size}.")
+    if name and entries < 0.9 * vocab_size:
+        logger.warning(
+            f"The tokenizer of {name} has {entries:,} entries, but the model's vocab_size is {vocab_size:,}: make sure that "
+            "it is the model's"
+        )
 
 
 def segment_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:

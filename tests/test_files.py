@@ -32,10 +32,11 @@ def test_find_files_ignores_the_case_of_a_suffix_and_takes_a_directory_by_a_glob
 
 
 def test_find_files_tells_what_it_leaves_out(tmp_path, caplog):
-    for name in ("a.txt", "e.md", "LICENSE"):
+    for name in ("a.txt", "e.md", "LICENSE", "._a.txt"):
         (tmp_path / name).touch()
+    (tmp_path / "b.txt").symlink_to(tmp_path / "none")
     assert find_files([tmp_path]) == [tmp_path / "a.txt"]
-    assert f"{tmp_path}: left out 2 files of other types (.md, none)" in caplog.text
+    assert f"{tmp_path}: left out ._a.txt, LICENSE, b.txt and 1 more, which are hidden" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,14 @@ def check_config(content: dict[str, Any], file: Path, trust_remote_code: bool = 
             f"{file}: transformers_weights names other weights than those beside it: save the model again."
         )
     labels, names = content.get("num_labels"), content.get("id2label")
-    if isinstance(labels, int) and labels > MAX_LABELS:
-        raise ValueError(f"{file}: num_labels is {labels:,}. A model has {MAX_LABELS:,} labels at most.")
+    if isinstance(labels, int) and not 1 <= labels <= MAX_LABELS:
+        raise ValueError(f"{file}: num_labels is {labels:,}. A model has from 1 to {MAX_LABELS:,} labels.")
+    if names is not None and not isinstance(names, dict):
+        raise ValueError(f"{file}: id2label is {names!r:.80}, not an object from numbers to names.")
+    for field in ("dtype", "torch_dtype"):
+        dtype = content.get(field)
+        if dtype is not None and not isinstance(getattr(torch, str(dtype).removeprefix("torch."), None), torch.dtype):
+            raise ValueError(f"{file}: {field} is {dtype!r}, which is no dtype of PyTorch.")
     if isinstance(names, dict) and sorted(names) != sorted(str(number) for number in range(len(names))):
         raise ValueError(f"{file}: id2label must name the labels 0 to {len(names) - 1}.")
 
@@ -145,13 +151,16 @@ def find_new_weights(
 
 
 def check_weights(name: str, config: PreTrainedConfig, revision: str | None = None) -> None:
-    """Raise the errors of `find_weights` and `read_shapes`, and `ValueError` if the config has more layers than the files
-    have weights: to build a million layers would take hours."""
-    count = len(read_shapes(find_weights(name, revision)))
+    """Raise the errors of `find_weights` and `read_shapes`, and `ValueError` if the config describes a model that is far
+    larger than the files: with more layers than they have weights, or wider than any. To build it would take hours."""
+    shapes = [tuple(weight.shape) for weight in read_shapes(find_weights(name, revision)).values()]
+    widest = max((size for shape in shapes for size in shape), default=0)
     for field, value in config.to_dict().items():
-        if "layer" in field and isinstance(value, int) and value > count:
+        limit = len(shapes) if "layer" in field else widest if field in ("hidden_size", "intermediate_size") else None
+        if limit is not None and isinstance(value, int) and value > limit:
+            has = f"{limit:,} weights" if "layer" in field else f"no weight with a dimension above {limit:,}"
             raise ValueError(
-                f"The weights of {name} do not fit its config.json: {field} is {value:,}, but it has {count:,} weights."
+                f"The weights of {name} do not fit its config.json: {field} is {value:,}, but it has {has}."
             )
 
 
@@ -187,7 +196,7 @@ def load_with_mismatches(model_class: type, name: str, **options) -> tuple[PreTr
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         model, report = model_class.from_pretrained(name, **options)
-    except UNREADABLE as error:
+    except (*UNREADABLE, ImportError) as error:
         raise ValueError(f"The model {name} cannot be opened: {reason(error)}. Check its config.json.") from error
     finally:
         logging.set_verbosity(verbosity)

@@ -314,6 +314,7 @@ def _named_texts(args: DataArguments) -> tuple[TextSource, TextSource | None]:
     if args.train_file:
         return _text(args, find_files(args.train_file)), None
     if not args.dataset_name:
+        logger.info("Text: the built-in corpus, as there is no train_file")
         return TextSource([builtin_documents()]), None
     splits = open_dataset(args.dataset_name, args.dataset_config, args.streaming)
     if "train" not in splits:

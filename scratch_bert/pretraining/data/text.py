@@ -20,7 +20,7 @@ import pandas
 import sentencex
 
 from scratch_bert_cli.options import similar
-from scratch_bert_cli.pretraining import check_splitting
+from scratch_bert_cli.pretraining import SPLITTERS, check_splitting
 
 from ...files import TABLES, TextError, has_records, not_utf8, open_table, read_lines, suffix
 from ...tokenizer import MAX_PIECE, MAX_WORD, UNKNOWN
@@ -263,8 +263,9 @@ class TextSource:
         return not any(isinstance(shard, Iterator) for shard in self.shards)
 
     def document_hint(self, documents: int, sentences: int) -> str:
-        """What to check if text files, read in the default format, give a number of documents that looks wrong; otherwise
-        an empty string."""
+        """What to check if the text gives numbers of documents or sentences that look wrong; otherwise an empty string."""
+        if self.splitter not in SPLITTERS and sentences <= documents:
+            return f"each document is one sentence, as the delimiter {self.splitter!r} is not in it: set sentence_splitter"
         files = [shard for shard in self.shards if isinstance(shard, Path) and suffix(shard) not in TABLES]
         if self.text_format or not files or len(files) < len(self.shards):
             return ""
