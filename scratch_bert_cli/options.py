@@ -277,6 +277,11 @@ def read_options(
         file, options = argv[0], _read_file(parser, argv[0], known)
     given, remaining = parser.parse_known_args(argv[1:] if file else argv)
     if remaining:
+        if not remaining[0].startswith("-"):
+            parser.error(
+                f"{remaining[0]} is no option. Options come from one file, the first argument, that ends in .yaml, .yml or "
+                ".json, and from flags: --option value."
+            )
         name = remaining[0].lstrip("-").split("=")[0]
         parser.error(f"There is no option {remaining[0]}.{similar(name, known)}")
     of_file = frozenset(options.keys() - vars(given).keys())

@@ -53,9 +53,12 @@ def test_find_files_names_what_is_missing(path, message, tmp_path):
         find_files([tmp_path / path])
 
 
-def test_find_files_takes_no_empty_name():
-    with pytest.raises(ValueError, match="The name of a file is empty"):
-        find_files([__file__, ""])
+@pytest.mark.parametrize(
+    ("name", "message"), [("", "The name of a file is empty"), ("https://a.org/x.txt", "https://a.org/x.txt is a URL")]
+)
+def test_find_files_takes_neither_empty_names_nor_urls(name, message):
+    with pytest.raises(ValueError, match=message):
+        find_files([__file__, name])
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzipped"])
@@ -192,6 +195,7 @@ def test_lines_of_old_macs_are_lines(tmp_path):
     [
         ("a.jsonl", b"[1, 2]\n[3]\n", r"does not hold JSON objects, .* but begins with '\[1, 2\]"),
         ("a.jsonl", b'"One."\n', "does not hold JSON objects"),
+        ("a.jsonl", b'{"x": ' + b"[" * 2000 + b"]" * 2000 + b"}", "nested 1,000 levels deep"),
         ("a.jsonl", b"null\n", "does not hold JSON objects"),  # which crashes datasets
         ("a.json", b"<!DOCTYPE html>", "does not hold JSON objects"),
         ("a.parquet", b"text\nOne.\n", "is not a parquet file: rename it"),

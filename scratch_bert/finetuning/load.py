@@ -99,12 +99,14 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
         if requested and column not in names:
             raise ValueError(f"{column}_column has no effect with {name}: leave it out.")
         names[column] = requested or names.get(column)
-    repeated = [column for column, source in names.items() if source and list(names.values()).count(source) > 1]
-    if repeated:
-        raise ValueError(
-            f"The column {names[repeated[0]]!r} is named for {' and '.join(repeated)}: name another for one of them."
-        )
     lists = {column: source if isinstance(source, list) else [source] for column, source in names.items() if source}
+    named = [(source, column) for column, sources in lists.items() for source in sources]
+    for source, _ in named:
+        columns = [column for other, column in named if other == source]
+        if len(columns) > 1:
+            raise ValueError(
+                f"The column {source!r} is named for {' and '.join(columns)}: name another for one of them."
+            )
     return Columns(lists, glue, task_class.file_format)
 
 

@@ -73,6 +73,7 @@ class Task:
         self.best_metric = self.choose_best_metric(best_metric)
         self.features = {split: self.encode(split) for split in self.splits}
         self.checksums = {split: self._checksum(split) for split in self.references}
+        self._warn_of_overlap()
         return self
 
     # ----------------------------------------------------------------------------------- what a kind of task defines
@@ -228,6 +229,15 @@ class Task:
         for ids in self.features[split]["input_ids"]:
             value = crc32(repr(ids).encode(), value)
         return value
+
+    def _warn_of_overlap(self) -> None:
+        training = {hash(repr(ids)) for ids in self.features["train"]["input_ids"]}
+        shared = [hash(repr(ids)) in training for ids in self.features["validation"]["input_ids"]]
+        if sum(shared) > 0.01 * len(shared):
+            logger.warning(
+                f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too, so the metrics measure what is "
+                "memorised: remove duplicates"
+            )
 
     def log_truncated(self, split: str, features: Dataset) -> None:
         full = sum(len(ids) == self.max_seq_length for ids in features["input_ids"])

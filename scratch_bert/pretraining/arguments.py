@@ -70,7 +70,7 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
         if name not in fields:
             raise ValueError(f"config_overrides: the config has no field {name}.{similar(str(name), fields)}")
         if name in ("pad_token_id", "max_position_embeddings"):
-            raise ValueError(f"config_overrides: {name} follows from the tokenizer and max_position_embeddings.")
+            raise ValueError(f"config_overrides: {name} is set by the tokenizer or by --max_position_embeddings.")
         if isinstance(value, str) and value[:1].isdigit():
             try:
                 overrides[name] = float(value)  # to YAML, 1e-5 is a string

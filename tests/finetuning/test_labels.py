@@ -114,7 +114,13 @@ def test_usual_tables_get_no_warning(make_task, caplog):
         make_task(*classified([["a"], ["b", "a"], ["b"]]))
         make_task(*tagged(["O", "B-X"], ["O", "O"]))
         make_task(*chosen(["a", "b"], ["b", "a"]))
-    assert caplog.messages == []
+    assert [message for message in caplog.messages if "are training inputs, too" not in message] == []
+
+
+def test_validation_examples_that_are_training_examples_get_a_warning(make_task, caplog):
+    columns = {"text": ["a", "class", "a class", "class a"], "label": ["yes", "no"] * 2}
+    make_task(SequenceClassification, columns, {"text": ["b", "a class"], "label": ["no", "yes"]})
+    assert caplog.messages[-1].startswith("1 of 2 validation inputs are training inputs, too")
 
 
 def test_outputs_and_metrics_that_are_not_finite_are_errors(make_task):

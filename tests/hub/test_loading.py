@@ -157,8 +157,9 @@ DAMAGED = {
     "fewer layers": (configured(num_hidden_layers=1), "bert.encoder.layer.1.* and 15 more, unexpected"),
     "more layers": (configured(num_hidden_layers=3), "bert.encoder.layer.2.* and 15 more, missing"),
     "a million layers": (configured(num_hidden_layers=1_000_000), "num_hidden_layers is 1,000,000, but it has 46"),
-    "a large model": (configured(hidden_size=2**30), r"\(32,\) instead of \(1073741824,\) and"),
-    "no model": (configured(hidden_size=2**60), "cannot be opened: RuntimeError: Storage size"),
+    "a large model": (configured(hidden_size=2**30), "hidden_size is 1,073,741,824, but it has no weight with a"),
+    "no dtype": (configured(dtype="float33"), "config.json: dtype is 'float33', which is no dtype of PyTorch"),
+    "a list of labels": (configured(id2label=["a"]), r"config.json: id2label is \['a'\], not an object"),
     "GPT-2": (configured(model_type="gpt2"), "h.0.attn.c_attn.bias and .* missing. Its files have other weights"),
     "part of the MLM head": (without("predictions.transform.dense.bias"), "A head of .* is damaged.*transform.dense"),
     "part of the NSP head": (without("seq_relationship.bias"), "A head of .* is damaged, .*seq_relationship.bias"),
@@ -175,6 +176,10 @@ DAMAGED = {
     "empty": (
         lambda directory: (directory / "model.safetensors").write_bytes(b""),
         "model.safetensors cannot be read",
+    ),
+    "Git LFS": (
+        lambda directory: (directory / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1"),
+        "model.safetensors is a pointer of Git LFS",
     ),
     "none": (
         lambda directory: (directory / "model.safetensors").unlink(),

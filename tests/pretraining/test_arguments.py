@@ -53,7 +53,7 @@ def test_overrides_stay_the_option_that_was_given(text):
         pytest.param(
             '{"norm_fist": 1}', "the config has no field norm_fist. Did you mean norm_first?", id="JSON typo"
         ),
-        pytest.param("pad_token_id=9", "pad_token_id follows from the tokenizer", id="pad_token_id"),
+        pytest.param("pad_token_id=9", "pad_token_id is set by the tokenizer", id="pad_token_id"),
         pytest.param("max_position_embeddings=9", "max_position_embeddings follows from", id="length"),
         pytest.param("hidden_act=[", r"'hidden_act=\[' cannot be parsed", id="not YAML"),
         pytest.param('{"norm_first": ', "cannot be parsed", id="not JSON"),

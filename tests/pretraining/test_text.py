@@ -226,6 +226,10 @@ def test_number_of_documents_that_looks_wrong_gives_a_hint(text, documents, hint
     assert not TextSource([[text]]).document_hint(*documents)
 
 
+def test_delimiter_that_occurs_nowhere_gives_a_hint():
+    assert "the delimiter '|||' is not in it" in TextSource([["One. Two."]], splitter="|||").document_hint(1, 1)
+
+
 ENCODED = base64.b64encode(random.Random(0).randbytes(3001)).decode()
 
 
