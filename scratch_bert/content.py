@@ -1,6 +1,7 @@
 """What a file holds that is not UTF-8 text, by its first bytes, and what to do about it."""
 
 import codecs
+import re
 import shlex
 import unicodedata
 import zlib
@@ -27,7 +28,7 @@ SIGNATURES = [
     (0, b"%PDF-", "a PDF", "extract its text with pdftotext {file} {new}"),
     (0, b"{\\rtf", "a rich text document", "save it as plain text"),
     (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Office document", "save it as plain text or .csv"),
-    (0, b"version https://git-lfs.github.com/spec/", "a pointer of Git LFS", "fetch the file itself with git lfs pull"),
+    (0, b"version https://git-lfs.github.com/spec/", "a Git LFS pointer", "fetch the file with git lfs pull"),
     (0, b"PAR1", "a parquet file", "rename it to end in .parquet"),
     (0, b"ARROW1", "an Arrow file", "write its table to a .parquet file"),
     (0, b"\xff\xff\xff\xff", "an Arrow stream", "give the directory that save_to_disk wrote as dataset_name"),
@@ -43,6 +44,7 @@ SIGNATURES = [
     (4, b"ftyp", "audio or video", OTHER),
 ]  # fmt: skip
 TEXTUAL = (b"%PDF-", b"{\\rtf", b"version https://git-lfs")  # of files that may be valid UTF-8
+_CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 PICKLES = tuple(bytes([0x80, version]) for version in range(2, 6))
 GZIP = b"\x1f\x8b"
 
@@ -67,7 +69,9 @@ def _describe(head: bytes, gzipped: bool) -> tuple[str, str] | None:
     """What a file that begins with `head` is, and what to do."""
     is_text = _is_text(head)
     for start, magic, *description in SIGNATURES:
-        if head.startswith(magic, start) and (not is_text or magic.startswith(TEXTUAL)):
+        # Words of text in single bytes begin like some marks.
+        is_word = magic.isalnum() and len(magic) <= 4 and not _CONTROL.search(head)
+        if head.startswith(magic, start) and (magic.startswith(TEXTUAL) or not (is_text or is_word)):
             return tuple(description)
     if head.startswith(GZIP):
         if not gzipped and zlib.decompressobj(31).decompress(head)[257:262] == b"ustar":

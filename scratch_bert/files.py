@@ -7,7 +7,6 @@ import re
 import shlex
 import zlib
 from collections.abc import Iterable, Iterator
-from functools import partial
 from glob import escape, glob
 from io import BufferedReader
 from itertools import chain, islice, repeat
@@ -125,7 +124,7 @@ def has_records(file: Path) -> bool:
         raise TextError(f"{file} cannot be read as a parquet file: {error} Copy or download it again.") from None
 
 
-_DEEP = re.compile(rb'(?:[\[{]\s*(?:"[^"]*"\s*:\s*)?){1000}')  # the JSON reader of Arrow crashes at some depth
+_DEEP = re.compile(rb'[:,]\s*(?:[\[{]\s*(?:"[^"]*"\s*:\s*)?){1000}')  # Arrow's JSON reader crashes at some depth
 _JSON_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:\[\s*)?(?:\{|\]\s*$|$)")
 
 
@@ -141,12 +140,12 @@ def _check_table(file: Path) -> None:
                     )
                 return
             _check_head(file, content)
-            if TABLES[suffix(file)] == "json" and any(map(_DEEP.search, iter(partial(content.read, 1 << 20), b""))):
-                raise TextError(f"{file} holds JSON that is nested 1,000 levels deep or more: correct it.")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TextError(f"{file} cannot be decompressed: {error}. Copy or download it again.") from None
     if TABLES[suffix(file)] == "parquet":
         raise TextError(f"{file} is not a parquet file: rename it to end in what it is, such as .csv, .jsonl or .txt.")
+    if TABLES[suffix(file)] == "json" and _DEEP.search(head):
+        raise TextError(f"{file} holds JSON that is nested 1,000 levels deep or more: correct it.")
     if TABLES[suffix(file)] == "json" and not _JSON_OBJECT.match(head):
         raise TextError(
             f'{file} does not hold JSON objects, such as {{"text": "A text."}}, but begins with {head[:20].decode(errors="replace")!r}.'

@@ -55,6 +55,8 @@ def train_tokenizer(
     text, whatever its words: see `_TrainingText`. Raises `ValueError` if there is no text, or if `vocab_size` is too
     small for the characters alone.
     """
+    if not 0 < vocab_size <= MAX_ENTRIES:
+        raise ValueError(f"vocab_size must be from 1 to {MAX_ENTRIES:,}, got {vocab_size:,}.")
     blank = BertTokenizer(do_lower_case=lowercase)
     special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
 

@@ -1,23 +1,23 @@
 """Checks that results can be written where they are to go, before any work. They leave nothing behind."""
 
+import errno
+import os
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 
 def check_output_dir(option: str, directory: Path) -> None:
     """Raise `ValueError`, which names the option, if files can't be written to `directory`, which need not exist yet."""
-    missing = []
     try:
-        missing = [path for path in (directory, *directory.parents) if not path.exists()]
-        directory.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=directory).close()
+        # Nothing is created but a nameless file: other processes may make the same directories at the same time.
+        if "\0" in str(directory):
+            raise ValueError("embedded null byte")
+        existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
+        tempfile.TemporaryFile(dir=existing).close()
+        if len(os.fsencode(directory.name)) > _name_limit(existing):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     except (OSError, ValueError) as error:  # ValueError for a character NUL
         raise ValueError(_refuse(option, directory, error)) from None
-    finally:
-        for path in missing:
-            with suppress(OSError, ValueError):  # not made, or another process writes there by now
-                path.rmdir()
 
 
 def check_new_dir(option: str, directory: Path) -> None:
@@ -43,6 +43,10 @@ def check_new_file(option: str, file: Path) -> None:
         raise ValueError(f"The directory of {option} {file} does not exist: create it first.") from None
     except (OSError, ValueError) as error:
         raise ValueError(_refuse(option, file, error)) from None
+
+
+def _name_limit(directory: Path) -> int:
+    return os.pathconf(directory, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255  # not on Windows
 
 
 def _refuse(option: str, path: Path, error: OSError | ValueError) -> str:

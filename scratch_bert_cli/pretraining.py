@@ -434,9 +434,11 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
     mlm_probability: float = option(EVAL_MLM_PROBABILITY, "Fraction of the tokens to predict.", within="(0, 1]")
 
     def __post_init__(self):
-        super().__post_init__()
         if self.validation_file and not self.sources:
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
+        self.fits_models = self.max_seq_length is None
+        """Whether sequences are shortened to the length that the models take."""
+        super().__post_init__()  # which chooses max_seq_length by the text
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """What the scripts share as processes: output that may have no reader any more, and the limits of the machine."""
 
+import errno
 import io
 import os
 import re
@@ -8,13 +9,18 @@ from collections.abc import Callable
 from functools import wraps
 
 
-class Stream(io.FileIO):
-    """A standard stream, which drops what cannot be written: the reader of a pipe, or the terminal, is gone."""
+LOST = (errno.EPIPE, errno.EIO, errno.EBADF)  # the reader of a pipe, or the terminal, is gone, or was never there
 
-    def write(self, data) -> int:
+
+class Stream(io.FileIO):
+    """A standard stream, which drops what nobody can read any more. Other errors, such as a full disk, remain errors."""
+
+    def write(self, data) -> int | None:
         try:
-            return super().write(data) or len(data)
-        except OSError:
+            return super().write(data)
+        except OSError as error:
+            if error.errno not in LOST:
+                raise
             return len(data)
 
 
@@ -45,7 +51,7 @@ LIMITS = {
     "dataloader_num_workers",
     r"shared memory|Bus error": "The shared memory is full: give more to /dev/shm (docker run --shm-size=1g), or lower "
     "dataloader_num_workers",
-    r"start new thread|thread pool|Resource temporarily unavailable": "No more threads or processes can be started: raise "
+    r"start new thread|thread pool|fork.*Resource temporarily unavailable|Cannot fork": "No more threads or processes can be started: raise "
     "the limit (ulimit -u, or that of the container), or lower dataloader_num_workers and OMP_NUM_THREADS",
     r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment": "There is not enough memory: raise "
     "the limit (ulimit -v, or that of the container), or take a smaller model, batch or max_seq_length, and fewer "
@@ -62,6 +68,8 @@ class LimitError(OSError):
 def explain_limit(error: BaseException) -> str | None:
     """The message of a `LimitError` in place of this error; None if the error has another reason."""
     kinds = (OSError, MemoryError, RuntimeError, ImportError)
+    if type(error).__name__ == "OutOfMemoryError":  # of an accelerator: PyTorch's message has the figures
+        return None
     if isinstance(error, LimitError) or not (isinstance(error, kinds) or type(error).__name__ == "PanicException"):
         return None
     last = (str(error).strip().splitlines() or [""])[-1]  # a data loader's worker puts its traceback before it

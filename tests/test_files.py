@@ -79,7 +79,7 @@ def test_lines_come_without_their_ends_and_byte_order_mark(pack, tmp_path):
         ),
         pytest.param(
             "cut.txt.gz",
-            gzip.compress(b"word " * 1000 + b"\n")[:-20],
+            gzip.compress(b"word " * 1000 + b"\n", mtime=0)[:-20],
             "cut.txt.gz cannot be decompressed after line 0",
             id="truncated gzip",
         ),
@@ -115,7 +115,7 @@ NOT_TEXT = {
     "zip": (b"PK\x03\x04\x14\x00\x00\x00\x08\x00", "is a zip archive, or a document in one, .*: unpack it with unzip"),
     "tar": (b"a.txt".ljust(257, b"\0") + b"ustar\x0000", "is a tar archive, .*: unpack it with tar -xf"),
     "tar.gz": (gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\x0000"), "is a compressed tar archive, .* tar -xzf"),
-    "gz": (gzip.compress(TEXT.encode()), r"is compressed with gzip, .*: rename it to .*\.gz\."),
+    "gz": (gzip.compress(TEXT.encode(), mtime=0), r"is compressed with gzip, .*: rename it to .*\.gz\."),
     "bz2": (bz2.compress(TEXT.encode()), "is compressed with bzip2, .*: decompress it with bzip2 -dc"),
     "xz": (lzma.compress(TEXT.encode()), "is compressed with xz, .* xz -dc"),
     "zstd": (b"\x28\xb5\x2f\xfd\x24\x05", "is compressed with zstd, .* zstd -dc"),
@@ -129,7 +129,7 @@ NOT_TEXT = {
     "program": (b"\x7fELF\x02\x01\x01" + bytes(9), "is a program"),
     "Git LFS": (
         b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
-        "is a pointer of Git LFS, .* git lfs pull",
+        "is a Git LFS pointer, .* git lfs pull",
     ),
     "zeros": (bytes(9999), "is binary data, not plain UTF-8 text"),
     "late NUL": (
@@ -172,7 +172,7 @@ def test_file_that_is_not_text_says_what_it_is_and_what_to_do(content, ending, t
     ],
 )
 def test_gzipped_file_that_is_not_text_says_what_it_is(content, message, tmp_path):
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(NOT_TEXT[content][0]))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(NOT_TEXT[content][0], mtime=0))
     with pytest.raises(TextError, match=message):
         list(read_lines(tmp_path / "a.txt.gz"))
 
@@ -199,7 +199,7 @@ def test_lines_of_old_macs_are_lines(tmp_path):
         ("a.jsonl", b"null\n", "does not hold JSON objects"),  # which crashes datasets
         ("a.json", b"<!DOCTYPE html>", "does not hold JSON objects"),
         ("a.parquet", b"text\nOne.\n", "is not a parquet file: rename it"),
-        ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "parquet files are not read compressed. .* gunzip"),
+        ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04", mtime=0), "parquet files are not read compressed. .* gunzip"),
     ],
 )
 def test_table_of_another_kind_is_named(name, content, message, tmp_path):

@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-import torch
 
 from helpers import SCRIPTS, run_process, run_script
 from scratch_bert.cli import one_line_errors
@@ -91,9 +90,8 @@ def test_training_goes_on_to_its_end_when_nobody_reads_its_output(text_file, tmp
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "not enough memory"),
         (RuntimeError("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory"), "not enough memory"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "not enough memory"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), "smaller model, batch"),
         (RuntimeError("can't start new thread"), "No more threads or processes.*ulimit -u"),
-        (BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), "No more threads or processes"),
+        (OSError("Cannot fork"), "No more threads or processes"),
         (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), "A process that loads data has died"),
         (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "A process that loads data has died"),
         (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is"), "--shm-size"),

@@ -12,12 +12,12 @@ logger = logging.getLogger("scratch_bert")
 
 MANY_CLASSES = 50
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
-_MISSING = ("", "nan", "nat", "<na>")  # as pandas writes them
+_MISSING = ("", "nan", "NaN", "NaT", "<NA>")  # as pandas writes them
 _DOUBTFUL = ("null", "none", "na", "n/a")
 
 
 def is_missing(label: Any) -> bool:
-    return label is None or label != label or str(label).strip().lower() in _MISSING
+    return label is None or label != label or str(label).strip() in _MISSING
 
 
 def as_label_name(label: Any) -> str:
@@ -37,7 +37,7 @@ def are_decimals(labels: Iterable) -> bool:
     return any(map(is_decimal, present)) and all(_NUMBER.fullmatch(str(label).strip()) for label in present)
 
 
-def check_labels(labels: Iterable) -> None:
+def check_labels(labels: Sequence) -> None:
     """Raise `ValueError` for labels that name no classes, are written in several ways, or are the same number."""
     kinds: dict[str, Any] = {}  # with an example of each
     for label in labels:
@@ -45,6 +45,8 @@ def check_labels(labels: Iterable) -> None:
             raise ValueError(
                 f"A label must be text or a number, not {label!r:.80}. Name the column with --label_column."
             )
+        if label == -100:
+            raise ValueError("The label -100 stands for no label: leave the example or the word out.")
         kind = "text" if isinstance(label, str) else "true or false" if isinstance(label, bool) else "numbers"
         kinds.setdefault(kind, label)
     if len(kinds) > 1:

@@ -56,6 +56,11 @@ class SequenceClassification(ClassLabelTask):
     def references_of(self, split: str) -> list:
         examples = list(zip(self.splits[split]["origin"], self.splits[split]["label"], strict=True))
         if self.problem_type == "regression":
+            if missing := [origin for origin, label in examples if is_missing(label)]:
+                raise ValueError(
+                    f"{len(missing):,} of {len(examples):,} examples for {split} have no label, the first is {missing[0]}: "
+                    "correct them, or leave them out."
+                )
             numbers = [_as_number(label, origin) for origin, label in examples]
             if split == "train" and len(set(numbers)) < 2:
                 raise ValueError(f"All training examples have the label {numbers[0]}: there is nothing to learn.")
@@ -126,7 +131,7 @@ def infer_problem_type(labels: Sequence) -> str:
 def _values_of_lists(lists: list[list]) -> list:
     """The values in the lists of labels. Raises `ValueError` for vectors of 0 and 1 (multi-hot)."""
     values = [value for labels in lists for value in labels]
-    check_labels(value for value in values if not is_missing(value))
+    check_labels([value for value in values if not is_missing(value)])
     if len({len(labels) for labels in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}:
         raise ValueError(
             f"The labels are vectors of 0 and 1, such as {lists[0]}: give each example the list of its labels' names."
@@ -136,6 +141,10 @@ def _values_of_lists(lists: list[list]) -> list:
 
 def _as_list(labels: list | str | None) -> list:
     if isinstance(labels, str):
+        if labels.strip().startswith(("[", "{", "(")):
+            raise ValueError(
+                f"Several labels in a cell are separated by commas, without brackets, not {labels!r:.80}."
+            )
         return [name.strip() for name in labels.split(",") if name.strip()]
     if not isinstance(labels, list | None):
         raise ValueError(f"Several labels of an example are a list, or comma-separated text, not {labels!r}.")

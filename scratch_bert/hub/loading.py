@@ -141,8 +141,8 @@ def find_new_weights(
             instead = f" Its files have other weights, such as {others[0]}." if others else ""
             raise ValueError(f"The weights of {name} do not fit its config.json: {some(weights)}, {problem}.{instead}")
     for head in parts.values():
-        lost = head & new
-        if lost and lost != head or lost & shapes.keys() and not replace_heads:
+        lost, missing = head & new, head.intersection(mismatches["missing"])
+        if missing and missing != head or lost & shapes.keys() and not replace_heads:
             raise ValueError(
                 f"A head of {name} is damaged, or not the one that its config.json describes: missing or of another shape "
                 f"are {some(shapes.get(weight, weight) for weight in lost)}."
@@ -196,8 +196,10 @@ def load_with_mismatches(model_class: type, name: str, **options) -> tuple[PreTr
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         model, report = model_class.from_pretrained(name, **options)
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
     except (*UNREADABLE, ImportError) as error:
-        raise ValueError(f"The model {name} cannot be opened: {reason(error)}. Check its config.json.") from error
+        raise ValueError(f"The model {name} cannot be opened: {reason(error)}.") from error
     finally:
         logging.set_verbosity(verbosity)
     shapes = [f"{key} {tuple(found)} instead of {tuple(wanted)}" for key, found, wanted in report["mismatched_keys"]]

@@ -137,7 +137,7 @@ def _weights(directory: Path) -> list[Path]:
             raise ValueError(f"{file} is not a safetensors file: save the model again.")
         check_no_link(file)
         if not file.is_file():
-            raise ValueError(f"{file} is missing: save the model again.")
+            raise ValueError(f"{file} is missing: open the model and save it again, which writes safetensors.")
     read_shapes(files)
     for file in files:
         with safe_open(file, framework="pt") as weights:
@@ -257,7 +257,7 @@ def push_to_hub(
         raise ValueError(f"{repo_id} already has a tag {tag}: choose another.")
     ensure_branch(api, repo_id, revision)
     options = {"revision": revision, "commit_message": commit_message, "create_pr": create_pr, "space": space}
-    commit = publish(directory, repo_id, api, files=files, **options)
+    commit = publish(directory, repo_id, api, **options)  # which checks again: the review may have taken a while
     if tag:
         api.create_tag(repo_id, tag=tag, revision=commit.oid)
     if space:

@@ -19,22 +19,24 @@ PATTERNS = {
     "NPM Token": r"\bnpm_[A-Za-z0-9]{36}\b",
     "Private Key": r"BEGIN [A-Z ]*PRIVATE KEY",
     # A long value with letters and digits under such a name, quoted or not: AWS_SECRET_ACCESS_KEY, WANDB_API_KEY, …
-    "Key": r"(?i)(access_?key|api_?key|secret|token|password|passwd)[\w-]*[\"']?\s*[:=]\s*[\"']?"
+    "Key": r"(?i)(access_?key|api_?key|secret|token(?!iz)|password|passwd)[\w-]*[\"']?\s*[:=]\s*[\"']?"
     r"(?=[A-Z/+]*\d)[A-Z\d/+]{32,}",
 }
+# Detectors whose patterns ordinary words match, such as APFELSTRUDEL, or that take seconds for a vocabulary.
+LOOSE = ("Artifactory", "Cloudant", "IBM", "Public IP", "SoftLayer")
 PATHS = r"/home/[\w.-]+|/Users/[\w.-]+|[A-Z]:\\+Users\\+[\w.-]+"
 PATHS_IN_JSON = r'(?<=")/[\w.-]+/[^"\s]*'  # a value
 
 
 @cache
 def _detectors() -> list[RegexBasedDetector]:
-    """The detectors of detect-secrets that look for the form of a secret. The others, for entropy and for words beside a value,
-    would report vocabularies and code; addresses are no secrets."""
+    """The detectors of detect-secrets that look for the form of a secret. Those for entropy and for words beside a value would
+    report vocabularies and code, and so would those in `LOOSE`; addresses are no secrets."""
     classes = get_mapping_from_secret_type_to_class()
     return [
         detector()
         for kind, detector in classes.items()
-        if issubclass(detector, RegexBasedDetector) and not kind.startswith("Public IP")
+        if issubclass(detector, RegexBasedDetector) and not kind.startswith(LOOSE)
     ]
 
 

@@ -13,7 +13,17 @@ from .secrets import check_no_link
 
 PACKAGE = Path(__file__).parent.parent
 # Packages that the page needs, in the versions that are installed here.
-REQUIREMENTS = ("torch", "transformers", "huggingface_hub", "tokenizers", "safetensors", "numpy", "jinja2", "gradio")
+REQUIREMENTS = (
+    "torch",
+    "transformers",
+    "huggingface_hub",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "jinja2",
+    "gradio",
+    "accelerate",
+)
 CARD = """---
 title: "{title}"
 sdk: gradio

@@ -66,7 +66,7 @@ def read_shapes(files: Iterable[Path]) -> dict[str, torch.Tensor]:
     for file in files:
         with file.open("rb") as start:
             if start.read(8) == b"version ":
-                raise ValueError(f"{file} is a pointer of Git LFS: fetch the file itself with git lfs pull.")
+                raise ValueError(f"{file} is a Git LFS pointer: fetch the file with git lfs pull.")
         try:
             content = load_state_dict(file, map_location="meta")
         except pickle.UnpicklingError:

@@ -525,7 +525,8 @@ def flattened_seq_idx(
     `cu_seq_lens` of another batch.
     """
     if cu_seq_lens is not None:
-        if shape[0] != 1 or (is_eager(cu_seq_lens) and cu_seq_lens[[0, -1]].tolist() != [0, shape[1]]):
+        on_cpu = cu_seq_lens.device.type == "cpu" and is_eager(cu_seq_lens)
+        if shape[0] != 1 or (on_cpu and cu_seq_lens[[0, -1]].tolist() != [0, shape[1]]):
             raise ValueError(
                 f"cu_seq_lens_q must run from 0 to the number of tokens in a batch of shape (1, T), but the batch has "
                 f"the shape {shape}."
@@ -632,7 +633,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         shape, first = tuple(inputs.token_type_ids.shape), None  # (B, S)
         if torch.is_tensor(attention_mask) and attention_mask.dim() != 4:
             check_shape("attention_mask", attention_mask, shape)
-        if seq_idx is None and attention_mask is None:
+        if seq_idx is None and (attention_mask is None or cu_seq_lens_q is not None):
             seq_idx = flattened_seq_idx(position_ids, cu_seq_lens_q, shape)
         if seq_idx is not None:
             attention_mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask

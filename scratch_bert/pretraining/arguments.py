@@ -1,5 +1,6 @@
 """The options of pretraining, from `scratch_bert_cli.pretraining`, with what depends on the config and on Trainer."""
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,7 +55,7 @@ def parse_overrides(text: str | None) -> dict[str, Any]:
 
     Raises `ValueError` for text that can't be parsed, and for a field that the config lacks or that other options set.
     """
-    fields, text = vars(ScratchBertConfig)["__annotations__"], text or ""
+    fields, text = inspect.get_annotations(ScratchBertConfig), text or ""
     if text.startswith("{"):
         overrides = _read_value(text, text)
     else:

@@ -46,11 +46,15 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
                 f"{first} and {name} have different vocabularies or segment ids, so they can't be compared on the "
                 "same examples: evaluate them separately."
             )
+    configs = {name: load_config(name, trust_remote_code=args.trust_remote_code) for name in args.model_name_or_path}
+    if data_args.fits_models and data_args.max_tokens:
+        data_args.max_tokens = min(
+            data_args.max_tokens, *(config.max_position_embeddings for config in configs.values())
+        )
     data = load_data(data_args, args.seed, tokenizer)
     if data.eval_dataset is None:
         data.eval_dataset = data.train_dataset
-    for name in args.model_name_or_path:
-        config = load_config(name, trust_remote_code=args.trust_remote_code)
+    for name, config in configs.items():
         check_vocabulary(tokenizer, config.vocab_size, name)
         limit = config.max_position_embeddings
         if data.max_seq_length > limit:

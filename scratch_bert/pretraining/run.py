@@ -125,6 +125,8 @@ def prepare_pretraining(
     if args.should_save:
         check_output_dir("output_dir", Path(args.output_dir))
     checkpoint = find_checkpoint(args)
+    if checkpoint:
+        logger.info(f"Resuming from {checkpoint}")
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
 

@@ -86,9 +86,11 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             if unknown := sorted(set(getattr(self, name, None) or {}) - set(known)):
                 raise ValueError(f"{name} has no {unknown[0]}: it is for torch.utils.checkpoint.")
         for tracker in self.report_to:
-            if tracker not in (installed := get_available_reporting_integrations()):
+            if tracker not in (installed := [*get_available_reporting_integrations(), "flyte"]):
                 raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
-        self.must_stay(label_names=(None, "the model names its labels"))
+        self.must_stay(
+            label_names=(None if self.label_names != ["labels"] else ["labels"], "the model names its labels")
+        )
         check_schedule(self)
 
     def recorded(self) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def test_best_metric_is_that_of_the_first_metric(make):
         pytest.param(
             ["1", "nan", "2"],
             {"problem_type": "regression"},
-            "example 2, has the label 'nan', which is not a number",
+            "1 of 3 examples for train have no label, the first is train, example 2",
             id="regression of nan",
         ),
         pytest.param(

@@ -179,7 +179,7 @@ DAMAGED = {
     ),
     "Git LFS": (
         lambda directory: (directory / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1"),
-        "model.safetensors is a pointer of Git LFS",
+        "model.safetensors is a Git LFS pointer",
     ),
     "none": (
         lambda directory: (directory / "model.safetensors").unlink(),

@@ -68,7 +68,9 @@ def test_publish_lists_the_model_files_only(directory, monkeypatch, capsys):
         pytest.param("README.md", "no README.md: write a model card", id="card"),
         pytest.param("tokenizer_config.json", "no tokenizer_config.json: save the tokenizer", id="tokenizer config"),
         pytest.param("tokenizer.json", "no tokenizer.json or vocab.txt: save the tokenizer", id="tokenizer"),
-        pytest.param("model.safetensors", "model.safetensors is missing: save the model again", id="weights"),
+        pytest.param(
+            "model.safetensors", "model.safetensors is missing: open the model and save it again", id="weights"
+        ),
         pytest.param("operations_scratch_bert.py", "no operations_scratch_bert.py: save the model again", id="code"),
     ],
 )

@@ -99,11 +99,11 @@ def test_published_model_is_opened_and_checked_as_a_directory_is(directory, hub)
         open_pretrained("tester/nothing")
 
 
-def test_push_checks_the_files_once(directory, hub, monkeypatch):
+def test_push_checks_the_files_again_before_the_commit(directory, hub, monkeypatch):
     checked = []
     monkeypatch.setattr(publishing, "public_files", lambda path, _: checked.append(path) or public_files(path))
     run_script(monkeypatch, "push_to_hub.py", directory, "tester/model")
-    assert checked == [directory] and hub.files("tester/model") == REPOSITORY_FILES
+    assert checked == [directory] * 2 and hub.files("tester/model") == REPOSITORY_FILES
 
 
 def test_push_script_to_a_branch_or_a_pull_request(directory, hub, monkeypatch, capsys):

@@ -54,7 +54,7 @@ def test_overrides_stay_the_option_that_was_given(text):
             '{"norm_fist": 1}', "the config has no field norm_fist. Did you mean norm_first?", id="JSON typo"
         ),
         pytest.param("pad_token_id=9", "pad_token_id is set by the tokenizer", id="pad_token_id"),
-        pytest.param("max_position_embeddings=9", "max_position_embeddings follows from", id="length"),
+        pytest.param("max_position_embeddings=9", "max_position_embeddings is set by", id="length"),
         pytest.param("hidden_act=[", r"'hidden_act=\[' cannot be parsed", id="not YAML"),
         pytest.param('{"norm_first": ', "cannot be parsed", id="not JSON"),
         pytest.param("norm_first=true,norm_first=false", "norm_first is given twice", id="twice"),

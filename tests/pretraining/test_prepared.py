@@ -177,11 +177,11 @@ COLUMNS = {
     "another mask": (("special_tokens_mask", first_row([2])), "hold special_tokens_mask 2, .* from 0 to 1"),
     "special tokens alone, by their mask": (
         ("special_tokens_mask", lambda rows: [[1] * len(row) for row in rows]),
-        "have special tokens alone: there is none to predict",
+        "have only special tokens: there is none to predict",
     ),
     "special tokens alone, by their ids": (
         ("input_ids", lambda rows: [[2] * len(row) for row in rows]),
-        "have special tokens alone: there is none to predict",
+        "have only special tokens: there is none to predict",
     ),
     "other lengths": (
         ("token_type_ids", first_row([0, 0], slice(0, 1))),
@@ -221,6 +221,8 @@ def test_prepared_examples_with_a_bad_value_are_rejected(damage, message, stream
     pq.write_table(table if change else pq.read_table(file)[:0], file)
     if streaming:  # in no order
         message = message.replace(r" \(example 1\)", "")
+    if streaming and "no label" in message:
+        pytest.skip("a part of a stream may hold single segments")
     with pytest.raises(ValueError, match=f"prepared.* {message}"):
         examples = open_examples(tmp_path / "prepared")
         if streaming:

@@ -226,8 +226,8 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         ),
         (["--train_file", "commas.csv"], "commas.csv: the first record has 3 fields, the header 2. A text"),
         (["--train_file", "pipe"], "pipe is not a regular file"),
-        (["--tokenizer_name_or_path", "damaged"], "The tokenizer damaged cannot be read"),
-        (["--tokenizer_name_or_path", "empty"], "The tokenizer empty cannot be read"),
+        (["--tokenizer_name_or_path", "damaged"], "damaged/tokenizer.json "),
+        (["--tokenizer_name_or_path", "empty"], "empty/tokenizer.json cannot be read"),
         (["--tokenizer_name_or_path", "absent"], "The tokenizer absent has no vocabulary"),
     ],
 )

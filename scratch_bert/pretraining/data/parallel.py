@@ -72,6 +72,8 @@ class WriteExamples(PipelineStep):
                 self._write(file, parquet)
             except ValueError as error:
                 errors.append(f"{file}: {error}")
+            except AttributeError as error:  # of datatrove's reader
+                errors.append(f"{file}: a record is not an object with named fields ({error})")
         if errors:
             others = f"\n… and {len(errors) - 5:,} more" if len(errors) > 5 else ""
             raise ValueError(

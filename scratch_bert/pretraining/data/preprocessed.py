@@ -103,7 +103,7 @@ class ExampleCheck:
             )
         special = pc.list_flatten(table.column("special_tokens_mask")).to_numpy() == 1
         if (special | np.isin(pc.list_flatten(table.column("input_ids")).to_numpy(), self.special_ids)).all():
-            raise self._error("have special tokens alone: there is none to predict")
+            raise self._error("have only special tokens: there is none to predict")
 
     def _check_values(self, name: str, values: pa.ChunkedArray, lengths: np.ndarray, highest: int) -> None:
         found = pc.min_max(values).as_py()
@@ -123,8 +123,8 @@ class ExampleCheck:
                     f"hold {self.objective.label_column} {label}, which must be {allowed}",
                     pc.index(values, label).as_py(),
                 )
-        if labels == [-100]:
-            raise self._error(f"have no label in {self.objective.label_column}, but -100 alone")
+        if self.numbered and labels == [-100]:  # a part of a stream may hold single segments
+            raise self._error(f"have no label in {self.objective.label_column}, but -100 throughout")
 
     def _error(self, problem: str, row: int | None = None) -> TextError:
         place = "" if row is None or not self.numbered else f" (example {row + 1:,})"
@@ -132,12 +132,11 @@ class ExampleCheck:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind)
 
 
 def _holds_integers(kind: pa.DataType) -> bool:
-    kind = kind.value_type if _is_list(kind) else kind
-    return pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    return pa.types.is_integer(kind.value_type if _is_list(kind) else kind)
 
 
 class PreprocessedDataset(EpochDataset):
