@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -335,6 +336,12 @@ def segment_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
     pair = tokenizer.backend_tokenizer.encode("a", "b")
     ids = dict(zip(pair.sequence_ids, pair.type_ids, strict=True))
     return (ids[0], ids[1]) if ids[0] != ids[1] else (0, 1)  # equal for models without segments, such as RoBERTa
+
+
+def describe_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The size of a vocabulary, and a checksum of its tokens and their ids."""
+    vocabulary = repr(sorted(tokenizer.get_vocab().items())).encode()
+    return f"{len(tokenizer)} entries, CRC-32 {crc32(vocabulary):08x}"
 
 
 def gives_same_input(tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
@@ -15,7 +14,7 @@ from scratch_bert_cli.outputs import check_output_dir
 
 from ..cli import similar
 from ..files import TextError
-from ..tokenizer import copy_with_length
+from ..tokenizer import copy_with_length, describe_vocabulary
 from ..training.callbacks import extend_tensorboard
 from ..training.checkpoint import find_checkpoint, saved_step
 from ..training.output_dir import output_dir_lock, write_metrics
@@ -266,8 +265,7 @@ def describe_run(options: Options, data: PretrainingData, named: PreTrainedToken
     fixed |= {name: values[name] for name in TOKENIZER_TRAINING}
     fixed["tokenizer"] = "trained on the text"
     if named:
-        vocabulary = repr(sorted(named.get_vocab().items())).encode()
-        fixed["tokenizer"] = f"{len(named)} entries, CRC-32 {crc32(vocabulary):08x}"
+        fixed["tokenizer"] = describe_vocabulary(named)
     fixed["training text"] = f"{data.description}, CRC-32 {data.train_checksum:08x}"
     values["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"
     if args.load_best_model_at_end:

@@ -180,3 +180,9 @@ def test_counts_of_the_collator_change_nothing(auto_class, packed):
     expected.loss.backward()
     found.loss.backward()
     assert_same_gradients(counted, model)
+
+
+def test_columns_of_other_lengths_are_rejected(tokenizer):
+    example = {"input_ids": [2, 9, 3], "token_type_ids": [0]}
+    with pytest.raises(ValueError, match="columns input_ids and token_type_ids differ in their lengths"):
+        PretrainingCollator(tokenizer)([example])

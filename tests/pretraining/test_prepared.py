@@ -231,6 +231,16 @@ def test_prepared_examples_with_a_bad_value_are_rejected(damage, message, stream
             examples.mapped("train", 0, str(tmp_path / "cache"))
 
 
+def test_prepared_tokenizer_that_is_another_is_rejected(written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    file = tmp_path / "prepared" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["another"] = len(content["model"]["vocab"])
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"prepared has \d+ entries, .* made with \d+ entries, .*: restore it"):
+        open_examples(tmp_path / "prepared")
+
+
 def test_prepared_file_that_is_longer_than_the_tokenizer_allows_or_damaged_is_rejected(written, tmp_path):
     shutil.copytree(written, tmp_path / "prepared")
     file, settings = tmp_path / "prepared/train/examples.parquet", tmp_path / "prepared/tokenizer_config.json"

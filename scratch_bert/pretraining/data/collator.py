@@ -50,13 +50,16 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
             self.generator = torch.Generator().manual_seed(int(examples[0]["mask_seed"]))
         # Columns with a value per token are padded (B, S), columns with a value per example stacked (B,).
         padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": 0, "special_tokens_mask": 1}
-        batch = {}
+        batch, lengths = {}, np.array([len(example["input_ids"]) for example in examples])
         for name in (name for name in examples[0] if name not in ("mask_seed", "attention_mask", "labels")):
             values = [np.asarray(example[name]) for example in examples]
             if values[0].dtype.kind not in "biuf":
                 raise ValueError(f"The column {name!r} of the examples holds no numbers: remove it.")
+            if name in padding and [len(row) for row in values] != lengths.tolist():
+                raise ValueError(
+                    f"The examples' columns input_ids and {name} differ in their lengths: make them again."
+                )
             batch[name] = self._pad(values, padding.get(name, 0)) if values[0].ndim else np.array(values)
-        lengths = np.array([len(example["input_ids"]) for example in examples])
         input_ids = batch["input_ids"]
         batch["attention_mask"] = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)
         special_tokens_mask = batch.pop("special_tokens_mask", None)

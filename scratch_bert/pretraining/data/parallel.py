@@ -22,7 +22,7 @@ from datatrove.pipeline.readers.base import BaseDiskReader
 from transformers import PreTrainedTokenizerBase
 
 from ...storage import LOCK, move_into_place, read_record, write_json
-from ...tokenizer import gives_same_input, load_tokenizer
+from ...tokenizer import describe_vocabulary, gives_same_input, load_tokenizer
 from ..arguments import PreparationArguments, PreparationDataArguments
 from ..objectives import OBJECTIVES
 from .corpus import TokenizedCorpus
@@ -170,7 +170,7 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
         raise ValueError(f"executor_options do not fit {args.executor}: {error}.") from None
 
     splits[args.split] = source | {"files": sorted(files)}
-    write_json(output_dir / ABOUT, options | {"splits": splits})
+    write_json(output_dir / ABOUT, options | {"splits": splits, "vocabulary": describe_vocabulary(tokenizer)})
     tokenizer.save_pretrained(output_dir)
     if not all(parquet_file(output_dir, args.split, file).exists() for file in files):
         shutil.rmtree(logs / "completions", ignore_errors=True)  # parquet files show what is done

@@ -23,7 +23,14 @@ from scratch_bert_cli.outputs import check_new_dir
 
 from ...files import TextError
 from ...storage import read_record
-from ...tokenizer import copy_with_length, gives_same_input, load_tokenizer, segment_ids, vocabulary_size
+from ...tokenizer import (
+    copy_with_length,
+    describe_vocabulary,
+    gives_same_input,
+    load_tokenizer,
+    segment_ids,
+    vocabulary_size,
+)
 from ..objectives import Objective, find_objective
 from .encoder import mask_seed
 from .examples import EpochDataset, SentencePairDataset
@@ -229,6 +236,7 @@ def write_examples(directory: Path, splits: dict[str, SentencePairDataset]) -> N
             examples.to_parquet(str(file))
         copy_with_length(splits["train"].tokenizer, splits["train"].max_seq_length).save_pretrained(new)
         about = {"sentence_objective": objective.name, "splits": {split: {"files": ["examples"]} for split in splits}}
+        about["vocabulary"] = describe_vocabulary(splits["train"].tokenizer)
         (new / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
         os.replace(new, directory)
 
@@ -246,6 +254,8 @@ class About:
     sentence_objective: str
     splits: dict[str, dict]
     """Split → its `files`: the names of parquet files, without their suffix, and more that prepare_data.py needs."""
+    vocabulary: str | None = None
+    """What `describe_vocabulary` says of the tokenizer; None in directories of earlier versions."""
 
     def validate_files(self):
         for split, source in self.splits.items():
@@ -326,6 +336,11 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
     if "train" not in files:
         raise FileNotFoundError(f"{directory} holds no training examples: {remedy}")
     saved_tokenizer = load_tokenizer(str(directory))
+    if about.vocabulary not in (None, describe_vocabulary(saved_tokenizer)):
+        raise ValueError(
+            f"The tokenizer in {directory} has {describe_vocabulary(saved_tokenizer)}, but the examples were made with "
+            f"{about.vocabulary}: restore it, or preprocess them again."
+        )
     if tokenizer and not gives_same_input(tokenizer, saved_tokenizer):
         raise ValueError(
             f"The examples in {directory} were made with another vocabulary or other segment ids: preprocess them "
