@@ -228,6 +228,9 @@ class TokenizerArguments(TokenizerTrainingArguments, group="Tokenizer"):
 class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
     """How sequences are built."""
 
+    fits_models: ClassVar[bool] = False
+    """Whether sequences are shortened to the length that the evaluated models take."""
+
     sentence_objective: str = option(
         "nsp",
         "Objective of the second head.",
@@ -437,7 +440,6 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
         if self.validation_file and not self.sources:
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
         self.fits_models = self.max_seq_length is None
-        """Whether sequences are shortened to the length that the models take."""
         super().__post_init__()  # which chooses max_seq_length by the text
 
 
