@@ -16,6 +16,7 @@ import datasets
 import pyarrow.parquet
 
 from .content import complaint, narrow_encoding
+from .repository import one_line
 
 
 logger = logging.getLogger("scratch_bert")
@@ -186,7 +187,7 @@ def open_dataset(
             return datasets.load_dataset(name, config, streaming=streaming)
         except datasets.exceptions.DatasetGenerationError as error:
             reason = error.__cause__ or error.__context__ or error
-            raise TextError(f"The dataset {name} cannot be read: {' '.join(str(reason).split())}") from None
+            raise TextError(f"The dataset {name} cannot be read: {one_line(reason)}") from None
         except RuntimeError as error:  # a loading script
             raise TextError(
                 f"The dataset {name} cannot be read: {error}. Give the files of its text as train_file, or a copy of it as parquet files."

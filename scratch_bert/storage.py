@@ -45,7 +45,7 @@ def find_damage(directory: Path) -> str | None:
     Raises `OSError` for a file that can't be read, as it may be intact.
     """
     try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(directory / MANIFEST)
         for name, (length, crc32) in manifest.items():
             file = directory / name
             if not file.is_file():
@@ -54,7 +54,7 @@ def find_damage(directory: Path) -> str | None:
                 return f"{name} is truncated"
             if checksum(file) != crc32:
                 return f"{name} is damaged"
-    except (FileNotFoundError, ValueError, TypeError, AttributeError, RecursionError):
+    except (FileNotFoundError, ValueError, TypeError):
         return f"{MANIFEST} is missing or damaged"
     return None
 

@@ -85,10 +85,7 @@ def open_checkpoint(
     """
     config = config or load_config(name, trust_remote_code=options.get("trust_remote_code", False))
     _, new = find_new_weights(model_class, name, config, replace_heads, **options)
-    model, _ = load_with_mismatches(model_class, name, config=config, dtype=torch.float32, **options)
-    if weight := find_not_finite(model.named_parameters()):
-        raise ValueError(f"The weight {weight} of {name} is not finite: the training that saved it diverged.")
-    return model, new
+    return _load_checked(model_class, name, config, **options), new
 
 
 def open_pretrained(
@@ -108,8 +105,16 @@ def open_pretrained(
             model, new = find_new_weights(auto_class, name, config, **options)
             has_nsp_head = "next_sentence_label" in inspect.signature(model.forward).parameters
             if not new and has_nsp_head == ("NextSentencePrediction" in heads):
-                return open_checkpoint(auto_class, name, config, **options)[0], frozenset(heads)
+                return _load_checked(auto_class, name, config, **options), frozenset(heads)
     return open_checkpoint(AutoModel, name, config, **options)[0], frozenset()
+
+
+def _load_checked(model_class: type, name: str, config: PreTrainedConfig, **options) -> PreTrainedModel:
+    """The model in fp32, after `find_new_weights`. Raises `ValueError` if a weight is not finite."""
+    model, _ = load_with_mismatches(model_class, name, config=config, dtype=torch.float32, **options)
+    if weight := find_not_finite(model.named_parameters()):
+        raise ValueError(f"The weight {weight} of {name} is not finite: the training that saved it diverged.")
+    return model
 
 
 def find_new_weights(

@@ -85,12 +85,12 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):  # the old name, and the new
             if unknown := sorted(set(getattr(self, name, None) or {}) - set(known)):
                 raise ValueError(f"{name} has no {unknown[0]}: it is for torch.utils.checkpoint.")
+        installed = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not list
         for tracker in self.report_to:
-            if tracker not in (installed := [*get_available_reporting_integrations(), "flyte"]):
+            if tracker not in installed:
                 raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
-        self.must_stay(
-            label_names=(None if self.label_names != ["labels"] else ["labels"], "the model names its labels")
-        )
+        if self.label_names != ["labels"]:
+            self.must_stay(label_names=(None, "the model names its labels"))
         check_schedule(self)
 
     def recorded(self) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The output directory of a run: one run at a time writes there, and metrics.json marks a finished one."""
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from pathlib import Path
 from huggingface_hub.dataclasses import type_validator
 from transformers import TrainingArguments
 
+from ..repository import read_json
 from ..storage import STAGING, locked, write_json
 from .checkpoint import METRICS_FILE, RUN_FILE, explain_write_errors
 
@@ -16,9 +16,9 @@ from .checkpoint import METRICS_FILE, RUN_FILE, explain_write_errors
 def read_metrics(directory: str | Path) -> dict[str, float]:
     """Return the metrics of a finished run, or an empty dictionary if there are none that can be read."""
     try:
-        metrics = json.loads(Path(directory, METRICS_FILE).read_text(encoding="utf-8"))
+        metrics = read_json(Path(directory, METRICS_FILE))
         type_validator(METRICS_FILE, metrics, dict[str, float | int])
-    except (FileNotFoundError, ValueError, TypeError, RecursionError):
+    except (FileNotFoundError, ValueError, TypeError):
         return {}
     return metrics
 

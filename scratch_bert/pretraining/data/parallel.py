@@ -1,6 +1,5 @@
 """Examples of more text than one process can read: datatrove divides files among tasks here or on a cluster."""
 
-import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator
@@ -21,6 +20,7 @@ from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, Wa
 from datatrove.pipeline.readers.base import BaseDiskReader
 from transformers import PreTrainedTokenizerBase
 
+from ...repository import read_json
 from ...storage import LOCK, move_into_place, read_record, write_json
 from ...tokenizer import describe_vocabulary, gives_same_input, load_tokenizer
 from ..arguments import PreparationArguments, PreparationDataArguments
@@ -187,7 +187,7 @@ def _check_output_dir(
         if any(path.name not in (LOCK, f".{ABOUT}") for path in output_dir.iterdir()):
             raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
         return {}
-    checked, before = read_record(about, About), json.loads(about.read_text(encoding="utf-8"))
+    checked, before = read_record(about, About), read_json(about)
     splits = {name: made for name, made in checked.splits.items() if any((output_dir / name).rglob("*.parquet"))}
     if not splits:
         return {}

@@ -188,9 +188,8 @@ def replace_encoded(paragraph: str) -> tuple[str, int]:
     def replace(match: re.Match) -> str:
         nonlocal count
         longest = max(map(len, re.split("[/_=-]", match[0])))  # not that of a path or a URL
-        if (
-            match[0].isalnum() or longest > 30 and len(_DIGIT_IN_WORD.findall(match[0])) > len(match[0]) / 20
-        ):  # in base64, 1 in 8
+        many_digits = len(_DIGIT_IN_WORD.findall(match[0])) > len(match[0]) / 20  # in base64, 1 in 8
+        if match[0].isalnum() or longest > 30 and many_digits:
             count += 1
             return UNKNOWN
         replaced, number = _LONG_WORD.subn(UNKNOWN, match[0])
