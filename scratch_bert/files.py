@@ -154,14 +154,20 @@ def _check_table(file: Path) -> None:
 
 
 def _check_width(file: Path, has_header: bool) -> None:
-    """Raise `TextError` if the first record has more fields than the header, as pandas only reports later ones, and for
-    a header with a name twice, of which it renames the second."""
+    """Raise `TextError` if the first record has more fields than the header, as pandas only reports later ones, for a
+    header with a name twice, of which it renames the second, and for other separators."""
     try:
         header, first = islice(chain(read_fields(file), repeat([])), 2)
     except TextError as error:
         if isinstance(error.__cause__, csv.Error):  # pandas may be able to parse it
             return
         raise
+    if has_header and header and header[0].startswith("sep="):
+        raise TextError(f"{file} begins with {','.join(header)!r}, as Excel writes it: delete that line.")
+    if has_header and len(header) == 1 and (separator := re.fullmatch(r"\w[^;|\t]*([;|\t])\w.*", header[0])):
+        raise TextError(
+            f"{file} has its columns separated by {separator[1]!r}: save it with commas, or with tabs as a .tsv file."
+        )
     repeated = [name for number, name in enumerate(header) if name and name in header[:number]]
     if has_header and repeated:
         raise TextError(f"{file} has two columns {repeated[0]!r}: rename one of them.")

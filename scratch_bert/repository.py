@@ -20,8 +20,10 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
         where = "" if Path(name).is_dir() else f"{name} is not a directory, and cannot be had from the Hub: "
         raise OSError(where + one_line(error)) from error
     if required and found is None:
+        checkpoints = [path.parent.name for path in Path(name).glob(f"checkpoint-*/{file}")]
+        remedy = f" Its checkpoints are: {', '.join(sorted(checkpoints))}." if checkpoints else ""
         raise FileNotFoundError(
-            f"{name} has no {file}: this is not a model, as written by save_pretrained or Trainer."
+            f"{name} has no {file}: this is not a model, as written by save_pretrained or Trainer.{remedy}"
         )
     return Path(found) if found else None
 
@@ -34,6 +36,8 @@ def check_name(name: str | Path) -> None:
     if "\0" in text:
         raise ValueError(f"{text!r} is not the name of a model: it contains a null character.")
     if os.path.isdir(text):
+        if not os.access(text, os.R_OK | os.X_OK):
+            raise PermissionError(f"The directory {name} cannot be read: permission denied.")
         return
     if os.path.exists(text):
         raise NotADirectoryError(f"{name} is a file: name the directory that it is in.")

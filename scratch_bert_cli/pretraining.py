@@ -104,7 +104,7 @@ class SourceArguments(OptionGroup, group="Source"):
         0.1,
         "Fraction of the text to hold out, about: documents drawn at random, or the ends of long ones; 0 for none.",
         within="[0, 1)",
-        unless="prepared_data streaming",
+        unless="prepared_data streaming validation_file",
     )
     dataset_name: str | None = option(
         None,
@@ -345,7 +345,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
     max_eval_examples: int = option(
         4000,
         "Maximum number of held-out examples, evenly spread, to evaluate on in and after training; 0 for all.",
-        within="[-1, 1e9]",
+        within="[0, 1e9]",
         group=EVALUATION,
     )
     show_predictions: int = option(

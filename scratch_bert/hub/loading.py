@@ -112,9 +112,14 @@ def open_pretrained(
 def _load_checked(model_class: type, name: str, config: PreTrainedConfig, **options) -> PreTrainedModel:
     """The model in fp32, after `find_new_weights`. Raises `ValueError` if a weight is not finite."""
     model, _ = load_with_mismatches(model_class, name, config=config, dtype=torch.float32, **options)
+    check_finite(model, name)
+    return model
+
+
+def check_finite(model: PreTrainedModel, name: str) -> None:
+    """Raise `ValueError` if a weight of the model from the directory or Hub repository `name` is not finite."""
     if weight := find_not_finite(model.named_parameters()):
         raise ValueError(f"The weight {weight} of {name} is not finite: the training that saved it diverged.")
-    return model
 
 
 def find_new_weights(
@@ -203,7 +208,7 @@ def load_with_mismatches(model_class: type, name: str, **options) -> tuple[PreTr
         model, report = model_class.from_pretrained(name, **options)
     except (MemoryError, torch.OutOfMemoryError):
         raise
-    except (*UNREADABLE, ImportError) as error:
+    except (*UNREADABLE, ImportError, StrictDataclassError) as error:
         raise ValueError(f"The model {name} cannot be opened: {reason(error)}.") from error
     finally:
         logging.set_verbosity(verbosity)

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import transformers
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, metadata_load
-from huggingface_hub.errors import LocalTokenNotFoundError
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 from transformers import CONFIG_MAPPING
@@ -19,7 +19,7 @@ from yaml import YAMLError
 from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import one_line, read_json
 from ..tokenizer import check_vocabulary, load_tokenizer
-from .loading import check_config, find_new_weights, load_config, some
+from .loading import check_config, find_new_weights, load_config, reason, some
 from .secrets import check_no_link, check_private
 from .space import check_space, push_space, space_files
 from .weights import INDEX, WEIGHTS, find_not_finite, read_index, read_shapes
@@ -48,7 +48,7 @@ def public_files(directory: str | Path, token: str | None = None) -> list[Path]:
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise ValueError(f"The directory {directory} does not exist.")
+        raise ValueError(f"The directory {directory} {'is a file' if directory.exists() else 'does not exist'}.")
     for names, remedy in (
         (["config.json"], "this is not a model's directory, as written by save_pretrained or Trainer"),
         (["tokenizer_config.json"], "save the tokenizer there as well: tokenizer.save_pretrained(directory)"),
@@ -63,6 +63,8 @@ def public_files(directory: str | Path, token: str | None = None) -> list[Path]:
     config = read_json(directory / "config.json")
     files = [file for file in named if file.is_file()] + _code(directory, config) + _weights(directory)
     for file in files:
+        if not file.stat().st_size:
+            raise ValueError(f"{file} is empty: write it again.")
         _check_content(file, token)
     _check_model(directory, config)
     return sorted(files)
@@ -243,6 +245,13 @@ def push_to_hub(
         user = api.whoami()["name"]
     except LocalTokenNotFoundError:
         raise LocalTokenNotFoundError("You are not logged in. Run `hf auth login`, or set HF_TOKEN.") from None
+    except HfHubHTTPError:
+        raise
+    except Exception as error:  # the first contact: no network, a proxy's page instead of the Hub, a damaged token, …
+        raise ConnectionError(
+            f"The Hub at {api.endpoint} gives no valid answer ({reason(error)}): check the network, its proxy, HF_ENDPOINT "
+            "and HF_TOKEN."
+        ) from error
     repo_id, space = (f"{user}/{name}" if name and "/" not in name else name for name in (repo_id, space))
     if space:
         check_space(space, api)

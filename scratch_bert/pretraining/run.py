@@ -159,6 +159,8 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
             "GPU with torchrun."
         )
     if data.eval_dataset is None:
+        if args.load_best_model_at_end:
+            raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
         logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
     if data_args.streaming:  # if there are enough files, each process reads a part of them

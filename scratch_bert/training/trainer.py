@@ -115,8 +115,7 @@ class ScratchBertTrainer(Trainer):
             raise LimitError(f"{reason} Then continue: the same command with --resume_from_checkpoint auto") from error
         finally:
             self.args.save_total_limit = limit  # which `_choose_best` changes
-        # A process that exits while gloo's threads still free the tensors that it has gathered is aborted, or hangs.
-        self.accelerator.wait_for_everyone()
+        self._wait_for_processes()
         if checkpoint and self.state.global_step == self._resume.step:  # a finished run: its metrics instead of zeros
             metrics = read_metrics(self.args.output_dir)
             kept = {name: metrics[name] for name in output.metrics.keys() & metrics.keys()}
@@ -240,7 +239,7 @@ class ScratchBertTrainer(Trainer):
                     move_into_place(file, directory / file.name)
                 shutil.rmtree(directory / STAGING, ignore_errors=True)
         if self.is_fsdp_enabled:
-            self.accelerator.wait_for_everyone()  # its weights are gathered: as after a training
+            self._wait_for_processes()  # its weights are gathered
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
 
@@ -262,8 +261,18 @@ class ScratchBertTrainer(Trainer):
     def evaluation_loop(self, dataloader: DataLoader, *args, **kwargs) -> EvalLoopOutput:
         shield_workers(dataloader)
         output = super().evaluation_loop(dataloader, *args, **kwargs)
-        self.accelerator.wait_for_everyone()  # as at the end of `train`
+        self._wait_for_processes()
         return output
+
+    def _wait_for_processes(self) -> None:
+        """Wait for the other processes, after which this one may exit.
+
+        gloo's threads free the tensors that they have gathered a moment later, and a process that exits meanwhile is aborted,
+        or hangs: the threads need Python's lock. There is nothing to wait for: that they are done can't be seen.
+        """
+        self.accelerator.wait_for_everyone()
+        if torch.distributed.is_initialized() and "gloo" in torch.distributed.get_backend():
+            time.sleep(0.1)
 
     def push_to_hub(
         self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs

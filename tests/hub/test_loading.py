@@ -238,6 +238,12 @@ def test_name_of_no_model_is_rejected(name, message, open_it):
         open_it(name)
 
 
+def test_checkpoints_of_a_run_without_a_model_are_named(model):
+    shutil.copytree(model, model.parent / "run/checkpoint-20")
+    with pytest.raises(OSError, match="has no config.json: .* Its checkpoints are: checkpoint-20"):
+        load_config(str(model.parent / "run"))
+
+
 @pytest.mark.parametrize("open_it", [load_config, load_tokenizer])
 def test_repository_that_cannot_be_reached_is_named(open_it):
     with pytest.raises(OSError, match="nobody/nothing .*couldn't connect"):

@@ -91,6 +91,7 @@ def test_publish_rejects_a_missing_file(file, message, directory):
         pytest.param(lambda d: (d / "tokenizer.json").write_text("[]"), "tokenizer.json holds a list", id="ids"),
         pytest.param(lambda d: (d / "vocab.txt").write_bytes(b"\xff"), "vocab.txt is not UTF-8", id="text"),
         pytest.param(lambda d: (d / "curves.png").write_text("a"), "curves.png is not a PNG", id="picture"),
+        pytest.param(lambda d: (d / "README.md").write_text(""), "README.md is empty", id="empty card"),
         pytest.param(
             lambda d: (d / "README.md").write_text("---\nlicense: [mit\n---\n"), "README.md: the metadata", id="card"
         ),
@@ -173,6 +174,7 @@ def test_publish_sharded_weights(directory):
     [
         pytest.param("trained on /home/ann/texts", "a local path in line 8", id="home on Linux"),
         pytest.param(r"trained on C:\Users\ann\texts", "a local path in line 8", id="home on Windows"),
+        pytest.param("trained on /mnt/nas/texts", "a local path in line 8", id="mounted"),
         pytest.param("from host:/home/ann", "a local path in line 8", id="remote path"),
         pytest.param(f"see {Path.home()}/notes", "a local path in line 8", id="own home"),
         pytest.param("my own token", "an access token in line 8", id="own token"),

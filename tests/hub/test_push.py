@@ -190,7 +190,10 @@ def test_push_rejects_options(repository, options, message, directory, hub, monk
     [
         pytest.param("hf_wrong", None, "error: .*Invalid user token", id="wrong token"),
         pytest.param("", None, "error: You are not logged in", id="no token"),
-        pytest.param(TOKEN, "http://127.0.0.1:9", "error: ", id="no network"),
+        pytest.param(
+            TOKEN, "http://127.0.0.1:9", "The Hub at http://127.0.0.1:9 gives no valid answer", id="no network"
+        ),
+        pytest.param("hf_é", None, "gives no valid answer .* can't encode .*: check .* HF_TOKEN", id="no ASCII"),
     ],
 )
 def test_push_without_access(token, endpoint, message, directory, hub, tmp_path, monkeypatch):

@@ -8,11 +8,19 @@ from collections import Counter
 from functools import partial
 
 import datasets
+import pyarrow.parquet
 import pytest
 
 from scratch_bert.files import TextError, find_files
 from scratch_bert.pretraining.data import text as text_module
-from scratch_bert.pretraining.data.text import FORMATS, TextFormat, TextSource, replace_encoded, sentence_splitter
+from scratch_bert.pretraining.data.text import (
+    FORMATS,
+    REPLACEMENT,
+    TextFormat,
+    TextSource,
+    replace_encoded,
+    sentence_splitter,
+)
 
 
 def read(path, text_format=None, **options):
@@ -150,6 +158,11 @@ def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
         ("bad.parquet", b"PAR1no", "cannot be read as a parquet file"),
         ("latin.jsonl", b'{"text": "\xdf"}\n', "is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
         ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text: line 2"),
+        (
+            "header.csv",
+            b"Once,1\nTwice,2\n",
+            "has no column 'text', but Once, 1: set text_column. Its first line must name",
+        ),
         ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be decompressed after line"),
         ("list.jsonl", b'{"text": [1]}\n', "record 1 is list with int in 'text', not text"),
         ("number.jsonl", b'{"text": 1}\n', "record 1 is int in 'text', not text"),
@@ -160,6 +173,22 @@ def test_text_that_cannot_be_read_is_named(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TextError, match=f"{name}.*{message.removeprefix(name)}"):
         read(tmp_path / name)
+
+
+def test_text_that_lost_its_characters_is_counted(tmp_path):
+    (tmp_path / "a.txt").write_text("Stra\ufffde f\ufffdr f\ufffdr.")
+    skipped = Counter()
+    list(TextSource([tmp_path / "a.txt"]).paragraphs(skipped))
+    assert +skipped == {REPLACEMENT: 3}
+
+
+def test_parquet_that_is_not_utf8_is_not_to_be_converted_as_text(tmp_path):
+    texts = pyarrow.BinaryArray.from_buffers(
+        pyarrow.string(), 1, [None, pyarrow.array([0, 1], pyarrow.int32()).buffers()[1], pyarrow.py_buffer(b"\xff")]
+    )
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(TextError, match="record 1 or a later one is not UTF-8. Write the table again"):
+        read(tmp_path / "a.parquet")
 
 
 def test_long_paragraph_is_split_as_its_sentences_are(monkeypatch):

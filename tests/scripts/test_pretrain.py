@@ -159,6 +159,13 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--config_overrides", "vocab_size=5"], "The tokenizer has 2048 entries, but the model's vocab_size is 5"),
         (["--max_seq_length", "auto:101"], "max_seq_length must be a number or auto:1 to auto:100"),
         (["--train_file", "table.csv", "--text_column", "body"], "has no column 'body', but id, text"),
+        (["--train_file", "semicolons.csv"], "semicolons.csv has its columns separated by ';': save it with commas"),
+        (["--train_file", "excel.csv"], "excel.csv begins with 'sep=,', as Excel writes it: delete that line"),
+        (
+            ["--validation_share", "0", "--load_best_model_at_end", "--cache_dir", "cache"],
+            "load_best_model_at_end needs held-out text",
+        ),
+        (["--validation_file", "two.txt", "--validation_share", "0.5"], "no effect with validation_file"),
         (["--train_file", "one.txt", "--dataset_name", "x"], "Give one of train_file and dataset_name, not both"),
         (["--dataset_name", "nowhere/nothing"], "nowhere/nothing"),
         (["--train_file", "two.txt", "--streaming", "--static_pairs"], "static_pairs has no effect with streaming"),
@@ -242,6 +249,8 @@ def test_options_with_an_error_end_with_one_clear_line(arguments, message, tmp_p
     (tmp_path / "bad.yaml").write_text("train_file: [a.txt\nmax_steps: 2")
     (tmp_path / "utf16.txt").write_text("One sentence.", encoding="utf-16")
     (tmp_path / "commas.csv").write_text("text,id\nWell, Some more,1\nNo comma,2\n")
+    (tmp_path / "semicolons.csv").write_text("id;text\n1;One sentence.\n")
+    (tmp_path / "excel.csv").write_text("sep=,\nid,text\n1,One sentence.\n")
     os.mkfifo(tmp_path / "pipe")
     for name, tokenizer in (("damaged", "{}"), ("empty", ""), ("absent", None)):
         ScratchBertConfig().save_pretrained(tmp_path / name)

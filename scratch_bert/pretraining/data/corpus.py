@@ -84,7 +84,12 @@ class TokenizedCorpus:
 
     def quality(self) -> str:
         """The fraction of unknown tokens in the complete corpus, and what was skipped."""
-        return f"{self.unknown / len(self.tokens):.2%} unknown tokens, skipped: {_describe(self.skipped or {})}"
+        return f"{self.unknown_share:.2%} unknown tokens, skipped: {_describe(self.skipped or {})}"
+
+    @property
+    def unknown_share(self) -> float:
+        """The fraction of unknown tokens in the complete corpus."""
+        return self.unknown / len(self.tokens)
 
     def select(self, documents: np.ndarray) -> "TokenizedCorpus":
         """The corpus with only the documents of these numbers."""

@@ -171,6 +171,11 @@ class MappedSource(Source):
     def map(self, text: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
         corpus = TokenizedCorpus.from_source(text, tokenizer, self.args.cache_dir)
         logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
+        if corpus.unknown_share > 0.1:
+            logger.warning(
+                f"{corpus.unknown_share:.0%} of the tokens are unknown: the tokenizer is for other text, such as that in "
+                "another script. A model learns little from them, and their predictions are no measure of it."
+            )
         if hint := text.document_hint(corpus.num_documents, corpus.num_sentences):
             logger.info(f"Hint: {hint}")
         return corpus

@@ -12,6 +12,7 @@ from functools import cached_property
 from importlib import metadata
 from itertools import chain, islice, tee
 from pathlib import Path
+from textwrap import shorten
 from typing import NamedTuple
 
 import datasets
@@ -174,6 +175,7 @@ _UNBROKEN = re.compile(
 )
 _LONG_WORD = re.compile(rf"[A-Za-z0-9]{{{MAX_WORD + 1},}}")
 ENCODED = f"stretches of more than {MAX_WORD} letters and digits without a space, read as {UNKNOWN}"
+REPLACEMENT = "characters U+FFFD, left by a program that read the text in another encoding than its own"
 _DIGIT_IN_WORD = re.compile(r"[A-Za-z][0-9]")
 
 
@@ -306,6 +308,7 @@ class TextSource:
                     if isinstance(paragraph, str):
                         paragraph, replaced = replace_encoded(paragraph)
                         skipped[ENCODED] += replaced
+                        skipped[REPLACEMENT] += paragraph.count("\ufffd")
                     yield paragraph
                 yield None
                 skipped[f"{kind} without text"] += not has_text
@@ -397,13 +400,19 @@ class TextSource:
                 shard = open_table(shard, [self.text_column])
             for batch in shard.iter(1000):
                 if self.text_column not in batch:
-                    columns = ", ".join(batch)
-                    raise TextError(f"{name} has no column {self.text_column!r}, but {columns}: set text_column.")
+                    columns = shorten(", ".join(batch), 200)
+                    remedy = " Its first line must name the columns." if name.endswith((".csv", ".tsv")) else ""
+                    raise TextError(
+                        f"{name} has no column {self.text_column!r}, but {columns}: set text_column.{remedy}"
+                    )
                 for text in batch[self.text_column]:
                     number += 1
                     yield _check_record(text, name, number, f" in {self.text_column!r}")
         except UnicodeDecodeError as error:
-            raise not_utf8(Path(name), f"record {number + 1} or a later one", error) from None
+            place = f"record {number + 1} or a later one"
+            if suffix(Path(name)) in TABLES and suffix(Path(name)) != ".parquet":
+                raise not_utf8(Path(name), place, error) from None
+            raise TextError(f"{name}: {place} is not UTF-8. Write the table again, with its text in UTF-8.") from None
         except TextError:
             raise
         except (
