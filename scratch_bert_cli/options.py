@@ -168,6 +168,9 @@ def _convert_one(option: Field, value: Any) -> Any:
     const, choices = option.metadata.get("const"), option.metadata.get("choices")
     if not expected and isinstance(value, str):
         raise ValueError(f"{option.name} takes an object, in Python alone.")
+    nested = isinstance(value, dict) and "dict" not in names and names[0] != "str"
+    if expected and (nested or isinstance(value, list) and _is_list(option)):
+        raise ValueError(f"{option.name} must be {expected[0][1]}, got {value}.")
     if isinstance(value, (dict, list)) and names[0] != "str" or not expected or const is not None and value is const:
         return value
     if value == "" and option.default != "":  # a Path of it would be the current directory

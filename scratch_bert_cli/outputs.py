@@ -12,11 +12,12 @@ def check_output_dir(option: str, directory: Path) -> None:
         # Nothing is created but a nameless file: other processes may make the same directories at the same time.
         if "\0" in str(directory):
             raise ValueError("embedded null byte")
+        str(directory).encode()  # tokenizers writes to names in UTF-8 only
         existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
         tempfile.TemporaryFile(dir=existing).close()
         if len(os.fsencode(directory.name)) > _name_limit(existing):
             raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
-    except (OSError, ValueError) as error:  # ValueError for a character NUL
+    except (OSError, ValueError) as error:
         raise ValueError(_refuse(option, directory, error)) from None
 
 

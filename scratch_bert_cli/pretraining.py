@@ -104,7 +104,7 @@ class SourceArguments(OptionGroup, group="Source"):
         0.1,
         "Fraction of the text to hold out, about: documents drawn at random, or the ends of long ones; 0 for none.",
         within="[0, 1)",
-        unless="prepared_data streaming validation_file",
+        unless="prepared_data streaming",
     )
     dataset_name: str | None = option(
         None,

@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -38,7 +39,7 @@ def tolerate_lost_output() -> None:
             new = io.TextIOWrapper(
                 raw if stream.write_through else io.BufferedWriter(raw),
                 encoding=stream.encoding,
-                errors="backslashreplace" if stream.errors == "strict" else stream.errors,
+                errors="backslashreplace" if stream.errors in ("strict", "surrogateescape") else stream.errors,
                 line_buffering=stream.line_buffering,
                 write_through=stream.write_through,
             )
@@ -53,7 +54,7 @@ LIMITS = {
     "dataloader_num_workers",
     r"start new thread|thread pool|fork.*Resource temporarily unavailable|Cannot fork": "No more threads or processes can be started: raise "
     "the limit (ulimit -u, or that of the container), or lower dataloader_num_workers and OMP_NUM_THREADS",
-    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment": "There is not enough memory: raise "
+    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive": "There is not enough memory: raise "
     "the limit (ulimit -v, or that of the container), or take a smaller model, batch or max_seq_length, and fewer "
     "dataloader_num_workers",
     r"^RuntimeError: DataLoader worker \(pid": "A process that loads data has died, as for lack of memory, shared memory, "
@@ -78,17 +79,35 @@ def explain_limit(error: BaseException) -> str | None:
     return remedy and f"{remedy} ({last.split('. ')[0].strip()})."
 
 
+def is_lack_of_space(error: BaseException) -> bool:
+    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    # tokenizers, safetensors and torch raise other exceptions.
+    messages = (*(f"(os error {code})" for code in codes), "inline_container.cc", "iostream error")
+    return getattr(error, "errno", None) in codes or any(message in str(error) for message in messages)
+
+
 def script(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorator of the main function of a script: it goes on when its output is lost, and a lack of memory, files or
-    threads ends it with one line, also during its imports."""
+    """Decorator of the main function of a script: it continues when its output is lost, and Ctrl-C or a lack of memory, files,
+    threads or space ends it with one line, also during its imports."""
 
     @wraps(main)
     def run(*argv: list[str] | None) -> None:
         tolerate_lost_output()
         try:
+            os.getcwd()
+        except FileNotFoundError:
+            sys.exit("error: The current directory no longer exists: change to another one.")
+        try:
             main(*argv)
+        except SystemExit:
+            raise
+        except KeyboardInterrupt:
+            print("Stopped.", file=sys.stderr)
+            sys.exit(128 + signal.SIGINT)
         except BaseException as error:  # Rust's panics are no Exceptions
             reason = explain_limit(error)
+            if is_lack_of_space(error):
+                reason = f"{error}. Free some space, or raise the limit of the size of files (ulimit -f)."
             if reason is None:
                 raise
             sys.exit(f"error: {reason}")

@@ -84,6 +84,11 @@ def test_recipe_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):
     [
         pytest.param("train_fil: a.txt", ": there is no option train_fil. Did you mean train_file?", id="typo"),
         pytest.param("max_steps: 2.5", ": max_steps must be a whole number, got 2.5", id="type"),
+        pytest.param(
+            "max_steps: {a: 2}", ": max_steps must be a whole number, got {'a': 2}", id="object for a number"
+        ),
+        pytest.param("train_file: {a: b}", ": train_file must be text, got {'a': 'b'}", id="object for files"),
+        pytest.param("train_file: [a, [b]]", ": train_file must be text, got ['b']", id="list in a list"),
         pytest.param("max_steps: [2, 3]", ": max_steps takes one value, got [2, 3]", id="list for a number"),
         pytest.param("max_steps: 0", ": max_steps must be at least 1", id="range"),
         pytest.param("max_steps: 2\nfinal_share: 0.2", ": final_share has no effect without", id="no effect"),

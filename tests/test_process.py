@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from safetensors import SafetensorError
 
 from helpers import SCRIPTS, run_process, run_script
 from scratch_bert.cli import one_line_errors
@@ -125,7 +126,6 @@ def test_limit_is_one_line_with_the_remedy(error, message):
         ValueError("not enough memory in this joke"),
         FileNotFoundError(errno.ENOENT, "No such file", "a.txt"),
         LimitError("There is not enough memory, as was explained."),
-        KeyboardInterrupt(),
         SystemExit(3),
     ],
     ids=repr,
@@ -139,6 +139,32 @@ def test_other_errors_stay_as_they_are(error):
     with pytest.raises(type(error)) as raised:
         main()
     assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (KeyboardInterrupt(), 130),
+        (OSError(errno.ENOSPC, "No space left on device"), "error: .*No space left on device. Free some space"),
+        (SafetensorError("I/O error: File too large (os error 27)"), "error: I/O error: File too large .*ulimit -f"),
+    ],
+    ids=repr,
+)
+def test_ctrl_c_and_a_full_disk_end_a_script_with_one_line(error, code):
+    @script
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit, match=str(code)):
+        main()
+
+
+def test_directory_that_is_gone_is_named(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(SystemExit, match="current directory no longer exists"):
+        script(print)()
 
 
 @pytest.mark.slow
@@ -158,6 +184,7 @@ PLACES = {
     "below a file": "file/below",
     "too long": "x" * 300,
     "NUL": "a\0b",
+    "not UTF-8": "a\udcff",
     "a link to itself": "loop",
     "no file system for it": "/proc/here",
     "not ours": "closed/below",

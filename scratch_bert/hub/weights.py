@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers.modeling_utils import load_state_dict
 
 from ..repository import find_file, one_line, read_json
@@ -91,12 +91,3 @@ def read_shapes(files: Iterable[Path]) -> dict[str, torch.Tensor]:
 def find_not_finite(weights: Iterable[tuple[str, torch.Tensor]]) -> str | None:
     """The name of the first weight with a NaN or an infinity."""
     return next((name for name, weight in weights if not weight.isfinite().all()), None)
-
-
-def is_complete_safetensors(file: Path) -> bool:
-    """Whether a safetensors file exists and has the length that its header states."""
-    try:
-        with safe_open(file, framework="pt"):
-            return True
-    except (OSError, SafetensorError):
-        return False

@@ -20,8 +20,11 @@ def muon(
 
     `muon_lr` is the peak learning rate of the matrices of the encoder's layers, `lr` that of all other parameters,
     which AdamW trains; a schedule scales both. Weight decay applies to matrices, not to biases and LayerNorms. Raises
-    `ValueError` for a model without an encoder.
+    `ValueError` for a model without an encoder, and for a rate that is negative or no number.
     """
+    for name, rate in (("lr", lr), ("muon_lr", muon_lr), ("weight_decay", weight_decay)):
+        if not (isinstance(rate, (int, float)) and rate >= 0):
+            raise ValueError(f"{name} must be at least 0, got {rate!r}.")
     groups = parameter_groups(model, weight_decay, muon_lr)
     if not groups[-1]["params"]:
         raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train below encoder.layer.")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 from transformers import SchedulerType, TrainingArguments, get_scheduler
+from transformers.debug_utils import DebugOption
 from transformers.integrations import get_available_reporting_integrations
 
 from scratch_bert_cli.options import OTHERS, check_range
@@ -89,6 +90,10 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         for tracker in self.report_to:
             if tracker not in installed:
                 raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
+        if DebugOption.UNDERFLOW_OVERFLOW in self.debug:
+            raise ValueError(
+                "debug underflow_overflow fails on boolean masks, also with transformers' BERT: leave it out."
+            )
         if self.label_names != ["labels"]:
             self.must_stay(label_names=(None, "the model names its labels"))
         check_schedule(self)

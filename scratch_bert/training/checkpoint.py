@@ -1,24 +1,30 @@
 """Checkpoints: written atomically, the oldest ones deleted, and the one that a run resumes from."""
 
+import errno
 import logging
 import os
 import re
 import shutil
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from huggingface_hub.dataclasses import strict
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from scratch_bert_cli.process import is_lack_of_space
+
 from .. import storage
-from ..hub.weights import INDEX, WEIGHTS, is_complete_safetensors
-from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, read_record, remove, seal
+from ..hub.weights import INDEX, UNREADABLE, WEIGHTS, find_not_finite
+from ..repository import read_json
+from ..storage import LOCK, MANIFEST, STAGING, move_into_place, read_record, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
@@ -46,6 +52,7 @@ class SavedState:
     epoch: float | int | None = None
     max_steps: int = 0
     num_train_epochs: float | int = 0
+    train_batch_size: int | None = None
     total_flos: float | int = 0
     num_input_tokens_seen: int = 0
     best_metric: float | int | None = None
@@ -55,8 +62,9 @@ class SavedState:
     stateful_callbacks: dict | None = None
 
     def validate_step(self):
-        if self.global_step < 0:
-            raise ValueError(f"global_step is {self.global_step}")
+        for name in ("global_step", "epoch"):
+            if (getattr(self, name) or 0) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}")
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
@@ -66,8 +74,10 @@ def checkpoints_in(directory: Path) -> list[Path]:
     return sorted((path for path in found if name.fullmatch(path.name) and path.is_dir()), key=_step_of)
 
 
-def _step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.rsplit("-", 1)[1])
+def _step_of(checkpoint: Path, default: int = 0) -> int:
+    """The step in the name of a checkpoint; `default` for other names."""
+    number = checkpoint.name.rpartition(f"{PREFIX_CHECKPOINT_DIR}-")[2]
+    return int(number) if number.isdecimal() else default
 
 
 @contextmanager
@@ -153,7 +163,9 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     if args.resume_from_checkpoint and not resumes_newest(args):
         checkpoint = Path(args.resume_from_checkpoint)
         if not checkpoint.is_dir():
-            raise ValueError(f"There is no checkpoint {checkpoint}. Pass auto for the newest one in {output_dir}.")
+            here = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{checkpoint.name.removeprefix(f'{PREFIX_CHECKPOINT_DIR}-')}"
+            remedy = f"Name {here}, or pass" if here.is_dir() else "Pass"
+            raise ValueError(f"There is no checkpoint {checkpoint}. {remedy} auto for the newest one in {output_dir}.")
         damage = find_damage(checkpoint)
         if damage:
             raise ValueError(
@@ -182,18 +194,19 @@ def find_damage(checkpoint: Path) -> str | None:
     """Describe what is wrong with a checkpoint, or return None if it can be resumed from.
 
     Files listed in `MANIFEST` must have the recorded length and CRC-32. Without a manifest, as in the stock Trainer's
-    checkpoints, only damage that the file format reveals is found.
+    checkpoints, only damage that the content reveals is found.
     """
     for names in REQUIRED:
         if not any((checkpoint / name).exists() for name in names):
             return f"{names[0]} is missing"
-    if not (checkpoint / MANIFEST).exists():
-        files = (checkpoint / name for names in REQUIRED for name in names[:1])
-        return next(
-            (f"{file.name} is truncated or damaged" for file in files if file.exists() and not _can_be_read(file)),
-            None,
-        )
-    return storage.find_damage(checkpoint)
+    if (checkpoint / MANIFEST).exists():
+        damage = storage.find_damage(checkpoint)
+    else:
+        files = [file for kind in ("*.json", "*.pt", "*.pth", WEIGHTS) for file in sorted(checkpoint.glob(kind))]
+        damage = next((f"{file.name} is damaged" for file in files if not _can_be_read(file)), None)
+    if not damage and (step := saved_step(str(checkpoint))) != _step_of(checkpoint, step):
+        return f"its {TRAINER_STATE_NAME} is that of step {step}"
+    return damage
 
 
 def saved_step(checkpoint: str) -> int:
@@ -202,16 +215,26 @@ def saved_step(checkpoint: str) -> int:
 
 
 def _can_be_read(file: Path) -> bool:
-    if file.suffix == ".pt":
-        return zipfile.is_zipfile(file)  # a file saved by torch ends with the zip format's directory
-    if file.suffix == ".json":
-        try:
-            read_record(file, SavedState)
-            TrainerState.load_from_json(str(file))  # which takes its own fields only
-            return True
-        except (ValueError, TypeError):
+    """Whether a file holds what a file of its name does."""
+    try:
+        if not file.is_file():
             return False
-    return is_complete_safetensors(file)
+        if file.suffix in (".pt", ".pth"):
+            with safe_globals():  # those of the random generators of NumPy
+                return isinstance(torch.load(file, map_location="meta", weights_only=True), dict)
+        if file.suffix == ".json":
+            if file.name == TRAINER_STATE_NAME:
+                read_record(file, SavedState)
+                TrainerState.load_from_json(str(file))  # which takes its own fields only
+            read_json(file)
+            return True
+        return find_not_finite(load_file(file).items()) is None
+    except UNREADABLE:
+        return False
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # a place before the beginning, in a truncated file
+            return False
+        raise
 
 
 def _newest_intact(output_dir: Path, check: bool) -> Path | None:
@@ -225,7 +248,9 @@ def _newest_intact(output_dir: Path, check: bool) -> Path | None:
         if not damage:
             return checkpoint
         if storage.find_damage(checkpoint) is None:  # as it was saved
-            raise ValueError(f"{checkpoint} cannot be resumed: it was saved without optimizer state ({damage}).")
+            raise ValueError(
+                f"{checkpoint} cannot be resumed from, as it was saved: {damage}. Rename it to resume from the one before."
+            )
         logger.warning(f"{checkpoint} cannot be resumed from, {damage}: renamed to {_rename(checkpoint, DAMAGED)}")
     return None
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -93,6 +94,18 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
             f"{checkpoint} was saved by another number of processes: the run resumes, but its results will not be "
             "bit-identical to those of an uninterrupted run"
         )
+
+
+def check_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ValueError` if averages of gradients have another shape than their weight, or are not finite: PyTorch does not
+    look at them, and some of its optimizers would read beyond their end."""
+    for weight, state in optimizer.state.items():
+        for name in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
+            value = state.get(name)
+            if value is not None and value.shape != weight.shape:
+                raise ValueError(f"{name} {tuple(value.shape)} of a weight {tuple(weight.shape)}")
+            if value is not None and not value.isfinite().all():
+                raise ValueError(f"{name} of a weight {tuple(weight.shape)} is not finite")
 
 
 def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ from .callbacks import PushCallback, SignalCallback, shield_workers
 from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
 from .console import show_on_console
 from .output_dir import read_metrics
-from .resume import ResumeCallback, check_processes, merge_hyperparameters
+from .resume import ResumeCallback, check_optimizer_state, check_processes, merge_hyperparameters
 from .speed import SpeedMeter, known_matrix_peak
 
 
@@ -198,6 +198,15 @@ class ScratchBertTrainer(Trainer):
         if "train_loss" in logs and self.is_in_train:  # the last entry of a training
             self._choose_best()
 
+    def create_scheduler(self, num_training_steps: int, *args, **kwargs):
+        warmup = self.args.get_warmup_steps(num_training_steps)
+        if warmup >= num_training_steps:
+            logger.warning(
+                f"The warm-up takes {warmup:,} steps, and the run has {num_training_steps:,}: the learning rate never "
+                "reaches its peak. Lower warmup_steps; below 1, it is a fraction of all steps."
+            )
+        return super().create_scheduler(num_training_steps, *args, **kwargs)
+
     def check_finite(self, metrics: dict[str, float]) -> None:
         """Raise `DivergenceError` for a loss or a metric of an evaluation that is not finite."""
         for name, value in metrics.items():
@@ -346,11 +355,14 @@ class ScratchBertTrainer(Trainer):
         requested = [dict(group) for group in self.optimizer.param_groups]
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
+            check_optimizer_state(self.optimizer)
         except (ValueError, KeyError) as error:
             raise OSError(
                 f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim and the "
-                "--lr_scheduler_type that the run was started with."
+                "--lr_scheduler_type that the run was started with, or from another checkpoint."
             ) from error
+        if checkpoint and not self.optimizer.state and not self.is_fsdp_enabled:
+            logger.warning(f"The optimizer's state in {checkpoint} is empty: its averages of the gradients start anew")
         groups = self.optimizer.param_groups
         for group, merged in zip(groups, merge_hyperparameters(groups, requested), strict=True):
             group.update(merged)

@@ -333,6 +333,12 @@ def test_sharded_parameters_are_rejected(flag, make_run, tmp_path, monkeypatch):
         make_run(tmp_path / "run")
 
 
+@pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}, {"weight_decay": "0.1"}], ids=str)
+def test_rates_that_are_none_are_rejected(rates):
+    with pytest.raises(ValueError, match=f"{next(iter(rates))} must be at least 0, got "):
+        muon(ScratchBertForMaskedLM(ScratchBertConfig(**SMALL)), **rates)
+
+
 def test_state_of_another_optimizer_is_rejected(finished, make_run, tmp_path):
     directory = finished.trainer.args.output_dir
     shutil.copytree(f"{directory}/checkpoint-6", tmp_path / "checkpoint-6")  # as another Trainer would save it

@@ -165,7 +165,6 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
             ["--validation_share", "0", "--load_best_model_at_end", "--cache_dir", "cache"],
             "load_best_model_at_end needs held-out text",
         ),
-        (["--validation_file", "two.txt", "--validation_share", "0.5"], "no effect with validation_file"),
         (["--train_file", "one.txt", "--dataset_name", "x"], "Give one of train_file and dataset_name, not both"),
         (["--dataset_name", "nowhere/nothing"], "nowhere/nothing"),
         (["--train_file", "two.txt", "--streaming", "--static_pairs"], "static_pairs has no effect with streaming"),

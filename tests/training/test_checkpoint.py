@@ -3,8 +3,11 @@ import json
 import os
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainingArguments
 
 from helpers import SMALL, make_batch
@@ -139,6 +142,7 @@ def test_auto_resume_without_a_checkpoint_starts_a_new_run(tmp_path, caplog):
         pytest.param(
             "full", "auto", "full is not empty. There is no complete checkpoint", id="no checkpoint among other files"
         ),
+        pytest.param("run", "2", "There is no checkpoint 2. Name .*checkpoint-2, or pass auto", id="step alone"),
         pytest.param("run", "checkpoint-7", "There is no checkpoint .*checkpoint-7", id="no such checkpoint"),
         pytest.param("run", None, "run is not empty.*--resume_from_checkpoint", id="a new run over an old one"),
         pytest.param("full", "checkpoint-2", "full is not empty", id="another run's checkpoint in a full directory"),
@@ -164,26 +168,71 @@ def damage(file, how):
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"])
-@pytest.mark.parametrize("how", ["missing", "truncated"])
-def test_damage_is_found_without_a_manifest(how, name, run, tmp_path):
+NEEDED = ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"]
+OTHERS = ["rng_state.pth", "config.json"]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [(name, "missing") for name in NEEDED] + [(name, "truncated") for name in NEEDED + OTHERS]
+)
+def test_damage_is_found_without_a_manifest(name, how, run, tmp_path):
     damaged = tmp_path / "damaged"
     shutil.copytree(run / "checkpoint-2", damaged)
     damage(damaged / name, how)
+    how = "damaged" if how == "truncated" else how
     with pytest.raises(ValueError, match=f"damaged cannot be resumed from: {name} is {how}"):
         find(tmp_path / "other", str(damaged))
+
+
+class Code:
+    def __reduce__(self):
+        return (print, ("this must not run",))
+
+
+def make_infinite(file: Path) -> None:
+    weights = load_file(file)
+    weights["cls.predictions.bias"][0] = torch.inf
+    save_file(weights, file)
+
+
+def make_pipe(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        pytest.param("optimizer.pt", lambda file: torch.save([1], file), id="list"),
+        pytest.param("scheduler.pt", lambda file: torch.save(Code(), file), id="code"),
+        pytest.param("rng_state.pth", lambda file: torch.save({"python": Code()}, file), id="code inside"),
+        pytest.param("optimizer.pt", make_pipe, id="pipe"),
+        pytest.param("model.safetensors", make_infinite, id="infinite"),
+    ],
+)
+def test_content_that_makes_no_checkpoint_is_damage(name, change, run, tmp_path, capsys):
+    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
+    change(tmp_path / "checkpoint-2" / name)
+    assert find_damage(tmp_path / "checkpoint-2") == f"{name} is damaged"
+    assert not capsys.readouterr().out
+
+
+def test_checkpoint_with_another_number_than_its_step_is_damage(run, tmp_path):
+    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-7")
+    assert find_damage(tmp_path / "checkpoint-7") == "its trainer_state.json is that of step 2"
 
 
 @pytest.mark.parametrize(
     "content",
     ["[]", "{}", "[" * 100_000, '{"global_step": "2"}', '{"global_step": -1}', '{"global_step": 2, "log_history": 1}']
-    + ['{"global_step": 2, "no_such_field": 1}'],
+    + ['{"global_step": 2, "no_such_field": 1}', '{"global_step": 2, "epoch": -3}']
+    + ['{"global_step": 2, "train_batch_size": "q"}'],
     ids=lambda content: content[:40],
 )
 def test_state_that_the_stock_trainer_cannot_take_is_damage(content, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "damaged")
     (tmp_path / "damaged" / "trainer_state.json").write_text(content)
-    with pytest.raises(ValueError, match="damaged cannot be resumed from: trainer_state.json is truncated or damaged"):
+    with pytest.raises(ValueError, match="damaged cannot be resumed from: trainer_state.json is damaged"):
         find(tmp_path / "other", str(tmp_path / "damaged"))
 
 
@@ -206,11 +255,12 @@ def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, 
     assert (tmp_path / "damaged-checkpoint-2-2").is_dir()
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"optimizer.pt": 7}', "\0"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"optimizer.pt": 7}', "\0"])
 def test_manifest_that_is_damaged_is_damage(content, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "manifest.json").write_text(content)
-    assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is missing or damaged"
+    how = "empty" if content == "{}" else "missing or damaged"
+    assert find_damage(tmp_path / "checkpoint-2") == f"manifest.json is {how}"
 
 
 def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tmp_path):
@@ -220,7 +270,7 @@ def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tm
     seal(tmp_path / "checkpoint-2")
     assert find_damage(tmp_path / "checkpoint-2") == "optimizer.pt is missing"
     with pytest.raises(
-        ValueError, match="checkpoint-2 cannot be resumed: .* optimizer state .optimizer.pt is missing"
+        ValueError, match="checkpoint-2 cannot be resumed from, as it was saved: optimizer.pt is missing"
     ):
         find(tmp_path, "auto")
     assert (tmp_path / "checkpoint-2").is_dir()

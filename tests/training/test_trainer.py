@@ -447,6 +447,41 @@ def test_resume_takes_the_learning_rate_of_its_options(tmp_path):
         assert [group["weight_decay"] for group in again.optimizer.param_groups] == [0.2, 0.0]
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(lambda average: average[:1], r"exp_avg \(1, 32\) of a weight \(40, 32\)", id="shape"),
+        pytest.param(
+            lambda average: average.fill_(torch.nan), r"exp_avg of a weight \(40, 32\) is not finite", id="NaN"
+        ),
+        pytest.param(None, "is empty: its averages of the gradients start anew", id="empty"),
+    ],
+)
+def test_optimizers_state_is_that_of_its_weights(change, message, tmp_path, caplog):
+    options = {"save_steps": 2, "max_steps": 2, "optim": "adamw_torch"}
+    make_trainer(tmp_path / "run", **options).train()
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    file = checkpoint / "optimizer.pt"
+    content = torch.load(file)
+    for state in content["state"].values():
+        if change and state["exp_avg"].shape == (40, 32):
+            state["exp_avg"] = change(state["exp_avg"])
+    torch.save(content if change else content | {"state": {}}, file)
+    (checkpoint / "manifest.json").unlink()
+    again = make_trainer(tmp_path / "again", **options | {"max_steps": 3})
+    if change:
+        with pytest.raises(OSError, match=message):
+            again.train(resume_from_checkpoint=str(checkpoint))
+    else:
+        again.train(resume_from_checkpoint=str(checkpoint))
+        assert message in caplog.text
+
+
+def test_warm_up_beyond_the_end_is_a_warning(tmp_path, caplog):
+    make_trainer(tmp_path, max_steps=2, warmup_steps=100).train()
+    assert "The warm-up takes 100 steps, and the run has 2" in caplog.text
+
+
 def test_checkpoint_of_fsdp_is_not_resumed_without(tmp_path):
     make_trainer(tmp_path, save_steps=3).train()
     (tmp_path / "checkpoint-3" / "pytorch_model_fsdp_0").mkdir()

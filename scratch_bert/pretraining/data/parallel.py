@@ -1,13 +1,14 @@
 """Examples of more text than one process can read: datatrove divides files among tasks here or on a cluster."""
 
+import gzip
 import logging
 import shutil
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
-from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.extractors import Trafilatura
 from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, WarcReader
 from datatrove.pipeline.readers.base import BaseDiskReader
+from datatrove.utils.logging import logger as datatrove_logger
 from transformers import PreTrainedTokenizerBase
 
 from ...repository import read_json
@@ -36,6 +38,16 @@ logger = logging.getLogger("scratch_bert")
 READERS = {"jsonl": JsonlReader, "parquet": ParquetReader, "csv": CSVReader, "warc": WarcReader}
 EXECUTORS = {"local": LocalPipelineExecutor, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}
 SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held in memory
+
+
+class FilesError(ValueError):
+    """Files that give no examples, by name."""
+
+
+def _without_traceback(record: dict) -> None:
+    """datatrove logs an error with its traceback, which tells a user nothing about their files."""
+    if record["exception"] and record["exception"].type is FilesError:
+        record["exception"] = None
 
 
 class WriteExamples(PipelineStep):
@@ -62,6 +74,7 @@ class WriteExamples(PipelineStep):
         self.extractors = list(extractors)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator:
+        datatrove_logger.configure(patcher=_without_traceback)
         self.tokenizer = load_tokenizer(str(self.output_dir))
         errors = []
         for file in files_of(self.reader, rank, world_size):
@@ -70,13 +83,13 @@ class WriteExamples(PipelineStep):
                 continue
             try:
                 self._write(file, parquet)
-            except ValueError as error:
+            except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
                 errors.append(f"{file}: {error}")
             except AttributeError as error:  # of datatrove's reader
                 errors.append(f"{file}: a record is not an object with named fields ({error})")
         if errors:
             others = f"\n… and {len(errors) - 5:,} more" if len(errors) > 5 else ""
-            raise ValueError(
+            raise FilesError(
                 "Files without examples: fix them, or exclude them from input_dir or glob_pattern:\n"
                 + "\n".join(errors[:5])
                 + others
@@ -91,7 +104,7 @@ class WriteExamples(PipelineStep):
         try:
             with pq.ParquetWriter(new, schema) as writer:
                 for number, documents in enumerate(self._blocks(file)):
-                    seed = crc32(f"{self.seed} {file} {number}".encode())
+                    seed = zlib.crc32(f"{self.seed} {file} {number}".encode())
                     dataset = SentencePairDataset(
                         TokenizedCorpus.from_documents(documents, self.tokenizer),
                         self.tokenizer,
@@ -122,6 +135,8 @@ class WriteExamples(PipelineStep):
                 if before:
                     yield before
                 before, block, sentences = block, [], 0
+        if not before + block:
+            raise ValueError(f"no record has text in a field {self.reader.text_key!r}, which text_column names")
         yield before + block
 
     def _documents(self, file: str) -> Iterator[list[str]]:
@@ -150,8 +165,12 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
     reader = READERS[args.input_format](args.input_dir, glob_pattern=args.glob_pattern, text_key=data_args.text_column)
     files = files_of(reader)
     if not files:
-        raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
+        kind = f"files {args.glob_pattern}" if args.glob_pattern else "files"
+        raise FileNotFoundError(f"There are no {kind} in {args.input_dir}.")
+    if reader.data_folder.is_local() and output_dir.resolve().is_relative_to(Path(args.input_dir).resolve()):
+        raise ValueError(f"output_dir {output_dir} is in input_dir, and would be read as text: choose another place.")
     tokenizer = load_tokenizer(data_args.tokenizer_name_or_path)
+    OBJECTIVES[data_args.sentence_objective].check_length(data_args.max_tokens)
     tokenizer.model_max_length = data_args.max_tokens
     options = asdict(data_args) | {"seed": args.seed}
     del options["tokenizer_name_or_path"]

@@ -88,6 +88,13 @@ class Objective:
             raise ValueError(f"{self.name}: draw_pairs must give pairs (pairs, 5), but gave {pairs.shape}.")
         return pairs[np.argsort(pairs[:, 0], kind="stable")]
 
+    def check_length(self, max_seq_length: int) -> None:
+        """Raise `ValueError` if the length leaves too little room for segments."""
+        if max_seq_length < self.special_tokens + self.min_tokens:
+            raise ValueError(
+                f"max_seq_length must be {self.special_tokens + self.min_tokens} or more, got {max_seq_length}."
+            )
+
     def check(self, corpus: TokenizedCorpus, max_seq_length: int) -> None:
         """Raise `ValueError` if the corpus or the length gives no examples."""
         if corpus.num_documents < self.min_documents:
@@ -96,11 +103,7 @@ class Objective:
                 f"from another document; this text has {corpus.num_documents}. See how text_format splits it into "
                 "documents, or choose another objective."
             )
-        if max_seq_length < self.special_tokens + self.min_tokens:
-            raise ValueError(
-                f"max_seq_length must be {self.special_tokens + self.min_tokens} or more, got {max_seq_length}."
-            )
-
+        self.check_length(max_seq_length)
         (first, last), (start, end) = corpus.documents.T, corpus.document_tokens.T
         limit = max_seq_length - self.special_tokens
         if self.min_tokens > 1 and not ((last - first > 1) | (end - start > limit // 2)).any():
