@@ -82,7 +82,8 @@ def load_task(
 
     counts = ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items())
     problem_type = task.model_options.get("problem_type", "").replace("_", " ")
-    labels = ", ".join(task.model_options.get("id2label", {}).values())
+    names = [f"{name:.80}" for name in task.model_options.get("id2label", {}).values()]
+    labels = ", ".join(names[:10]) + (f" and {len(names) - 10:,} others" if len(names) > 10 else "")
     logger.info("; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels}"))))
     return task
 
