@@ -26,6 +26,12 @@ def as_label_name(label: Any) -> str:
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 
+def list_labels(names: Sequence[str], most: int = 10) -> str:
+    """The names of the first labels, each cut to a length to read, and the number of the others."""
+    listed = ", ".join(f"{name:.80}" for name in names[:most])
+    return f"{listed} and {len(names) - most:,} others" if len(names) > most else listed
+
+
 def is_decimal(label: Any) -> bool:
     """Whether a label is a number that is not whole, or text such as "0.5"."""
     text = str(label).strip()
