@@ -5,6 +5,8 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import transformers
 from datasets.utils import disable_progress_bars
@@ -12,6 +14,14 @@ from huggingface_hub.errors import StrictDataclassError
 
 from scratch_bert_cli.options import from_keywords, option, parse_arguments, reject_non_default, similar
 from scratch_bert_cli.process import explain_limit
+
+
+def check_paths(**given: Any) -> None:
+    """Raise `ValueError` for what is neither a path nor a name, such as a model instead of its directory."""
+    for name, value in given.items():
+        if not isinstance(value, str | Path):
+            remedy = ": save it first" if hasattr(value, "save_pretrained") else ""
+            raise ValueError(f"{name} must be a path or a name, not {type(value).__name__}{remedy}.")
 
 
 @contextmanager

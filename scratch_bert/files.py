@@ -3,6 +3,7 @@
 import csv
 import gzip
 import logging
+import os
 import re
 import shlex
 import zlib
@@ -37,9 +38,9 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
         if "://" in str(path):
             raise ValueError(f"{path} is a URL, not a file: download it first.")
         path = Path(path)
-        matches = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
+        matches = [path] if os.path.exists(path) else sorted(map(Path, glob(str(path), recursive=True)))
         if not matches:
-            raise FileNotFoundError(f"There is no file or directory {path}.")
+            raise FileNotFoundError(f"There is no file or directory {str(path):.200}.")
         for match in matches:
             if not (match.is_dir() or match.is_file()):
                 raise ValueError(

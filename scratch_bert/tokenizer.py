@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -17,6 +18,8 @@ from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from scratch_bert_cli.options import check_range
 
 from .repository import find_file, one_line, read_json
 
@@ -53,11 +56,14 @@ def train_tokenizer(
     `wordpiece` is BERT's; `wordlevel` has complete words only. Words and word pieces with fewer than `min_frequency`
     occurrences are left out. `first_segment_id` is the segment id of text A; B's is one more, and padding's always 0.
     `texts` is read twice, and may be larger than memory. The same texts give the same vocabulary. Time grows with the
-    text, whatever its words: see `_TrainingText`. Raises `ValueError` if there is no text, or if `vocab_size` is too
-    small for the characters alone.
+    text, whatever its words: see `_TrainingText`. Raises `ValueError` for options out of range, if there is no text, or if
+    `vocab_size` is too small for the characters alone.
     """
-    if not 0 < vocab_size <= MAX_ENTRIES:
-        raise ValueError(f"vocab_size must be from 1 to {MAX_ENTRIES:,}, got {vocab_size:,}.")
+    check_range("vocab_size", vocab_size, f"[1, {MAX_ENTRIES}]")
+    check_range("first_segment_id", first_segment_id, "[0, 1]")
+    check_range("model_max_length", model_max_length, "[1, inf)")
+    if tokenizer_type not in TOKENIZER_TYPES:
+        raise ValueError(f"tokenizer_type must be one of {', '.join(TOKENIZER_TYPES)}; got {tokenizer_type!r}.")
     blank = BertTokenizer(do_lower_case=lowercase)
     special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
 
@@ -235,20 +241,7 @@ def load_tokenizer(
         kind = OSError if isinstance(error, OSError) else ValueError
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise kind(f"The tokenizer {name_or_path} cannot be read ({reason}). Save it again.") from error
-    ids = {f"[{name.upper()}]": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
-    missing = [token for token, number in ids.items() if number is None]
-    if missing:
-        raise ValueError(
-            f"The tokenizer {name_or_path} has no {', '.join(missing)} token, which BERT's input needs: its "
-            "tokenizer_config.json must have a fitting tokenizer_class, and name these tokens."
-        )
-    for token, number in ids.items():
-        same = [other for other in ids if ids[other] == number and other != token]
-        if same or number == tokenizer.unk_token_id:
-            others = ", ".join(same or ["[UNK]"])
-            raise ValueError(f"The tokenizer {name_or_path} has one token for {token} and {others}: they must differ.")
-    if not tokenizer.is_fast:
-        raise ValueError(f"The tokenizer {name_or_path} has no tokenizer.json, so there is no fast tokenizer.")
+    check_tokenizer(tokenizer, f"The tokenizer {name_or_path}")
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # a default of transformers
         raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")
     tokenizer.backend_tokenizer.no_padding()  # a tokenizer.json may pad and truncate to a length of its own
@@ -257,6 +250,27 @@ def load_tokenizer(
     if model_max_length is not None:
         tokenizer.model_max_length = model_max_length
     return tokenizer
+
+
+def check_tokenizer(tokenizer: Any, what: str = "The tokenizer") -> None:
+    """Raise `ValueError`, which begins with `what`, for anything but a fast tokenizer with the special tokens that BERT's
+    input needs."""
+    if not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ValueError(f"{what} must be loaded, as with AutoTokenizer.from_pretrained, not {tokenizer!r:.80}.")
+    ids = {f"[{name.upper()}]": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
+    missing = [token for token, number in ids.items() if number is None]
+    if missing:
+        raise ValueError(
+            f"{what} has no {', '.join(missing)} token, which BERT's input needs: its tokenizer_config.json must have a "
+            "fitting tokenizer_class, and name these tokens."
+        )
+    for token, number in ids.items():
+        same = [other for other in ids if ids[other] == number and other != token]
+        if same or number == tokenizer.unk_token_id:
+            others = ", ".join(same or ["[UNK]"])
+            raise ValueError(f"{what} has one token for {token} and {others}: they must differ.")
+    if not tokenizer.is_fast:
+        raise ValueError(f"{what} has no tokenizer.json, so there is no fast tokenizer.")
 
 
 def _check_encoding(tokenizer: PreTrainedTokenizerBase, name: str) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ..cli import from_keywords
+from ..cli import check_paths, from_keywords
 from .arguments import FinetuningArguments, TaskArguments
 from .dataset import as_splits
 from .run import Results, run_finetuning
@@ -30,10 +30,7 @@ def finetune(
     of GLUE gives the dataset. `options` are those of scripts/finetune.py. Raises `ValueError` or `OSError` for options,
     data and models that can't be used, and the errors of `FinetuningRun.train`.
     """
-    if not isinstance(model, str | Path):
-        raise ValueError(
-            f"model must be a directory or a Hub repository, not a {type(model).__name__}: save it first."
-        )
+    check_paths(task=task, model=model, output_dir=output_dir)
     for option, keyword in (("train_file", "data"), ("validation_file", "validation"), ("test_file", "test")):
         if data is not None and options.get(option):
             raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")

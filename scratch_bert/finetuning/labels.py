@@ -2,6 +2,7 @@
 
 import logging
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from numbers import Number
@@ -23,6 +24,12 @@ def is_missing(label: Any) -> bool:
 def as_label_name(label: Any) -> str:
     """A label as text. Integers became floats in a column with gaps: 1.0 is 1."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def list_labels(names: Sequence[str], most: int = 10) -> str:
+    """The names of the first labels, each cut to a length to read, and the number of the others."""
+    listed = ", ".join(f"{name:.80}" for name in names[:most])
+    return f"{listed} and {len(names) - most:,} others" if len(names) > most else listed
 
 
 def is_decimal(label: Any) -> bool:
@@ -80,7 +87,18 @@ def warn_of_classes(names: Sequence[str], labels: Sequence, examples: int, named
         logger.warning(f"{doubtful[0]!r} is a class: if it means that a label is missing, leave these examples out.")
     spellings: dict[str, str] = {}
     for name in names:
-        other = spellings.setdefault(name.strip().lower(), name)
+        composed = unicodedata.normalize("NFC", name)
+        other = spellings.setdefault(composed.strip().lower(), name)
         if other != name:
-            logger.warning(f"{other!r} and {name!r} are two classes: if they are one, write it in the same way.")
+            show = ascii if unicodedata.normalize("NFC", other) == composed else repr  # they look the same
+            logger.warning(
+                f"{show(other)} and {show(name)} are two classes: if they are one, write it in the same way."
+            )
             break
+    known = set(names)
+    joined = [name for name in names if "," in name and not known.isdisjoint(map(str.strip, name.split(",")))]
+    if joined:
+        logger.warning(
+            f"{joined[0]!r} is a class of its own: if it is several labels, pass --problem_type "
+            "multi_label_classification."
+        )

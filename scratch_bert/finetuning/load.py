@@ -16,6 +16,7 @@ from ..tokenizer import check_vocabulary, load_tokenizer
 from .arguments import FinetuningArguments, TaskArguments
 from .dataset import Columns, as_splits, load_splits
 from .glue import GLUE
+from .labels import list_labels
 from .metrics import METRICS
 from .multiple_choice import MultipleChoice
 from .question_answering import QuestionAnswering
@@ -82,7 +83,7 @@ def load_task(
 
     counts = ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items())
     problem_type = task.model_options.get("problem_type", "").replace("_", " ")
-    labels = ", ".join(task.model_options.get("id2label", {}).values())
+    labels = list_labels(list(task.model_options.get("id2label", {}).values()))
     logger.info("; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels}"))))
     return task
 

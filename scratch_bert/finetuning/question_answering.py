@@ -2,6 +2,7 @@
 across them."""
 
 import json
+import logging
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,6 +13,8 @@ from transformers import AutoModelForQuestionAnswering
 
 from .task import Task, is_text_list
 
+
+logger = logging.getLogger("scratch_bert")
 
 MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short windows, half of them
 
@@ -88,9 +91,11 @@ class QuestionAnswering(Task):
         return [texts[0] if texts else "" for texts in self.references[split]]
 
     def encode(self, split: str) -> Dataset:
+        questions = self._shortened_questions(split)
+
         def split_into_windows(batch: dict, indices: list[int]) -> dict:
             encoded = self.tokenizer(
-                [self._shorten(question) for question in batch["text_pair"]],
+                [questions[index] for index in indices],
                 batch["text"],
                 truncation="only_second",
                 max_length=self.max_seq_length,
@@ -119,9 +124,22 @@ class QuestionAnswering(Task):
         self.windows[split] = np.array(features["example"]), padded
         return features.remove_columns(["example", "offsets"])
 
-    def _shorten(self, question: str) -> str:
-        offsets = self.tokenizer(question, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        return question[: offsets[: self.question_length][-1][1]] if offsets else ""
+    def _shortened_questions(self, split: str) -> list[str]:
+        questions, cut = self.splits[split]["text_pair"][:], 0
+        for number, question in enumerate(questions):
+            offsets = self.tokenizer(
+                question,
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                verbose=False,  # it would warn of a length that the model never gets
+            )["offset_mapping"]
+            cut += len(offsets) > self.question_length
+            questions[number] = question[: offsets[: self.question_length][-1][1]] if offsets else ""
+        if cut:
+            logger.warning(
+                f"{split}: {cut:,} of {len(questions):,} questions are cut to their first {self.question_length} tokens"
+            )
+        return questions
 
     def decode(self, split: str, logits: tuple[np.ndarray, np.ndarray]) -> list[str]:
         example_of, offsets = self.windows[split]

@@ -131,12 +131,12 @@ def read_squad(file: Path) -> Dataset | None:
     if not all(isinstance(article, dict) and "paragraphs" in article for article in articles):
         return None
     questions: list[dict] = []
-    for article in articles:
+    for number, article in enumerate(articles, 1):
         try:
             questions += _squad_questions(article)
         except (AttributeError, KeyError, TypeError) as error:
-            title = article.get("title")
-            raise ValueError(f"{file} is not in SQuAD's format: {error!r} in the article {title!r}.") from None
+            problem = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+            raise ValueError(f"{file} is not in SQuAD's format: in article {number}, {problem}.") from None
     return _to_dataset(questions, file)
 
 

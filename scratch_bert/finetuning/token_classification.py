@@ -1,5 +1,6 @@
 """Token classification: a label for each word."""
 
+import logging
 from itertools import chain
 from typing import ClassVar
 
@@ -9,6 +10,9 @@ from transformers import AutoModelForTokenClassification, DataCollatorForTokenCl
 
 from .labels import is_decimal, is_missing
 from .task import IGNORE_INDEX, ClassLabelTask, is_text_list
+
+
+logger = logging.getLogger("scratch_bert")
 
 
 class TokenClassification(ClassLabelTask):
@@ -33,6 +37,8 @@ class TokenClassification(ClassLabelTask):
             )
         if any(name.startswith(("B-", "I-")) for name in self.label_names):
             self.default_metrics = ("seqeval",)
+        elif tag := next((name for name in self.label_names if name.startswith(("b-", "i-"))), None):
+            logger.warning(f"{tag!r} is a plain class: the tags of entities begin with B- and I-, in capitals.")
         self.default_label = "O" if "O" in self.label_names else self.label_names[0]  # of words without tokens
         # By split: the example of each window, and the word that each of its tokens begins; -1 for all other tokens.
         self.windows: dict[str, tuple[list[int], list[list[int]]]] = {}

@@ -413,6 +413,8 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     accepts_loss_kwargs = False
 
     def __init__(self, config: ScratchBertConfig):
+        if not hasattr(config, "norm_first"):  # not isinstance: a copy of these files has a class of its own
+            raise ValueError(f"A {type(self).__name__} needs a ScratchBertConfig, not a {type(config).__name__}.")
         config.validate()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
         super().__init__(config)
 
@@ -944,7 +946,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
 
     `config.problem_type` chooses the loss: `regression` (mean squared error, float `labels` (B,) or (B, L)),
     `single_label_classification` (cross entropy, integer `labels` (B,)) or `multi_label_classification` (binary cross
-    entropy, float `labels` (B, L)). If unset, it is inferred from the number and the type of the first labels.
+    entropy, `labels` (B, L) of 0 and 1). If unset, it is inferred from the number and the type of the first labels.
     """
 
     output_type = SequenceClassifierOutput
@@ -961,6 +963,8 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
 
     def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
         batch_size, classes = logits.shape
+        if self.config.problem_type == "multi_label_classification":
+            labels = labels.to(logits.dtype)  # they may be integers, 0 and 1
         allowed = [(batch_size,)] if classes == 1 or not labels.is_floating_point() else []
         check_shape("labels", labels, *allowed, (batch_size, classes))
         return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)

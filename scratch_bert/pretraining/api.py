@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..cli import from_keywords
+from ..cli import check_paths, from_keywords
 from .arguments import DataArguments, InMemoryDataArguments, ModelArguments, PretrainingArguments
 from .run import prepare_pretraining
 
@@ -39,6 +39,8 @@ def pretrain(
             raise ValueError(f"There is no split 'train', but {', '.join(map(str, texts))}.")
         validation = texts.get("validation") if validation is None else validation
         texts = texts["train"]
+    names = ("model_name_or_path", "tokenizer_name_or_path")
+    check_paths(output_dir=output_dir, **{name: options[name] for name in names if options.get(name) is not None})
     options |= {"output_dir": str(output_dir)} | ({"preset": preset} if preset else {})
     in_memory = {}
     for name, given, option in (("texts", texts, "train_file"), ("eval_texts", validation, "validation_file")):
@@ -57,8 +59,10 @@ def pretrain(
 def _as_files(given: Any) -> list[str]:
     """File names, if `given` is a name or a list of `Path`s; otherwise an empty list.
 
-    Raises `ValueError` for a list of strings that all name files, as it is ambiguous.
+    Raises `ValueError` for a list of strings that all name files, as it is ambiguous, and for a string that is a text.
     """
+    if isinstance(given, str) and ("\n" in given or len(given) > 255) and not os.path.exists(given):
+        raise ValueError(f"A string names a file: to train on {given!r:.40}…, pass a list of texts.")
     if isinstance(given, str | Path):
         return [str(given)]
     if not isinstance(given, list | tuple) or not given:

@@ -11,7 +11,13 @@ from .objectives import MetricRow, Objective, find_objective
 
 
 def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
-    """Log-probability of each token id from its count in a text, with one added to each count: (vocabulary size,)."""
+    """Log-probability of each token id from its count in a text, with one added to each count: (vocabulary size,).
+
+    Raises `ValueError` for counts that are negative or NaN.
+    """
+    counts = np.asarray(counts)
+    if not (counts >= 0).all():
+        raise ValueError("The counts of tokens must be 0 or more.")
     return torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())).float()
 
 

@@ -52,6 +52,13 @@ class PretrainingTrainer(ScratchBertTrainer):
         finally:
             self.data_collator = eval_collator
 
+    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
+        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False  # it is for training
+        try:
+            return super().get_eval_dataloader(eval_dataset)
+        finally:
+            self.args.dataloader_drop_last = drop_last
+
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         args, model = self.args, self.model if model is None else model
         if self.optimizer is None and args.optim == ExtraOptimizerNames.MUON:

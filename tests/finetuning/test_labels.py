@@ -94,6 +94,13 @@ def test_table_that_teaches_nothing_is_rejected(table, message, make_task):
         "a rare class": (classified(["a", "b"] * 4 + ["c"]), "1 of 3 classes have one example, such as 'c'"),
         "null": (classified(["a", "null"] * 4), "'null' is a class: if it means that a label is missing"),
         "spelling": (classified(["Good", "good ", "bad"] * 3), "'Good' and 'good ' are two classes"),
+        "Unicode": (classified(["e\u0301", "\u00e9", "a"] * 3), r"'e\u0301' and '\xe9' are two classes"),
+        "several labels": (classified(["a", "a, b"] * 4), "'a, b' is a class of its own: if it is several labels"),
+        "tags in small letters": (tagged(["o", "b-per"], ["o", "i-per"]), "'b-per' is a plain class: the tags of ent"),
+        "long questions": (
+            answered(text_pair="what is it " * 9),
+            "train: 2 of 2 questions are cut to their first 20 to",
+        ),
         "decimals as text": (
             classified(f"{i / 8}" for i in MANY),
             "The labels are numbers, such as 0.125: this is a regr",

@@ -195,5 +195,5 @@ def test_squad_is_told_from_other_json(content, tmp_path):
 def test_squad_without_a_field(tmp_path):
     content = {"data": [{"title": "T", "paragraphs": [{"qas": [{"id": 1}]}]}]}
     (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="a.json is not in SQuAD's format: KeyError.'context'. in the article 'T'"):
+    with pytest.raises(ValueError, match="a.json is not in SQuAD's format: in article 1, there is no 'context'"):
         read_squad(tmp_path / "a.json")

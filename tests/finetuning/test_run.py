@@ -202,11 +202,12 @@ def test_bert_and_its_conversion_give_the_same(tokenizer, files, tmp_path, run):
 
 def test_head_with_other_labels_is_newly_initialised(run, files, tmp_path, caplog):
     three = write_examples(tmp_path / "three.csv", 90, label=str)
-    three.write_text(three.read_text() + "a class,2\n" * 30)
+    three.write_text(three.read_text() + "a class,2\n" * 30 + "".join(f"a name,c{i:099}\n" * 2 for i in range(9)))
+    caplog.set_level("INFO", "scratch_bert")
     run("three", train_file=[str(three)], max_steps=1, **WITHOUT_CHECKPOINTS)
+    assert f"labels: 0, 1, 2, c{'0' * 79}, " in caplog.text and f"c{'0' * 79} and 2 others" in caplog.text
     caplog.clear()
-    with caplog.at_level("INFO", "scratch_bert"):
-        run("two", model=tmp_path / "three", max_steps=1, **files)
+    run("two", model=tmp_path / "three", max_steps=1, **files)
     assert "Newly initialised: classifier.bias, classifier.weight" in caplog.text
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from transformers import BertConfig
 
 from helpers import HEADS, make_batch, make_model, num_labels
 from scratch_bert import ScratchBertModel
@@ -119,6 +120,12 @@ def test_input_checks_the_width_of_inputs_embeds():
             id="labels of another number",
         ),
         pytest.param(
+            "AutoModelForSequenceClassification",
+            {"labels": torch.zeros(4).long(), "problem_type": "multi_label_classification"},
+            r"labels .*\(4,\).*\(4, 3\)",
+            id="one label of several",
+        ),
+        pytest.param(
             "AutoModelForMultipleChoice", {"input_ids": None}, r"input_ids of shape \(B, C, S\)", id="no input"
         ),
         pytest.param(
@@ -137,5 +144,22 @@ def test_input_checks_the_width_of_inputs_embeds():
 )
 def test_input_checks_of_task_models(auto_class, change, message):
     model = make_model(HEADS[auto_class], num_labels=num_labels(auto_class))
+    change = dict(change)
+    model.config.problem_type = change.pop("problem_type", None)
     with pytest.raises(ValueError, match=message):
         model(**{**make_batch(auto_class), **change})
+
+
+def test_labels_of_several_classes_may_be_integers():
+    auto_class = "AutoModelForSequenceClassification"
+    model = make_model(HEADS[auto_class], num_labels=3, problem_type="multi_label_classification")
+    batch, labels = make_batch(auto_class), torch.tensor([[0, 1, 1], [1, 0, 0], [0, 0, 0], [1, 1, 1]])
+    assert model(**{**batch, "labels": labels}).loss == model(**{**batch, "labels": labels.float()}).loss
+
+
+@pytest.mark.parametrize("config", [BertConfig(), {"hidden_size": 8}], ids=["BertConfig", "dict"])
+def test_configs_of_another_model_are_rejected(config):
+    with pytest.raises(
+        ValueError, match=f"A ScratchBertModel needs a ScratchBertConfig, not a {type(config).__name__}"
+    ):
+        ScratchBertModel(config)

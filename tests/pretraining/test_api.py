@@ -10,7 +10,7 @@ import pandas
 import pytest
 import torch
 from torch.utils.data import Subset
-from transformers import Trainer, TrainingArguments
+from transformers import BertConfig, BertModel, Trainer, TrainingArguments
 
 import scratch_bert
 from helpers import SMALL, run_process
@@ -43,6 +43,7 @@ def pretrain(tmp_path):
     return call
 
 
+TINY = BertConfig(vocab_size=9, hidden_size=2, num_hidden_layers=1, num_attention_heads=1, intermediate_size=2)
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
@@ -96,6 +97,11 @@ def test_pretrain_evaluates_on_the_validation_that_is_given(in_memory, pretrain,
         (["a."], {"language": "english"}, "language must be an ISO 639 code"),
         (["a.", "b."], {"sentence_splitter": "lines"}, "no sentence_splitter lines. Did you mean line?"),
         (["Makefile", "README.md"], {}, "These texts are all names of files"),
+        ("A long text. " * 400, {}, "A string names a file: to train on 'A long text.*, pass a list of texts"),
+        ("One.\nTwo.", {}, "A string names a file"),
+        (5, {}, "A list of texts is needed, one for each document, not int 5"),
+        (["a."], {"model_name_or_path": BertModel(TINY)}, "must be a path or a name, not BertModel: save it first"),
+        (["a."], {"tokenizer_name_or_path": 5}, "tokenizer_name_or_path must be a path or a name, not int"),
     ],
 )
 def test_pretrain_rejects(given, options, message, pretrain, monkeypatch):
@@ -119,6 +125,20 @@ def test_pretrain_with_resume_false_is_a_new_run(pretrain, texts):
 def test_tokenizer_training_rejects_what_is_no_text(texts, message):
     with pytest.raises(ValueError, match=message):
         train_tokenizer(texts, vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tokenizer_type": "bpe"}, "tokenizer_type must be one of wordpiece, wordlevel; got 'bpe'"),
+        ({"first_segment_id": 2}, "first_segment_id must be at least 0 and at most 1, got 2"),
+        ({"model_max_length": 0}, "model_max_length must be at least 1, got 0"),
+        ({"vocab_size": 0}, "vocab_size must be at least 1 and at most 10,000,000, got 0"),
+    ],
+)
+def test_tokenizer_training_rejects_options(options, message, texts):
+    with pytest.raises(ValueError, match=message):
+        train_tokenizer(texts, **{"vocab_size": 100} | options)
 
 
 def test_tokenizer_of_any_kind_of_texts_is_the_same(texts):
@@ -189,6 +209,8 @@ def test_token_embeddings_of_a_smaller_vocabulary_are_an_error(small_corpus, tok
     model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
     with pytest.raises(ValueError, match="but the model's vocab_size is 120"):
         init_token_embeddings(model, SentencePairDataset(small_corpus, tokenizer, 64))
+    with pytest.raises(ValueError, match="There are no examples to take token embeddings from"):
+        init_token_embeddings(model, [])
 
 
 def test_objective_is_an_instance_and_gives_pairs(small_corpus, tokenizer, monkeypatch):

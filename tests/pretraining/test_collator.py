@@ -182,7 +182,22 @@ def test_counts_of_the_collator_change_nothing(auto_class, packed):
     assert_same_gradients(counted, model)
 
 
-def test_columns_of_other_lengths_are_rejected(tokenizer):
-    example = {"input_ids": [2, 9, 3], "token_type_ids": [0]}
-    with pytest.raises(ValueError, match="columns input_ids and token_type_ids differ in their lengths"):
-        PretrainingCollator(tokenizer)([example])
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        ([{"input_ids": [2, 9, 3], "token_type_ids": [0]}], "input_ids and token_type_ids differ in their lengths"),
+        ([{"input_ids": [2.0, 9.5, 3.0]}], "'input_ids' of the examples must hold whole numbers"),
+        ([{"input_ids": [2, 9, 3]}, {"input_ids": []}], "'input_ids' of the examples must hold whole numbers, one or more"),
+        ([{"input_ids": [2, 9, 3], "next_sentence_label": 1}, {"input_ids": [2, 9, 3]}], "must all have the same columns"),
+        ([], "The examples of a batch, one or more, must all have the same columns"),
+    ],
+)  # fmt: skip
+def test_examples_that_make_no_batch_are_rejected(examples, message, tokenizer):
+    with pytest.raises(ValueError, match=message):
+        PretrainingCollator(tokenizer)(examples)
+
+
+@pytest.mark.parametrize("name", ["mlm_probability", "mask_replace_prob", "random_replace_prob"])
+def test_probabilities_are_numbers(name, tokenizer):
+    with pytest.raises(ValueError, match=f"{name} must be at least 0 and at most 1, got nan"):
+        PretrainingCollator(tokenizer, **{name: float("nan")})

@@ -120,8 +120,12 @@ def test_blocks_give_the_pairs_of_their_documents(corpus, monkeypatch, tokenizer
             [[5]], {"max_seq_length": 2, "objective": "none"}, "max_seq_length must be 3 or more, got 2", id="none"
         ),
         pytest.param(
-            [[5, 5]] * 2, {"short_seq_prob": 1.1}, "short_seq_prob must be between 0 and 1", id="probability"
+            [[5, 5]] * 2,
+            {"short_seq_prob": 1.1},
+            "short_seq_prob must be at least 0 and at most 1, got 1.1",
+            id="probability",
         ),
+        pytest.param([[5, 5]] * 2, {"seed": -1}, "seed must be at least 0, got -1", id="seed"),
         pytest.param(
             [[5, 5]] * 2,
             {"objective": "npc"},

@@ -83,6 +83,13 @@ def test_epoch_is_set_in_the_training_set(small_corpus, tokenizer, tmp_path):
     assert seen.epochs == [0] * steps + [1] * steps + [2] * steps
 
 
+def test_evaluation_drops_no_examples(small_corpus, tokenizer, tmp_path):
+    trainer = make_trainer(
+        tmp_path, small_corpus, tokenizer, dataloader_drop_last=True, per_device_eval_batch_size=999
+    )
+    assert len(trainer.get_eval_dataloader(trainer.train_dataset)) == 1 and trainer.args.dataloader_drop_last
+
+
 @pytest.mark.parametrize(("batch_size", "accumulation_steps"), [(16, 1), (4, 4)])
 def test_mlm_and_nsp_loss_are_logged_and_add_up(batch_size, accumulation_steps, small_corpus, tokenizer, tmp_path):
     trainer = make_trainer(

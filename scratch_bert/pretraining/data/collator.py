@@ -8,7 +8,9 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DataCollatorForLanguageModeling
 
-from ...tokenizer import continues_word, vocabulary_size
+from scratch_bert_cli.options import check_range
+
+from ...tokenizer import check_tokenizer, continues_word, vocabulary_size
 from ...training.speed import sequence_lengths
 
 
@@ -26,17 +28,20 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
 
     Examples hold arrays, lists or numbers: columns with a value per token are padded, columns with a value per example
     are stacked. A missing `special_tokens_mask` is added. Padding is four times as fast as `tokenizer.pad`, which
-    would take most of the time. Raises `ValueError` for a column without numbers.
+    would take most of the time. Raises `ValueError` for a column without numbers, and for examples whose columns differ.
     """
 
     max_predictions_per_seq: int | None = None
     pack_to: int | None = None
 
     def __post_init__(self):
+        check_tokenizer(self.tokenizer)
         # The stock masking replaces the tokens of a word independently.
         whole_word_mask, self.whole_word_mask = self.whole_word_mask, False
         super().__post_init__()
         self.whole_word_mask = whole_word_mask
+        for name in ("mlm_probability", "mask_replace_prob", "random_replace_prob"):
+            check_range(name, getattr(self, name), "[0, 1]")  # the stock checks let NaN pass
         if self.max_predictions_per_seq is not None and self.max_predictions_per_seq < 1:
             raise ValueError(f"max_predictions_per_seq must be 1 or more, got {self.max_predictions_per_seq}.")
         special = torch.tensor(self.tokenizer.all_special_ids)
@@ -46,6 +51,8 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
             self.continues_word = torch.from_numpy(continues_word(self.tokenizer))
 
     def torch_call(self, examples: list[dict]) -> dict[str, torch.Tensor]:
+        if len({frozenset(example) for example in examples}) != 1:
+            raise ValueError("The examples of a batch, one or more, must all have the same columns.")
         if "mask_seed" in examples[0]:
             self.generator = torch.Generator().manual_seed(int(examples[0]["mask_seed"]))
         # Columns with a value per token are padded (B, S), columns with a value per example stacked (B,).
@@ -53,8 +60,10 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
         batch, lengths = {}, np.array([len(example["input_ids"]) for example in examples])
         for name in (name for name in examples[0] if name not in ("mask_seed", "attention_mask", "labels")):
             values = [np.asarray(example[name]) for example in examples]
-            if values[0].dtype.kind not in "biuf":
+            if any(row.dtype.kind not in "biuf" for row in values):
                 raise ValueError(f"The column {name!r} of the examples holds no numbers: remove it.")
+            if name in padding and any(row.dtype.kind == "f" for row in values):  # as empty rows are
+                raise ValueError(f"The column {name!r} of the examples must hold whole numbers, one or more each.")
             if name in padding and [len(row) for row in values] != lengths.tolist():
                 raise ValueError(
                     f"The examples' columns input_ids and {name} differ in their lengths: make them again."

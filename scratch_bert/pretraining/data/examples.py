@@ -1,5 +1,6 @@
 """Datasets of examples by index, new in each epoch."""
 
+import operator
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,6 +11,9 @@ import transformers.trainer
 from torch.utils.data import Dataset, Subset
 from transformers import BatchEncoding, PreTrainedTokenizerBase, TrainerCallback
 
+from scratch_bert_cli.options import check_range
+
+from ...tokenizer import check_tokenizer
 from ..objectives import Objective, find_objective
 from .cache import CACHE_DIR
 from .corpus import TokenizedCorpus
@@ -81,8 +85,8 @@ class SentencePairDataset(EpochDataset):
     ):
         self.objective = find_objective(objective)
         self.objective.check(corpus, max_seq_length)
-        if not 0 <= short_seq_prob <= 1:
-            raise ValueError(f"short_seq_prob must be between 0 and 1, got {short_seq_prob}.")
+        check_range("short_seq_prob", short_seq_prob, "[0, 1]")
+        check_range("seed", seed, "[0, inf)")
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
@@ -116,8 +120,10 @@ class SentencePairDataset(EpochDataset):
         `options` those of `SentencePairDataset`: `objective`, `seed`, `short_seq_prob`, …
 
         Token ids are written to `cache_dir` and mapped into memory from there: the same texts are encoded once. For a
-        generator, which can't be read twice, they are kept for this process only. Raises `TextError` for other items.
+        generator, which can't be read twice, they are kept for this process only. Raises `TextError` for other items, and
+        `ValueError` for other texts, tokenizers and options.
         """
+        check_tokenizer(tokenizer)
         source = TextSource.from_texts(texts, text_column, text_format, sentence_splitter, language)
         corpus = TokenizedCorpus.from_source(source, tokenizer, cache_dir if source.can_be_read_again else None)
         return cls(corpus, tokenizer, max_seq_length, **options)
@@ -136,6 +142,7 @@ class SentencePairDataset(EpochDataset):
 
     def set_epoch(self, epoch: int) -> None:
         """Build the pairs of an epoch, block by block of the corpus, in a temporary file."""
+        epoch = operator.index(epoch)
         if epoch == self.epoch:
             return
         self.epoch = epoch
@@ -211,5 +218,6 @@ class SentencePairDataset(EpochDataset):
 
     def __getitem__(self, index: int) -> BatchEncoding:
         """An example, not as a dict, from which `Trainer` would remove columns that the collator needs."""
-        example = self.encode(self.corpus.tokens, self.pairs[self._pair(int(index))])
-        return BatchEncoding(example | {"mask_seed": mask_seed(self.seed, self.epoch, int(index))})
+        index = operator.index(index)
+        example = self.encode(self.corpus.tokens, self.pairs[self._pair(index)])
+        return BatchEncoding(example | {"mask_seed": mask_seed(self.seed, self.epoch, index)})

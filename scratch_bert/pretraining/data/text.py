@@ -238,7 +238,7 @@ class TextSource:
     ) -> "TextSource":
         """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset` or
         DataFrame with the text in `text_column`, by default `text`, or the only column."""
-        if isinstance(texts, str | bytes | Path):
+        if isinstance(texts, str | bytes | Path) or not isinstance(texts, Iterable):
             raise ValueError(
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
             )
@@ -255,6 +255,8 @@ class TextSource:
                     f"There is no column {text_column!r}, but {known}: name it with text_column."
                     + similar(text_column, map(str, columns))
                 )
+            if columns.count(text_column) > 1:
+                raise TextError(f"There are {columns.count(text_column)} columns {text_column!r}: rename one.")
             if isinstance(texts, pandas.DataFrame):
                 texts = texts[text_column]
         elif text_column is not None:
@@ -388,6 +390,13 @@ class TextSource:
                 record = _check_record(text, "The texts", number)
                 if isinstance(record, list) and self.text_format:
                     raise TextError("text_format does not apply to lists of sentences: leave it out.")
+                try:
+                    "\n".join([record] if isinstance(record, str) else record).encode()
+                except UnicodeEncodeError as error:
+                    raise TextError(
+                        f"The texts: record {number} has half a character at {error.start}, {error.object[error.start]!a}: "
+                        "text.encode('utf-8', 'replace').decode() replaces it."
+                    ) from None
                 yield record
             return
         name, number = "The dataset", 0
