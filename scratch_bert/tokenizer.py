@@ -19,8 +19,6 @@ from tokenizers.trainers import WordPieceTrainer
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from scratch_bert_cli.options import check_range
-
 from .repository import find_file, one_line, read_json
 
 
@@ -59,9 +57,12 @@ def train_tokenizer(
     text, whatever its words: see `_TrainingText`. Raises `ValueError` for options out of range, if there is no text, or if
     `vocab_size` is too small for the characters alone.
     """
-    check_range("vocab_size", vocab_size, f"[1, {MAX_ENTRIES}]")
-    check_range("first_segment_id", first_segment_id, "[0, 1]")
-    check_range("model_max_length", model_max_length, "[1, inf)")
+    if not 1 <= vocab_size <= MAX_ENTRIES:
+        raise ValueError(f"vocab_size must be at least 1 and at most {MAX_ENTRIES:,}, got {vocab_size}.")
+    if first_segment_id not in (0, 1):
+        raise ValueError(f"first_segment_id must be 0 or 1, got {first_segment_id}.")
+    if not model_max_length >= 1:
+        raise ValueError(f"model_max_length must be at least 1, got {model_max_length}.")
     if tokenizer_type not in TOKENIZER_TYPES:
         raise ValueError(f"tokenizer_type must be one of {', '.join(TOKENIZER_TYPES)}; got {tokenizer_type!r}.")
     blank = BertTokenizer(do_lower_case=lowercase)

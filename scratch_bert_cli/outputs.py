@@ -36,6 +36,7 @@ def check_new_dir(option: str, directory: Path) -> None:
 def check_new_file(option: str, file: Path) -> None:
     """Raise `ValueError`, which names the option, if `file` exists or can't be written."""
     try:
+        str(file).encode()  # as in `check_output_dir`
         file.touch(exist_ok=False)
         file.unlink()
     except FileExistsError:

@@ -11,6 +11,7 @@ from functools import wraps
 
 
 LOST = (errno.EPIPE, errno.EIO, errno.EBADF)  # the reader of a pipe, or the terminal, is gone, or was never there
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
 
 
 class Stream(io.FileIO):
@@ -79,13 +80,6 @@ def explain_limit(error: BaseException) -> str | None:
     return remedy and f"{remedy} ({last.split('. ')[0].strip()})."
 
 
-def is_lack_of_space(error: BaseException) -> bool:
-    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    # tokenizers, safetensors and torch raise other exceptions.
-    messages = (*(f"(os error {code})" for code in codes), "inline_container.cc", "iostream error")
-    return getattr(error, "errno", None) in codes or any(message in str(error) for message in messages)
-
-
 def script(main: Callable[..., None]) -> Callable[..., None]:
     """Decorator of the main function of a script: it continues when its output is lost, and Ctrl-C or a lack of memory, files,
     threads or space ends it with one line, also during its imports."""
@@ -106,7 +100,7 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
             sys.exit(128 + signal.SIGINT)
         except BaseException as error:  # Rust's panics are no Exceptions
             reason = explain_limit(error)
-            if is_lack_of_space(error):
+            if getattr(error, "errno", None) in FULL or any(f"(os error {code})" in str(error) for code in FULL):
                 reason = f"{error}. Free some space, or raise the limit of the size of files (ulimit -f)."
             if reason is None:
                 raise

@@ -19,12 +19,10 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from scratch_bert_cli.process import is_lack_of_space
-
 from .. import storage
 from ..hub.weights import INDEX, UNREADABLE, WEIGHTS, find_not_finite
 from ..repository import read_json
-from ..storage import LOCK, MANIFEST, STAGING, move_into_place, read_record, remove, seal
+from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, read_record, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")

@@ -241,7 +241,7 @@ trainer = Trainer(
 )
 trainer.train(resume_from_checkpoint="again" in directory)
 if args.process_index == 1:
-    print("of rank 1:", train.epoch, trainer.state.epoch)
+    sys.stdout.write(f"of rank 1: {train.epoch} {trainer.state.epoch}\\n")  # at once: rank 0 prints, too
 """
 
 

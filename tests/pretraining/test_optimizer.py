@@ -11,6 +11,8 @@ from transformers import Trainer
 from transformers.training_args import OptimizerNames
 
 from helpers import NO_DROPOUT, SMALL, launch, make_model
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
+from scratch_bert.pretraining import optimizer
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
 from scratch_bert.pretraining.run import prepare_pretraining
@@ -336,7 +338,7 @@ def test_sharded_parameters_are_rejected(flag, make_run, tmp_path, monkeypatch):
 @pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}, {"weight_decay": "0.1"}], ids=str)
 def test_rates_that_are_none_are_rejected(rates):
     with pytest.raises(ValueError, match=f"{next(iter(rates))} must be at least 0, got "):
-        muon(ScratchBertForMaskedLM(ScratchBertConfig(**SMALL)), **rates)
+        optimizer.muon(ScratchBertForMaskedLM(ScratchBertConfig(**SMALL)), **rates)
 
 
 def test_state_of_another_optimizer_is_rejected(finished, make_run, tmp_path):
