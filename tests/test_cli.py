@@ -376,6 +376,7 @@ def test_help_of_each_verb_needs_no_torch():
         assert run_process("-c", RUN, verb, "--help").stdout.startswith(f"usage: scratch-bert {verb} ")
 
 
+@pytest.mark.slow
 def test_verbs_are_the_scripts_and_the_aliases():
     tomllib = pytest.importorskip("tomllib")
     commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]

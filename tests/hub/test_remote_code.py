@@ -8,6 +8,7 @@ from helpers import HEADS, MODEL_FILES, run_without_package
 from scratch_bert import ScratchBertForPreTraining
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_remote_code_opens_with_every_auto_class_and_gives_the_outputs_of_the_package(saved, tmp_path):
     output = run_without_package(

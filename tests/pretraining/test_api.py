@@ -131,7 +131,7 @@ def test_tokenizer_training_rejects_what_is_no_text(texts, message):
     ("options", "message"),
     [
         ({"tokenizer_type": "bpe"}, "tokenizer_type must be one of wordpiece, wordlevel; got 'bpe'"),
-        ({"first_segment_id": 2}, "first_segment_id must be at least 0 and at most 1, got 2"),
+        ({"first_segment_id": 2}, "first_segment_id must be 0 or 1, got 2"),
         ({"model_max_length": 0}, "model_max_length must be at least 1, got 0"),
         ({"vocab_size": 0}, "vocab_size must be at least 1 and at most 10,000,000, got 0"),
     ],
@@ -173,6 +173,7 @@ print(dataset.corpus.directory.is_dir(), dataset.corpus.directory)
 """
 
 
+@pytest.mark.slow
 def test_token_ids_of_an_iterator_survive_a_fork_but_not_the_process(saved):
     there, directory = run_process("-c", FORK, saved).stdout.split()
     assert there == "True" and not Path(directory).exists()

@@ -190,6 +190,7 @@ for dataset in (SentencePairDataset(corpus, tokenizer), received):
 """
 
 
+@pytest.mark.slow
 def test_dataset_is_the_same_in_another_process(pairs, train_corpus, tokenizer, tmp_path):
     """One made there from the text, and one sent there; with another hash seed."""
     sent = SentencePairDataset(train_corpus, tokenizer)

@@ -66,6 +66,7 @@ def test_entries_with_trainers_own_timings_are_shown(capsys):
     assert capsys.readouterr().out == "train 1/2  loss 1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="opens a pseudo-terminal")
 def test_terminal_shows_a_progress_line(text_file, tmp_path):
     options = ["--train_file", text_file, "--output_dir", tmp_path / "run", *SHORT]
