@@ -376,7 +376,6 @@ def test_help_of_each_verb_needs_no_torch():
         assert run_process("-c", RUN, verb, "--help").stdout.startswith(f"usage: scratch-bert {verb} ")
 
 
-@pytest.mark.slow
 def test_verbs_are_the_scripts_and_the_aliases():
     tomllib = pytest.importorskip("tomllib")
     commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
@@ -388,6 +387,7 @@ def test_verbs_are_the_scripts_and_the_aliases():
     assert {script for script, _ in VERBS.values()} == {file.stem for file in SCRIPTS.glob("*.py")} - {"__init__"}
 
 
+@pytest.mark.slow
 def test_first_line_comes_before_the_imports(tmp_path):
     """The model to continue from is missing, which is found out after them."""
     run = run_process(SCRIPTS / "pretrain.py", "--model_name_or_path", tmp_path / "none", check=False)

@@ -8,7 +8,6 @@ from helpers import HEADS, MODEL_FILES, run_without_package
 from scratch_bert import ScratchBertForPreTraining
 
 
-@pytest.mark.slow
 @pytest.mark.smoke
 def test_remote_code_opens_with_every_auto_class_and_gives_the_outputs_of_the_package(saved, tmp_path):
     output = run_without_package(
@@ -41,6 +40,7 @@ def test_remote_code_opens_with_every_auto_class_and_gives_the_outputs_of_the_pa
     torch.testing.assert_close(model(**inputs).prediction_logits, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_whole_pickled_model_opens_in_a_new_process(saved, tmp_path):
     """As BERT's does, although its classes are in transformers' cache of remote code."""
     run_without_package(
