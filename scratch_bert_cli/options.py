@@ -95,6 +95,8 @@ def check_options(arguments: Any) -> None:
 
 def check_range(name: str, value: float, interval: str) -> None:
     """Raise `ValueError` for a number outside an interval, such as "[0, 1)"."""
+    if not isinstance(value, int | float):
+        raise ValueError(f"{name} must be a number, got {value!r}.")
     low, high = (float(end) for end in interval[1:-1].split(","))
     above = low <= value if interval[0] == "[" else low < value
     below = value <= high if interval[-1] == "]" else value < high
@@ -155,6 +157,8 @@ def _is_boolean(option: Field) -> bool:
 
 def _convert(option: Field, value: Any) -> Any:
     if _is_list(option):
+        if isinstance(value, (list, tuple)) and None in value:
+            raise ValueError(f"{option.name} has an empty item: leave it out.")
         return [_convert_one(option, item) for item in (value if isinstance(value, (list, tuple)) else [value])]
     if isinstance(value, (list, tuple)) and "list" not in str(option.type):
         raise ValueError(f"{option.name} takes one value, got {value}.")
@@ -331,6 +335,8 @@ def _read_file(parser: argparse.ArgumentParser, name: str, known: Mapping[str, F
         if file.stat().st_size > MAX_BYTES:
             raise ValueError(f"it is larger than {MAX_BYTES / 1e6:g} MB")
         values = read_yaml(file.read_text(encoding="utf-8")) or {}
+    except UnicodeDecodeError as error:
+        parser.error(f"{name} cannot be read: it is not UTF-8 ({error}). Save it as UTF-8.")
     except (OSError, ValueError) as error:
         parser.error(f"{name} cannot be read: {error}")
     if not isinstance(values, dict):
@@ -389,6 +395,9 @@ class _Loader(yaml.SafeLoader):
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
+        number = isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float"))
+        if number and re.search(r":|^[+-]?0\d", node.value):
+            _reject(node, f"YAML reads {node.value} as another number, to the base 60 or 8: write it in another way")
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:

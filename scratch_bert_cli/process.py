@@ -22,7 +22,7 @@ class Stream(io.FileIO):
             return super().write(data)
         except OSError as error:
             if error.errno not in LOST:
-                raise
+                raise OSError(error.errno, error.strerror, "standard output or standard error") from None
             return len(data)
 
 

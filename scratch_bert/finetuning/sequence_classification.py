@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -41,6 +42,11 @@ class SequenceClassification(ClassLabelTask):
                 raise ValueError(f"A label in a list must be a class, not a number such as {decimal}.")
             self.read_label_names(values, getattr(feature, "feature", None), label_names)
             warn_of_classes(self.label_names, values, len(labels), self.class_feature is not None)
+            joined = next((name for name in self.label_names if re.search(r"\w\s*[|;/]\s*\w", name)), None)
+            if joined and len(values) <= len(labels):
+                logger.warning(
+                    f"No example has two labels, and one is {joined!r}: commas separate the labels in a cell."
+                )
         elif self.problem_type == "single_label_classification":
             values = [label for label in labels if not is_missing(label)]
             self.read_label_names(values, feature, label_names)
@@ -107,7 +113,7 @@ def infer_problem_type(labels: Sequence) -> str:
     """Multi-label classification for lists, regression for floats and for text such as "0.5", otherwise single-label
     classification.
 
-    Raises `ValueError` for floats that are all integers: they may also be ids of classes.
+    Raises `ValueError` for floats, or text such as "1.0", that are all integers: they may also be ids of classes.
     """
     first = next((label for label in labels if label is not None), None)
     if isinstance(first, list):
@@ -118,9 +124,12 @@ def infer_problem_type(labels: Sequence) -> str:
             "of classes, pass --problem_type single_label_classification."
         )
         return "regression"
-    if not isinstance(first, float):
+    written_as_float = isinstance(first, str) and all(
+        re.fullmatch(r"\s*-?\d+\.0+\s*", label or "0.0") for label in labels
+    )
+    if not isinstance(first, float) and not written_as_float:
         return "single_label_classification"
-    if all(label.is_integer() for label in labels if isinstance(label, float)):
+    if written_as_float or all(label.is_integer() for label in labels if isinstance(label, float)):
         raise ValueError(
             f"The labels are integers written as floats, such as {first}: pass --problem_type regression if they are "
             "numbers to predict, or single_label_classification if they are names of classes."

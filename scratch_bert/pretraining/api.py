@@ -26,7 +26,7 @@ def pretrain(
     `metrics["eval_nsp_accuracy"]` is the NSP accuracy.
 
     `texts` and `validation` are a file or directory, or a list of `Path`s; any iterable of strings, one per document,
-    or of lists of sentences; or a `datasets.Dataset`, `IterableDataset` or DataFrame, with `text_column`. A
+    or of lists of sentences; or a `datasets.Dataset`, `IterableDataset`, DataFrame or dict of lists, with `text_column`. A
     `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name` or
     `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
     scripts/pretrain.py.
@@ -34,7 +34,7 @@ def pretrain(
     Returns the metrics. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of
     `PretrainingRun.train`.
     """
-    if isinstance(texts, Mapping):
+    if isinstance(texts, Mapping) and options.get("text_column", "text") not in texts:  # splits, and no table
         if "train" not in texts:
             raise ValueError(f"There is no split 'train', but {', '.join(map(str, texts))}.")
         validation = texts.get("validation") if validation is None else validation

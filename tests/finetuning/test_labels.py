@@ -96,6 +96,10 @@ def test_table_that_teaches_nothing_is_rejected(table, message, make_task):
         "spelling": (classified(["Good", "good ", "bad"] * 3), "'Good' and 'good ' are two classes"),
         "Unicode": (classified(["e\u0301", "\u00e9", "a"] * 3), r"'e\u0301' and '\xe9' are two classes"),
         "several labels": (classified(["a", "a, b"] * 4), "'a, b' is a class of its own: if it is several labels"),
+        "bars": (
+            classified([["a|b"], ["a"], ["c"]] * 3),
+            "No example has two labels, and one is 'a|b': commas separate",
+        ),
         "tags in small letters": (tagged(["o", "b-per"], ["o", "i-per"]), "'b-per' is a plain class: the tags of ent"),
         "long questions": (
             answered(text_pair="what is it " * 9),

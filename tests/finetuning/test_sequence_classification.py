@@ -161,6 +161,9 @@ def test_best_metric_is_that_of_the_first_metric(make):
             "integers written as floats, such as 1.0: pass --problem_type",
             id="integers or floats",
         ),
+        pytest.param(
+            ["1.0", "5.0", None], {}, "integers written as floats, such as 1.0", id="integers as text of floats"
+        ),
         pytest.param([[], [], []], {}, "The training examples have no labels: pass --label_column", id="empty lists"),
         pytest.param(
             [[1, 0], [0, 0], [1, 1]],

@@ -81,6 +81,7 @@ def test_texts_that_are_split_into_sentences_stay_so(documents, from_texts):
 def test_texts_are_encoded_once_but_an_iterators_are_not_kept(texts, from_texts, tmp_path):
     first = from_texts(texts)
     assert from_texts(pandas.Series(texts)).corpus.directory == first.corpus.directory
+    assert len(from_texts({"text": texts})) == len(first)
     assert from_texts(texts[1:]).corpus.directory != first.corpus.directory
     assert tmp_path not in from_texts(iter(texts)).corpus.directory.parents
 
@@ -90,6 +91,7 @@ def test_texts_are_encoded_once_but_an_iterators_are_not_kept(texts, from_texts,
     [
         ("a file.txt", {}, "A list of texts is needed, one for each document, not str 'a file.txt'"),
         ({"train": ["a"]}, {}, r"One split is needed, not all of them: texts\['train'\]"),
+        (["a", "b"], {"max_seq_length": "long"}, "max_seq_length must be a number, got 'long'"),
         ([1, 2], {}, "The texts: record 1 is int, not text"),
         (["a", ["b", 3]], {}, "The texts: record 2 is list with int, not text"),
         (["a", "b"], {"text_column": "review"}, "text_column is for a dataset or DataFrame, not for a list"),

@@ -1,6 +1,7 @@
 """Examples that are written once, and trained on from memory maps or as a stream."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from itertools import islice
@@ -11,9 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from scratch_bert.pretraining.arguments import DataArguments
 from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.data.examples import SentencePairDataset
 from scratch_bert.pretraining.data.preprocessed import PreprocessedDataset, open_examples, write_examples
+from scratch_bert.pretraining.data.sources import load_data
 from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.tokenizer import train_tokenizer
 
@@ -93,14 +96,16 @@ def test_prepared_examples_are_streamed_again_and_again_with_other_masks(splits,
 
 def test_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_path):
     for name, count in (("a", 90), ("b", 10)):
-        rows = [{"input_ids": [n], "token_type_ids": [0], "special_tokens_mask": [0]} for n in range(count)]
+        ends = tokenizer.cls_token_id, tokenizer.sep_token_id
+        masks = {"token_type_ids": [0, 0, 0], "special_tokens_mask": [1, 0, 1]}
+        rows = [{"input_ids": [ends[0], n, ends[1]], **masks} for n in range(count)]
         (tmp_path / "train").mkdir(exist_ok=True)
         datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "train" / f"{name}.parquet"))
     splits = {"train": {"files": ["a", "b"]}}
     (tmp_path / "examples.json").write_text(json.dumps({"sentence_objective": "none", "splits": splits}))
     tokenizer.save_pretrained(tmp_path)
     stream = open_examples(tmp_path).streamed("train", seed=0, buffer=5)
-    counts = Counter(example["input_ids"][0] for example in islice(stream, 300))
+    counts = Counter(example["input_ids"][1] for example in islice(stream, 300))
     assert (
         set(counts) == set(range(90)) and max(counts.values()) <= 8
     )  # about three passes, and more of what both files hold
@@ -180,7 +185,7 @@ COLUMNS = {
         "have only special tokens: there is none to predict",
     ),
     "special tokens alone, by their ids": (
-        ("input_ids", lambda rows: [[2] * len(row) for row in rows]),
+        ("input_ids", lambda rows: [[2] + [3] * (len(row) - 1) for row in rows]),
         "have only special tokens: there is none to predict",
     ),
     "other lengths": (
@@ -205,6 +210,11 @@ COLUMNS = {
     "a label of null": (("next_sentence_label", first_row(None, None)), "hold null in the column next_sentence_label"),
     "lists of labels": (("next_sentence_label", lambda rows: [[0]] * len(rows)), "have the type list<"),
     "no label": (("next_sentence_label", lambda rows: [-100] * len(rows)), "have no label in next_sentence_label"),
+    "no [CLS]": (("input_ids", first_row([7])), r"do not all begin with \[CLS\] and end with \[SEP\] \(example 1\)"),
+    "one segment id": (
+        ("token_type_ids", lambda rows: [[0] * len(row) for row in rows]),
+        "have one segment id throughout",
+    ),
     "no row": (("input_ids", None), "holds no example"),
     "a column less": (("next_sentence_label", lambda rows: None), "have no column next_sentence_label"),
 }
@@ -221,7 +231,7 @@ def test_prepared_examples_with_a_bad_value_are_rejected(damage, message, stream
     pq.write_table(table if change else pq.read_table(file)[:0], file)
     if streaming:  # in no order
         message = message.replace(r" \(example 1\)", "")
-    if streaming and "no label" in message:
+    if streaming and ("no label" in message or "one segment id" in message):
         pytest.skip("a part of a stream may hold single segments")
     with pytest.raises(ValueError, match=f"prepared.* {message}"):
         examples = open_examples(tmp_path / "prepared")
@@ -229,6 +239,28 @@ def test_prepared_examples_with_a_bad_value_are_rejected(damage, message, stream
             list(islice(examples.streamed("train", 0, buffer=10), 1))
         else:
             examples.mapped("train", 0, str(tmp_path / "cache"))
+
+
+def test_prepared_examples_that_look_wrong_get_a_warning(written, tmp_path, caplog):
+    shutil.copytree(written, tmp_path / "prepared")
+    file = tmp_path / "prepared" / "train" / "examples.parquet"
+    columns = pq.read_table(file).to_pydict()
+    unknown = [[ids[0], *[1] * (len(ids) - 2), ids[-1]] for ids in columns["input_ids"]]
+    changes = {"input_ids": unknown, "next_sentence_label": [0] * len(unknown)}
+    pq.write_table(pa.table(columns | changes), file)
+    shutil.copy(file, file.with_name("more.parquet"))
+    about = json.loads((tmp_path / "prepared" / "examples.json").read_text())
+    del about["vocabulary"]
+    (tmp_path / "prepared" / "examples.json").write_text(json.dumps(about))
+    args = DataArguments(prepared_data=str(tmp_path / "prepared"), cache_dir=str(tmp_path / "cache"))
+    load_data(args, seed=0)
+    for warning in (
+        "examples.json does not name 1 of the files, such as .*more.parquet: left out",
+        "does not say which tokenizer made the examples",
+        "have the one next_sentence_label 0",
+        r"\d\d% of the tokens are unknown",
+    ):
+        assert re.search(warning, caplog.text)
 
 
 def test_prepared_tokenizer_that_is_another_is_rejected(written, tmp_path):

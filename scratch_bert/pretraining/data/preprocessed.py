@@ -1,6 +1,7 @@
 """Preprocessed examples: parquet files, their tokenizer, and the options that they were made with."""
 
 import json
+import logging
 import os
 import tempfile
 import zlib
@@ -36,6 +37,8 @@ from .encoder import mask_seed
 from .examples import EpochDataset, SentencePairDataset
 
 
+logger = logging.getLogger("scratch_bert")
+
 ABOUT = "examples.json"  # describes the examples, beside a directory per split
 
 
@@ -56,6 +59,7 @@ class ExampleCheck:
         self.max_seq_length, self.numbered = max_seq_length, numbered
         self.special_ids = [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
         a, b = segment_ids(tokenizer)
+        self.first_segment = a
         self.maxima = {
             "input_ids": vocabulary_size(tokenizer) - 1,
             "token_type_ids": b if objective.has_pairs else a,
@@ -108,9 +112,17 @@ class ExampleCheck:
                 f"have {longest} tokens, more than their tokenizer's model_max_length of {self.max_seq_length}",
                 int(rows[""].argmax()),
             )
+        ids = pc.list_flatten(table.column("input_ids")).to_numpy()
+        ends = rows[""].cumsum()
+        cls, sep, _ = self.special_ids
+        if (wrong := (ids[ends - rows[""]] != cls) | (ids[ends - 1] != sep)).any():
+            raise self._error("do not all begin with [CLS] and end with [SEP]", int(np.flatnonzero(wrong)[0]))
         special = pc.list_flatten(table.column("special_tokens_mask")).to_numpy() == 1
-        if (special | np.isin(pc.list_flatten(table.column("input_ids")).to_numpy(), self.special_ids)).all():
+        if (special | np.isin(ids, self.special_ids)).all():
             raise self._error("have only special tokens: there is none to predict")
+        segments = pc.list_flatten(table.column("token_type_ids"))
+        if self.numbered and self.objective.has_pairs and pc.max(segments).as_py() == self.first_segment:
+            raise self._error("have one segment id throughout, but pairs have two")
 
     def _check_values(self, name: str, values: pa.ChunkedArray, lengths: np.ndarray, highest: int) -> None:
         found = pc.min_max(values).as_py()
@@ -132,6 +144,11 @@ class ExampleCheck:
                 )
         if self.numbered and labels == [-100]:  # a part of a stream may hold single segments
             raise self._error(f"have no label in {self.objective.label_column}, but -100 throughout")
+        classes = set(labels) - {-100}
+        if self.numbered and self.objective.num_labels and len(classes) == 1:
+            logger.warning(
+                f"{self.name} have the one {self.objective.label_column} {classes.pop()}: there is nothing to learn from it"
+            )
 
     def _error(self, problem: str, row: int | None = None) -> TextError:
         place = "" if row is None or not self.numbered else f" (example {row + 1:,})"
@@ -327,6 +344,8 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
     about, files = read_record(directory / ABOUT, About), {}
     for split, source in about.splits.items():
         files[split] = [parquet_file(directory, split, name) for name in source["files"]]
+        if left_out := sorted(set((directory / split).rglob("*.parquet")) - set(files[split])):
+            logger.warning(f"{ABOUT} does not name {len(left_out):,} of the files, such as {left_out[0]}: left out")
         missing = sum(not file.is_file() for file in files[split])
         if missing:
             raise FileNotFoundError(
@@ -336,7 +355,11 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
     if "train" not in files:
         raise FileNotFoundError(f"{directory} holds no training examples: {remedy}")
     saved_tokenizer = load_tokenizer(str(directory))
-    if about.vocabulary not in (None, describe_vocabulary(saved_tokenizer)):
+    if about.vocabulary is None:
+        logger.warning(
+            f"{directory / ABOUT} is of an earlier version: it does not say which tokenizer made the examples"
+        )
+    elif about.vocabulary != describe_vocabulary(saved_tokenizer):
         raise ValueError(
             f"The tokenizer in {directory} has {describe_vocabulary(saved_tokenizer)}, but the examples were made with "
             f"{about.vocabulary}: restore it, or preprocess them again."

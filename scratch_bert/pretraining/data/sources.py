@@ -171,11 +171,7 @@ class MappedSource(Source):
     def map(self, text: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
         corpus = TokenizedCorpus.from_source(text, tokenizer, self.args.cache_dir)
         logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
-        if corpus.unknown_share > 0.1:
-            logger.warning(
-                f"{corpus.unknown_share:.0%} of the tokens are unknown: the tokenizer is for other text, such as that in "
-                "another script. A model learns little from them, and their predictions are no measure of it."
-            )
+        warn_of_unknown(corpus.unknown_share)
         if hint := text.document_hint(corpus.num_documents, corpus.num_sentences):
             logger.info(f"Hint: {hint}")
         return corpus
@@ -229,6 +225,15 @@ class StreamSource(MappedSource):
         }
 
 
+def warn_of_unknown(share: float) -> None:
+    """Log a warning if more than a tenth of the tokens are unknown."""
+    if share > 0.1:
+        logger.warning(
+            f"{share:.0%} of the tokens are unknown: the tokenizer is for other text, such as that in another script. A "
+            "model learns little from them, and their predictions are no measure of it."
+        )
+
+
 @dataclass
 class PreprocessedSource(Source):
     """Examples written by inspect_data.py or prepare_data.py, mapped or streamed."""
@@ -260,6 +265,7 @@ class PreprocessedSource(Source):
             train_checksum=first_examples.checksum(),
             eval_checksum=splits["validation"].checksum() if "validation" in splits else None,
         )
+        warn_of_unknown(data.token_counts[examples.tokenizer.unk_token_id] / data.token_counts.sum())
         if "validation" in splits:
             name = "the first file" if args.streaming else "the training text"
             vocab_size = vocabulary_size(examples.tokenizer)

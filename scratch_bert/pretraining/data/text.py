@@ -236,12 +236,14 @@ class TextSource:
         splitter: str = "sentencex",
         language: str = "en",
     ) -> "TextSource":
-        """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset` or
-        DataFrame with the text in `text_column`, by default `text`, or the only column."""
+        """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset`,
+        DataFrame or dict of lists with the text in `text_column`, by default `text`, or the only column."""
         if isinstance(texts, str | bytes | Path) or not isinstance(texts, Iterable):
             raise ValueError(
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
             )
+        if isinstance(texts, dict) and isinstance(texts.get(text_column or "text"), list):
+            texts = datasets.Dataset.from_dict(texts)
         if isinstance(texts, dict):
             raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
         if isinstance(texts, datasets.Dataset | datasets.IterableDataset | pandas.DataFrame):
