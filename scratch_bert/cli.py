@@ -5,7 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import transformers
@@ -17,9 +17,9 @@ from scratch_bert_cli.process import explain_limit
 
 
 def check_paths(**given: Any) -> None:
-    """Raise `ValueError` for what is neither a path nor a name, such as a model instead of its directory."""
+    """Raise `ValueError` for what is no path and no name, such as a model instead of its directory."""
     for name, value in given.items():
-        if not isinstance(value, str | Path):
+        if not isinstance(value, str | PathLike):
             remedy = ": save it first" if hasattr(value, "save_pretrained") else ""
             raise ValueError(f"{name} must be a path or a name, not {type(value).__name__}{remedy}.")
 

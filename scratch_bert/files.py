@@ -3,7 +3,6 @@
 import csv
 import gzip
 import logging
-import os
 import re
 import shlex
 import zlib
@@ -38,7 +37,13 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
         if "://" in str(path):
             raise ValueError(f"{path} is a URL, not a file: download it first.")
         path = Path(path)
-        matches = [path] if os.path.exists(path) else sorted(map(Path, glob(str(path), recursive=True)))
+        try:
+            path.stat()
+            matches = [path]
+        except (FileNotFoundError, NotADirectoryError):
+            matches = sorted(map(Path, glob(str(path), recursive=True)))
+        except OSError as error:  # the directory can't be entered, the name is too long
+            raise OSError(error.errno, error.strerror, f"{str(path):.200}") from None
         if not matches:
             raise FileNotFoundError(f"There is no file or directory {str(path):.200}.")
         for match in matches:
@@ -165,10 +170,9 @@ def _check_width(file: Path, has_header: bool) -> None:
         raise
     if has_header and header and header[0].startswith("sep="):
         raise TextError(f"{file} begins with {','.join(header)!r}, as Excel writes it: delete that line.")
-    if has_header and len(header) == 1 and (separator := re.fullmatch(r"\w[^;|\t]*([;|\t])\w.*", header[0])):
-        raise TextError(
-            f"{file} has its columns separated by {separator[1]!r}: save it with commas, or with tabs as a .tsv file."
-        )
+    if has_header and len(header) == 1 and (separator := _separator_of(next(read_lines(file)))):
+        right = "tabs" if suffix(file) == ".tsv" else "commas, or with tabs as a .tsv file"
+        raise TextError(f"{file} has its columns separated by {separator!r}: save it with {right}.")
     repeated = [name for number, name in enumerate(header) if name and name in header[:number]]
     if has_header and repeated:
         raise TextError(f"{file} has two columns {repeated[0]!r}: rename one of them.")
@@ -177,6 +181,13 @@ def _check_width(file: Path, has_header: bool) -> None:
             f"{file}: the first record has {len(first)} fields, the header {len(header)}. A text that contains the "
             "separator must be quoted."
         )
+
+
+def _separator_of(header: str) -> str | None:
+    """What separates the columns of this header, if it isn't what it should be."""
+    field = r'("[^"]*"|[\w][^";|\t,]*)'
+    match = re.fullmatch(rf"{field}([;|\t]){field}(\2{field})*", header.strip())
+    return match[2] if match else None
 
 
 def open_dataset(

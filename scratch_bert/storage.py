@@ -1,7 +1,6 @@
 """Files and directories that are complete or absent, even if the process dies: they are written beside their final
 place and renamed, with checksums to detect later damage. Also locks of directories."""
 
-import errno
 import json
 import logging
 import os
@@ -111,13 +110,6 @@ def _set_aside(directory: Path) -> Path:
     with suppress(FileNotFoundError):  # another process has deleted it
         os.replace(directory, old)
     return old
-
-
-def is_lack_of_space(error: Exception) -> bool:
-    codes = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    # tokenizers, safetensors and torch raise other exceptions.
-    messages = (*(f"(os error {code})" for code in codes), "inline_container.cc", "iostream error")
-    return getattr(error, "errno", None) in codes or any(message in str(error) for message in messages)
 
 
 @contextmanager

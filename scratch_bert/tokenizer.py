@@ -253,9 +253,9 @@ def load_tokenizer(
     return tokenizer
 
 
-def check_tokenizer(tokenizer: Any, what: str = "The tokenizer") -> None:
-    """Raise `ValueError`, which begins with `what`, for anything but a fast tokenizer with the special tokens that BERT's
-    input needs."""
+def check_tokenizer(tokenizer: Any, what: str = "The tokenizer", fast: bool = True) -> None:
+    """Raise `ValueError`, which begins with `what`, for anything but a tokenizer with the special tokens that BERT's input
+    needs; a `fast` one, if its backend is needed."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ValueError(f"{what} must be loaded, as with AutoTokenizer.from_pretrained, not {tokenizer!r:.80}.")
     ids = {f"[{name.upper()}]": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
@@ -270,7 +270,7 @@ def check_tokenizer(tokenizer: Any, what: str = "The tokenizer") -> None:
         if same or number == tokenizer.unk_token_id:
             others = ", ".join(same or ["[UNK]"])
             raise ValueError(f"{what} has one token for {token} and {others}: they must differ.")
-    if not tokenizer.is_fast:
+    if fast and not tokenizer.is_fast:
         raise ValueError(f"{what} has no tokenizer.json, so there is no fast tokenizer.")
 
 

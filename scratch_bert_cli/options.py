@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from glob import glob
 from math import inf
+from numbers import Real
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -95,7 +96,7 @@ def check_options(arguments: Any) -> None:
 
 def check_range(name: str, value: float, interval: str) -> None:
     """Raise `ValueError` for a number outside an interval, such as "[0, 1)"."""
-    if not isinstance(value, int | float):
+    if not isinstance(value, Real):
         raise ValueError(f"{name} must be a number, got {value!r}.")
     low, high = (float(end) for end in interval[1:-1].split(","))
     above = low <= value if interval[0] == "[" else low < value

@@ -55,7 +55,7 @@ LIMITS = {
     "dataloader_num_workers",
     r"start new thread|thread pool|fork.*Resource temporarily unavailable|Cannot fork": "No more threads or processes can be started: raise "
     "the limit (ulimit -u, or that of the container), or lower dataloader_num_workers and OMP_NUM_THREADS",
-    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive": "There is not enough memory: raise "
+    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive$": "There is not enough memory: raise "
     "the limit (ulimit -v, or that of the container), or take a smaller model, batch or max_seq_length, and fewer "
     "dataloader_num_workers",
     r"^RuntimeError: DataLoader worker \(pid": "A process that loads data has died, as for lack of memory, shared memory, "
@@ -80,6 +80,12 @@ def explain_limit(error: BaseException) -> str | None:
     return remedy and f"{remedy} ({last.split('. ')[0].strip()})."
 
 
+def is_lack_of_space(error: BaseException) -> bool:
+    # tokenizers, safetensors and torch raise other exceptions than OSError.
+    messages = (*(f"(os error {code})" for code in FULL), "inline_container.cc", "iostream error")
+    return getattr(error, "errno", None) in FULL or any(message in str(error) for message in messages)
+
+
 def script(main: Callable[..., None]) -> Callable[..., None]:
     """Decorator of the main function of a script: it continues when its output is lost, and Ctrl-C or a lack of memory, files,
     threads or space ends it with one line, also during its imports."""
@@ -100,7 +106,7 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
             sys.exit(128 + signal.SIGINT)
         except BaseException as error:  # Rust's panics are no Exceptions
             reason = explain_limit(error)
-            if getattr(error, "errno", None) in FULL or any(f"(os error {code})" in str(error) for code in FULL):
+            if is_lack_of_space(error):
                 reason = f"{error}. Free some space, or raise the limit of the size of files (ulimit -f)."
             if reason is None:
                 raise

@@ -30,8 +30,6 @@ def main(argv: list[str] | None = None) -> None:
     directory = Path(args.directory)
     announce_imports()
 
-    from huggingface_hub import get_session
-
     from scratch_bert.cli import one_line_errors
     from scratch_bert.hub.publishing import push_to_hub
 
@@ -58,7 +56,6 @@ def main(argv: list[str] | None = None) -> None:
             print(f"Not sent: {', '.join(left_out)}")
         return not args.dry_run
 
-    get_session().timeout = 300  # seconds, instead of none, for an answer of the Hub
     with one_line_errors((Exception,)):  # a network fails in many ways
         commit = push_to_hub(directory, args.repository, **options, review=review)
     if commit is None:

@@ -124,6 +124,7 @@ def test_limit_is_one_line_with_the_remedy(error, message):
         RuntimeError("a bug"),
         RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback …\nRuntimeError: a bug"),
         ValueError("not enough memory in this joke"),
+        RuntimeError("could not create a primitive descriptor for a matmul primitive"),
         FileNotFoundError(errno.ENOENT, "No such file", "a.txt"),
         LimitError("There is not enough memory, as was explained."),
         SystemExit(3),

@@ -69,6 +69,16 @@ def check_labels(labels: Sequence) -> None:
             )
 
 
+def warn_of_several_labels(names: Sequence[str]) -> None:
+    """Log a class that looks like several: text with commas, of which one part is a class, too."""
+    joined = [name for name in names if "," in name and not set(names).isdisjoint(map(str.strip, name.split(",")))]
+    if joined:
+        logger.warning(
+            f"{joined[0]!r} is a class of its own: if it is several labels, pass --problem_type "
+            "multi_label_classification."
+        )
+
+
 def warn_of_classes(names: Sequence[str], labels: Sequence, examples: int, named: bool) -> None:
     """Log what looks wrong with the classes: very many, unless they are `named` by the dataset, rare, or doubtful."""
     counts = Counter(map(as_label_name, labels))
@@ -95,10 +105,3 @@ def warn_of_classes(names: Sequence[str], labels: Sequence, examples: int, named
                 f"{show(other)} and {show(name)} are two classes: if they are one, write it in the same way."
             )
             break
-    known = set(names)
-    joined = [name for name in names if "," in name and not known.isdisjoint(map(str.strip, name.split(",")))]
-    if joined:
-        logger.warning(
-            f"{joined[0]!r} is a class of its own: if it is several labels, pass --problem_type "
-            "multi_label_classification."
-        )

@@ -10,7 +10,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification
 
-from .labels import are_decimals, check_labels, is_decimal, is_missing, warn_of_classes
+from .labels import are_decimals, check_labels, is_decimal, is_missing, warn_of_classes, warn_of_several_labels
 from .task import ClassLabelTask
 
 
@@ -58,6 +58,7 @@ class SequenceClassification(ClassLabelTask):
                 self.default_metrics = ("accuracy", "f1")
             if not label_names and not self.class_feature:
                 warn_of_classes(self.label_names, values, len(labels), named=False)
+                warn_of_several_labels(self.label_names)
 
     def references_of(self, split: str) -> list:
         examples = list(zip(self.splits[split]["origin"], self.splits[split]["label"], strict=True))

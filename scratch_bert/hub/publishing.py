@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import transformers
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, metadata_load
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_session, metadata_load
 from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
@@ -48,7 +48,7 @@ def public_files(directory: str | Path, token: str | None = None) -> list[Path]:
     """
     directory = Path(directory)
     if not directory.is_dir():
-        raise ValueError(f"The directory {directory} {'is a file' if directory.exists() else 'does not exist'}.")
+        raise ValueError(f"{directory} {'is a file, not a directory' if directory.exists() else 'does not exist'}.")
     for names, remedy in (
         (["config.json"], "this is not a model's directory, as written by save_pretrained or Trainer"),
         (["tokenizer_config.json"], "save the tokenizer there as well: tokenizer.save_pretrained(directory)"),
@@ -241,6 +241,7 @@ def push_to_hub(
     if not review(files, planned):
         return None
     api = HfApi(token=token)
+    get_session().timeout = 300  # seconds, instead of none, for an answer
     try:
         user = api.whoami()["name"]
     except LocalTokenNotFoundError:

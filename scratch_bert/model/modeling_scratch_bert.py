@@ -963,8 +963,8 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
 
     def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
         batch_size, classes = logits.shape
-        if self.config.problem_type == "multi_label_classification":
-            labels = labels.to(logits.dtype)  # they may be integers, 0 and 1
+        if self.config.problem_type == "multi_label_classification" and not labels.is_floating_point():
+            labels = labels.float()  # 0 and 1
         allowed = [(batch_size,)] if classes == 1 or not labels.is_floating_point() else []
         check_shape("labels", labels, *allowed, (batch_size, classes))
         return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)

@@ -61,7 +61,11 @@ def _as_files(given: Any) -> list[str]:
 
     Raises `ValueError` for a list of strings that all name files, as it is ambiguous, and for a string that is a text.
     """
-    if isinstance(given, str) and ("\n" in given or len(given) > 255) and not os.path.exists(given):
+    if (
+        isinstance(given, str)
+        and ("\n" in given or any(len(part) > 255 for part in given.split("/")))
+        and not os.path.exists(given)
+    ):
         raise ValueError(f"A string names a file: to train on {given!r:.40}…, pass a list of texts.")
     if isinstance(given, str | Path):
         return [str(given)]

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from scratch_bert_cli.options import check_range
+
 
 def muon(
     model: nn.Module,
@@ -23,8 +25,7 @@ def muon(
     `ValueError` for a model without an encoder, and for a rate that is negative or no number.
     """
     for name, rate in (("lr", lr), ("muon_lr", muon_lr), ("weight_decay", weight_decay)):
-        if not (isinstance(rate, (int, float)) and rate >= 0):
-            raise ValueError(f"{name} must be at least 0, got {rate!r}.")
+        check_range(name, rate, "[0, inf)")
     groups = parameter_groups(model, weight_decay, muon_lr)
     if not groups[-1]["params"]:
         raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train below encoder.layer.")

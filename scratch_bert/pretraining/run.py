@@ -123,11 +123,21 @@ def prepare_pretraining(
     options = Options(model_args, data_args, args, texts)
     if args.should_save:
         check_output_dir("output_dir", Path(args.output_dir))
+    if not (
+        data_args.validation_share or data_args.validation_file or data_args.dataset_name or data_args.prepared_data
+    ):
+        check_can_choose_best(args, texts.get("eval_texts"))
     checkpoint = find_checkpoint(args)
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
+
+
+def check_can_choose_best(args: PretrainingArguments, held_out: Iterable | None = None) -> None:
+    """Raise `ValueError` if the best model is to be chosen without held-out text."""
+    if args.load_best_model_at_end and held_out is None:
+        raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
 
 
 def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
@@ -159,8 +169,7 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
             "GPU with torchrun."
         )
     if data.eval_dataset is None:
-        if args.load_best_model_at_end:
-            raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
+        check_can_choose_best(args)
         logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
     if data_args.streaming:  # if there are enough files, each process reads a part of them

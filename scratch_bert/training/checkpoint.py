@@ -12,17 +12,16 @@ from pathlib import Path
 
 import torch
 from huggingface_hub.dataclasses import strict
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .. import storage
-from ..hub.weights import INDEX, UNREADABLE, WEIGHTS, find_not_finite
+from ..hub.weights import INDEX, UNREADABLE, WEIGHTS, find_not_finite, read_index
 from ..repository import read_json
-from ..storage import LOCK, MANIFEST, STAGING, is_lack_of_space, move_into_place, read_record, remove, seal
+from ..storage import LOCK, MANIFEST, STAGING, move_into_place, read_record, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
@@ -65,22 +64,26 @@ class SavedState:
                 raise ValueError(f"{name} is {getattr(self, name)}")
 
 
+_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
+
+
 def checkpoints_in(directory: Path) -> list[Path]:
     """Return the checkpoints sorted by step. Copies under other names, such as checkpoint-4-backup, are ignored."""
-    found = directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-    name = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-\d+")
-    return sorted((path for path in found if name.fullmatch(path.name) and path.is_dir()), key=_step_of)
+    found = (path for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir())
+    return sorted((path for path in found if _step_of(path) is not None), key=_step_of)
 
 
-def _step_of(checkpoint: Path, default: int = 0) -> int:
-    """The step in the name of a checkpoint; `default` for other names."""
-    number = checkpoint.name.rpartition(f"{PREFIX_CHECKPOINT_DIR}-")[2]
-    return int(number) if number.isdecimal() else default
+def _step_of(checkpoint: Path) -> int | None:
+    """The step in the name of a checkpoint; None for other names."""
+    match = _NAME.fullmatch(checkpoint.name)
+    return int(match[1]) if match else None
 
 
 @contextmanager
 def explain_write_errors(what: str, output_dir: Path) -> Iterator[None]:
     """Turn errors of writing `what` into an `OSError` that names the last checkpoint and the remedy."""
+    from scratch_bert_cli.process import is_lack_of_space  # which a Space, whose page lists checkpoints, does not have
+
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -197,14 +200,29 @@ def find_damage(checkpoint: Path) -> str | None:
     for names in REQUIRED:
         if not any((checkpoint / name).exists() for name in names):
             return f"{names[0]} is missing"
-    if (checkpoint / MANIFEST).exists():
-        damage = storage.find_damage(checkpoint)
-    else:
-        files = [file for kind in ("*.json", "*.pt", "*.pth", WEIGHTS) for file in sorted(checkpoint.glob(kind))]
-        damage = next((f"{file.name} is damaged" for file in files if not _can_be_read(file)), None)
-    if not damage and (step := saved_step(str(checkpoint))) != _step_of(checkpoint, step):
+    try:
+        if (checkpoint / MANIFEST).exists():
+            damage = storage.find_damage(checkpoint)
+        else:
+            damage = next(
+                (f"{file.name} is damaged" for file in _read_files(checkpoint) if not _can_be_read(file)), None
+            )
+        step = damage is None and saved_step(str(checkpoint))
+    except ValueError as error:  # of the index of the weights, or the state
+        return str(error)
+    if damage is None and _step_of(checkpoint) not in (None, step):
         return f"its {TRAINER_STATE_NAME} is that of step {step}"
     return damage
+
+
+def _read_files(checkpoint: Path) -> list[Path]:
+    """The files that a resume reads, but for those of FSDP and of processes' own."""
+    names = [TRAINER_STATE_NAME, "optimizer.pt", "scheduler.pt", "scaler.pt", WEIGHTS]
+    names += ["config.json", "tokenizer.json", "tokenizer_config.json"]
+    files = [*(checkpoint / name for name in names), *sorted(checkpoint.glob("rng_state*.pth"))]
+    index = checkpoint / INDEX
+    shards = [checkpoint / name for name in read_index(index)] if index.exists() else []
+    return [file for file in files if file.exists()] + shards
 
 
 def saved_step(checkpoint: str) -> int:
@@ -226,8 +244,11 @@ def _can_be_read(file: Path) -> bool:
                 TrainerState.load_from_json(str(file))  # which takes its own fields only
             read_json(file)
             return True
-        return find_not_finite(load_file(file).items()) is None
-    except UNREADABLE:
+        with safe_open(file, framework="pt") as weights:
+            return find_not_finite((name, weights.get_tensor(name)) for name in weights.keys()) is None  # noqa: SIM118
+    except UNREADABLE as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise
         return False
     except OSError as error:
         if error.errno == errno.EINVAL:  # a place before the beginning, in a truncated file

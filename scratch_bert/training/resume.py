@@ -98,7 +98,9 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
 
 def check_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
     """Raise `ValueError` if averages of gradients have another shape than their weight, or are not finite: PyTorch does not
-    look at them, and some of its optimizers would read beyond their end."""
+    look at them, and may read beyond their end. Only its own optimizers and ours are known to keep such averages."""
+    if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):
+        return
     for weight, state in optimizer.state.items():
         for name in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
             value = state.get(name)
@@ -106,6 +108,8 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
                 raise ValueError(f"{name} {tuple(value.shape)} of a weight {tuple(weight.shape)}")
             if value is not None and not value.isfinite().all():
                 raise ValueError(f"{name} of a weight {tuple(weight.shape)} is not finite")
+    if not optimizer.state and not isinstance(optimizer, torch.optim.SGD):  # which may do without
+        logger.warning("The optimizer's state in the checkpoint is empty: its averages of the gradients start anew")
 
 
 def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str, Any]]) -> list[dict[str, Any]]:

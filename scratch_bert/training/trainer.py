@@ -355,14 +355,18 @@ class ScratchBertTrainer(Trainer):
         requested = [dict(group) for group in self.optimizer.param_groups]
         try:
             super()._load_optimizer_and_scheduler(checkpoint)
-            check_optimizer_state(self.optimizer)
         except (ValueError, KeyError) as error:
             raise OSError(
                 f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim and the "
-                "--lr_scheduler_type that the run was started with, or from another checkpoint."
+                "--lr_scheduler_type that the run was started with."
             ) from error
-        if checkpoint and not self.optimizer.state and not self.is_fsdp_enabled:
-            logger.warning(f"The optimizer's state in {checkpoint} is empty: its averages of the gradients start anew")
+        if checkpoint:
+            try:
+                check_optimizer_state(getattr(self.optimizer, "optimizer", self.optimizer))
+            except ValueError as error:
+                raise OSError(
+                    f"The optimizer's state in {checkpoint} is damaged ({error}): name another one."
+                ) from error
         groups = self.optimizer.param_groups
         for group, merged in zip(groups, merge_hyperparameters(groups, requested), strict=True):
             group.update(merged)

@@ -137,7 +137,7 @@ def test_publish_rejects_a_missing_file(file, message, directory):
             "is a ScratchBertForPreTraining without its head: cls.seq_relationship.bias and 1 more missing",
             id="head",
         ),
-        pytest.param(lambda d: d.rename(d.parent / "elsewhere"), "directory .*model does not exist", id="directory"),
+        pytest.param(lambda d: d.rename(d.parent / "elsewhere"), "model does not exist", id="directory"),
     ],
 )
 def test_publish_rejects_a_damaged_directory(damage, message, directory):

@@ -337,7 +337,7 @@ def test_sharded_parameters_are_rejected(flag, make_run, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}, {"weight_decay": "0.1"}], ids=str)
 def test_rates_that_are_none_are_rejected(rates):
-    with pytest.raises(ValueError, match=f"{next(iter(rates))} must be at least 0, got "):
+    with pytest.raises(ValueError, match=f"{next(iter(rates))} must be (at least 0|a number), got "):
         optimizer.muon(ScratchBertForMaskedLM(ScratchBertConfig(**SMALL)), **rates)
 
 

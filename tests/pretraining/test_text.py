@@ -182,6 +182,29 @@ def test_text_that_lost_its_characters_is_counted(tmp_path):
     assert +skipped == {REPLACEMENT: 3}
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "separator"),
+    [
+        ("a.csv", "id;text", ";"),
+        ("a.csv", '"id";"text"', ";"),
+        ("a.csv", "id\ttext\tlabel", "\\t"),
+        ("a.tsv", "id|text", "|"),
+        ("a.csv", '"text;label"', None),
+        ("a.csv", "text", None),
+    ],
+)
+def test_table_with_another_separator_is_named(name, header, separator, tmp_path):
+    (tmp_path / name).write_text(f"{header}\nOne.\nTwo.\n")
+    column = header.strip('"')
+    if separator is None:
+        assert len(list(TextSource([tmp_path / name], text_column=column))) == 2
+        return
+    with pytest.raises(
+        TextError, match=re.escape(f"{name} has its columns separated by '{separator}': save it with ")
+    ):
+        list(TextSource([tmp_path / name], text_column=column))
+
+
 def test_parquet_that_is_not_utf8_is_not_to_be_converted_as_text(tmp_path):
     texts = pyarrow.BinaryArray.from_buffers(
         pyarrow.string(), 1, [None, pyarrow.array([0, 1], pyarrow.int32()).buffers()[1], pyarrow.py_buffer(b"\xff")]

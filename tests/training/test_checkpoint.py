@@ -217,9 +217,49 @@ def test_content_that_makes_no_checkpoint_is_damage(name, change, run, tmp_path,
     assert not capsys.readouterr().out
 
 
-def test_checkpoint_with_another_number_than_its_step_is_damage(run, tmp_path):
+def test_shards_are_looked_at(run, tmp_path):
+    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
+    weights = tmp_path / "checkpoint-2" / "model.safetensors"
+    shards = [weights.with_name(f"model-{number}.safetensors") for number in (1, 2)]
+    index = {"weight_map": {"a": shards[0].name, "b": shards[1].name}}
+    (tmp_path / "checkpoint-2" / "model.safetensors.index.json").write_text(json.dumps(index))
+    weights.rename(shards[0])
+    assert find_damage(tmp_path / "checkpoint-2") == "model-2.safetensors is damaged"
+    shutil.copy(shards[0], shards[1])
+    assert find_damage(tmp_path / "checkpoint-2") is None
+
+
+def test_other_files_and_names_are_no_damage(run, tmp_path):
+    for name in ("checkpoint-2", "my-checkpoint-1", "2024"):
+        shutil.copytree(run / "checkpoint-2", tmp_path / name)
+        (tmp_path / name / "predictions.json").write_text("[1]")
+        (tmp_path / name / "._config.json").write_bytes(b"\0")
+        torch.save(torch.zeros(1), tmp_path / name / "embeddings.pt")
+        assert find_damage(tmp_path / name) is None
+
+
+def test_lack_of_memory_is_no_damage(run, monkeypatch):
+    def load(*args, **kwargs):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(RuntimeError, match="allocate memory"):
+        find_damage(run / "checkpoint-2")
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_checkpoint_with_another_number_than_its_step_is_damage(sealed, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-7")
+    if sealed:
+        seal(tmp_path / "checkpoint-7")
     assert find_damage(tmp_path / "checkpoint-7") == "its trainer_state.json is that of step 2"
+
+
+def test_sealed_state_that_is_none_is_damage(run, tmp_path):
+    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
+    seal(tmp_path / "checkpoint-2")
+    assert "trainer_state.json cannot be read: it has no global_step" in find_damage(tmp_path / "checkpoint-2")
 
 
 @pytest.mark.parametrize(

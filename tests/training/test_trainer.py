@@ -477,6 +477,14 @@ def test_optimizers_state_is_that_of_its_weights(change, message, tmp_path, capl
         assert message in caplog.text
 
 
+def test_optimizers_without_averages_resume_without_a_word(tmp_path, caplog):
+    options = {"save_steps": 2, "max_steps": 2, "optim": "sgd"}
+    make_trainer(tmp_path / "run", **options).train()
+    again = make_trainer(tmp_path / "again", **options | {"max_steps": 3})
+    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
+    assert "start anew" not in caplog.text
+
+
 def test_warm_up_beyond_the_end_is_a_warning(tmp_path, caplog):
     make_trainer(tmp_path, max_steps=2, warmup_steps=100).train()
     assert "The warm-up takes 100 steps, and the run has 2" in caplog.text

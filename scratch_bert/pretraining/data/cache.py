@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from scratch_bert_cli.pretraining import DataArguments
+from scratch_bert_cli.process import is_lack_of_space
 
-from ...storage import STAGING, find_damage, is_lack_of_space, locked, remove, seal
+from ...storage import STAGING, find_damage, locked, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")

@@ -35,7 +35,7 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
     pack_to: int | None = None
 
     def __post_init__(self):
-        check_tokenizer(self.tokenizer)
+        check_tokenizer(self.tokenizer, fast=self.whole_word_mask)
         # The stock masking replaces the tokens of a word independently.
         whole_word_mask, self.whole_word_mask = self.whole_word_mask, False
         super().__post_init__()

@@ -83,7 +83,7 @@ class SentencePairDataset(EpochDataset):
         static_pairs: bool = False,
         single_segment_prob: float = 0.0,
     ):
-        check_range("max_seq_length", max_seq_length, "[1, 1000000]")
+        check_range("max_seq_length", max_seq_length, "(-inf, 1000000]")
         self.objective = find_objective(objective)
         self.objective.check(corpus, max_seq_length)
         check_range("short_seq_prob", short_seq_prob, "[0, 1]")

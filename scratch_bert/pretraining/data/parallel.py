@@ -167,8 +167,15 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
     if not files:
         kind = f"files {args.glob_pattern}" if args.glob_pattern else "files"
         raise FileNotFoundError(f"There are no {kind} in {args.input_dir}.")
-    if reader.data_folder.is_local() and output_dir.resolve().is_relative_to(Path(args.input_dir).resolve()):
-        raise ValueError(f"output_dir {output_dir} is in input_dir, and would be read as text: choose another place.")
+    if reader.data_folder.is_local() and output_dir.resolve().is_relative_to(
+        input_dir := Path(args.input_dir).resolve()
+    ):
+        made = any((input_dir / file).is_relative_to(output_dir.resolve()) for file in files)
+        if made or not args.glob_pattern:
+            raise ValueError(
+                f"output_dir {output_dir} is in input_dir, and would be read as text: choose another place, or a "
+                "glob_pattern for the text alone."
+            )
     tokenizer = load_tokenizer(data_args.tokenizer_name_or_path)
     OBJECTIVES[data_args.sentence_objective].check_length(data_args.max_tokens)
     tokenizer.model_max_length = data_args.max_tokens

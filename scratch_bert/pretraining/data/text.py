@@ -238,7 +238,7 @@ class TextSource:
     ) -> "TextSource":
         """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset`,
         DataFrame or dict of lists with the text in `text_column`, by default `text`, or the only column."""
-        if isinstance(texts, str | bytes | Path) or not isinstance(texts, Iterable):
+        if isinstance(texts, str | bytes | Path) or not (hasattr(texts, "__iter__") or hasattr(texts, "__getitem__")):
             raise ValueError(
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
             )
