@@ -51,9 +51,9 @@ def find_damage(directory: Path) -> str | None:
             file = directory / name
             if not file.is_file():
                 return f"{name} is missing"
-            if file.stat().st_size != length:
+            if file.stat().st_size < length:
                 return f"{name} is truncated"
-            if checksum(file) != crc32:
+            if file.stat().st_size != length or checksum(file) != crc32:
                 return f"{name} is damaged"
     except (FileNotFoundError, ValueError, TypeError):
         return f"{MANIFEST} is missing or damaged"

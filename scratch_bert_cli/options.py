@@ -1,6 +1,7 @@
 """Options as fields of dataclasses: from flags, a YAML or JSON file, or keywords, with the same checks."""
 
 import argparse
+import datetime
 import difflib
 import json
 import os
@@ -173,6 +174,8 @@ def _convert_one(option: Field, value: Any) -> Any:
     const, choices = option.metadata.get("const"), option.metadata.get("choices")
     if not expected and isinstance(value, str):
         raise ValueError(f"{option.name} takes an object, in Python alone.")
+    if isinstance(value, datetime.date):
+        raise ValueError(f"{option.name} is the date {value}: put text in quotes.")
     nested = isinstance(value, dict) and "dict" not in names and names[0] != "str"
     if expected and (nested or isinstance(value, list) and _is_list(option)):
         raise ValueError(f"{option.name} must be {expected[0][1]}, got {value}.")
@@ -359,6 +362,7 @@ def _find_recipe(file: Path) -> Path:
 def _beside(recipe: Path, value: Any) -> Any:
     """A path in a recipe: in the recipe's directory, if that holds a file or a match of this name."""
     if isinstance(value, str) and value and "\0" not in value:
+        value = os.path.expanduser(value)  # as a shell does
         beside = recipe.parent / value
         if os.path.lexists(beside) or glob(str(beside), recursive=True):
             return str(beside)

@@ -90,6 +90,7 @@ def test_recipe_is_found_by_its_name_from_any_directory(tmp_path, monkeypatch):
         pytest.param("train_file: {a: b}", ": train_file must be text, got {'a': 'b'}", id="object for files"),
         pytest.param("train_file: [a, [b]]", ": train_file must be text, got ['b']", id="list in a list"),
         pytest.param("train_file: [a, null]", ": train_file has an empty item", id="empty item"),
+        pytest.param("license: 2024-01-01", ": license is the date 2024-01-01: put text in quotes", id="date"),
         pytest.param("max_steps: 1:30", "line 1: YAML reads 1:30 as another number", id="base 60"),
         pytest.param("seed: 010", "line 1: YAML reads 010 as another number", id="base 8"),
         pytest.param("max_steps: [2, 3]", ": max_steps takes one value, got [2, 3]", id="list for a number"),

@@ -4,6 +4,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import transformers
@@ -12,7 +13,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from safetensors import safe_open
 from transformers import CONFIG_MAPPING
-from transformers.dynamic_module_utils import get_relative_imports
+from transformers.dynamic_module_utils import get_imports, get_relative_imports
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from yaml import YAMLError
 
@@ -111,6 +112,9 @@ def _imported_modules(file: Path) -> list[str]:
             compile(code, file.name, "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{file} is not Python code: {one_line(error)}.") from None
+    for name in get_imports(file):
+        if find_spec(name) is None:
+            raise ValueError(f"{file} imports {name}, which is not installed here: others could not open the model.")
     imports = {
         "." * node.level + (node.module or "")
         for node in ast.walk(code)
@@ -198,7 +202,10 @@ def _check_model(directory: Path, content: dict) -> None:
 def check_ref(name: str | None, what: str) -> None:
     """Raise `ValueError` for what git does not allow as the name of `what`, a branch or a tag. None is allowed."""
     if name is not None and (not name or _NO_REF.search(name)):
-        raise ValueError(f"{name!r} cannot be the name of a {what}: use letters, digits, '-', '_', '.' and '/'.")
+        raise ValueError(
+            f"{name!r} cannot be the name of a {what}: use letters, digits, '-', '_', '.' and '/', but "
+            "no name like that of a commit."
+        )
 
 
 def push_to_hub(

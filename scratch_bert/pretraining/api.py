@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ..cli import check_paths, from_keywords
@@ -36,7 +37,8 @@ def pretrain(
     """
     if isinstance(texts, Mapping) and options.get("text_column", "text") not in texts:  # splits, and no table
         if "train" not in texts:
-            raise ValueError(f"There is no split 'train', but {', '.join(map(str, texts))}.")
+            known = shorten(", ".join(map(str, texts)), 200)
+            raise ValueError(f"There is no split 'train' and no column text, but {known}: give a list of texts.")
         validation = texts.get("validation") if validation is None else validation
         texts = texts["train"]
     names = ("model_name_or_path", "tokenizer_name_or_path")

@@ -1,5 +1,6 @@
 """Metrics of MLM and of the objective, compared with baselines that need no model."""
 
+import logging
 import math
 
 import numpy as np
@@ -8,6 +9,9 @@ from torch.nn import functional as F
 from transformers import EvalPrediction
 
 from .objectives import MetricRow, Objective, find_objective
+
+
+logger = logging.getLogger("scratch_bert")
 
 
 def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
@@ -78,6 +82,10 @@ class PretrainingMetrics:
         if not compute_result:
             return {}
         total, self.sums = dict(zip(self.columns, self.sums.tolist(), strict=True)), 0
+        if not total["mlm_count"]:
+            logger.warning(
+                "No token was masked in the evaluation: its MLM metrics mean nothing. Raise mlm_probability."
+            )
         masked = max(total["mlm_count"], 1)
         return {
             "mlm_loss": total["mlm_loss"] / masked,

@@ -46,7 +46,7 @@ class SavedState:
     """What a resume reads of trainer_state.json. The stock Trainer checks none of it."""
 
     global_step: int
-    epoch: float | int | None = None
+    epoch: float | int
     max_steps: int = 0
     num_train_epochs: float | int = 0
     train_batch_size: int | None = None
@@ -60,7 +60,7 @@ class SavedState:
 
     def validate_step(self):
         for name in ("global_step", "epoch"):
-            if (getattr(self, name) or 0) < 0:
+            if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}")
 
 

@@ -91,8 +91,8 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
         raise OSError(f"{checkpoint} was saved {how}: resume it in the same way, on any number of processes.")
     if not Path(checkpoint, rng_state).is_file():
         logger.warning(
-            f"{checkpoint} was saved by another number of processes: the run resumes, but its results will not be "
-            "bit-identical to those of an uninterrupted run"
+            f"{checkpoint} has no {rng_state}, as if saved by another number of processes: the run resumes, but its results "
+            "will not be bit-identical to those of an uninterrupted run"
         )
 
 

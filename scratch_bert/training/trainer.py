@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from accelerate.utils import broadcast_object_list
 from huggingface_hub import CommitInfo, HfApi
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
@@ -31,7 +32,7 @@ from scratch_bert_cli.process import LimitError, explain_limit
 from ..hub.model_card import is_customized
 from ..hub.publishing import check_branch, ensure_branch, public_files, publish
 from ..hub.weights import find_not_finite
-from ..storage import STAGING, move_into_place, write_json
+from ..storage import MANIFEST, STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
 from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
 from .console import show_on_console
@@ -101,6 +102,10 @@ class ScratchBertTrainer(Trainer):
             rng_state = "rng_state.pth" if self.args.world_size == 1 else f"rng_state_{self.args.process_index}.pth"
             fsdp = self.accelerator.state.fsdp_plugin.state_dict_type.name if self.is_fsdp_enabled else None
             check_processes(checkpoint, rng_state, fsdp)
+            if not Path(checkpoint, MANIFEST).exists():
+                logger.info(
+                    f"{checkpoint} has no {MANIFEST}, as the stock Trainer's: whether its files belong together is unknown"
+                )
         self._resume.checkpoint, self._resume.step = checkpoint, saved_step(checkpoint) if checkpoint else 0
         dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else torch.float32
         self._speed.start(known_matrix_peak(self.args.device.type, dtype) * max(self.args.n_gpu, 1))
@@ -371,4 +376,9 @@ class ScratchBertTrainer(Trainer):
         for group, merged in zip(groups, merge_hyperparameters(groups, requested), strict=True):
             group.update(merged)
         self.lr_scheduler.base_lrs = [group.get("initial_lr") for group in groups]
+        if isinstance(self.lr_scheduler, LambdaLR):  # the schedule may be longer than the one that saved the rates
+            for group, base_lr, factor in zip(
+                groups, self.lr_scheduler.base_lrs, self.lr_scheduler.lr_lambdas, strict=True
+            ):
+                group["lr"] = base_lr * factor(self.lr_scheduler.last_epoch)
         self.lr_scheduler._last_lr = [group["lr"] for group in groups]

@@ -108,6 +108,9 @@ def test_publish_rejects_a_missing_file(file, message, directory):
         ),
         pytest.param(lambda d: add_code(d, "def"), "modeling_scratch_bert.py is not Python code", id="syntax"),
         pytest.param(lambda d: add_code(d, "return"), "modeling_scratch_bert.py is not Python code", id="compile"),
+        pytest.param(
+            lambda d: add_code(d, "import private_of_mine"), "imports private_of_mine, which is not", id="import"
+        ),
         pytest.param(lambda d: add_code(d, "from ..private import KEY"), "import from '..private'", id="parent"),
         pytest.param(lambda d: add_code(d, "from . import private"), "import from '.'", id="package"),
         pytest.param(lambda d: add_code(d, '"""\nfrom .x import y\n"""'), "import from '.x'", id="docstring"),

@@ -85,7 +85,7 @@ def test_pretrain_evaluates_on_the_validation_that_is_given(in_memory, pretrain,
         ("x.txt", {"train_file": "y.txt"}, "train_file has no effect beside texts"),
         (["a."], {"dataset_name": "x"}, "Give one of texts in memory and dataset_name, not both"),
         (["a."], {"streaming": True}, "streaming has no effect with texts in memory"),
-        ({"test": ["a."]}, {}, "There is no split 'train', but test"),
+        ({"test": ["a."]}, {}, "There is no split 'train' and no column text, but test"),
         (["a."], {"validation": ["b."], "validation_file": "x"}, "validation_file has no effect beside texts"),
         (
             None,

@@ -98,7 +98,7 @@ def test_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_p
     for name, count in (("a", 90), ("b", 10)):
         ends = tokenizer.cls_token_id, tokenizer.sep_token_id
         masks = {"token_type_ids": [0, 0, 0], "special_tokens_mask": [1, 0, 1]}
-        rows = [{"input_ids": [ends[0], n, ends[1]], **masks} for n in range(count)]
+        rows = [{"input_ids": [ends[0], n + 10, ends[1]], **masks} for n in range(count)]
         (tmp_path / "train").mkdir(exist_ok=True)
         datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "train" / f"{name}.parquet"))
     splits = {"train": {"files": ["a", "b"]}}
@@ -107,7 +107,7 @@ def test_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_p
     stream = open_examples(tmp_path).streamed("train", seed=0, buffer=5)
     counts = Counter(example["input_ids"][1] for example in islice(stream, 300))
     assert (
-        set(counts) == set(range(90)) and max(counts.values()) <= 8
+        set(counts) == set(range(10, 100)) and max(counts.values()) <= 8
     )  # about three passes, and more of what both files hold
 
 
@@ -210,7 +210,16 @@ COLUMNS = {
     "a label of null": (("next_sentence_label", first_row(None, None)), "hold null in the column next_sentence_label"),
     "lists of labels": (("next_sentence_label", lambda rows: [[0]] * len(rows)), "have the type list<"),
     "no label": (("next_sentence_label", lambda rows: [-100] * len(rows)), "have no label in next_sentence_label"),
-    "no [CLS]": (("input_ids", first_row([7])), r"do not all begin with \[CLS\] and end with \[SEP\] \(example 1\)"),
+    "no [CLS]": (("input_ids", first_row([7])), r"do not all begin with \[CLS\] \(example 1\)"),
+    "[MASK]": (
+        ("input_ids", first_row([2, 4], slice(0, 2))),
+        r"hold \[MASK\], which is drawn in training \(example 1\)",
+    ),
+    "mask of 0": (
+        ("special_tokens_mask", first_row([0])),
+        r"special_tokens_mask of 0 at a special token \(example 1\)",
+    ),
+    "text B first": (("token_type_ids", first_row([1])), r"begin with the segment id of text B \(example 1\)"),
     "one segment id": (
         ("token_type_ids", lambda rows: [[0] * len(row) for row in rows]),
         "have one segment id throughout",
@@ -270,6 +279,14 @@ def test_prepared_tokenizer_that_is_another_is_rejected(written, tmp_path):
     content["model"]["vocab"]["another"] = len(content["model"]["vocab"])
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"prepared has \d+ entries, .* made with \d+ entries, .*: restore it"):
+        open_examples(tmp_path / "prepared")
+
+
+def test_prepared_tokenizer_that_normalizes_text_in_another_way_is_rejected(written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    file = tmp_path / "prepared" / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": False}))
+    with pytest.raises(ValueError, match="of the normalizer .* made with .* of the normalizer .*: restore it"):
         open_examples(tmp_path / "prepared")
 
 

@@ -264,7 +264,15 @@ def test_sealed_state_that_is_none_is_damage(run, tmp_path):
 
 @pytest.mark.parametrize(
     "content",
-    ["[]", "{}", "[" * 100_000, '{"global_step": "2"}', '{"global_step": -1}', '{"global_step": 2, "log_history": 1}']
+    [
+        '{"global_step": 2, "epoch": null}',
+        "[]",
+        "{}",
+        "[" * 100_000,
+        '{"global_step": "2"}',
+        '{"global_step": -1}',
+        '{"global_step": 2, "log_history": 1}',
+    ]
     + ['{"global_step": 2, "no_such_field": 1}', '{"global_step": 2, "epoch": -3}']
     + ['{"global_step": 2, "train_batch_size": "q"}'],
     ids=lambda content: content[:40],

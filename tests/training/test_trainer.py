@@ -477,6 +477,26 @@ def test_optimizers_state_is_that_of_its_weights(change, message, tmp_path, capl
         assert message in caplog.text
 
 
+class KeepRates(TrainerCallback):
+    """The learning rate of each step."""
+
+    def __init__(self):
+        self.rates = []
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
+        self.rates.append(optimizer.param_groups[0]["lr"])
+
+
+def test_longer_schedule_has_its_own_rate_from_the_first_step_of_a_resume(tmp_path):
+    options = {"save_steps": 3, "lr_scheduler_type": "linear", "warmup_steps": 0}
+    make_trainer(tmp_path / "short", max_steps=3, **options).train()
+    kept, expected = KeepRates(), KeepRates()
+    make_trainer(tmp_path / "whole", expected, max_steps=6, **options).train()
+    longer = make_trainer(tmp_path / "longer", kept, max_steps=6, **options)
+    longer.train(resume_from_checkpoint=str(tmp_path / "short" / "checkpoint-3"))
+    assert kept.rates == pytest.approx(expected.rates[3:])
+
+
 def test_optimizers_without_averages_resume_without_a_word(tmp_path, caplog):
     options = {"save_steps": 2, "max_steps": 2, "optim": "sgd"}
     make_trainer(tmp_path / "run", **options).train()

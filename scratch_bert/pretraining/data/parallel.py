@@ -24,12 +24,12 @@ from transformers import PreTrainedTokenizerBase
 
 from ...repository import read_json
 from ...storage import LOCK, move_into_place, read_record, write_json
-from ...tokenizer import describe_vocabulary, gives_same_input, load_tokenizer
+from ...tokenizer import gives_same_input, load_tokenizer
 from ..arguments import PreparationArguments, PreparationDataArguments
 from ..objectives import OBJECTIVES
 from .corpus import TokenizedCorpus
 from .examples import SentencePairDataset
-from .preprocessed import ABOUT, About, parquet_file
+from .preprocessed import ABOUT, About, describe_tokenizer, parquet_file
 from .text import TextSource
 
 
@@ -196,7 +196,7 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
         raise ValueError(f"executor_options do not fit {args.executor}: {error}.") from None
 
     splits[args.split] = source | {"files": sorted(files)}
-    write_json(output_dir / ABOUT, options | {"splits": splits, "vocabulary": describe_vocabulary(tokenizer)})
+    write_json(output_dir / ABOUT, options | {"splits": splits, "vocabulary": describe_tokenizer(tokenizer)})
     tokenizer.save_pretrained(output_dir)
     if not all(parquet_file(output_dir, args.split, file).exists() for file in files):
         shutil.rmtree(logs / "completions", ignore_errors=True)  # parquet files show what is done

@@ -58,6 +58,7 @@ class ExampleCheck:
         self.objective, self.name, self.features = objective, name, objective.features()
         self.max_seq_length, self.numbered = max_seq_length, numbered
         self.special_ids = [tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.pad_token_id]
+        self.mask = tokenizer.mask_token_id
         a, b = segment_ids(tokenizer)
         self.first_segment = a
         self.maxima = {
@@ -115,13 +116,24 @@ class ExampleCheck:
         ids = pc.list_flatten(table.column("input_ids")).to_numpy()
         ends = rows[""].cumsum()
         cls, sep, _ = self.special_ids
-        if (wrong := (ids[ends - rows[""]] != cls) | (ids[ends - 1] != sep)).any():
-            raise self._error("do not all begin with [CLS] and end with [SEP]", int(np.flatnonzero(wrong)[0]))
-        special = pc.list_flatten(table.column("special_tokens_mask")).to_numpy() == 1
-        if (special | np.isin(ids, self.special_ids)).all():
+        segments = pc.list_flatten(table.column("token_type_ids")).to_numpy()
+        masked = pc.list_flatten(table.column("special_tokens_mask")).to_numpy() == 0
+        special = np.isin(ids, self.special_ids)
+        if not (masked & ~special).any():
             raise self._error("have only special tokens: there is none to predict")
-        segments = pc.list_flatten(table.column("token_type_ids"))
-        if self.numbered and self.objective.has_pairs and pc.max(segments).as_py() == self.first_segment:
+        starts = ends - rows[""]
+        for problem, wrong in (  # by example, or by token
+            ("do not all begin with [CLS]", ids[starts] != cls),
+            ("do not all end with [SEP]", ids[ends - 1] != sep),
+            ("begin with the segment id of text B", segments[starts] != self.first_segment),
+            ("hold [MASK], which is drawn in training", ids == self.mask),
+            ("have a special_tokens_mask of 0 at a special token", masked & special),
+        ):
+            if wrong.any():
+                first = int(np.flatnonzero(wrong)[0])
+                row = first if len(wrong) == len(starts) else int(np.searchsorted(ends, first, side="right"))
+                raise self._error(problem, row)
+        if self.numbered and self.objective.has_pairs and segments.max() == self.first_segment:
             raise self._error("have one segment id throughout, but pairs have two")
 
     def _check_values(self, name: str, values: pa.ChunkedArray, lengths: np.ndarray, highest: int) -> None:
@@ -253,9 +265,15 @@ def write_examples(directory: Path, splits: dict[str, SentencePairDataset]) -> N
             examples.to_parquet(str(file))
         copy_with_length(splits["train"].tokenizer, splits["train"].max_seq_length).save_pretrained(new)
         about = {"sentence_objective": objective.name, "splits": {split: {"files": ["examples"]} for split in splits}}
-        about["vocabulary"] = describe_vocabulary(splits["train"].tokenizer)
+        about["vocabulary"] = describe_tokenizer(splits["train"].tokenizer)
         (new / ABOUT).write_text(json.dumps(about, indent=2) + "\n")
         os.replace(new, directory)
+
+
+def describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """The vocabulary of a tokenizer, and a checksum of the way that it normalizes text, such as to lower case."""
+    normalizer = json.dumps(json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"], sort_keys=True)
+    return f"{describe_vocabulary(tokenizer)}, of the normalizer {zlib.crc32(normalizer.encode()):08x}"
 
 
 def parquet_file(directory: Path, split: str, name: str) -> Path:
@@ -272,7 +290,7 @@ class About:
     splits: dict[str, dict]
     """Split → its `files`: the names of parquet files, without their suffix, and more that prepare_data.py needs."""
     vocabulary: str | None = None
-    """What `describe_vocabulary` says of the tokenizer; None in directories of earlier versions."""
+    """What `describe_tokenizer` says of the tokenizer; None in directories of earlier versions."""
 
     def validate_files(self):
         for split, source in self.splits.items():
@@ -359,9 +377,9 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
         logger.warning(
             f"{directory / ABOUT} is of an earlier version: it does not say which tokenizer made the examples"
         )
-    elif about.vocabulary != describe_vocabulary(saved_tokenizer):
+    elif about.vocabulary != describe_tokenizer(saved_tokenizer):
         raise ValueError(
-            f"The tokenizer in {directory} has {describe_vocabulary(saved_tokenizer)}, but the examples were made with "
+            f"The tokenizer in {directory} has {describe_tokenizer(saved_tokenizer)}, but the examples were made with "
             f"{about.vocabulary}: restore it, or preprocess them again."
         )
     if tokenizer and not gives_same_input(tokenizer, saved_tokenizer):
