@@ -49,12 +49,14 @@ class SendSignal(TrainerCallback):
 
 @pytest.fixture(autouse=True)
 def _handler_is_restored():
-    inherited = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    # A job in the background ignores the one, under nohup the other.
+    inherited = signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signals = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
     before = [signal.getsignal(number) for number in signals]
     yield
     assert [signal.getsignal(number) for number in signals] == before
-    signal.signal(signal.SIGINT, inherited)
+    for number, handler in zip((signal.SIGINT, signal.SIGHUP), inherited, strict=True):
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
