@@ -11,7 +11,7 @@ from pathlib import Path
 import datasets
 from datasets import Dataset
 
-from ..files import TABLES, TextError, open_table, read_fields, read_lines, suffix
+from ..files import TABLES, TextError, not_utf8, open_table, read_fields, read_lines, suffix
 
 
 logger = logging.getLogger("scratch_bert")
@@ -39,7 +39,7 @@ def read_table(file: Path, columns: set[str], header: Sequence[str] | None = Non
     except TextError:
         raise
     except UnicodeDecodeError as error:
-        raise TextError(f"{file} is not UTF-8 text: {error}. Convert it with iconv.") from None
+        raise not_utf8(file, f"a record that begins {error.object[:20]!r}", error) from None
     except datasets.exceptions.DatasetGenerationError as error:
         raise TextError(f"{file} cannot be read as a table: {error.__cause__}") from None
     except (ValueError, TypeError, LookupError, ArithmeticError) as error:

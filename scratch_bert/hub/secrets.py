@@ -24,7 +24,7 @@ PATTERNS = {
 }
 # Detectors whose patterns ordinary words match, such as APFELSTRUDEL, or that take seconds for a vocabulary.
 LOOSE = ("Artifactory", "Cloudant", "IBM", "Public IP", "SoftLayer")
-PATHS = r"/home/[\w.-]+|/Users/[\w.-]+|/(mnt|media|Volumes)/[\w.-]+/[\w.-]+|[A-Z]:\\+Users\\+[\w.-]+"
+PATHS = r"/home/[\w.-]+|/Users/[\w.-]+|/(mnt|media|Volumes|content/drive)/[\w.-]+/[\w.-]+|[A-Z]:[\\/]+[\w.-]+|file:/+[\w.-]+"
 PATHS_IN_JSON = r'(?<=")/[\w.-]+/[^"\s]*'  # a value
 
 

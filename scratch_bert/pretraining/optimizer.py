@@ -26,6 +26,10 @@ def muon(
     """
     for name, rate in (("lr", lr), ("muon_lr", muon_lr), ("weight_decay", weight_decay)):
         check_range(name, rate, "[0, inf)")
+    if not isinstance(model, nn.Module):
+        raise ValueError(
+            f"muon needs the model, whose matrices it finds by their names, not a {type(model).__name__}."
+        )
     groups = parameter_groups(model, weight_decay, muon_lr)
     if not groups[-1]["params"]:
         raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train below encoder.layer.")

@@ -65,6 +65,8 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             if getattr(self, name) is not None:
                 check_range(name, getattr(self, name), interval)
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer rejects bf16 there
+        if self.fp16 and self.use_cpu:  # the stock Trainer would use fp32 without a word
+            raise ValueError("fp16 needs a GPU: leave it out, or choose bf16.")
         self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
         self.bf16 = self.bf16 or self.bf16_by_default
         self.report_to = self.report_to or "none"

@@ -178,6 +178,8 @@ def test_publish_sharded_weights(directory):
         pytest.param("trained on /home/ann/texts", "a local path in line 8", id="home on Linux"),
         pytest.param(r"trained on C:\Users\ann\texts", "a local path in line 8", id="home on Windows"),
         pytest.param("trained on /mnt/nas/texts", "a local path in line 8", id="mounted"),
+        pytest.param("see file:///home/ann/texts", "a local path in line 8", id="file URL"),
+        pytest.param("trained on D:/data/texts", "a local path in line 8", id="drive"),
         pytest.param("from host:/home/ann", "a local path in line 8", id="remote path"),
         pytest.param(f"see {Path.home()}/notes", "a local path in line 8", id="own home"),
         pytest.param("my own token", "an access token in line 8", id="own token"),

@@ -335,6 +335,12 @@ def test_sharded_parameters_are_rejected(flag, make_run, tmp_path, monkeypatch):
         make_run(tmp_path / "run")
 
 
+def test_muon_needs_the_model():
+    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
+    with pytest.raises(ValueError, match="muon needs the model, .* not a generator"):
+        optimizer.muon(model.parameters())
+
+
 @pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}, {"weight_decay": "0.1"}], ids=str)
 def test_rates_that_are_none_are_rejected(rates):
     with pytest.raises(ValueError, match=f"{next(iter(rates))} must be (at least 0|a number), got "):

@@ -263,6 +263,7 @@ def test_paragraph_of_very_many_lines_stays_one_document(tmp_path):
 @pytest.mark.parametrize(
     ("text", "documents", "hint"),
     [
+        ("<!DOCTYPE html>\n<html><body><p>One.</p>", (1, 3), "a.txt is a web page, whose tags are read as text"),
         ("*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\nOne.\n", (3, 3), "text_format=gutenberg"),
         (" = Title = \n\n One .\n = = Part = = \n\n = = Other = = \n", (3, 9), "text_format=wikitext"),
         ("One.\n\nTwo.\n", (6556, 20000), "6,556 documents from 1 files: a blank line ends a document. If a file is"),

@@ -31,3 +31,9 @@ def test_arguments_that_must_stay():
     args.must_stay(prediction_loss_only=(False, "metrics are computed from predictions"))
     with pytest.raises(ValueError, match="label_smoothing_factor must stay 0: a reason"):
         args.must_stay(label_smoothing_factor=(0, "a reason"))
+
+
+def test_fp16_without_a_gpu_is_rejected(monkeypatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="fp16 needs a GPU: leave it out, or choose bf16"):
+        CommonArguments("run", fp16=True)

@@ -90,7 +90,7 @@ class WriteExamples(PipelineStep):
         if errors:
             others = f"\n… and {len(errors) - 5:,} more" if len(errors) > 5 else ""
             raise FilesError(
-                "Files without examples: fix them, or exclude them from input_dir or glob_pattern:\n"
+                "Files without examples: fix them, name their input_format, or exclude them by glob_pattern:\n"
                 + "\n".join(errors[:5])
                 + others
             )

@@ -99,6 +99,7 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
             return
 
 
+_WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
 _LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
@@ -279,6 +280,10 @@ class TextSource:
             return ""
         found = f"{documents:,} documents from {len(files):,} files: a blank line ends a document"
         head = list(islice(read_lines(files[0]), 1000))
+        if any(map(_WEB_PAGE.match, head)):
+            return (
+                f"{files[0]} is a web page, whose tags are read as text: extract its text first, as with trafilatura"
+            )
         if any(map(_GUTENBERG_START.match, head)):
             return f"{found}, but {files[0]} is a book of Project Gutenberg: text_format=gutenberg"
         if sum(map(bool, map(_WIKITEXT_HEADING.match, head))) >= 3:
