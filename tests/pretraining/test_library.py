@@ -224,7 +224,7 @@ def test_collator_without_the_columns_that_trainer_removes(texts, from_texts, to
 
 
 TORCHRUN = """
-import sys, torch
+import sys, time, torch
 from transformers import Trainer, TrainingArguments
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining import PretrainingCollator, SentencePairDataset, muon
@@ -244,6 +244,7 @@ trainer = Trainer(
 trainer.train(resume_from_checkpoint="again" in directory)
 if args.process_index == 1:
     sys.stdout.write(f"of rank 1: {train.epoch} {trainer.state.epoch}\\n")  # at once: rank 0 prints, too
+time.sleep(1)  # gloo aborts a process that exits while its threads free what they have gathered
 """
 
 
