@@ -355,6 +355,10 @@ class PretrainingOptions(CommonOptions, group="Training"):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.final_max_seq_length and self.max_minutes:
+            raise ValueError(
+                "final_max_seq_length needs max_steps, and has no effect with max_minutes: leave one out."
+            )
         if self.final_max_seq_length and not 0 < self.final_phase_start() < self.max_steps:
             raise ValueError(
                 "final_max_seq_length needs max_steps, and a final_share that leaves steps for both phases."

@@ -34,6 +34,12 @@ class OptimizationOptions(OptionGroup, group="Training"):
     )
     num_train_epochs: float = option(3.0, "Passes over the training examples.", within="(0, 1e9]")
     max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.")
+    max_minutes: float | None = option(
+        None,
+        "Train for this time, instead of num_train_epochs: warm-up and schedule follow the clock, and the rate ends at 0 "
+        "whatever the machine's speed. The final evaluation comes after it.",
+        within="(0, 1e6]",
+    )
     per_device_train_batch_size: int = option(8, "Examples per step and device.", within="[1, 1000000]")
     gradient_accumulation_steps: int = option(1, "Batches per optimizer step.", within="[1, 1000000]")
     learning_rate: float = option(5e-5, "Peak learning rate.", within="[0, 10]")
@@ -54,6 +60,18 @@ class OptimizationOptions(OptionGroup, group="Training"):
         if not (1 <= self.max_steps <= 1e9 or self.max_steps == -1):
             raise ValueError(
                 f"max_steps must be at least 1 and at most 1,000,000,000, or -1 for num_train_epochs, got {self.max_steps}."
+            )
+        if self.max_minutes is None:
+            return
+        if self.max_steps != -1:
+            raise ValueError("max_steps has no effect with max_minutes: leave it out, or set it to -1.")
+        if self.warmup_steps >= 1:
+            raise ValueError(
+                f"With max_minutes, warmup_steps must be a fraction of the time, below 1, got {self.warmup_steps:g}."
+            )
+        if self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):
+            raise ValueError(
+                f"lr_scheduler_type {self.lr_scheduler_type} does not follow a clock: choose another one."
             )
 
 

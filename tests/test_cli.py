@@ -173,6 +173,26 @@ def test_value_out_of_range_is_an_error_that_names_its_option(name, value, capsy
     assert error.startswith(f"{name} ") and error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--max_steps", "5"], "max_steps has no effect with max_minutes: leave it out, or set it to -1."),
+        (
+            ["--warmup_steps", "100"],
+            "With max_minutes, warmup_steps must be a fraction of the time, below 1, got 100.",
+        ),
+        (["--save_steps", "0.1"], "With max_minutes, save_steps must be a number of steps"),
+        (["--lr_scheduler_type", "reduce_lr_on_plateau"], "lr_scheduler_type reduce_lr_on_plateau does not follow"),
+        (["--final_max_seq_length", "256"], "final_max_seq_length needs max_steps, and has no effect with max_min"),
+        (["--max_minutes", "0"], "max_minutes must be greater than 0"),
+    ],
+)
+def test_options_that_do_not_go_with_a_clock_are_errors(options, message, capsys):
+    with pytest.raises(SystemExit):
+        parse("--max_minutes", "60", *options)
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("flag", ["--learning_rat", "--learn", "--preset=huge", "--max_steps=2.5"])
 def test_flag_with_an_error_ends_the_program(flag, capsys):
     with pytest.raises(SystemExit):

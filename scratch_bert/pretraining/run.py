@@ -144,7 +144,7 @@ def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
     """The remaining phases of a run: one, or two with `final_max_seq_length`."""
     data_args, args = options.data, options.training
     if data_args.streaming and args.max_steps <= 0:
-        raise ValueError("streaming needs max_steps: the length of a stream is unknown.")
+        raise ValueError("streaming needs max_steps or max_minutes: the length of a stream is unknown.")
     if not args.final_max_seq_length:
         return [Phase(data_args.max_seq_length)]
     if data_args.streaming or data_args.prepared_data:

@@ -17,6 +17,7 @@ from scratch_bert_cli.options import OTHERS, check_range
 from scratch_bert_cli.training import RANGES, CommonOptions
 
 from ..cli import option, similar
+from .clock import UNKNOWN
 
 
 # Beginnings of the names of options that do not affect the weights, differ between processes or machines, or are
@@ -70,6 +71,13 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
         self.bf16 = self.bf16 or self.bf16_by_default
         self.report_to = self.report_to or "none"
+        if self.max_minutes is not None:
+            for name in ("eval_steps", "save_steps", "logging_steps"):
+                if (getattr(self, name) or 1) < 1:
+                    raise ValueError(
+                        f"With max_minutes, {name} must be a number of steps: how many there will be is unknown."
+                    )
+            self.max_steps = UNKNOWN
         TrainingArguments.__post_init__(self)
         if self.run_name is None:  # trackio would begin another run for the last evaluation
             self.run_name = "/".join(Path(self.output_dir).parts[-2:])

@@ -74,6 +74,11 @@ class ProgressLine(ProgressCallback):
             self.training_bar = tqdm(total=state.max_steps, dynamic_ncols=True, bar_format=layout)
         self.current_step = 0
 
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.training_bar is not None:
+            self.training_bar.total = state.max_steps  # with max_minutes, an estimate
+        super().on_step_end(args, state, control, **kwargs)
+
     def on_log(self, args, state, control, logs=None, **kwargs):
         if self.training_bar is None or "train_loss" in logs:
             return

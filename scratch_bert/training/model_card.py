@@ -21,6 +21,7 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
         "mark": MARK,
         "args": args,
         "state": trainer.state,
+        "minutes_used": trainer.minutes_used,
         "metrics": trainer.latest_metrics(),
         "parameters": trainer.model.num_parameters(),
         "lowercase": getattr(trainer.processing_class, "do_lower_case", False),

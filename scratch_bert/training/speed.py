@@ -109,6 +109,7 @@ class SpeedMeter(TrainerCallback):
 
     def __init__(self, config: ScratchBertConfig, device: torch.device, peak: float = 1.0):
         self.config, self.device = config, device
+        self.new_tokens = torch.zeros((), dtype=torch.long, device=device)  # since `take_tokens`
         self.start(peak)
 
     def start(self, peak: float) -> None:
@@ -143,6 +144,13 @@ class SpeedMeter(TrainerCallback):
         lengths = sequence_lengths(batch) if lengths is None else torch.tensor(lengths)
         counts = [lengths.sum(), (lengths * lengths).sum(), (lengths > 0).sum(), torch.as_tensor(predicted)]
         self.counts += torch.stack([count.to(lengths.device) for count in counts]).to(self.device, non_blocking=True)
+        self.new_tokens += lengths.sum().to(self.device, non_blocking=True)
+
+    def take_tokens(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> int:
+        """Return the number of non-padding tokens of all processes since the last call: `reduce` sums over processes."""
+        tokens = int(reduce(self.new_tokens))
+        self.new_tokens = torch.zeros_like(self.new_tokens)
+        return tokens
 
     def report(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
         """Return entries for the log about all processes since the last report: `reduce` sums a tensor over processes. The memory,

@@ -16,7 +16,7 @@ from huggingface_hub import CommitInfo, HfApi
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
-from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
@@ -35,6 +35,7 @@ from ..hub.weights import find_not_finite
 from ..storage import MANIFEST, STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
 from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
+from .clock import LENGTH, UNKNOWN, Clock
 from .console import show_on_console
 from .output_dir import read_metrics
 from .resume import ResumeCallback, check_optimizer_state, check_processes, merge_hyperparameters
@@ -67,6 +68,7 @@ class ScratchBertTrainer(Trainer):
       random generators) stays on this machine, with every `hub_strategy`.
     - Ctrl-C, SIGTERM and SIGHUP end the step, save a checkpoint and stop; `interrupted` is then True. SIGUSR1 saves a checkpoint.
     - A lack of memory, shared memory, open files or threads raises `LimitError`, an `OSError`, with the remedy.
+    - With `max_minutes`, the training ends by the clock, which its schedule follows: see `Clock`.
     - The time of a training is right even if the clock was set meanwhile.
     - A resumed run takes the learning rates and other hyperparameters of the optimizer from its own options.
     - The log has the speed, in entries speed/…: non-padding tokens per second, MFU, the fraction of time spent on data, and
@@ -88,7 +90,9 @@ class ScratchBertTrainer(Trainer):
             )
         self._signals, self._resume = SignalCallback(), ResumeCallback()
         self._speed = SpeedMeter(self.model.config, self.args.device)
-        for callback in (self._signals, self._resume, self._speed):
+        minutes = getattr(self.args, "max_minutes", None)
+        self._clock = minutes and Clock(60 * minutes)
+        for callback in filter(None, (self._signals, self._resume, self._speed, self._clock)):
             self.add_callback(callback)
         if self.args.push_to_hub:
             self.add_callback(PushCallback(self))
@@ -107,6 +111,8 @@ class ScratchBertTrainer(Trainer):
                     f"{checkpoint} has no {MANIFEST}, as the stock Trainer's: whether its files belong together is unknown"
                 )
         self._resume.checkpoint, self._resume.step = checkpoint, saved_step(checkpoint) if checkpoint else 0
+        if self._clock and checkpoint:
+            self._clock.restore(torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True))
         dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else torch.float32
         self._speed.start(known_matrix_peak(self.args.device.type, dtype) * max(self.args.n_gpu, 1))
         limit = self.args.save_total_limit
@@ -132,6 +138,8 @@ class ScratchBertTrainer(Trainer):
         self._start = time.monotonic()
         epochs, *others, max_steps = super().set_initial_training_values(*args)
         step = self._resume.step
+        if self._clock and self._clock.share == 1:
+            max_steps = step
         if step > max_steps:
             raise OSError(
                 f"{self._resume.checkpoint} is of step {step}, but the run ends at {max_steps}: pass more --max_steps "
@@ -198,12 +206,29 @@ class ScratchBertTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self._speed.report(partial(self.accelerator.reduce, reduction="sum"))
+        if "train_loss" in logs:
+            self._count_tokens()
         self.check_finite(logs)
         super().log(logs, start_time)
         if "train_loss" in logs and self.is_in_train:  # the last entry of a training
             self._choose_best()
 
+    def _count_tokens(self) -> None:
+        """Add the tokens since the last call to the state, which the stock Trainer does only on request, with a wait per step."""
+        if self.args.include_num_input_tokens_seen != "no":  # by the stock Trainer
+            return
+        self.state.num_input_tokens_seen += self._speed.take_tokens(partial(self.accelerator.reduce, reduction="sum"))
+
+    @property
+    def minutes_used(self) -> float | None:
+        """The time that a training with `max_minutes` has used, also before a resume; None without."""
+        return self._clock and self._clock.used / 60
+
     def create_scheduler(self, num_training_steps: int, *args, **kwargs):
+        if self._clock and self.lr_scheduler is None:
+            scheduler = super().create_scheduler(LENGTH, *args, **kwargs)
+            self._clock.drive(scheduler)
+            return scheduler
         warmup = self.args.get_warmup_steps(num_training_steps)
         if warmup >= num_training_steps:
             logger.warning(
@@ -334,6 +359,10 @@ class ScratchBertTrainer(Trainer):
         best = place.with_name(f"{PREFIX_CHECKPOINT_DIR}-{self.state.best_global_step}")
         if self.state.best_global_step and (best == place or best.is_dir()):
             self.state.best_model_checkpoint = str(best)
+        self._count_tokens()
+        if self._clock:
+            self._clock.read()
+            self._clock.save_to(self.lr_scheduler)
         wait, best_checkpoint = self.accelerator.wait_for_everyone, self.state.best_model_checkpoint
         write_checkpoint(place, self._save_model_and_state, wait, self.args, best_checkpoint)
 
@@ -353,6 +382,8 @@ class ScratchBertTrainer(Trainer):
             write_json(directory / RUN_FILE, self.record)
 
     def _finalize_training(self, trial, num_train_samples, start_time) -> TrainOutput:
+        if self._clock:
+            num_train_samples = num_train_samples * self.state.global_step // UNKNOWN
         # The stock Trainer subtracts times of day, but the clock may have been set meanwhile.
         return super()._finalize_training(trial, num_train_samples, time.time() - (time.monotonic() - self._start))
 

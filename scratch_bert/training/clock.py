@@ -1,0 +1,60 @@
+"""Training for a given time: the schedule of the learning rate follows the clock instead of the steps (24hBERT, Izsak et al. 2021)."""
+
+import math
+import time
+
+from accelerate.utils import broadcast_object_list
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback
+
+
+LENGTH = 1000  # "steps" of a schedule that follows the clock: thousandths of the time
+UNKNOWN = 10**9  # the number of steps before the first one has shown how long it takes
+
+
+class Clock(TrainerCallback):
+    """Ends a training when its `seconds` are over, evaluations and checkpoints included. Until then, `state.max_steps` is an
+    estimate.
+
+    The time used is in each checkpoint, so that a resumed run has the rest of it. All processes take that of the first one, once
+    a step, or they would have different rates.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds, self.used = seconds, 0.0
+
+    @property
+    def share(self) -> float:
+        """The fraction of the time that is used, from 0 to 1."""
+        return min(self.used / self.seconds, 1.0)
+
+    def drive(self, scheduler: LambdaLR) -> None:
+        """Let a schedule of `LENGTH` steps follow the clock."""
+        scheduler.lr_lambdas = [self._at_this_time(factor) for factor in scheduler.lr_lambdas]
+        self.save_to(scheduler)
+
+    def _at_this_time(self, factor):
+        return lambda step: factor(self.share * LENGTH)
+
+    def save_to(self, scheduler: LambdaLR) -> None:
+        """Note the time in the scheduler, whose attributes are its state in a checkpoint."""
+        scheduler.seconds_used = self.used
+
+    def restore(self, scheduler_state: dict) -> None:
+        """Continue from the state of a checkpoint's scheduler. One that didn't follow a clock has used no time."""
+        self.used = scheduler_state.get("seconds_used", 0.0)
+
+    def read(self) -> None:
+        """Add the time since the last reading."""
+        now = time.monotonic()
+        self.used, self._last_reading = self.used + now - self._last_reading, now
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self._last_reading = time.monotonic()
+
+    def on_optimizer_step(self, args, state, control, lr_scheduler=None, **kwargs):
+        self.read()
+        if args.world_size > 1:
+            self.used = broadcast_object_list([self.used])[0]
+        step = state.global_step + 1  # which is counted, and the rate of the next one set, after this
+        state.max_steps = step if self.share == 1 else max(step + 1, math.ceil(step / self.share - 1e-9))

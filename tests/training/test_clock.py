@@ -1,0 +1,91 @@
+"""Trainings that last for a given time, by a clock that advances by the same time at each reading."""
+
+import json
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+from training.test_trainer import KeepRates, make_trainer
+from transformers import TrainerCallback
+
+from helpers import make_batch
+from scratch_bert.training import clock
+from scratch_bert.training.model_card import training_context
+
+
+MINUTES = 10 / 60  # 10 seconds
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch):
+    """Train with a clock that reads `speed` seconds later each time. Returns the trainer, and the rates of its steps."""
+
+    def train(name, speed, checkpoint=None, *callbacks, **options):
+        times = count(1000, speed)
+        monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(times)))
+        rates = KeepRates()
+        options = {"max_minutes": MINUTES, "max_steps": -1, "learning_rate": 1.0, "warmup_steps": 0.2} | options
+        options = {"save_strategy": "no", "lr_scheduler_type": "linear", "max_grad_norm": 1e-9} | options
+        trainer = make_trainer(tmp_path / name, rates, *callbacks, **options)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return trainer, rates.rates
+
+    return train
+
+
+@pytest.mark.parametrize(("speed", "steps"), [(1, 10), (0.5, 20), (3, 4)])
+def test_warm_up_and_decay_follow_the_clock_at_any_speed(speed, steps, train):
+    trainer, rates = train("run", speed)
+    shares = [min(step * speed / 10, 1) for step in range(steps)]
+    assert rates == pytest.approx([share / 0.2 if share < 0.2 else (1 - share) / 0.8 for share in shares])
+    assert trainer.state.global_step == trainer.state.max_steps == steps
+    assert trainer.lr_scheduler.get_last_lr()[0] == 0
+
+
+def test_resume_has_the_rest_of_the_time(train, tmp_path):
+    train("run", 1, save_strategy="steps", save_steps=4, learning_rate=1e-3)
+    checkpoint = tmp_path / "run" / "checkpoint-4"
+    trainer, rates = train("again", 1, str(checkpoint), learning_rate=1e-3)
+    used = 5  # seconds in four steps, and the reading for the checkpoint
+    assert rates == pytest.approx([1e-3 * (1 - (used + step) / 10) / 0.8 for step in range(5)])
+    assert trainer.state.global_step == 9 and trainer.lr_scheduler.get_last_lr()[0] == 0
+
+
+def test_resume_of_a_finished_run_trains_no_more_and_one_with_more_time_does(train, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 100, "learning_rate": 1e-3}
+    train("run", 1, **options)
+    checkpoint = str(tmp_path / "run" / "checkpoint-10")  # the last step has one
+    assert json.loads((tmp_path / "run" / "checkpoint-10" / "trainer_state.json").read_text())["max_steps"] == 10
+    trainer, rates = train("run", 1, checkpoint, **options)
+    assert rates == [] and trainer.state.global_step == 10
+    trainer, rates = train("longer", 1, checkpoint, **options | {"max_minutes": 2 * MINUTES})
+    assert trainer.state.global_step == 10 + 9  # after a reading for the checkpoint, too
+
+
+def test_number_of_steps_is_estimated_meanwhile(train):
+    class KeepEstimates(TrainerCallback):
+        found = []
+
+        def on_step_end(self, args, state, control, **kwargs):
+            self.found.append(state.max_steps)
+
+    trainer, _ = train("run", 0.7, None, KeepEstimates(), eval_strategy="steps", eval_steps=3, logging_steps=1)
+    assert KeepEstimates.found == [15] * 15
+    last = trainer.state.log_history[-1]
+    assert last["train_samples_per_second"] == pytest.approx(8 * last["train_steps_per_second"], rel=0.01)
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [3, 6, 9, 12, 15]
+
+
+def test_card_has_minutes_steps_and_tokens(train, tmp_path):
+    """Those of the complete run, also after a resume."""
+    cards = []
+
+    def run(name, *args):
+        trainer, _ = train(name, 1, *args, save_strategy="steps", save_steps=4)
+        context = training_context(trainer, tmp_path / name, {})
+        cards.append((context["minutes_used"], trainer.state.global_step, trainer.state.num_input_tokens_seen))
+
+    run("run")
+    run("again", str(tmp_path / "run" / "checkpoint-4"))
+    tokens = int(make_batch("AutoModelForPreTraining", rows=8)["attention_mask"].sum())
+    assert cards == [(pytest.approx(12 / 60), 9, 9 * tokens)] * 2  # 12 readings: 9 steps and 3 checkpoints
