@@ -52,7 +52,7 @@ class Clock(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         self._last_reading = time.monotonic()
 
-    def on_optimizer_step(self, args, state, control, lr_scheduler=None, **kwargs):
+    def on_optimizer_step(self, args, state, control, **kwargs):
         self.read()
         if args.world_size > 1:
             self.used = broadcast_object_list([self.used])[0]
