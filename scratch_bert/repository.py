@@ -20,7 +20,8 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
         where = "" if Path(name).is_dir() else f"{name} is not a directory, and cannot be had from the Hub: "
         raise OSError(where + one_line(error)) from error
     if required and found is None:
-        checkpoints = sorted((path.parent.name for path in Path(name).glob(f"checkpoint-*/{file}")), key=len)
+        checkpoints = (path.parent.name for path in Path(name).glob(f"checkpoint-*/{file}"))
+        checkpoints = sorted(checkpoints, key=lambda checkpoint: (len(checkpoint), checkpoint))
         remedy = f" Its checkpoints are: {', '.join(checkpoints)}." if checkpoints else ""
         raise FileNotFoundError(
             f"{name} has no {file}: this is not a model, as written by save_pretrained or Trainer.{remedy}"

@@ -238,10 +238,11 @@ def _can_be_read(file: Path) -> bool:
         if file.suffix in (".pt", ".pth"):
             with safe_globals():  # those of the random generators of NumPy
                 return isinstance(torch.load(file, map_location="meta", weights_only=True), dict)
+        if file.name == TRAINER_STATE_NAME:
+            read_record(file, SavedState)
+            TrainerState.load_from_json(str(file))  # which takes its own fields only
+            return True
         if file.suffix == ".json":
-            if file.name == TRAINER_STATE_NAME:
-                read_record(file, SavedState)
-                TrainerState.load_from_json(str(file))  # which takes its own fields only
             read_json(file)
             return True
         with safe_open(file, framework="pt") as weights:
