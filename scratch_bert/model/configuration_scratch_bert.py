@@ -53,6 +53,7 @@ CHOICES = {
     "position_embedding_type": ("absolute", "sinusoidal"),
     "position_embedding_init": ("normal", "sinusoidal"),
     "attention_init": ("normal", "mimetic"),
+    "classifier_pooling": ("cls", "mean", "segments"),
 }
 
 # Lists of the fields below, which other modules read: add a new field to each list that applies.
@@ -70,7 +71,12 @@ ARCHITECTURE_FIELDS = (
     "norm_first",
 )
 # Options that `BertConfig` does not support, and the values at which the model is a plain BERT.
-BERT_VALUES = {"norm_first": False, "position_embedding_type": "absolute", "head_dim": None}
+BERT_VALUES = {
+    "norm_first": False,
+    "position_embedding_type": "absolute",
+    "head_dim": None,
+    "classifier_pooling": "cls",
+}
 # Fields that change how outputs are computed, not their values: a conversion to BERT leaves them out.
 COMPUTE_FIELDS = ("sparse_prediction", "unpad_inputs")
 # Fields that matter at the start of training only: a conversion to BERT leaves them out, too.
@@ -83,7 +89,7 @@ class ScratchBertConfig(PreTrainedConfig):
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
     `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`,
-    `head_dim`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which names the field and what
+    `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which names the field and what
     is allowed, for a value of the wrong type or out of range, and for values that contradict each other.
     """
 
@@ -106,6 +112,9 @@ class ScratchBertConfig(PreTrainedConfig):
     attention_probs_dropout_prob: float | int = 0.1
     classifier_dropout: float | int | None = None
     """Dropout before a task's classifier; None means hidden_dropout_prob."""
+    classifier_pooling: str = "cls"
+    """What a classifier of sequences reads. `cls`: the pooled [CLS], as in BERT. `mean`: the mean of the tokens' states.
+    `segments`: the means u and v of the two segments' states, |u - v| and u · v."""
     max_position_embeddings: int = 512
     """Longest sequence in tokens, special tokens included."""
     position_embedding_type: str = "absolute"

@@ -712,8 +712,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 
 @dataclass
 class ScratchBertForPreTrainingOutput(ModelOutput):
-    """`prediction_logits` (B, S, V), or (M, V) in training with labels (`config.sparse_prediction`): only the labelled
-    positions, in order; `seq_relationship_logits` (B, 2), or (N, 2) if packed; `loss` is `mlm_loss` + `nsp_loss`."""
+    """`prediction_logits` (B, S, V), or (M, V), only the labelled positions, in order: see `ScratchBertForPreTraining`;
+    `seq_relationship_logits` (B, 2), or (N, 2) if packed; `loss` is `mlm_loss` + `nsp_loss`."""
 
     loss: torch.Tensor | None = None
     prediction_logits: torch.Tensor | None = None
@@ -736,12 +736,16 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
             # Saved only once in any case; listed so that Trainer does not report them as missing on resume.
             self._keys_to_ignore_on_save = list(self._tied_weights_keys)
 
-    def masked_positions(self, labels: torch.Tensor | None, count: int | None) -> torch.Tensor | None:
-        """Indices (M,) of the positions to predict in the flattened batch, in training; None for all positions.
+    def masked_positions(
+        self, labels: torch.Tensor | None, count: int | None, sparse: bool | None = None
+    ) -> torch.Tensor | None:
+        """Indices (M,) of the positions to predict in the flattened batch; None for all positions. By default (`sparse`),
+        the config decides in training, and all are predicted in evaluation.
 
         Call it before the encoder: on a GPU, counting waits for the work queued so far.
         """
-        if labels is None or not self.training or not self.config.sparse_prediction or not can_branch(labels):
+        sparse = self.training and self.config.sparse_prediction if sparse is None else sparse
+        if labels is None or not sparse or not can_branch(labels):
             return None
         return true_positions(labels != -100, count)
 
@@ -777,7 +781,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
     from elsewhere, or (B, K) if batch entries pack up to K sequences, then -100 where there is none. Either may be
     given alone; `loss` is the sum of the losses that have labels. `num_masked`, the number of labels other than -100,
-    saves the host from waiting for the GPU to count them.
+    saves the host from waiting for the GPU to count them. With labels and `sparse_prediction`, by default in training if
+    the config's is set, MLM logits are (M, V) instead of (B, S, V): only the labelled positions, in order.
     """
 
     def __init__(self, config: ScratchBertConfig):
@@ -802,9 +807,10 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         seq_idx: torch.Tensor | None = None,
         sequence_lengths: list[int] | None = None,
         num_masked: int | None = None,
+        sparse_prediction: bool | None = None,
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
-        positions = self.masked_positions(labels, num_masked)
+        positions = self.masked_positions(labels, num_masked, sparse_prediction)
         if next_sentence_label is not None and next_sentence_label.dim() == 2:  # (B, K) → (N,)
             count = None if sequence_lengths is None else len(sequence_lengths)
             next_sentence_label = packed_labels(next_sentence_label, attention_mask, seq_idx, count)
@@ -836,8 +842,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
 
 class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
-    """Masked language modelling alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V), or (M, V)
-    in training with labels (`config.sparse_prediction`): only the labelled positions, in order."""
+    """Masked language modelling alone. `labels` (B, S), -100 where nothing was masked; `logits` (B, S, V), or (M, V):
+    `num_masked` and `sparse_prediction` are those of `ScratchBertForPreTraining`."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
@@ -857,9 +863,10 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
         num_items_in_batch: torch.Tensor | int | None = None,
         seq_idx: torch.Tensor | None = None,
         num_masked: int | None = None,
+        sparse_prediction: bool | None = None,
         **kwargs,
     ) -> MaskedLMOutput:
-        positions = self.masked_positions(labels, num_masked)
+        positions = self.masked_positions(labels, num_masked, sparse_prediction)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         logits, loss = self.mlm_logits_and_loss(outputs.last_hidden_state, labels, positions, num_items_in_batch)
@@ -941,8 +948,34 @@ def classifier_dropout(config: ScratchBertConfig) -> Dropout:
     return Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
 
 
+def masked_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean (B, H) of the states (B, S, H) where the mask (B, S) is True; 0 where it is True nowhere."""
+    weights = mask / mask.sum(1, keepdim=True).clamp(min=1)  # (B, S)
+    return (weights.to(states.dtype)[:, None] @ states).squeeze(1)
+
+
+def pool_tokens(
+    states: torch.Tensor, attention_mask: torch.Tensor | None, token_type_ids: torch.Tensor | None, pooling: str
+) -> torch.Tensor:
+    """What a classifier reads of the tokens' states (B, S, H): with the `pooling` mean, their mean (B, H); with segments,
+    the means u and v of the two segments, |u - v| and u · v (B, 4·H), as in InferSent (Conneau et al., 2017, section 3.1).
+
+    The first segment is that of the first token; v is 0 without a second.
+    """
+    tokens = torch.ones(states.shape[:2], device=states.device) if attention_mask is None else attention_mask
+    tokens = tokens.bool()  # (B, S)
+    if pooling == "mean":
+        return masked_mean(states, tokens)
+    first = tokens
+    if token_type_ids is not None:
+        first = tokens & (token_type_ids == token_type_ids.gather(1, tokens.int().argmax(1, keepdim=True)))
+    u, v = masked_mean(states, first), masked_mean(states, tokens & ~first)
+    return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+
+
 class ScratchBertForSequenceClassification(ScratchBertTaskModel):
-    """Classification or regression of sequences from the pooled [CLS] (paper, section 4.1); `logits` (B, L).
+    """Classification or regression of sequences from the pooled [CLS] (paper, section 4.1), or from the mean of the tokens
+    or of each segment (`config.classifier_pooling`); `logits` (B, L).
 
     `config.problem_type` chooses the loss: `regression` (mean squared error, float `labels` (B,) or (B, L)),
     `single_label_classification` (cross entropy, integer `labels` (B,)) or `multi_label_classification` (binary cross
@@ -953,10 +986,26 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
-        self.bert = ScratchBertModel(config)
+        self.bert = ScratchBertModel(config, add_pooling_layer=config.classifier_pooling == "cls")
         self.dropout = classifier_dropout(config)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        width = config.hidden_size * (4 if config.classifier_pooling == "segments" else 1)
+        self.classifier = nn.Linear(width, config.num_labels)
         self.post_init()
+
+    def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
+        outputs, pooling = super().encode(*inputs, **kwargs), self.config.classifier_pooling
+        if pooling == "cls":
+            return outputs
+        _, attention_mask, token_type_ids, position_ids, _, seq_idx = inputs
+        states = outputs.last_hidden_state
+        if seq_idx is None and attention_mask is None:
+            seq_idx = flattened_seq_idx(position_ids, kwargs.get("cu_seq_lens_q"), tuple(states.shape[:2]))
+        if seq_idx is not None or not (attention_mask is None or is_padding_mask(attention_mask)):
+            raise ValueError(
+                f"classifier_pooling={pooling} takes one sequence in each batch entry, and an attention_mask (B, S)."
+            )
+        outputs.pooler_output = pool_tokens(states, attention_mask, token_type_ids, pooling)
+        return outputs
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
         return self.classifier(self.dropout(outputs.pooler_output))  # (B, L)

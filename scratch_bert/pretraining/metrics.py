@@ -46,7 +46,7 @@ class PretrainingMetrics:
         return ["mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy", *objective_names]
 
     def reduce(self, logits, labels) -> torch.Tensor:
-        """Reduce logits, MLM's (B, S, V) first, and labels, MLM's (B, S) first, to sums per example: (B, columns)."""
+        """Reduce logits, MLM's (B, S, V) or (M, V) first, and labels, MLM's (B, S) first, to sums per example: (B, columns)."""
         logits = logits if isinstance(logits, tuple) else (logits,)
         labels = labels if isinstance(labels, tuple) else (labels,)
         if labels[0] is None:
@@ -56,7 +56,8 @@ class PretrainingMetrics:
         mlm_logits, mlm_labels = logits[0], labels[0]
         masked = mlm_labels.ne(-100)  # (B, S)
         example_index = masked.nonzero()[:, 0]  # (M,): the example of each masked token
-        predictions, targets = mlm_logits[masked].float(), mlm_labels[masked]  # (M, V), (M,)
+        predictions = (mlm_logits if mlm_logits.dim() == 2 else mlm_logits[masked]).float()  # (M, V)
+        targets = mlm_labels[masked]  # (M,)
 
         def sum_by_example(values: torch.Tensor) -> torch.Tensor:  # (M,) → (B,)
             return torch.zeros(len(masked), device=masked.device).index_add_(0, example_index, values.float())

@@ -12,6 +12,7 @@ from ..training.trainer import ScratchBertTrainer
 from .arguments import ExtraOptimizerNames
 from .data.collator import CountingCollator
 from .loss_meter import LossMeter
+from .metrics import PretrainingMetrics
 from .optimizer import muon
 
 
@@ -87,6 +88,13 @@ class PretrainingTrainer(ScratchBertTrainer):
                 logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
                 self._losses.update_accuracy(logits.detach(), inputs["labels"])
         return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(self, model, inputs, *args, **kwargs):
+        # PretrainingMetrics needs the MLM head at the masked tokens only; at all of them, it takes longer than the encoder.
+        reduces = isinstance(getattr(self.preprocess_logits_for_metrics, "__self__", None), PretrainingMetrics)
+        if reduces and self.model.config.sparse_prediction:
+            inputs = {**inputs, "sparse_prediction": True}
+        return super().prediction_step(model, inputs, *args, **kwargs)
 
     def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
         return inputs["num_masked"] if "num_masked" in inputs else (inputs["labels"] != -100).sum()

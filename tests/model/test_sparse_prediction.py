@@ -37,6 +37,18 @@ def test_sparse_prediction_is_off_without_labels_and_in_evaluation(auto_class):
     assert model.eval()(**batch, labels=labels)[LOGITS[auto_class]].shape == shape
 
 
+@pytest.mark.parametrize("auto_class", LOGITS)
+def test_sparse_prediction_can_be_asked_for_in_evaluation_and_off_in_training(auto_class):
+    model, name = make_pair(auto_class)[0], LOGITS[auto_class]
+    batch = make_batch(auto_class)
+    labelled, shape = batch["labels"] != -100, (*batch["input_ids"].shape, SMALL["vocab_size"])
+    assert model(**batch, sparse_prediction=False)[name].shape == shape
+    model.eval()
+    sparse, dense = model(**batch, sparse_prediction=True), model(**batch)
+    torch.testing.assert_close(sparse[name], dense[name][labelled], **TOLERANCE)
+    torch.testing.assert_close(sparse.loss, dense.loss, **TOLERANCE)
+
+
 def test_sparse_prediction_rejects_labels_of_another_shape():
     model = make_pair("AutoModelForMaskedLM")[0]
     batch = make_batch("AutoModelForMaskedLM")

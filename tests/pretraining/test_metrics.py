@@ -45,7 +45,10 @@ def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, token
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
     )
+    shapes = []
+    model.cls.predictions.register_forward_hook(lambda module, inputs, output: shapes.append(output.dim()))
     result = trainer.evaluate()
+    assert set(shapes) == {2}  # the MLM head is computed at the masked tokens only
     assert trainer.evaluate()["eval_mlm_loss"] == result["eval_mlm_loss"]  # the same masks, sums started afresh
     assert {f"eval_{name}" for name in metrics.names} <= result.keys()
 

@@ -109,10 +109,11 @@ class ContrastiveMaskedLM(ScratchBertForMaskedLM):
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
         num_masked: int | None = None,
+        sparse_prediction: bool | None = None,
         **kwargs,
     ) -> ContrastiveOutput:
         attention_mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        predicted = self.masked_positions(labels, num_masked)
+        predicted = self.masked_positions(labels, num_masked, sparse_prediction)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, None, seq_idx)
         states = self.bert(*inputs, return_dict=True, **kwargs).last_hidden_state  # (B, S, H)
         logits, mlm_loss = self.mlm_logits_and_loss(states, labels, predicted, num_items_in_batch)

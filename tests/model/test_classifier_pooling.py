@@ -1,0 +1,94 @@
+"""What a classifier of sequences reads: means of tokens, against a loop over the rows."""
+
+import pytest
+import torch
+
+from helpers import make_inputs, make_model
+from scratch_bert import ScratchBertConfig
+from scratch_bert.hub.conversion import convert_config
+from scratch_bert.model.modeling_scratch_bert import ScratchBertForSequenceClassification
+
+
+def classifier(pooling, **options):
+    torch.manual_seed(0)
+    model = make_model(ScratchBertForSequenceClassification, classifier_pooling=pooling, num_labels=3, **options)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+def two_segments(first_id=0, padded_left=False):
+    """Four rows of two segments, the last of one alone."""
+    inputs = make_inputs()
+    lengths = inputs["attention_mask"].sum(1)
+    second = torch.arange(20) >= lengths[:, None] // 2
+    second[-1] = False
+    inputs["token_type_ids"] = (second.long() + first_id) * inputs["attention_mask"]
+    if padded_left:
+        inputs = {name: torch.stack([row.roll(20 - int(n)) for row, n in zip(rows, lengths, strict=True)])
+                  for name, rows in inputs.items()}  # fmt: skip
+    return inputs
+
+
+def features(states, tokens, types, pooling):
+    """The features of one row, token by token."""
+    kept = [i for i in range(len(tokens)) if tokens[i]]
+    if pooling == "mean":
+        return states[kept].mean(0)
+    first = [i for i in kept if types[i] == types[kept[0]]]
+    second = [i for i in kept if i not in first]
+    u, v = states[first].mean(0), states[second].mean(0) if second else torch.zeros(states.shape[1])
+    return torch.cat([u, v, (u - v).abs(), u * v])
+
+
+@pytest.mark.parametrize("unpad", [True, False])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"first_id": 1}, {"padded_left": True}, {"first_id": 1, "padded_left": True}]
+)
+@pytest.mark.parametrize("pooling", ["mean", "segments"])
+def test_logits_are_those_of_the_means(pooling, arguments, unpad):
+    model, inputs = classifier(pooling, type_vocab_size=3, unpad_inputs=unpad), two_segments(**arguments)
+    with torch.no_grad():
+        logits = model(**inputs).logits
+        states = model.bert(**inputs).last_hidden_state
+        rows = zip(states, inputs["attention_mask"], inputs["token_type_ids"], strict=True)
+        expected = model.classifier(torch.stack([features(*row, pooling) for row in rows]))
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "segments"])
+def test_inputs_alone_are_one_segment_without_padding(pooling):
+    model, ids = classifier(pooling), torch.randint(5, 120, (2, 9))
+    all_inputs = {"attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, model(ids, **all_inputs).logits)
+
+
+def test_cls_is_read_through_the_pooler_as_in_bert():
+    assert ScratchBertConfig().classifier_pooling == "cls"
+    assert classifier("cls").bert.pooler is not None
+    assert classifier("mean").bert.pooler is None
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"seq_idx": torch.zeros(2, 9, dtype=torch.long)},
+        {"attention_mask": torch.ones(2, 1, 9, 9)},
+    ],
+)
+def test_packed_sequences_and_other_masks_are_refused(extra):
+    with pytest.raises(ValueError, match="classifier_pooling=segments"):
+        classifier("segments")(torch.randint(5, 120, (2, 9)), **extra)
+
+
+def test_sequences_joined_by_positions_are_refused():
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1]])
+    with pytest.raises(ValueError, match="classifier_pooling=mean"):
+        classifier("mean")(torch.randint(5, 120, (1, 9)), position_ids=positions)
+
+
+def test_bert_has_no_such_classifier():
+    config = ScratchBertConfig(classifier_pooling="segments")
+    with pytest.raises(ValueError, match="classifier_pooling is 'segments'.*must be 'cls'"):
+        convert_config(config, "bert")
