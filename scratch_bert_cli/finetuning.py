@@ -28,6 +28,16 @@ class CheckpointArguments(OptionGroup, group="Model"):
         within="[0, 1)",
     )
 
+    classifier_pooling: str | None = option(
+        None,
+        "What the classifier of a text or a pair of texts reads, instead of the checkpoint's.",
+        choices={
+            "cls": "the pooled [CLS], as in BERT",
+            "mean": "the mean of the tokens",
+            "segments": "the means u and v of the two texts, |u - v| and u · v, which does not convert to BERT",
+        },
+    )
+
     def __post_init__(self):
         if not self.model_name_or_path:
             raise ValueError("Name the pretrained checkpoint with --model_name_or_path.")

@@ -135,6 +135,12 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> Pre
             if not hasattr(config, option):
                 raise ValueError(f"dropout has no effect: a {config.model_type} has no {option}.")
             setattr(config, option, args.dropout)
+    if args.classifier_pooling is not None:
+        if config.model_type != "scratch_bert" or not isinstance(task, SequenceClassification):
+            raise ValueError(
+                "classifier_pooling needs a scratch_bert or a BERT, and a task with a label for each text."
+            )
+        config.classifier_pooling = args.classifier_pooling
     for option, value in {"problem_type": None, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_init:

@@ -153,7 +153,7 @@ class FinetuningRun:
             fixed[f"{split} split"] = f"{len(self.task.features[split]):,} examples, CRC-32 {checksum:08x}"
         fixed["model"] = describe_model(self.config, self.task_args)
         fixed["metric_for_best_model"] = self.task.best_metric
-        task_options = ("dropout", "early_stopping_patience", "random_init")
+        task_options = ("dropout", "classifier_pooling", "early_stopping_patience", "random_init")
         options = args.recorded() | {name: getattr(self.task_args, name) for name in task_options}
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 

@@ -226,6 +226,30 @@ def test_random_init_with_dropout(model_type, saved, tokenizer, run, files, tmp_
     assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.2
 
 
+@pytest.mark.parametrize("model_type", ["scratch_bert", "bert"])
+def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(
+    model_type, saved, tokenizer, run, files, tmp_path
+):
+    if model_type == "bert":
+        make_bert("ForMaskedLM", tmp_path / "bert", tokenizer)
+        saved = tmp_path / "bert"
+    run("chosen", model=saved, classifier_pooling="segments", max_steps=1, **files)
+    run("kept", model=tmp_path / "chosen", max_steps=1, **files)
+    run("replaced", model=tmp_path / "kept", classifier_pooling="cls", max_steps=1, **files)
+    width = json.loads((saved / "config.json").read_text())["hidden_size"]
+    for name, pooling, inputs in (("chosen", "segments", 4), ("kept", "segments", 4), ("replaced", "cls", 1)):
+        assert json.loads((tmp_path / name / "config.json").read_text())["classifier_pooling"] == pooling
+        assert load_file(tmp_path / name / "model.safetensors")["classifier.weight"].shape == (2, inputs * width)
+    assert "classifier_pooling" in (tmp_path / "kept/README.md").read_text()  # among what BERT lacks
+
+
+def test_classifier_pooling_needs_a_classifier_of_sequences(run, tmp_path):
+    file = tmp_path / "tags.conll"
+    file.write_text("a O\nb B-X\n\n" * 20)
+    with pytest.raises(ValueError, match="classifier_pooling needs .* a label for each text"):
+        run(task="token-classification", train_file=[str(file)], classifier_pooling="mean")
+
+
 # ------------------------------------------------------------------------------------- best checkpoint, seeds, resume
 
 
