@@ -6,10 +6,8 @@ from .options import OptionGroup, option
 from .training import EVALUATION, INTERVALS, CommonOptions
 
 
-TASKS = (
-    ("sequence-classification", "token-classification", "question-answering", "multiple-choice")
-    + ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")  # GLUE
-)  # fmt: skip
+GLUE_TASKS = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
+TASKS = ("sequence-classification", "token-classification", "question-answering", "multiple-choice", *GLUE_TASKS)
 
 
 @dataclass
@@ -42,6 +40,25 @@ class CheckpointArguments(OptionGroup, group="Model"):
         if not self.model_name_or_path:
             raise ValueError("Name the pretrained checkpoint with --model_name_or_path.")
         super().__post_init__()
+
+
+@dataclass
+class SeedArguments(OptionGroup, group="Task"):
+    max_seq_length: int | None = option(
+        None,
+        "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
+        within="[8, 1000000]",
+    )
+    seeds: list[int] | None = option(
+        None,
+        "Run once with each seed, in separate directories, and report mean and standard deviation.",
+        within="[0, 4294967296)",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.seeds and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must differ, got {self.seeds}.")
 
 
 @dataclass
@@ -97,7 +114,7 @@ class TaskDataArguments(OptionGroup, group="Data"):
 
 
 @dataclass
-class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
+class TaskArguments(SeedArguments, TaskDataArguments, CheckpointArguments, group="Task"):
     """What to fine-tune, on which data, for which task. Raises `ValueError` for values that do not go together."""
 
     problem_type: str | None = option(
@@ -105,11 +122,6 @@ class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
         "For sequence-classification. Default: multi-label if the labels are lists, regression if they are floats, "
         "otherwise single-label. In CSV, several labels are comma-separated.",
         choices=["single_label_classification", "multi_label_classification", "regression"],
-    )
-    max_seq_length: int | None = option(
-        None,
-        "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
-        within="[8, 1000000]",
     )
     doc_stride: int | None = option(
         None,
@@ -125,16 +137,6 @@ class TaskArguments(TaskDataArguments, CheckpointArguments, group="Task"):
     early_stopping_patience: int | None = option(
         None, "Stop after this many evaluations in a row without a new best metric.", within="[1, 1000000]"
     )
-    seeds: list[int] | None = option(
-        None,
-        "Run once with each seed, in separate directories, and report mean and standard deviation.",
-        within="[0, 4294967296)",
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.seeds and len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds must differ, got {self.seeds}.")
 
 
 @dataclass

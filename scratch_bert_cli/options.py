@@ -22,6 +22,7 @@ import yaml
 
 
 OTHERS = "Other options of Trainer"  # the group that --help leaves out
+OPTION_FILES = (".yaml", ".yml", ".json")
 
 # --------------------------------------------------------------------------------------------- declaration and rules
 
@@ -260,17 +261,18 @@ def read_options(
     argv: list[str] | None = None,
     tasks: Iterable[str] = (),
     ignored: Iterable[type] = (),
+    first: str | None = None,
 ) -> CommandLine:
     """The options of these dataclasses, from `argv` or the command line.
 
-    If there are `tasks`, the first argument must be one. If the next argument is a YAML or JSON file, it gives options
-    as flags would; flags take precedence. An unknown option or a bad value ends the program with a message, and a
-    suggestion for a typo. Options of the `ignored` dataclasses are checked, but neither shown by `--help` nor passed
-    on.
+    If there are `tasks`, the first argument must be one; otherwise it may be the value of the option `first`. If the next
+    argument is a YAML or JSON file, it gives options as flags would; flags take precedence. An unknown option or a bad
+    value ends the program with a message, and a suggestion for a typo. Options of the `ignored` dataclasses are checked,
+    but neither shown by `--help` nor passed on.
     """
     argv = [_with_underscores(argument) for argument in (sys.argv[1:] if argv is None else argv)]
     known = _known((*dataclasses, *ignored))
-    parser = _flag_parser(known, bool(tasks))
+    parser = _flag_parser(known, "TASK " if tasks else "MODEL " if first else "")
     if {"-h", "--help", "--help_all"} & set(argv):
         print(f"{parser.format_usage()}\n{_help(dataclasses, description, tasks, '--help_all' in argv)}")
         parser.exit()
@@ -279,12 +281,14 @@ def read_options(
         task, argv = (argv[0], argv[1:]) if argv else ("", [])
         if task not in tasks:
             parser.error(f"The first argument must be one of {', '.join(tasks)}.{similar(task, tasks)}")
+    if first and argv and not argv[0].startswith("-") and not argv[0].endswith(OPTION_FILES):
+        argv = [*argv[1:], f"--{first}", argv[0]]
     flags = [argument.split("=")[0] for argument in argv]
     for name in known:  # of other options, the last one counts
         if _is_list(known[name]) and flags.count(f"--{name}") > 1:
             parser.error(f"--{name} is given twice: give it once, with all its values.")
     file, options = None, {}
-    if argv and argv[0].endswith((".yaml", ".yml", ".json")):
+    if argv and argv[0].endswith(OPTION_FILES):
         file, options = argv[0], _read_file(parser, argv[0], known)
     given, remaining = parser.parse_known_args(argv[1:] if file else argv)
     if remaining:
@@ -315,9 +319,9 @@ def _with_underscores(argument: str) -> str:
     return flag[:2] + flag[2:].replace("-", "_") + equals + value if flag.startswith("--") else argument
 
 
-def _flag_parser(known: dict[str, Field], has_task: bool) -> argparse.ArgumentParser:
+def _flag_parser(known: dict[str, Field], first: str) -> argparse.ArgumentParser:
     """The parser of the flags. Values are kept as text: `from_keywords` converts and checks them."""
-    usage = f"%(prog)s {'TASK ' if has_task else ''}[OPTIONS.yaml|OPTIONS.json] [--option value ...]"
+    usage = f"%(prog)s {first}[OPTIONS.yaml|OPTIONS.json] [--option value ...]"
     parser = argparse.ArgumentParser(
         usage=usage, add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS
     )

@@ -16,7 +16,6 @@ from ..tokenizer import check_vocabulary, load_tokenizer
 from .arguments import FinetuningArguments, TaskArguments
 from .dataset import Columns, as_splits, load_splits
 from .glue import GLUE
-from .labels import list_labels
 from .metrics import METRICS
 from .multiple_choice import MultipleChoice
 from .question_answering import QuestionAnswering
@@ -39,7 +38,8 @@ TASKS: dict[str, type[Task]] = {
 def load_task(
     name: str, args: TaskArguments, training_args: FinetuningArguments, config: PreTrainedConfig, data: Any = None
 ) -> Task:
-    """The task of this name, a key of `TASKS`, with its data read and tokenized for the model of this `config`.
+    """The task of this name, a key of `TASKS`, with its data read and checked, but not yet tokenized for the model of this
+    `config`.
 
     `data` is what `load_splits` takes; without it, the options name files or a dataset. Raises `ValueError` or `OSError`
     for options, data or labels that do not fit the task.
@@ -80,11 +80,6 @@ def load_task(
     best_metric = (training_args.metric_for_best_model or "").removeprefix("eval_")
     metrics = args.metrics or (glue and glue.metrics)
     task.prepare(metrics, best_metric, args.validation_share, training_args.seed, **options)
-
-    counts = ", ".join(f"{len(examples):,} {split}" for split, examples in task.splits.items())
-    problem_type = task.model_options.get("problem_type", "").replace("_", " ")
-    labels = list_labels(list(task.model_options.get("id2label", {}).values()))
-    logger.info("; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels}"))))
     return task
 
 

@@ -9,6 +9,7 @@ from ..training.console import TIMINGS
 from ..training.model_card import model_name, training_context
 from ..training.trainer import ScratchBertTrainer
 from .arguments import TaskArguments
+from .baselines import scores_by_baseline
 from .task import Task
 
 
@@ -23,6 +24,10 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
         for key, value in trainer.latest_metrics().items()
         if key.startswith("eval_") and not key.endswith(TIMINGS)
     }
+    metric = task.best_metric
+    panels = {"loss": ["loss", "eval_loss"], metric.replace("_", " "): [f"eval_{metric}"]}
+    if metric == "loss" or not any(f"eval_{metric}" in entry for entry in trainer.state.log_history):
+        panels = {"loss": panels["loss"]}
     auto_class = task.auto_class.__name__
     task_type = PIPELINES.get(auto_class, "multiple-choice")
     eval_results = [
@@ -48,6 +53,7 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
         counts={split: len(examples) for split, examples in task.splits.items()},
         labels=list(task.model_options.get("id2label", {}).values()),
         results=results,
+        baselines=scores_by_baseline(trainer.latest_metrics()),
         max_seq_length=task.max_seq_length,
-        **training_context(trainer, directory, {"loss": ["loss", "eval_loss"]}),
+        **training_context(trainer, directory, panels),
     )

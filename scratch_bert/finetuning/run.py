@@ -4,7 +4,7 @@ import copy
 import logging
 import statistics
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +19,11 @@ from ..training.output_dir import output_dir_lock, read_metrics, write_metrics
 from ..training.resume import check_same_run, check_same_weights
 from ..training.trainer import ScratchBertTrainer
 from .arguments import FinetuningArguments, TaskArguments
+from .baselines import baseline_scores
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
+from .sequence_classification import SequenceClassification
 from .task import Task, check_finite
 
 
@@ -48,13 +50,16 @@ class _SeedRun(NamedTuple):
 
 
 class FinetuningTrainer(ScratchBertTrainer):
-    """Trainer that ends a run with predictions, scores and the saved model."""
+    """Trainer that ends a run with predictions, scores and the saved model, unless it is not to be kept. `results` may have
+    scores of baselines before."""
+
+    keep_model = True
 
     def train_and_predict(self, task: Task, checkpoint: str | None = None) -> dict[str, float]:
         """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
         output_dir = Path(self.args.output_dir)
         with output_dir_lock(self.args, self.record, checkpoint):
-            metrics = self.train(resume_from_checkpoint=checkpoint).metrics
+            metrics = self.results | self.train(resume_from_checkpoint=checkpoint).metrics
             self.raise_if_interrupted()
             self.compute_metrics = None  # from here on, scores are computed from the predictions that are written
             for split, prefix in (("validation", "eval"), ("test", "test")):
@@ -71,7 +76,8 @@ class FinetuningTrainer(ScratchBertTrainer):
                     with explain_write_errors("The predictions", output_dir):
                         task.write_predictions(split, predictions, output_dir)
             self.results = metrics  # for the model card
-            self.save_model()
+            if self.keep_model:
+                self.save_model()
             if self.is_world_process_zero():
                 write_metrics(output_dir, metrics)
         return metrics
@@ -79,7 +85,7 @@ class FinetuningTrainer(ScratchBertTrainer):
 
 @dataclass
 class FinetuningRun:
-    """A run that is ready to train; with several seeds, a run for each."""
+    """A run with its data; with several seeds, a run for each. It is ready to train after `prepare`."""
 
     task: Task
     task_args: TaskArguments
@@ -87,8 +93,30 @@ class FinetuningRun:
     """Config of the checkpoint to fine-tune."""
     seed_runs: list[_SeedRun]
     output_dir: Path
+    keep_models: bool = True
     first_trainer: FinetuningTrainer | None = None
     """Trainer of the first unfinished seed: errors in model and options are found before any training."""
+
+    def prepare(self) -> "FinetuningRun":
+        """Encode the examples, compare finished seeds with this run, and build the first trainer. Returns the run.
+
+        Raises `ValueError` or `OSError` for a checkpoint or options that can't be used.
+        """
+        with self.seed_runs[0].args.main_process_first():
+            self.task.encode_splits()
+        for run in self.seed_runs:
+            if run.metrics:
+                record = self.record(run.args)
+                check_same_run(record, run.args.output_dir, also_fixed=record["options"].keys() - WITHOUT_EFFECT)
+        unfinished = next((run for run in self.seed_runs if not run.metrics), None)
+        self.first_trainer = unfinished and self.build_trainer(unfinished)
+        return self
+
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        """Scores of simple baselines, by the names that they have among the metrics; empty for other tasks than text
+        classification and regression."""
+        return baseline_scores(self.task) if isinstance(self.task, SequenceClassification) else {}
 
     def train(self) -> Results:
         """Train, predict, save. Each seed leaves its model, predictions and metrics.json in its directory.
@@ -110,6 +138,7 @@ class FinetuningRun:
     def _train_seed(self, run: _SeedRun) -> dict[str, float]:
         trainer = self.first_trainer or self.build_trainer(run)
         self.first_trainer = None  # or its memory would be kept while the next seeds train
+        trainer.results, trainer.keep_model = dict(self.baselines), self.keep_models
         return trainer.train_and_predict(self.task, run.checkpoint)
 
     def build_trainer(self, run: _SeedRun) -> FinetuningTrainer:
@@ -166,7 +195,13 @@ def run_finetuning(task: str, task_args: TaskArguments, args: FinetuningArgument
 def prepare_finetuning(
     task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None
 ) -> FinetuningRun:
-    """A run that trains once, in `args.output_dir`, or once with each of `task_args.seeds`, in its subdirectories `seed-N`.
+    """A run that is ready to train: see `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
+    return open_run(task_name, task_args, args, data).prepare()
+
+
+def open_run(task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None) -> FinetuningRun:
+    """A run that trains once, in `args.output_dir`, or once with each of `task_args.seeds`, in its subdirectories `seed-N`. Its
+    data are read and checked, but not yet encoded.
 
     `task_name` is a key of `TASKS`; `data` replaces the files or the dataset of the options: see `load_splits`. Raises
     `ValueError` or `OSError` for options, data and checkpoints that can't be used.
@@ -181,14 +216,7 @@ def prepare_finetuning(
     with args.main_process_first():
         config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
         task = load_task(task_name, task_args, args, config, data)
-    run = FinetuningRun(task, task_args, config, seed_runs, Path(args.output_dir))
-    for seed_run in seed_runs:
-        if seed_run.metrics:
-            record = run.record(seed_run.args)
-            check_same_run(record, seed_run.args.output_dir, also_fixed=record["options"].keys() - WITHOUT_EFFECT)
-    unfinished = next((seed_run for seed_run in seed_runs if not seed_run.metrics), None)
-    run.first_trainer = unfinished and run.build_trainer(unfinished)
-    return run
+    return FinetuningRun(task, task_args, config, seed_runs, Path(args.output_dir))
 
 
 def summarize(metrics: dict[int, dict[str, float]]) -> Results:

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedToke
 
 from ..training.trainer import DivergenceError
 from .dataset import hold_out
-from .labels import as_label_name, check_labels, is_missing
+from .labels import as_label_name, check_labels, is_missing, list_labels
 from .metrics import MAIN_SCORES, METRICS, load_metric
 
 
@@ -26,10 +26,10 @@ IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 
 @dataclass(eq=False)
 class Task:
-    """A task and its examples. `prepare` sets the rest: `features` are the model's inputs by split, `references` the labels
-    that predictions are compared with, `model_options` the fields that the model's config needs. `decode` turns logits into
-    predictions, `compute_scores` evaluates them. A kind of task defines the steps of `prepare` that differ: `check_inputs`,
-    `read_labels`, `references_of` and `encode`."""
+    """A task and its examples. `prepare` sets `references`, the labels that predictions are compared with, by split, and
+    `encode_splits` sets `features`, the model's inputs; `model_options` are the fields that the model's config needs.
+    `decode` turns logits into predictions, `compute_scores` evaluates them. A kind of task defines the steps that differ:
+    `check_inputs`, `read_labels`, `references_of` and `encode`."""
 
     name: str
     splits: dict[str, Dataset]
@@ -57,11 +57,10 @@ class Task:
         validation_share: float = 0.1,
         seed: int = 0,
         **options: Any,
-    ) -> "Task":
-        """Check and encode the examples, in steps that each use the results of earlier ones. Returns the task.
+    ) -> None:
+        """Check the examples, labels and metrics, in steps that each use the results of earlier ones.
 
-        `options` are the class's `options`. Raises `ValueError` for examples, labels or metrics that do not fit together;
-        the message names the example.
+        `options` are the class's `options`. Raises `ValueError` for what does not fit together; the message names the example.
         """
         for split in self.splits:
             self.check_inputs(split)
@@ -71,10 +70,16 @@ class Task:
         self.references = self.find_references()
         self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
         self.best_metric = self.choose_best_metric(best_metric)
+
+    def encode_splits(self) -> None:
+        """Set the `features` of all splits, and their checksums. Raises `ValueError` for labels that do not fit the tokens."""
         self.features = {split: self.encode(split) for split in self.splits}
         self.checksums = {split: self._checksum(split) for split in self.references}
         self._warn_of_overlap()
-        return self
+        counts = ", ".join(f"{len(examples):,} {split}" for split, examples in self.splits.items())
+        problem_type = self.model_options.get("problem_type", "").replace("_", " ")
+        labels = list_labels(list(self.model_options.get("id2label", {}).values()))
+        logger.info("; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels}"))))
 
     # ----------------------------------------------------------------------------------- what a kind of task defines
 
@@ -175,8 +180,9 @@ class Task:
             )
         return best
 
-    def compute_scores(self, split: str, predictions: list) -> dict[str, float]:
-        scores = (self._compute(metric, split, predictions) for metric in self.metrics)
+    def compute_scores(self, split: str, predictions: list, metrics: Iterable[str] | None = None) -> dict[str, float]:
+        """The scores of predictions, by all of the task's metrics or by these."""
+        scores = (self._compute(metric, split, predictions) for metric in metrics or self.metrics)
         return {name: value for values in scores for name, value in values.items()}
 
     def _compute(self, metric: str, split: str, predictions: list) -> dict[str, float]:

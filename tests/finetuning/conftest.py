@@ -19,6 +19,9 @@ def make_task(tokenizer):
             split: one.add_column("origin", [f"{split}, example {number}" for number in range(1, len(one) + 1)])
             for split, one in examples.items()
         }
-        return task_class("task", named, tokenizer, max_seq_length).prepare(**options)
+        task = task_class("task", named, tokenizer, max_seq_length)
+        task.prepare(**options)
+        task.encode_splits()
+        return task
 
     return make

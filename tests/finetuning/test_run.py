@@ -11,6 +11,7 @@ import weakref
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
+from matplotlib.image import imread
 from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
@@ -108,7 +109,10 @@ def test_text_classification_and_its_model(saved, files, tmp_path, curves):
     card = (output / "README.md").read_text()
     assert f"| accuracy | {metrics['eval_accuracy']:.4f} |" in card and "| labels | bad, good |" in card
     assert "files for sequence-classification: 160 train" in card and str(tmp_path) not in card
-    assert (output / "curves.png").is_file()
+    baselines = [metrics[f"baseline_{kind}_accuracy"] for kind in ("majority", "bag_of_words")]
+    assert f"| {metrics['eval_accuracy']:.4f} | {baselines[0]:.4f} | {baselines[1]:.4f} |\n" in card
+    assert baselines == [0.5, 1]
+    assert imread(output / "curves.png").shape[1] == 3 * 400  # loss, accuracy, learning rate
 
 
 def test_regression_with_other_metrics(run, tmp_path):

@@ -38,7 +38,12 @@ def test_finetune_prints_the_metrics(finetune, tmp_path, capsys):
     finetune("sequence-classification", "--train_file", "a.csv", "--validation_file", "a.csv")
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     printed = capsys.readouterr().out.splitlines()
-    assert f"accuracy                    {metrics['eval_accuracy']:>18.4f}" in printed
+    assert f"{'':<28}        this model    majority class      bag of words" in printed
+    values = [
+        metrics[name] for name in ("eval_accuracy", "baseline_majority_accuracy", "baseline_bag_of_words_accuracy")
+    ]
+    assert f"accuracy                    {''.join(f'{value:>18.4f}' for value in values)}" in printed
+    assert f"loss                        {metrics['eval_loss']:>18.4f}" in printed
     assert not any(line.startswith("runtime") for line in printed)
     assert printed[-1] == "Model, predictions and metrics.json are in run"
 

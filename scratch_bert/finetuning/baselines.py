@@ -1,0 +1,115 @@
+"""What a model has to beat in text classification and regression: a constant prediction, and a bag of words."""
+
+import logging
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
+
+from .metrics import METRICS
+from .sequence_classification import SequenceClassification
+
+
+logger = logging.getLogger("scratch_bert")
+
+# Kind of baseline → its name for readers.
+BASELINES = {"majority": "majority class", "mean": "mean label", "bag_of_words": "bag of words"}
+
+# Limits of what the bag of words is trained on, so that it takes some seconds.
+MAX_EXAMPLES = 100_000
+MAX_CHARACTERS = 20_000_000
+MAX_TARGETS = 2_000_000  # examples × classes: there is a classifier for each class
+
+
+def baseline_scores(task: SequenceClassification) -> dict[str, float]:
+    """The baselines' scores on the splits with labels that are not for training, such as `baseline_majority_accuracy` for
+    validation and `baseline_bag_of_words_test_accuracy` for test, by those of the task's metrics that are our own."""
+    metrics = [name for name in task.metrics if name in METRICS]
+    splits = [split for split in ("validation", "test") if split in task.references]
+    constant = constant_prediction(task)
+    kind = "mean" if task.problem_type == "regression" else "majority"
+    predictions = {kind: {split: [constant] * len(task.references[split]) for split in splits}}
+    predictions["bag_of_words"] = bag_of_words_predictions(task, splits) or predictions[kind]
+    scores = {}
+    for kind, by_split in predictions.items():
+        for split in splits if metrics else ():
+            prefix = f"baseline_{kind}_{'test_' if split == 'test' else ''}"
+            found = task.compute_scores(split, by_split[split], metrics)
+            scores |= {f"{prefix}{name}": value for name, value in found.items()}
+    for title, found in scores_by_baseline(scores).items():
+        logger.info(f"Baseline, {title}: {', '.join(f'{name} {value:.4f}' for name, value in found.items())}")
+    return scores
+
+
+def scores_by_baseline(metrics: dict[str, float]) -> dict[str, dict[str, float]]:
+    """The scores of each baseline in the metrics of a run: its name for readers → metric → value."""
+    found = {}
+    for kind, title in BASELINES.items():
+        prefix = f"baseline_{kind}_"
+        scores = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+        if scores:
+            found[title] = scores
+    return found
+
+
+def constant_prediction(task: SequenceClassification) -> float | int | list[int]:
+    """The best prediction without the text: the mean of the training labels, the most frequent class, or the classes that more
+    than half of the examples have."""
+    labels = np.array(task.references["train"])
+    if task.problem_type == "regression":
+        return float(labels.mean())
+    if task.problem_type == "multi_label_classification":
+        return (labels.mean(0) > 0.5).astype(int).tolist()
+    return int(np.bincount(labels).argmax())
+
+
+def bag_of_words_predictions(task: SequenceClassification, splits: Sequence[str]) -> dict[str, list] | None:
+    """Predictions of a linear model of the words, with TF-IDF weights: ridge regression, or a logistic regression for each
+    class. None if the training examples that it sees have one label."""
+    chosen = _training_examples(task)
+    labels = np.array(task.references["train"])[chosen]
+    if len(np.unique(labels, axis=0)) < 2:
+        return None
+    columns = task.text_columns("train")
+    train = task.splits["train"].select(chosen)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
+    vectorizer.fit(text for column in columns for text in train[column])
+    model = (
+        Ridge() if task.problem_type == "regression" else OneVsRestClassifier(LogisticRegression(solver="liblinear"))
+    )
+
+    def features(examples) -> sparse.csr_matrix:
+        vectors = [vectorizer.transform(examples[column][:]) for column in columns]
+        return vectors[0] if len(vectors) == 1 else compare(*vectors)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of a class that all examples have, or none
+        model.fit(features(train), labels)
+    return {split: model.predict(features(task.splits[split])).tolist() for split in splits}
+
+
+def compare(first: sparse.csr_matrix, second: sparse.csr_matrix) -> sparse.csr_matrix:
+    """Features (examples, 2 × words + 3) of pairs of texts u and v, given by vectors of length 1: |u − v|, u · v for each
+    word, their cosine, and the fractions of the words of each text that the other one has."""
+    products = first.multiply(second).tocsr()
+    shared = _row_sums(products > 0)
+    fractions = [shared / np.maximum(_row_sums(vectors > 0), 1) for vectors in (first, second)]
+    return sparse.hstack([abs(first - second), products, _row_sums(products), *fractions], format="csr")
+
+
+def _row_sums(matrix: sparse.csr_matrix) -> np.ndarray:
+    return np.asarray(matrix.sum(1), dtype=float).reshape(-1, 1)
+
+
+def _training_examples(task: SequenceClassification) -> np.ndarray:
+    """The positions of a random subset of the training examples, in order: all if they are within the limits."""
+    train, columns = task.splits["train"], task.text_columns("train")
+    lengths = np.sum([[len(text) for text in train[column]] for column in columns], axis=0)
+    order = np.random.default_rng(0).permutation(len(lengths))
+    targets = len(getattr(task, "label_names", ())) or 1
+    limit = min(MAX_EXAMPLES, MAX_TARGETS // targets, int(np.sum(np.cumsum(lengths[order]) <= MAX_CHARACTERS)))
+    return np.sort(order[: max(limit, 1)])
