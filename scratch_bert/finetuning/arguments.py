@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from scratch_bert_cli.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_cli.glue import GlueOptions
 
 from ..training.arguments import CommonArguments
 
@@ -22,3 +23,8 @@ class FinetuningArguments(FinetuningOptions, CommonArguments):
         )
         if self.train_sampling_strategy == "group_by_length":
             raise ValueError("group_by_length would change the order of predictions; padding is not computed anyway.")
+
+
+@dataclass
+class GlueTrainingArguments(GlueOptions, FinetuningArguments):
+    """`FinetuningArguments` with the defaults for all tasks of GLUE."""

@@ -21,6 +21,14 @@ logger = logging.getLogger("scratch_bert")
 SPLITS = ("train", "validation", "test")
 
 
+class MissingColumnError(ValueError):
+    """A table lacks a column: the `problem`, and the remedy where columns can be named."""
+
+    def __init__(self, problem: str, remedy: str):
+        super().__init__(f"{problem} {remedy}")
+        self.problem = problem
+
+
 @dataclass
 class Columns:
     """The columns of tables and datasets that a task's columns come from, and which other format its files may have.
@@ -135,9 +143,9 @@ def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) 
         if not missing:
             chosen[column] = names
         elif column != "id" and (column, split) != ("label", "test"):
-            raise ValueError(
-                f"{where} has no column {missing[0]!r}, but {', '.join(records.column_names)}. Name the right one with "
-                f"--{column}_column."
+            raise MissingColumnError(
+                f"{where} has no column {missing[0]!r}, but {', '.join(records.column_names)}.",
+                f"Name the right one with --{column}_column.",
             )
     for names in chosen.values():
         if len(names) > 1:
