@@ -147,7 +147,18 @@ class FinetuningOptions(CommonOptions):
         "runs/finetune", "Directory for checkpoints, the model, its card, predictions and metrics."
     )
     per_device_train_batch_size: int = option(32, "Examples per step and device.", within="[1, 1000000]")
-    learning_rate: float = option(5e-5, "Peak learning rate. Small models need more: up to 5e-4.", within="[0, 10]")
+    learning_rate: float | None = option(
+        None,
+        "Peak learning rate. Default: 5e-5 for a hidden size of 768, as for BERT-base, more for narrower models: "
+        "5e-5 × 768 / hidden size.",
+        within="[0, 10]",
+    )
+    head_learning_rate: float | None = option(
+        None,
+        "Peak learning rate of weights that are newly initialised, if others are not: the task's head. Default: 10 × "
+        "learning_rate.",
+        within="[0, 10]",
+    )
     num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, 1e9]")
     eval_strategy: str = option("epoch", "When to evaluate.", choices=INTERVALS)
     save_strategy: str = option("epoch", "When to save a checkpoint.", choices=[*INTERVALS, "best"])

@@ -2,10 +2,16 @@
 
 from dataclasses import dataclass
 
+from transformers import PreTrainedConfig
+
 from scratch_bert_cli.finetuning import FinetuningOptions, TaskArguments
 from scratch_bert_cli.glue import GlueOptions
 
 from ..training.arguments import CommonArguments
+
+
+BASE_LEARNING_RATE, BASE_WIDTH = 5e-5, 768  # BERT-base's (paper, appendix A.3), and its hidden size
+HEAD_FACTOR = 10  # docs/finetuning.md
 
 
 @dataclass
@@ -14,7 +20,9 @@ class FinetuningArguments(FinetuningOptions, CommonArguments):
 
     def __post_init__(self):
         metric, greater_is_better = self.metric_for_best_model, self.greater_is_better
+        learning_rate, self.learning_rate = self.learning_rate, self.learning_rate or 0.0  # None fails its checks
         super().__post_init__()
+        self.learning_rate = learning_rate
         # `TrainingArguments` would select by the loss; the task knows better.
         self.metric_for_best_model, self.greater_is_better = metric, greater_is_better
         self.must_stay(
@@ -23,6 +31,13 @@ class FinetuningArguments(FinetuningOptions, CommonArguments):
         )
         if self.train_sampling_strategy == "group_by_length":
             raise ValueError("group_by_length would change the order of predictions; padding is not computed anyway.")
+
+    def fit_learning_rates(self, config: PreTrainedConfig) -> None:
+        """Set the rates that are None, for a model of this config."""
+        if self.learning_rate is None:
+            self.learning_rate = BASE_LEARNING_RATE * BASE_WIDTH / getattr(config, "hidden_size", BASE_WIDTH)
+        if self.head_learning_rate is None:
+            self.head_learning_rate = HEAD_FACTOR * self.learning_rate
 
 
 @dataclass

@@ -145,7 +145,7 @@ class GlueReport:
         spread = "mean ± standard deviation of the seeds" if len(seeds) > 1 else "seed"
         note = (
             f"- {self.model.title}: development sets, {spread} {', '.join(map(str, seeds))}, {chosen}. All tasks with learning rate "
-            f"{args.learning_rate:g}, batch size {args.recorded()['global batch size']}, {length}."
+            f"{args.learning_rate:g} ({args.head_learning_rate:g} for new weights), batch size {args.recorded()['global batch size']}, {length}."
         )
         means = {"mean": "all tasks here, without WNLI", "five tasks": _list(SMALL), "without CoLA": _list(SMALL[1:])}
         return "\n".join([note, NOTES, *(f"- {title}: {means[title]}." for title in self.means)])

@@ -115,8 +115,8 @@ def describe_model(config: PreTrainedConfig, args: TaskArguments) -> str:
     return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path))
 
 
-def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> PreTrainedModel:
-    """The checkpoint's model with the task's head, in fp32; `config` is the checkpoint's. A BERT is loaded as scratch_bert:
+def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
+    """The checkpoint's model with the task's head, in fp32, and the names of the weights that are new beside others; `config` is the checkpoint's. A BERT is loaded as scratch_bert:
     the weights are the same, and what is saved contains the model's code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
     if config.model_type == "bert":
@@ -140,7 +140,7 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> Pre
         setattr(config, option, value)
     if args.random_init:
         logger.info("Random initialisation: only the checkpoint's config and tokenizer are used")
-        return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote)
+        return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote), []
     model, new = open_checkpoint(task.auto_class, name, config, replace_heads=True, trust_remote_code=remote)
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
-    return model
+    return model, new

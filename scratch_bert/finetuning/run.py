@@ -3,11 +3,13 @@
 import copy
 import logging
 import statistics
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedConfig, set_seed
 
 from scratch_bert_cli.outputs import check_output_dir
@@ -51,9 +53,25 @@ class _SeedRun(NamedTuple):
 
 class FinetuningTrainer(ScratchBertTrainer):
     """Trainer that ends a run with predictions, scores and the saved model, unless it is not to be kept. `results` may have
-    scores of baselines before."""
+    scores of baselines before. `new_weights` are the names of those that learn at `args.head_learning_rate`."""
 
     keep_model = True
+
+    def __init__(self, *args, new_weights: Collection[str] = (), **kwargs):
+        super().__init__(*args, **kwargs)
+        self.new_weights = new_weights
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        created, optimizer = self.optimizer is None, super().create_optimizer(model)
+        if not created:
+            return optimizer
+        named = dict((self.model if model is None else model).named_parameters())
+        new = {named[name] for name in self.new_weights if name in named}
+        for group in list(optimizer.param_groups):
+            if chosen := [parameter for parameter in group["params"] if parameter in new]:
+                group["params"] = [parameter for parameter in group["params"] if parameter not in new]
+                optimizer.add_param_group({**group, "params": chosen, "lr": self.args.head_learning_rate})
+        return optimizer
 
     def train_and_predict(self, task: Task, checkpoint: str | None = None) -> dict[str, float]:
         """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
@@ -156,7 +174,7 @@ class FinetuningRun:
         patience = self.task_args.early_stopping_patience
         if args.greater_is_better is None and (args.load_best_model_at_end or patience):
             raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")
-        model = load_model(task, self.task_args, self.config)
+        model, new = load_model(task, self.task_args, self.config)
         if run.checkpoint:
             check_same_weights(model, run.checkpoint)
         trainer = FinetuningTrainer(
@@ -170,6 +188,7 @@ class FinetuningRun:
             callbacks=[PatienceCallback(patience)] if patience else None,
             write_card=partial(write_finetuning_card, task=task, task_args=self.task_args),
             record=record,
+            new_weights=new,
         )
         extend_tensorboard(trainer)
         return trainer
@@ -216,6 +235,8 @@ def open_run(task_name: str, task_args: TaskArguments, args: FinetuningArguments
     with args.main_process_first():
         config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
         task = load_task(task_name, task_args, args, config, data)
+    for seed_run in seed_runs:
+        seed_run.args.fit_learning_rates(config)
     return FinetuningRun(task, task_args, config, seed_runs, Path(args.output_dir))
 
 

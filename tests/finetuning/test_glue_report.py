@@ -25,7 +25,9 @@ def report(tasks, seeds=(1,), mismatched=True, **options):
         by_seed = {seed: {name: value + seed / 100 for name, value in metrics.items()} | baselines for seed in seeds}
         results[task] = summarize(by_seed)
     arguments = GlueArguments(model_name_or_path="org/name", seeds=list(seeds), **options)
-    return GlueReport(results, arguments, GlueTrainingArguments(use_cpu=True))
+    return GlueReport(
+        results, arguments, GlueTrainingArguments(use_cpu=True, learning_rate=1e-4, head_learning_rate=1e-3)
+    )
 
 
 def cells(text, title):
@@ -88,7 +90,12 @@ def test_dictionary():
 def test_row_names_no_directory(tmp_path):
     (tmp_path / "mine").mkdir()
     arguments = GlueArguments(model_name_or_path=f"{tmp_path}/mine/", random_init=True, seeds=[1])
-    assert GlueReport({}, arguments, GlueTrainingArguments(use_cpu=True)).model.title == "mine, random weights"
+    assert (
+        GlueReport(
+            {}, arguments, GlueTrainingArguments(use_cpu=True, learning_rate=1e-4, head_learning_rate=1e-3)
+        ).model.title
+        == "mine, random weights"
+    )
 
 
 def test_table_is_aligned():

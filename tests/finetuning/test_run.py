@@ -27,6 +27,7 @@ from scratch_bert.hub.loading import load_config
 WORDS = ["class", "function", "module", "value", "name"]
 FAST = {
     "learning_rate": 3e-3,
+    "head_learning_rate": 3e-3,
     "per_device_train_batch_size": 16,
     "disable_tqdm": True,
     "bf16": False,
@@ -245,6 +246,33 @@ def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(
         assert json.loads((tmp_path / name / "config.json").read_text())["classifier_pooling"] == pooling
         assert load_file(tmp_path / name / "model.safetensors")["classifier.weight"].shape == (2, inputs * width)
     assert "classifier_pooling" in (tmp_path / "kept/README.md").read_text()  # among what BERT lacks
+
+
+def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(saved, files, tmp_path):
+    width = json.loads((saved / "config.json").read_text())["hidden_size"]
+    task_args = TaskArguments(model_name_or_path=str(saved), **files)
+    options = {name: value for name, value in FAST.items() if "learning_rate" not in name}
+    args = FinetuningArguments(output_dir=str(tmp_path / "run"), **options)
+    trainer = prepare_finetuning("sequence-classification", task_args, args).first_trainer
+    rate = 5e-5 * 768 / width
+    names = {parameter: name for name, parameter in trainer.model.named_parameters()}
+    rates = {
+        names[parameter]: group["lr"]
+        for group in trainer.create_optimizer().param_groups
+        for parameter in group["params"]
+    }
+    assert rates.keys() == set(names.values())
+    for name, found in rates.items():
+        assert found == pytest.approx(10 * rate if name.startswith("classifier.") else rate), name
+    decays = {names[p]: group["weight_decay"] for group in trainer.optimizer.param_groups for p in group["params"]}
+    assert decays["classifier.weight"] == 0.01 and decays["classifier.bias"] == 0
+
+
+def test_random_weights_all_learn_at_one_rate(saved, files, tmp_path):
+    task_args = TaskArguments(model_name_or_path=str(saved), random_init=True, **files)
+    args = FinetuningArguments(output_dir=str(tmp_path / "run"), **FAST)
+    trainer = prepare_finetuning("sequence-classification", task_args, args).first_trainer
+    assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {FAST["learning_rate"]}
 
 
 def test_classifier_pooling_needs_a_classifier_of_sequences(run, tmp_path):
