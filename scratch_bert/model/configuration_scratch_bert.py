@@ -114,7 +114,7 @@ class ScratchBertConfig(PreTrainedConfig):
     """Dropout before a task's classifier; None means hidden_dropout_prob."""
     classifier_pooling: str = "cls"
     """What a classifier of sequences reads. `cls`: the pooled [CLS], as in BERT. `mean`: the mean of the tokens' states.
-    `segments`: the means u and v of the two segments' states, |u - v| and u · v."""
+    `segments`: the means of the two segments, and a comparison of each token with its counterpart in the other segment."""
     max_position_embeddings: int = 512
     """Longest sequence in tokens, special tokens included."""
     position_embedding_type: str = "absolute"

@@ -954,13 +954,34 @@ def masked_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (weights.to(states.dtype)[:, None] @ states).squeeze(1)
 
 
-def pool_tokens(
-    states: torch.Tensor, attention_mask: torch.Tensor | None, token_type_ids: torch.Tensor | None, pooling: str
-) -> torch.Tensor:
-    """What a classifier reads of the tokens' states (B, S, H): with the `pooling` mean, their mean (B, H); with segments,
-    the means u and v of the two segments, |u - v| and u · v (B, 4·H), as in InferSent (Conneau et al., 2017, section 3.1).
+def compare_aligned(states: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Compare each token with its counterpart in the other segment (Parikh et al., 2016, section 3): (B, 4·H).
 
-    The first segment is that of the first token; v is 0 without a second.
+    `states` (B, S, H); `first` and `second` (B, S) mark the tokens of the segments. A counterpart is the mean of the other
+    segment's states, weighted by a softmax of their cosines with the token over 0.1. The features are the means, over each
+    segment, of |a - b| and a · b for a token a and its counterpart b; 0 without a second segment.
+    """
+    directions = F.normalize(states, dim=-1)
+    scores = directions @ directions.mT / 0.1  # (B, S, S)
+    features = []
+    for own, other in ((first, second), (second, first)):
+        weights = scores.masked_fill(~other[:, None], torch.finfo(scores.dtype).min).softmax(-1)
+        counterparts = weights.to(states.dtype) @ states  # (B, S, H)
+        features += [masked_mean((states - counterparts).abs(), own), masked_mean(states * counterparts, own)]
+    return torch.cat(features, dim=-1) * (first.any(1) & second.any(1))[:, None]
+
+
+def pool_tokens(
+    states: torch.Tensor,  # (B, S, H)
+    embeddings: torch.Tensor,  # (B, S, H)
+    attention_mask: torch.Tensor | None,  # (B, S)
+    token_type_ids: torch.Tensor | None,  # (B, S)
+    pooling: str,
+) -> torch.Tensor:
+    """What a classifier reads of the tokens' last states and embeddings: with the `pooling` mean, the mean of the states
+    (B, H); with segments, the mean of each segment's states, and both segments' states and embeddings compared (B, 10·H).
+
+    The first segment is that of the first token; the mean of the second is 0 if there is none.
     """
     tokens = torch.ones(states.shape[:2], device=states.device) if attention_mask is None else attention_mask
     tokens = tokens.bool()  # (B, S)
@@ -969,13 +990,14 @@ def pool_tokens(
     first = tokens
     if token_type_ids is not None:
         first = tokens & (token_type_ids == token_type_ids.gather(1, tokens.int().argmax(1, keepdim=True)))
-    u, v = masked_mean(states, first), masked_mean(states, tokens & ~first)
-    return torch.cat([u, v, (u - v).abs(), u * v], dim=-1)
+    second = tokens & ~first
+    means = [masked_mean(states, segment) for segment in (first, second)]
+    return torch.cat([*means, *(compare_aligned(layer, first, second) for layer in (embeddings, states))], dim=-1)
 
 
 class ScratchBertForSequenceClassification(ScratchBertTaskModel):
-    """Classification or regression of sequences from the pooled [CLS] (paper, section 4.1), or from the mean of the tokens
-    or of each segment (`config.classifier_pooling`); `logits` (B, L).
+    """Classification or regression of sequences from the pooled [CLS] (paper, section 4.1), or from the tokens
+    (`config.classifier_pooling`); `logits` (B, L).
 
     `config.problem_type` chooses the loss: `regression` (mean squared error, float `labels` (B,) or (B, L)),
     `single_label_classification` (cross entropy, integer `labels` (B,)) or `multi_label_classification` (binary cross
@@ -988,7 +1010,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
         super().__init__(config)
         self.bert = ScratchBertModel(config, add_pooling_layer=config.classifier_pooling == "cls")
         self.dropout = classifier_dropout(config)
-        width = config.hidden_size * (4 if config.classifier_pooling == "segments" else 1)
+        width = config.hidden_size * (10 if config.classifier_pooling == "segments" else 1)
         self.classifier = nn.Linear(width, config.num_labels)
         self.post_init()
 
@@ -996,7 +1018,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
         outputs, pooling = super().encode(*inputs, **kwargs), self.config.classifier_pooling
         if pooling == "cls":
             return outputs
-        _, attention_mask, token_type_ids, position_ids, _, seq_idx = inputs
+        input_ids, attention_mask, token_type_ids, position_ids, embeddings, seq_idx = inputs
         states = outputs.last_hidden_state
         if seq_idx is None and attention_mask is None:
             seq_idx = flattened_seq_idx(position_ids, kwargs.get("cu_seq_lens_q"), tuple(states.shape[:2]))
@@ -1004,7 +1026,9 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
             raise ValueError(
                 f"classifier_pooling={pooling} takes one sequence in each batch entry, and an attention_mask (B, S)."
             )
-        outputs.pooler_output = pool_tokens(states, attention_mask, token_type_ids, pooling)
+        if embeddings is None:
+            embeddings = self.bert.get_input_embeddings()(input_ids)
+        outputs.pooler_output = pool_tokens(states, embeddings, attention_mask, token_type_ids, pooling)
         return outputs
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:

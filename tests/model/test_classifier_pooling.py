@@ -1,4 +1,4 @@
-"""What a classifier of sequences reads: means of tokens, against a loop over the rows."""
+"""What a classifier of sequences reads of the tokens, against a loop over rows and tokens."""
 
 import pytest
 import torch
@@ -30,15 +30,27 @@ def two_segments(first_id=0, padded_left=False):
     return inputs
 
 
-def features(states, tokens, types, pooling):
+def features(states, embeddings, tokens, types, pooling):
     """The features of one row, token by token."""
     kept = [i for i in range(len(tokens)) if tokens[i]]
     if pooling == "mean":
         return states[kept].mean(0)
     first = [i for i in kept if types[i] == types[kept[0]]]
     second = [i for i in kept if i not in first]
-    u, v = states[first].mean(0), states[second].mean(0) if second else torch.zeros(states.shape[1])
-    return torch.cat([u, v, (u - v).abs(), u * v])
+    zeros = torch.zeros(states.shape[1])
+    parts = [states[first].mean(0), states[second].mean(0) if second else zeros]
+    for layer in (embeddings, states):
+        for own, other in ((first, second), (second, first)):
+            differences, products = [zeros], [zeros]
+            if second:
+                differences, products = [], []
+                for i in own:
+                    cosines = torch.stack([torch.cosine_similarity(layer[i], layer[j], dim=0) for j in other])
+                    counterpart = ((10 * cosines).softmax(0)[:, None] * layer[other]).sum(0)
+                    differences.append((layer[i] - counterpart).abs())
+                    products.append(layer[i] * counterpart)
+            parts += [torch.stack(differences).mean(0), torch.stack(products).mean(0)]
+    return torch.cat(parts)
 
 
 @pytest.mark.parametrize("unpad", [True, False])
@@ -46,12 +58,13 @@ def features(states, tokens, types, pooling):
     "arguments", [{}, {"first_id": 1}, {"padded_left": True}, {"first_id": 1, "padded_left": True}]
 )
 @pytest.mark.parametrize("pooling", ["mean", "segments"])
-def test_logits_are_those_of_the_means(pooling, arguments, unpad):
+def test_logits_are_those_of_a_loop(pooling, arguments, unpad):
     model, inputs = classifier(pooling, type_vocab_size=3, unpad_inputs=unpad), two_segments(**arguments)
     with torch.no_grad():
         logits = model(**inputs).logits
         states = model.bert(**inputs).last_hidden_state
-        rows = zip(states, inputs["attention_mask"], inputs["token_type_ids"], strict=True)
+        embeddings = model.get_input_embeddings()(inputs["input_ids"])
+        rows = zip(states, embeddings, inputs["attention_mask"], inputs["token_type_ids"], strict=True)
         expected = model.classifier(torch.stack([features(*row, pooling) for row in rows]))
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
@@ -68,6 +81,14 @@ def test_cls_is_read_through_the_pooler_as_in_bert():
     assert ScratchBertConfig().classifier_pooling == "cls"
     assert classifier("cls").bert.pooler is not None
     assert classifier("mean").bert.pooler is None
+
+
+@pytest.mark.parametrize("pooling", ["mean", "segments"])
+def test_embeddings_give_what_their_ids_give(pooling):
+    model, inputs = classifier(pooling), two_segments()
+    embeddings = model.get_input_embeddings()(inputs["input_ids"])
+    others = {name: values for name, values in inputs.items() if name != "input_ids"}
+    torch.testing.assert_close(model(inputs_embeds=embeddings, **others).logits, model(**inputs).logits)
 
 
 @pytest.mark.parametrize(
