@@ -6,7 +6,7 @@ import logging
 import re
 import shlex
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from glob import escape, glob
 from io import BufferedReader
 from itertools import chain, islice, repeat
@@ -105,6 +105,38 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
         options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
     name = escape(str(file))  # datasets treats file names as patterns
     return datasets.load_dataset(TABLES[suffix(file)], data_files=name, split="train", streaming=streaming, **options)
+
+
+def read_table(file: Path, columns: set[str], header: Sequence[str] | None = None) -> datasets.Dataset:
+    """The records of a .csv, .tsv, .json, .jsonl or .parquet file, gzipped or not. All values of CSV and TSV are strings.
+
+    `header` names the columns of a CSV or TSV file whose first line contains none of the names in `columns`.
+
+    Raises `ValueError` if the file is empty or damaged.
+    """
+    if file.stat().st_size == 0:
+        raise ValueError(f"{file} is empty.")
+    options: dict = {}
+    names: Sequence[str] = ()
+    if TABLES[suffix(file)] == "csv":
+        names = next(read_fields(file), [])
+        options = {"index_col": False}
+        if header and columns.isdisjoint(names):
+            names = header
+            options |= {"header": None, "names": list(header)}
+    try:
+        return open_table(file, {*columns, *names}, streaming=False, **options)
+    except TextError:
+        raise
+    except UnicodeDecodeError as error:
+        raise not_utf8(file, f"a record that begins {error.object[:20]!r}", error) from None
+    except datasets.exceptions.DatasetGenerationError as error:
+        raise TextError(f"{file} cannot be read as a table: {error.__cause__}") from None
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        reason = "contains no records" if "corresponds to no data" in str(error) else "cannot be read as a table"
+        raise TextError(f"{file} {reason}: {error}") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise TextError(f"{file} cannot be decompressed: {error}. Copy or download it again.") from None
 
 
 def read_fields(file: Path) -> Iterator[list[str]]:

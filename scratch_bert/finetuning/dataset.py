@@ -11,9 +11,9 @@ from typing import Any
 import datasets
 from datasets import Dataset, DatasetDict
 
-from ..files import TABLES, find_files, open_dataset, suffix
+from ..files import TABLES, find_files, open_dataset, read_table, suffix
 from .glue import GlueTask
-from .readers import read_conll, read_squad, read_table
+from .readers import read_conll, read_squad
 
 
 logger = logging.getLogger("scratch_bert")

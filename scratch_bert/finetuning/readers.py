@@ -1,52 +1,17 @@
-"""A file → its records: tables, sentences of words and tags (CoNLL), and SQuAD's JSON."""
+"""A file → its records: sentences of words and tags (CoNLL), and SQuAD's JSON."""
 
-import gzip
 import json
 import logging
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
 
-import datasets
 from datasets import Dataset
 
-from ..files import TABLES, TextError, not_utf8, open_table, read_fields, read_lines, suffix
+from ..files import read_lines, suffix
 
 
 logger = logging.getLogger("scratch_bert")
-
-
-def read_table(file: Path, columns: set[str], header: Sequence[str] | None = None) -> Dataset:
-    """The records of a .csv, .tsv, .json, .jsonl or .parquet file, gzipped or not. All values of CSV and TSV are strings.
-
-    `header` names the columns of a CSV or TSV file whose first line contains none of the names in `columns`.
-
-    Raises `ValueError` if the file is empty or damaged.
-    """
-    if file.stat().st_size == 0:
-        raise ValueError(f"{file} is empty.")
-    options: dict = {}
-    names: Sequence[str] = ()
-    if TABLES[suffix(file)] == "csv":
-        names = next(read_fields(file), [])
-        options = {"index_col": False}
-        if header and columns.isdisjoint(names):
-            names = header
-            options |= {"header": None, "names": list(header)}
-    try:
-        return open_table(file, {*columns, *names}, streaming=False, **options)
-    except TextError:
-        raise
-    except UnicodeDecodeError as error:
-        raise not_utf8(file, f"a record that begins {error.object[:20]!r}", error) from None
-    except datasets.exceptions.DatasetGenerationError as error:
-        raise TextError(f"{file} cannot be read as a table: {error.__cause__}") from None
-    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-        reason = "contains no records" if "corresponds to no data" in str(error) else "cannot be read as a table"
-        raise TextError(f"{file} {reason}: {error}") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TextError(f"{file} cannot be decompressed: {error}. Copy or download it again.") from None
 
 
 def read_conll(

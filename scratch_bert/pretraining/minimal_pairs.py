@@ -1,0 +1,109 @@
+"""Pseudo-log-likelihoods of sentences by a masked language model (Salazar et al., 2020, section 2.1), which decide minimal
+pairs: of two sentences, the model prefers the one that has the higher.
+
+Each token of a sentence is masked in a copy of its own, and the log-probabilities of the masked tokens are added up.
+Dimensions: N sentences, K masked tokens in all, U different copies, B copies in a batch, S tokens, V vocabulary.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+
+
+BATCH_TOKENS = 4096  # in a batch of copies: few enough for the caches of a CPU
+BATCH_TOKENS_ON_ACCELERATORS = 65_536
+
+
+def encode(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int | None = None
+) -> BatchEncoding:
+    """The tokens of N sentences: lists of N lists, with `special_tokens_mask`, 1 at tokens that are not to be masked.
+
+    Raises `ValueError`, which cites the sentence, for one that has no token, or more than `max_length` with the special
+    tokens.
+    """
+    encoded = tokenizer(list(sentences), return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
+    for sentence, special in zip(sentences, encoded["special_tokens_mask"], strict=True):
+        if all(special):
+            raise ValueError(f"The sentence {sentence!r:.80} has no tokens: correct it, or leave it out.")
+        if max_length is not None and len(special) > max_length:
+            raise ValueError(
+                f"The sentence {sentence!r:.80} has {len(special)} tokens, but the model takes {max_length} at most: leave "
+                "it out, or evaluate a model that takes longer sequences."
+            )
+    return encoded
+
+
+@torch.inference_mode()
+def pseudo_log_likelihoods(
+    model: PreTrainedModel, encoded: BatchEncoding, mask_token_id: int, bf16: bool = False, description: str = ""
+) -> torch.Tensor:
+    """The pseudo-log-likelihood of each sentence, in nats: (N,) float64. `encoded` is what `encode` returns.
+
+    `model` is any model with an MLM head, in evaluation mode; `bf16` is autocast. A batch has copies of one length, so
+    there is no padding. Copies that several sentences have in common, such as those of a pair that differs in one token,
+    are computed once: sentences of the same tokens get exactly the same value. `description` is that of the progress bar.
+    """
+    lengths = np.array([len(ids) for ids in encoded["input_ids"]])
+    total = sum(special.count(0) for special in encoded["special_tokens_mask"])
+    sums = torch.zeros(len(lengths), dtype=torch.float64)
+    with tqdm(
+        total=total, desc=description, unit=" tokens", unit_scale=True, leave=False, disable=None, dynamic_ncols=True
+    ) as progress:
+        for length in np.unique(lengths)[::-1]:
+            sentences = np.flatnonzero(lengths == length)
+            arrays = {name: np.array([rows[number] for number in sentences]) for name, rows in encoded.items()}
+            for rows, scores in _score_masked_tokens(model, arrays, mask_token_id, bf16):
+                sums.index_add_(0, torch.from_numpy(sentences[rows]), scores.double().cpu())
+                progress.update(len(rows))
+    return sums
+
+
+def _score_masked_tokens(
+    model: PreTrainedModel, arrays: dict[str, np.ndarray], mask_token_id: int, bf16: bool
+) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
+    """The masked tokens of sentences of one length, given by `arrays` (rows, S), in batches: their rows, and their
+    log-probabilities."""
+    ids, device = arrays["input_ids"], model.device
+    rows, positions = np.nonzero(arrays["special_tokens_mask"] == 0)  # (K,), (K,)
+    masked = ids[rows]  # (K, S)
+    masked[np.arange(len(rows)), positions] = mask_token_id
+    # The position tells copies apart as well, as the text may contain [MASK].
+    copies, first, copy_of = np.unique(
+        np.column_stack([masked, positions]), axis=0, return_index=True, return_inverse=True
+    )  # (U, S + 1), (U,), (K,)
+    order = np.argsort(copy_of, kind="stable")
+    copy_of, targets = copy_of[order], ids[rows, positions][order]
+    other_inputs = {
+        name: array[rows[first]]
+        for name, array in arrays.items()
+        if name in inspect.signature(model.forward).parameters and name != "input_ids"
+    }  # (U, S)
+    size = max((BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ON_ACCELERATORS) // ids.shape[1], 1)
+    for start in range(0, len(copies), size):
+        batch, (low, high) = slice(start, start + size), np.searchsorted(copy_of, [start, start + size])
+        inputs = {"input_ids": copies[batch, :-1], **{name: array[batch] for name, array in other_inputs.items()}}
+        inputs = {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            logits = _masked_logits(model, inputs, torch.from_numpy(copies[batch, -1]).to(device))
+        copy, target = (torch.from_numpy(part).to(device) for part in (copy_of[low:high] - start, targets[low:high]))
+        yield rows[order[low:high]], logits.float().log_softmax(-1)[copy, target]
+
+
+def _masked_logits(model: PreTrainedModel, inputs: dict[str, torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
+    """The logits (B, V) at one position (B,) of each sequence. BERT's MLM head is computed there alone; that of models with
+    another structure everywhere."""
+    batch = torch.arange(len(positions), device=positions.device)
+    if not hasattr(getattr(model, "cls", None), "predictions"):
+        return model(**inputs).logits[batch, positions]
+    encoder = model.base_model
+    if (
+        "unpad_inputs" in inspect.signature(encoder.forward).parameters
+    ):  # there is no padding: to look for it takes time
+        inputs = {**inputs, "unpad_inputs": False}
+    states = encoder(**inputs).last_hidden_state  # (B, S, H)
+    return model.cls.predictions(states[batch, positions])
