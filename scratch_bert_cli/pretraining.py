@@ -4,14 +4,14 @@ import ast
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
 from huggingface_hub.constants import HF_HOME
 
-from .options import OptionGroup, option, similar
+from .options import OptionGroup, option, reject_non_default, similar
 from .outputs import check_new_dir, check_new_file, check_output_dir
 from .training import EVALUATION, INTERVALS, CommonOptions
 
@@ -430,7 +430,27 @@ class PreparationArguments(OptionGroup, group="Tasks"):
 
 
 @dataclass
-class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments):
+class SuiteArguments(OptionGroup, group="Evaluation"):
+    suite: str | None = option(
+        None,
+        "Evaluate on minimal pairs instead of text. blimp: the accuracy, by phenomenon, of preferring the grammatical one "
+        "of two sentences by its pseudo-log-likelihood. Options of text, examples and masks then have no effect.",
+        choices=["blimp"],
+    )
+    suite_data: str | None = option(
+        None,
+        "The suite's pairs: a file of JSON lines, a directory of such files, or a dataset on the Hub. "
+        "Default: nyu-mll/blimp.",
+        path=True,
+        requires="suite",
+    )
+    add_to_card: bool = option(
+        False, "Add the suite's results to README.md and metrics.json of local models.", requires="suite"
+    )
+
+
+@dataclass
+class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments, SuiteArguments):
     """The text to evaluate on: all of `validation_file`, if given alone. The models provide the tokenizer."""
 
     streaming: ClassVar = False
@@ -441,6 +461,10 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
     mlm_probability: float = option(EVAL_MLM_PROBABILITY, "Fraction of the tokens to predict.", within="(0, 1]")
 
     def __post_init__(self):
+        if self.suite:
+            reject_non_default(
+                self, {o.name for o in fields(self)} - {o.name for o in fields(SuiteArguments)}, "with suite"
+            )
         if self.validation_file and not self.sources:
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
         self.fits_models = self.max_seq_length is None
@@ -448,23 +472,26 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
 
 
 @dataclass
-class EvaluationArguments(OptionGroup, group="Evaluation"):
+class EvaluationArguments(SuiteArguments, group="Evaluation"):
     model_name_or_path: list[str] | None = option(
         None,
-        "Models to evaluate, of one tokenizer: directories or Hub repositories, scratch_bert or BERT. Required.",
+        "Models to evaluate: directories or Hub repositories, scratch_bert or BERT; on text, of one tokenizer. Required.",
         path=True,
     )
     trust_remote_code: bool = option(False, "Run the code of a custom-code model.")
     per_device_eval_batch_size: int = option(
-        32, "Examples per step and device. The masks depend on it.", within="[1, 1000000]"
+        32, "Examples per step and device. The masks depend on it.", within="[1, 1000000]", unless="suite"
     )
     bf16: bool = option(False, "bf16 autocast instead of fp32.")
     seed: int = option(
         42,
         "Random seed for held-out text, pairs and masks. Default: that of pretraining.",
         within="[0, 4294967296)",
+        unless="suite",
     )
-    show_predictions: int = option(0, "Masked words and pairs to show with predictions.", within="[0, 1000000]")
+    show_predictions: int = option(
+        0, "Masked words and pairs to show with predictions.", within="[0, 1000000]", unless="suite"
+    )
     output_file: str | None = option(None, "JSON file to write the metrics to; it must not exist yet.")
 
     def __post_init__(self):

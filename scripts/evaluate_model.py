@@ -1,5 +1,6 @@
 #!/usr/bin/env python
-"""Evaluate pretrained models on text: masked language modelling and next-sentence prediction, compared with baselines.
+"""Evaluate pretrained models on text: masked language modelling and next-sentence prediction, compared with baselines. Or,
+with --suite blimp, on minimal pairs of English sentences.
 
 The options of the text are those of pretrain.py, except --streaming, and those of the tokenizer, which is the models'.
 Without --validation_file, text is held out as in training, with --seed; --validation_file alone is evaluated
@@ -20,18 +21,25 @@ def main(argv: list[str] | None = None) -> None:
     args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
 
     from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.pretraining.blimp import add_to_card, describe_scores, evaluate_blimp
     from scratch_bert.pretraining.evaluation import evaluate, model_predictions
     from scratch_bert.pretraining.metrics import describe_metrics
 
     configure_logging()
     with one_line_errors():
-        results, data = evaluate(data_args, args)
-        held_out = data.eval_dataset is not data.train_dataset
-        print(f"\n{describe_metrics(results, data.objective, held_out)}")
-        for name in args.model_name_or_path if args.show_predictions else ():
-            print(f"\n{name}\n{model_predictions(name, data, args)}")
+        if args.suite:
+            results = evaluate_blimp(args)
+            print(f"\n{describe_scores(results)}")
+        else:
+            results, data = evaluate(data_args, args)
+            held_out = data.eval_dataset is not data.train_dataset
+            print(f"\n{describe_metrics(results, data.objective, held_out)}")
+            for name in args.model_name_or_path if args.show_predictions else ():
+                print(f"\n{name}\n{model_predictions(name, data, args)}")
         if args.output_file:
             Path(args.output_file).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+        for name in results if args.add_to_card else ():
+            add_to_card(Path(name), results[name])
 
 
 if __name__ == "__main__":

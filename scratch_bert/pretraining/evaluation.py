@@ -28,12 +28,17 @@ def evaluate(
     Raises `ValueError` or `OSError` for models that can't be evaluated, or not on the same examples, and for text and
     options that give no examples.
     """
-    for name in args.model_name_or_path:  # report a missing head before any work
+    check_mlm_heads(args)
+    data = load_examples(data_args, args)
+    return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
+
+
+def check_mlm_heads(args: EvaluationArguments) -> None:
+    """Raise `ValueError` for a model without an MLM head, before any work, and the errors of `open_pretrained`."""
+    for name in args.model_name_or_path:
         _, heads = open_pretrained(name, with_nsp=False, trust_remote_code=args.trust_remote_code)
         if "MaskedLM" not in heads:
             raise ValueError(f"{name} has no MLM head, which is what is evaluated.")
-    data = load_examples(data_args, args)
-    return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
 
 
 def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments) -> PretrainingData:
@@ -117,12 +122,17 @@ def evaluate_model(
         results = trainer.evaluate()
     for metric, value in results.items():
         if not math.isfinite(value):
-            size, weight = max((parameter.abs().max().item(), name) for name, parameter in model.named_parameters())
-            raise ValueError(
-                f"{metric} of {name} is {value}: its outputs overflow{' in bf16' if args.bf16 else ''}. Its largest weight "
-                f"is {size:.0e}, in {weight}: the training that saved it diverged, or the file is damaged."
-            )
+            raise overflow_error(f"{metric} of {name} is {value}", model, args.bf16)
     return results
+
+
+def overflow_error(what: str, model: PreTrainedModel, bf16: bool) -> ValueError:
+    """The error for a result of the model that is not finite: `what` says which, and of which model."""
+    size, weight = max((parameter.abs().max().item(), name) for name, parameter in model.named_parameters())
+    return ValueError(
+        f"{what}: its outputs overflow{' in bf16' if bf16 else ''}. Its largest weight is {size:.0e}, in {weight}: "
+        "the training that saved it diverged, or the file is damaged."
+    )
 
 
 def model_predictions(name: str, data: PretrainingData, args: EvaluationArguments) -> str:
