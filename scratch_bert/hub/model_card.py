@@ -88,7 +88,7 @@ def with_results(card: str, title: str, dataset: str, results: list[EvalResult],
     """
     line_end = "\r\n" if "\r\n" in card else "\n"
     header = REGEX_YAML_BLOCK.match(card)
-    metadata = _with_index(header[2] if header else "", dataset, results, model_name).replace("\n", line_end)
+    metadata = _with_index(header[2] if header else "", line_end, dataset, results, model_name)
     if header:
         before, body = f"{header[1]}{metadata}{header[3]}", card[header.end() :]
     else:
@@ -105,7 +105,7 @@ def with_results(card: str, title: str, dataset: str, results: list[EvalResult],
     return f"{before}{body}{gap}{section}{line_end}"
 
 
-def _with_index(metadata: str, dataset: str, results: list[EvalResult], model_name: str) -> str:
+def _with_index(metadata: str, line_end: str, dataset: str, results: list[EvalResult], model_name: str) -> str:
     """A card's YAML with these results in its `model-index`, in place of others on this dataset."""
     try:
         root, values = yaml.compose(metadata, yaml.SafeLoader), yaml.safe_load(metadata) or {}
@@ -115,11 +115,12 @@ def _with_index(metadata: str, dataset: str, results: list[EvalResult], model_na
     except (YAMLError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"The metadata of the model card (README.md) cannot be read: {one_line(error)}.") from None
     new = eval_results_to_model_index(first["name"], results)[0]["results"] if results else []
-    text = yaml_dump({"model-index": [{**first, "results": others + new}, *index[1:]]}, sort_keys=False).rstrip("\n")
+    text = yaml_dump({"model-index": [{**first, "results": others + new}, *index[1:]]}, sort_keys=False)
+    text = text.rstrip("\n").replace("\n", line_end)
     for key, value in root.value if root else ():
         if key.value == "model-index":
             return f"{metadata[: key.start_mark.index]}{text}{metadata[_last(value).end_mark.index :]}"
-    return f"{metadata}\n{text}" if metadata else text
+    return f"{metadata}{line_end}{text}" if metadata else text
 
 
 def _last(node: yaml.Node) -> yaml.Node:

@@ -24,7 +24,7 @@ from ..tokenizer import check_vocabulary, load_tokenizer
 from ..training.checkpoint import METRICS_FILE
 from .arguments import EvaluationArguments
 from .evaluation import check_mlm_heads, overflow_error
-from .minimal_pairs import encode, pseudo_log_likelihoods
+from .minimal_pairs import encode_sentences, pseudo_log_likelihoods
 
 
 logger = logging.getLogger("scratch_bert")
@@ -73,7 +73,9 @@ def _encode(name: str, sentences: list[str], trust_remote_code: bool) -> tuple[A
     tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
     check_vocabulary(tokenizer, config.vocab_size, name)
     try:
-        encoded = encode(tokenizer, sentences, min(config.max_position_embeddings, tokenizer.model_max_length))
+        encoded = encode_sentences(
+            tokenizer, sentences, min(config.max_position_embeddings, tokenizer.model_max_length)
+        )
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     ids = encoded["input_ids"]

@@ -18,7 +18,7 @@ BATCH_TOKENS = 4096  # in a batch of copies: few enough for the caches of a CPU
 BATCH_TOKENS_ON_ACCELERATORS = 65_536
 
 
-def encode(
+def encode_sentences(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int | None = None
 ) -> BatchEncoding:
     """The tokens of N sentences: lists of N lists, with `special_tokens_mask`, 1 at tokens that are not to be masked.
@@ -42,7 +42,7 @@ def encode(
 def pseudo_log_likelihoods(
     model: PreTrainedModel, encoded: BatchEncoding, mask_token_id: int, bf16: bool = False, description: str = ""
 ) -> torch.Tensor:
-    """The pseudo-log-likelihood of each sentence, in nats: (N,) float64. `encoded` is what `encode` returns.
+    """The pseudo-log-likelihood of each sentence, in nats: (N,) float64. `encoded` is what `encode_sentences` returns.
 
     `model` is any model with an MLM head, in evaluation mode; `bf16` is autocast. A batch has copies of one length, so
     there is no padding. Copies that several sentences have in common, such as those of a pair that differs in one token,

@@ -1,0 +1,232 @@
+"""BLiMP by one command: reading pairs, scores by phenomenon, and results that are added to a model's card."""
+
+import difflib
+import gzip
+import json
+import re
+import shutil
+
+import pytest
+from datasets import Dataset, DatasetDict
+from huggingface_hub import ModelCard
+
+from helpers import make_bert, run_script
+from scratch_bert.hub.loading import open_pretrained
+from scratch_bert.pretraining.blimp import add_to_card, check_card, describe_scores, read_pairs, summarize
+from scratch_bert.pretraining.minimal_pairs import encode_sentences, pseudo_log_likelihoods
+from scratch_bert.tokenizer import train_tokenizer
+from scratch_bert.training.output_dir import read_metrics
+
+
+PAIRS = [
+    {"sentence_good": good, "sentence_bad": bad, "UID": paradigm, "linguistics_term": phenomenon, "field": "syntax"}
+    for paradigm, phenomenon, good, bad in [
+        ("passive", "s-selection", "The name is found.", "The is name found."),
+        ("transitive", "argument_structure", "A class has a name.", "A class a name has."),
+        ("transitive", "argument_structure", "The class is found.", "The class found is."),
+        ("transitive", "argument_structure", "The name is here.", "The name here is."),
+        ("island", "island_effects", "What is the name?", "What the name is?"),
+    ]
+]
+
+
+def write_pairs(file, pairs=PAIRS):
+    text = "".join(json.dumps(pair) + "\n" for pair in pairs)
+    file.write_bytes(gzip.compress(text.encode()) if file.suffix == ".gz" else text.encode())
+    return file
+
+
+@pytest.fixture
+def evaluate(monkeypatch, tmp_path):
+    def run(*models, data=None, options=(), name="scores.json"):
+        data = data or write_pairs(tmp_path / "pairs.jsonl")
+        options = [*options, "--output_file", tmp_path / name]
+        options = ["--suite", "blimp", "--suite_data", data, "--model_name_or_path", *models, *options]
+        run_script(monkeypatch, "evaluate_model.py", *options)
+        return json.loads((tmp_path / name).read_text())
+
+    return run
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    return read_pairs(str(write_pairs(tmp_path / "pairs.jsonl")))
+
+
+def test_each_model_is_scored_with_its_own_tokenizer(evaluate, saved, sentences, pairs, tmp_path, capsys):
+    other = train_tokenizer(sentences[:300], vocab_size=500)
+    make_bert("ForMaskedLM", tmp_path / "bert", other)
+    results = evaluate(saved, tmp_path / "bert")
+    texts = [pair[column] for pair in PAIRS for column in ("sentence_good", "sentence_bad")]
+    model, _ = open_pretrained(str(tmp_path / "bert"), with_nsp=False)
+    good, bad = pseudo_log_likelihoods(model, encode_sentences(other, texts), other.mask_token_id).view(-1, 2).T
+    expected = summarize(pairs, (good > bad).tolist())
+    assert list(results) == [str(saved), str(tmp_path / "bert")] and results[str(tmp_path / "bert")] == expected
+    table = capsys.readouterr().out
+    assert describe_scores(results) in table and re.search(r"GPT-2 +67,000 +83.0", table)
+
+
+def test_overall_and_phenomena_are_means_of_paradigms(pairs):
+    scores = summarize(pairs, [True, True, False, False, False])
+    assert scores["paradigms"]["transitive"] == {"accuracy": pytest.approx(1 / 3), "pairs": 3}
+    assert scores["phenomena"] == {
+        "argument_structure": {"accuracy": pytest.approx(2 / 3), "pairs": 4},  # with s-selection, as in the paper
+        "island_effects": {"accuracy": 0.0, "pairs": 1},
+    }
+    assert scores["accuracy"] == pytest.approx(4 / 9) and scores["pairs"] == 5
+
+
+def test_pairs_come_from_a_file_a_directory_or_the_hub(pairs, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    write_pairs(tmp_path / "data/a.jsonl", PAIRS[:2])
+    write_pairs(tmp_path / "data/b.jsonl.gz", PAIRS[2:])
+    assert len(pairs) == 5 and read_pairs(str(tmp_path / "data")).to_list() == pairs.to_list()
+    parts = {"one": PAIRS[:4], "two": PAIRS[4:]}
+    monkeypatch.setattr("datasets.get_dataset_config_names", lambda name: list(parts))
+    monkeypatch.setattr(
+        "scratch_bert.pretraining.blimp.open_dataset",
+        lambda name, config: DatasetDict({"train": Dataset.from_list(parts[config])}),
+    )
+    assert read_pairs("nyu-mll/blimp").to_list() == pairs.to_list()
+
+
+def without(column):
+    return [{name: value for name, value in PAIRS[0].items() if name != column}]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "message"),
+    [
+        (without("UID"), "pairs.jsonl has no column 'UID', but sentence_good, "),
+        (without("sentence_bad"), "pairs.jsonl has no column 'sentence_bad'"),
+        ([], "pairs.jsonl is empty"),
+        ([PAIRS[0], {**PAIRS[1], "sentence_bad": " "}], "pairs.jsonl: in record 2, sentence_bad is ' ', not text"),
+        ([{**PAIRS[0], "sentence_good": None}], "in record 1, sentence_good is None"),
+        ([{**PAIRS[0], "UID": 3}], "in record 1, UID is 3, not text"),
+        ([{**PAIRS[0], "sentence_good": "long " * 40}], "sentence 'long .* tokens, but the model takes 40 at most"),
+    ],
+)
+def test_bad_pairs_are_named(pairs, message, evaluate, saved, tmp_path):
+    with pytest.raises(SystemExit, match=f"error: .*{message}"):
+        evaluate(saved, data=write_pairs(tmp_path / "pairs.jsonl", pairs))
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("missing.jsonl", "There is no file or directory missing.jsonl"),
+        ("nyu-mll/blimp", "nyu-mll/blimp cannot be had from the Hub, .* name its files with --suite_data"),
+        (__file__, "test_blimp.py is no table of pairs"),
+    ],
+)
+def test_data_that_are_not_there_are_one_line(data, message, evaluate, saved):
+    with pytest.raises(SystemExit, match=f"error: .*{message}") as stop:
+        evaluate(saved, data=data)
+    assert "\n" not in str(stop.value)
+
+
+def test_pairs_that_the_tokens_do_not_tell_apart_are_wrong_and_counted(evaluate, saved, tmp_path, caplog):
+    same = [
+        {**PAIRS[0], "sentence_bad": PAIRS[0]["sentence_good"]},
+        {**PAIRS[0], "sentence_bad": "THE name is found."},
+    ]
+    unknown = {**PAIRS[1], "sentence_bad": "A ꙮ name."}
+    results = evaluate(saved, data=write_pairs(tmp_path / "pairs.jsonl", [*same, unknown]))
+    assert results[str(saved)]["paradigms"]["passive"] == {"accuracy": 0.0, "pairs": 2}
+    assert "2 of 3 pairs have the same tokens twice, and count as wrong" in caplog.text
+    assert re.search(r"1 of \d+ tokens are unknown", caplog.text)
+
+
+def test_model_without_mlm_head_is_rejected(evaluate, tokenizer, tmp_path):
+    make_bert("Model", tmp_path / "encoder", tokenizer)
+    with pytest.raises(SystemExit, match="error: .*encoder has no MLM head"):
+        evaluate(tmp_path / "encoder")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--suite", "blimp", "--train_file", "a.txt"], "train_file has no effect with suite"),
+        (["--suite", "blimp", "--validation_file", "a.txt"], "validation_file has no effect with suite"),
+        (["--suite", "blimp", "--max_seq_length", "64"], "max_seq_length has no effect with suite"),
+        (["--suite", "blimp", "--seed", "1"], "seed has no effect with suite"),
+        (["--suite_data", "pairs.jsonl"], "suite_data has no effect without suite"),
+        (["--add_to_card"], "add_to_card has no effect without suite"),
+        (["--suite", "glue"], "suite must be one of blimp, got glue"),
+    ],
+)
+def test_options_without_effect_are_rejected(options, message, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_script(monkeypatch, "evaluate_model.py", "--model_name_or_path", "model", *options)
+    assert message in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------------------ model card
+
+OTHER_RESULT = """model-index:
+- name: my-bert   # my own name
+  results:
+  - task: {type: fill-mask}
+    dataset: {name: mine, type: text}
+    metrics:
+    - {type: perplexity, value: 5.5}
+"""
+CARDS = {
+    "edited": f"---\n# my comment\ntags: [bert,   mine]\n{OTHER_RESULT}# about the licence\nlicense: 'mit'\n---\n\n# Mine\n\nText.",
+    "index last": f"---\nlicense: mit\n{OTHER_RESULT}---\n# Mine\n\n## Model\n\nText.\n",
+    "Windows": "---\r\nlicense: mit\r\n---\r\n\r\n# Mine\r\n\r\n## Model\r\n\r\nText.\r\n",
+    "no metadata": "# Mine\n\nText.\n",
+    "empty metadata": "---\n# none yet\n---\n# Mine\n",
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_results_are_added_to_a_card_and_replaced(name, pairs, tmp_path):
+    file, card = tmp_path / "README.md", CARDS[name]
+    scores = summarize(pairs, [True, True, False, False, True])
+    file.write_bytes(card.encode())
+    (tmp_path / "metrics.json").write_text('{"eval_loss": 2.5, "blimp_accuracy": 0.1, "blimp_old_accuracy": 0.1}')
+    check_card(tmp_path)
+    assert file.read_bytes() == card.encode()
+    add_to_card(tmp_path, scores)
+    once = file.read_bytes().decode()
+    assert ("\r\n" in card) == ("\r\n" in once) and once.count("\r") == once.count("\r\n")
+    assert "| argument structure | 4 | 66.7% |" in once and "5 pairs of 3 paradigms" in once
+    added = ModelCard(once).data.eval_results
+    assert [result.metric_value for result in added if result.dataset_type == "nyu-mll/blimp"] == [0.7778, 0.6667, 1.0]
+    assert ("value: 5.5" in once) == ("value: 5.5" in card)
+    lost = {line[2:] for line in difflib.ndiff(card.splitlines(), once.splitlines()) if line.startswith("- ")}
+    assert lost <= set(OTHER_RESULT.splitlines())  # which are written in another style
+    metrics = read_metrics(tmp_path)
+    assert set(metrics) == {
+        "eval_loss",
+        "blimp_accuracy",
+        "blimp_argument_structure_accuracy",
+        "blimp_island_effects_accuracy",
+    }
+    assert metrics["blimp_accuracy"] == scores["accuracy"] and metrics["eval_loss"] == 2.5
+
+    add_to_card(tmp_path, scores)
+    assert file.read_bytes().decode() == once
+    add_to_card(tmp_path, summarize(pairs, [False] * 5))
+    twice = file.read_bytes().decode()
+    assert "66.7%" not in twice and twice.count("## BLiMP") == 1 and twice.count("Minimal pairs by") == 1
+
+
+def test_command_adds_results_to_card_and_metrics(evaluate, saved, tmp_path, monkeypatch):
+    model = shutil.copytree(saved, tmp_path / "model")
+    with pytest.raises(SystemExit, match="error: .*model has no README.md"):
+        evaluate(model, options=["--add_to_card"])
+    with pytest.raises(SystemExit, match="error: add_to_card needs models in local directories, and me/other is none"):
+        evaluate("me/other", options=["--add_to_card"])
+    (model / "README.md").write_text("---\nlicense: [broken\n---\n# Mine\n")
+    with pytest.raises(SystemExit, match="error: The metadata of the model card .* cannot be read"):
+        evaluate(model, options=["--add_to_card"])
+    (model / "README.md").write_text("# Mine\n")
+    (model / "metrics.json").write_text("{")
+    with pytest.raises(SystemExit, match="error: .*metrics.json cannot be read"):
+        evaluate(model, options=["--add_to_card"])
+    (model / "metrics.json").unlink()
+    results = evaluate(model, options=["--add_to_card"])
+    assert read_metrics(model)["blimp_accuracy"] == results[str(model)]["accuracy"]
+    assert "## BLiMP" in (model / "README.md").read_text()
