@@ -95,15 +95,21 @@ def _score_masked_tokens(
 
 
 def _masked_logits(model: PreTrainedModel, inputs: dict[str, torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
-    """The logits (B, V) at one position (B,) of each sequence. BERT's MLM head is computed there alone; that of models with
-    another structure everywhere."""
+    """The logits (B, V) at one position (B,) of each sequence. Of BERT and scratch_bert, the MLM head and the last layer's
+    feed-forward are computed there alone; of other models everywhere."""
     batch = torch.arange(len(positions), device=positions.device)
-    if not hasattr(getattr(model, "cls", None), "predictions"):
+    if model.config.model_type not in ("bert", "scratch_bert"):
         return model(**inputs).logits[batch, positions]
-    encoder = model.base_model
-    if (
-        "unpad_inputs" in inspect.signature(encoder.forward).parameters
-    ):  # there is no padding: to look for it takes time
-        inputs = {**inputs, "unpad_inputs": False}
-    states = encoder(**inputs).last_hidden_state  # (B, S, H)
-    return model.cls.predictions(states[batch, positions])
+
+    def keep_positions(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(
+            states[batch, positions][:, None] for states in args
+        )  # context and residual (B, S, H) → (B, 1, H)
+
+    after_attention = model.base_model.encoder.layer[-1].attention.output
+    hook = after_attention.register_forward_pre_hook(keep_positions)
+    try:
+        states = model.base_model(**inputs).last_hidden_state  # (B, 1, H)
+    finally:
+        hook.remove()
+    return model.cls.predictions(states[:, 0])
