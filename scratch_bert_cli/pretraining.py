@@ -462,9 +462,10 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
 
     def __post_init__(self):
         if self.suite:
-            reject_non_default(
-                self, {o.name for o in fields(self)} - {o.name for o in fields(SuiteArguments)}, "with suite"
-            )
+            of_text = [
+                option.name for option in fields(self) if option.name not in SuiteArguments.__dataclass_fields__
+            ]
+            reject_non_default(self, of_text, "with suite")
         if self.validation_file and not self.sources:
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
         self.fits_models = self.max_seq_length is None

@@ -166,10 +166,9 @@ def describe_scores(results: dict[str, Scores]) -> str:
         found = [scores if row == "overall" else scores["phenomena"][row] for scores in results.values()]
         accuracies = "".join(f"{100 * score['accuracy']:>{width}.1f}" for score in found)
         lines.append(f"{row.replace('_', ' '):<{first}}{found[0]['pairs']:>8,}{accuracies}")
-    lines += [
-        "",
-        f"Published overall accuracies on the full set of {PUBLISHED_PAIRS:,} pairs (Warstadt et al., 2020):",
-    ]
+    lines.append(
+        f"\nPublished overall accuracies on the full set of {PUBLISHED_PAIRS:,} pairs (Warstadt et al., 2020):"
+    )
     lines += [
         f"{name:<{first}}{PUBLISHED_PAIRS:>8,}{100 * accuracy:>{width}.1f}" for name, accuracy in PUBLISHED.items()
     ]
@@ -209,10 +208,8 @@ def add_to_card(directory: Path, scores: Scores) -> None:
         f"| {name.replace('_', ' ')} | {score['pairs']:,} | {100 * score['accuracy']:.1f}% |"
         for name, score in named.items()
     ]
-    table, published = (
-        "\n".join(rows),
-        ", ".join(f"{name} {100 * accuracy:.1f}%" for name, accuracy in PUBLISHED.items()),
-    )
+    table = "\n".join(rows)
+    published = ", ".join(f"{name} {100 * accuracy:.1f}%" for name, accuracy in PUBLISHED.items())
     section = f"""## BLiMP
 
 Accuracy on {count} of [BLiMP](https://github.com/alexwarstadt/blimp) (Warstadt et al., 2020). A pair is right

@@ -102,9 +102,7 @@ def _masked_logits(model: PreTrainedModel, inputs: dict[str, torch.Tensor], posi
         return model(**inputs).logits[batch, positions]
 
     def keep_positions(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple(
-            states[batch, positions][:, None] for states in args
-        )  # context and residual (B, S, H) → (B, 1, H)
+        return tuple(states[batch, positions][:, None] for states in args)  # both (B, S, H) → (B, 1, H)
 
     after_attention = model.base_model.encoder.layer[-1].attention.output
     hook = after_attention.register_forward_pre_hook(keep_positions)
