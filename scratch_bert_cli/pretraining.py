@@ -332,12 +332,15 @@ class PretrainingOptions(CommonOptions, group="Training"):
     )
     final_max_seq_length: int | None = option(
         None,
-        "Sequence length of the final phase; optimizer state and schedule continue. Needs max_steps.",
+        "Sequence length of the final phase; optimizer state and schedule continue. Needs max_steps or max_minutes.",
         within="[5, 1000000]",
     )
-    final_share: float = option(
-        0.1, "Fraction of the steps in the final phase.", within="(0, 1)", requires="final_max_seq_length"
+    final_mlm_probability: float | None = option(
+        None,
+        "Fraction of the tokens to predict in the final phase, such as 0.15. Needs max_steps or max_minutes.",
+        within="(0, 1]",
     )
+    final_share: float = option(0.1, "Fraction of the steps, or of the time, in the final phase.", within="(0, 1)")
     eval_strategy: str = option("steps", "When to evaluate.", choices=INTERVALS)
     eval_steps: float | None = option(250, "Steps between evaluations.", within="(0, 1e9]")
     save_total_limit: int | None = option(2, "Number of checkpoints to keep.", within="[1, 1e9]")
@@ -355,18 +358,23 @@ class PretrainingOptions(CommonOptions, group="Training"):
 
     def __post_init__(self):
         super().__post_init__()
-        if self.final_max_seq_length and self.max_minutes:
+        if not self.has_final_phase and self.final_share != type(self).final_share:
+            raise ValueError("final_share has no effect without final_max_seq_length or final_mlm_probability.")
+        if self.has_final_phase and not (self.max_minutes or 0 < self.final_phase_start() < 1):
             raise ValueError(
-                "final_max_seq_length needs max_steps, and has no effect with max_minutes: leave one out."
-            )
-        if self.final_max_seq_length and not 0 < self.final_phase_start() < self.max_steps:
-            raise ValueError(
-                "final_max_seq_length needs max_steps, and a final_share that leaves steps for both phases."
+                f"{'final_max_seq_length' if self.final_max_seq_length else 'final_mlm_probability'} needs max_steps or "
+                "max_minutes, and a final_share that leaves steps for both phases."
             )
 
-    def final_phase_start(self) -> int:
-        """The step after which sequences have `final_max_seq_length` tokens."""
-        return self.max_steps - round(self.max_steps * self.final_share)
+    @property
+    def has_final_phase(self) -> bool:
+        return self.final_max_seq_length is not None or self.final_mlm_probability is not None
+
+    def final_phase_start(self) -> float:
+        """The fraction of the steps, or of the time, after which the final phase begins."""
+        if self.max_minutes:
+            return 1 - self.final_share
+        return (self.max_steps - round(self.max_steps * self.final_share)) / self.max_steps
 
 
 @dataclass

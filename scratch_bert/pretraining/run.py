@@ -17,6 +17,7 @@ from ..files import TextError
 from ..tokenizer import copy_with_length, describe_vocabulary
 from ..training.callbacks import extend_tensorboard
 from ..training.checkpoint import find_checkpoint, saved_step
+from ..training.clock import Clock
 from ..training.output_dir import output_dir_lock, write_metrics
 from ..training.resume import check_same_architecture, check_same_run, check_same_weights
 from .arguments import (
@@ -48,11 +49,12 @@ class Options(NamedTuple):
 
 
 class Phase(NamedTuple):
-    """The part of a run with sequences of one length."""
+    """The part of a run with sequences of one length, and one rate of masking."""
 
-    max_seq_length: str | int
-    end: int | None = None
-    """The step that saves a checkpoint for the next phase; None for the last phase."""
+    max_seq_length: str
+    mlm_probability: float
+    end: float | None = None
+    """The fraction of the run after which a checkpoint is saved for the next phase; None for the last phase."""
 
 
 @dataclass
@@ -75,13 +77,13 @@ class PretrainingRun:
         """
         with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
-            for before, phase in zip(self.phases, self.phases[1:], strict=False):
-                checkpoint = Path(self.options.training.output_dir, f"checkpoint-{before.end}")
+            for phase in self.phases[1:]:
+                checkpoint = Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}")
                 self.trainer = None  # or its model and optimizer would stay in memory
                 try:
                     self.trainer, self.data = build_phase(self.options, phase, str(checkpoint))
                 except ValueError as error:  # the text has changed meanwhile
-                    raise TextError(f"The run cannot continue with longer sequences. {error}") from error
+                    raise TextError(f"The run cannot continue with its final phase. {error}") from error
                 seconds, metrics = metrics["train_runtime"], _train(self.trainer, str(checkpoint))
                 metrics["train_runtime"] += seconds
             trainer = self.trainer
@@ -141,17 +143,34 @@ def check_can_choose_best(args: PretrainingArguments, held_out: Iterable | None 
 
 
 def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
-    """The remaining phases of a run: one, or two with `final_max_seq_length`."""
+    """The remaining phases of a run: one, or two with `final_max_seq_length` or `final_mlm_probability`."""
     data_args, args = options.data, options.training
     if data_args.streaming and args.max_steps <= 0:
         raise ValueError("streaming needs max_steps or max_minutes: the length of a stream is unknown.")
-    if not args.final_max_seq_length:
-        return [Phase(data_args.max_seq_length)]
-    if data_args.streaming or data_args.prepared_data:
-        raise ValueError("final_max_seq_length needs text that is neither streamed nor preprocessed: start two runs.")
+    first = last = Phase(data_args.max_seq_length, data_args.mlm_probability)
+    if not args.has_final_phase:
+        return [first]
+    if args.final_max_seq_length:
+        if data_args.streaming or data_args.prepared_data:
+            raise ValueError(
+                "final_max_seq_length needs text that is neither streamed nor preprocessed: start two runs."
+            )
+        last = last._replace(max_seq_length=str(args.final_max_seq_length))
+    if args.final_mlm_probability:
+        last = last._replace(mlm_probability=args.final_mlm_probability)
     start = args.final_phase_start()
-    phases = [Phase(data_args.max_seq_length, start), Phase(str(args.final_max_seq_length))]
-    return phases[1:] if checkpoint and saved_step(checkpoint) >= start else phases
+    if checkpoint and share_done(checkpoint, args) >= start:
+        return [last]
+    return [first._replace(end=start), last]
+
+
+def share_done(checkpoint: str, args: PretrainingArguments) -> float:
+    """The fraction of a run that was done when a checkpoint was saved."""
+    if not args.max_minutes:
+        return saved_step(checkpoint) / args.max_steps
+    clock = Clock(60 * args.max_minutes)
+    clock.restore(checkpoint)
+    return clock.share
 
 
 def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple[PretrainingTrainer, PretrainingData]:
@@ -222,7 +241,9 @@ def build_trainer(
         model=model,
         args=args,
         data_collator=build_collator(data_args, tokenizer, mlm_probability=EVAL_MLM_PROBABILITY),
-        train_collator=build_collator(data_args, tokenizer, data.max_seq_length if args.pack_sequences else None),
+        train_collator=build_collator(
+            data_args, tokenizer, data.max_seq_length if args.pack_sequences else None, phase.mlm_probability
+        ),
         train_dataset=data.train_dataset,
         eval_dataset=eval_dataset,
         processing_class=tokenizer,
@@ -236,7 +257,7 @@ def build_trainer(
             in_memory=options.texts.keys(),
         ),
         record=record,
-        stop_after=phase.end,
+        stop_at=phase.end,
         losses=data.objective.losses,
     )
     describe = None

@@ -1,5 +1,6 @@
 """Trainer for pretraining, which logs the parts of the loss."""
 
+import weakref
 from collections.abc import Sequence
 from functools import partial
 
@@ -19,8 +20,8 @@ from .optimizer import muon
 class PretrainingTrainer(ScratchBertTrainer):
     """Trainer for pretraining. Logs `losses`, the model's outputs that add up to its loss, and `mlm_accuracy` on the
     masked tokens of the step. `train_collator` replaces `data_collator` in training only. With the `optim` muon, the
-    optimizer is `MuonWithAdamW`. After `stop_after` steps, it saves a checkpoint and stops, to be resumed on other
-    examples.
+    optimizer is `MuonWithAdamW`. At `stop_at`, a fraction of the training, it saves a checkpoint and stops, to be
+    resumed on other examples.
 
     Raises `ValueError` for muon with FSDP or DeepSpeed."""
 
@@ -28,7 +29,7 @@ class PretrainingTrainer(ScratchBertTrainer):
         self,
         *args,
         train_collator: DataCollator | None = None,
-        stop_after: int | None = None,
+        stop_at: float | None = None,
         losses: Sequence[str] = ("mlm_loss", "nsp_loss"),
         **kwargs,
     ):
@@ -42,9 +43,9 @@ class PretrainingTrainer(ScratchBertTrainer):
         if self.args.device.type != "cpu" and self.args.n_gpu < 2 and not self.args.torch_compile:
             self.train_collator = CountingCollator(self.train_collator)
         self._losses = LossMeter(losses, self.args.device)
-        self.stop_after = stop_after
-        if stop_after:
-            self.add_callback(StopCallback(stop_after))
+        self.stop_at = stop_at
+        if stop_at is not None:
+            self.add_callback(StopCallback(stop_at, self))
 
     def get_train_dataloader(self) -> DataLoader:
         eval_collator, self.data_collator = self.data_collator, self.train_collator
@@ -101,7 +102,7 @@ class PretrainingTrainer(ScratchBertTrainer):
 
     @property
     def will_resume_later(self) -> bool:
-        return super().will_resume_later or self.stop_after is not None
+        return super().will_resume_later or self.stop_at is not None
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         dataset = self.train_dataset if train_dataset is None else train_dataset
@@ -117,13 +118,13 @@ class PretrainingTrainer(ScratchBertTrainer):
 
 
 class StopCallback(TrainerCallback):
-    """Saves a checkpoint after `step` steps and stops the training."""
+    """Saves a checkpoint when this fraction of the training is done, and stops it."""
 
-    def __init__(self, step: int):
-        self.step = step
+    def __init__(self, share: float, trainer: ScratchBertTrainer):
+        self.share, self.trainer = share, weakref.proxy(trainer)  # which keeps its callbacks
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step >= self.step:
+        if self.trainer.share_done >= self.share:
             control.should_save = control.should_training_stop = True
 
 

@@ -2,10 +2,13 @@
 
 import math
 import time
+from pathlib import Path
 
+import torch
 from accelerate.utils import broadcast_object_list
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
+from transformers.trainer import SCHEDULER_NAME
 
 
 LENGTH = 1000  # "steps" of a schedule that follows the clock: thousandths of the time
@@ -40,9 +43,9 @@ class Clock(TrainerCallback):
         """Note the time in the scheduler, whose attributes are its state in a checkpoint."""
         scheduler.seconds_used = self.used
 
-    def restore(self, scheduler_state: dict) -> None:
-        """Continue from the state of a checkpoint's scheduler. One that didn't follow a clock has used no time."""
-        self.used = scheduler_state.get("seconds_used", 0.0)
+    def restore(self, checkpoint: str | Path) -> None:
+        """Continue from a checkpoint. One whose schedule didn't follow a clock has used no time."""
+        self.used = torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True).get("seconds_used", 0.0)
 
     def read(self) -> None:
         """Add the time since the last reading."""

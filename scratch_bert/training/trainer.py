@@ -16,7 +16,7 @@ from huggingface_hub import CommitInfo, HfApi
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerState
-from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import (
     PREFIX_CHECKPOINT_DIR,
@@ -112,7 +112,7 @@ class ScratchBertTrainer(Trainer):
                 )
         self._resume.checkpoint, self._resume.step = checkpoint, saved_step(checkpoint) if checkpoint else 0
         if self._clock and checkpoint:
-            self._clock.restore(torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True))
+            self._clock.restore(checkpoint)
         dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else torch.float32
         self._speed.start(known_matrix_peak(self.args.device.type, dtype) * max(self.args.n_gpu, 1))
         limit = self.args.save_total_limit
@@ -218,6 +218,11 @@ class ScratchBertTrainer(Trainer):
         if self.args.include_num_input_tokens_seen != "no":  # by the stock Trainer
             return
         self.state.num_input_tokens_seen += self._speed.take_tokens(partial(self.accelerator.reduce, reduction="sum"))
+
+    @property
+    def share_done(self) -> float:
+        """The fraction of the training that is done, by the clock or in steps, from 0 to 1."""
+        return self._clock.share if self._clock else self.state.global_step / self.state.max_steps
 
     @property
     def minutes_used(self) -> float | None:

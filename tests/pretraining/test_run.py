@@ -4,6 +4,8 @@ import dataclasses
 import json
 import shutil
 from contextlib import contextmanager
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -26,6 +28,7 @@ from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
 from scratch_bert.storage import seal
 from scratch_bert.tokenizer import segment_ids
+from scratch_bert.training import clock
 
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -233,13 +236,43 @@ def test_run_of_two_lengths_continues_where_nothing_else_would_be_saved(phases, 
     assert (tmp_path / "run" / "checkpoint-6").is_dir() and run.trainer.state.global_step == 10
 
 
+def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch):
+    times, seen, build = count(1000), {}, pretraining.build_trainer
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(times)))
+
+    def watch(*args):
+        trainer = build(*args)
+        collate = trainer.train_collator
+
+        def watched(examples):
+            seen[trainer.state.global_step + 1] = collate.mlm_probability, max(len(e["input_ids"]) for e in examples)
+            return collate(examples)
+
+        trainer.train_collator = watched
+        return trainer
+
+    monkeypatch.setattr(pretraining, "build_trainer", watch)
+    training = {"max_steps": -1, "max_minutes": 10 / 60, "warmup_steps": 0, "eval_strategy": "no", "save_steps": 100}
+    training |= {"final_share": 0.4, "final_max_seq_length": 96, "final_mlm_probability": 0.15}
+    run = prepare_pretraining(*options(tmp_path / "run", **training))
+    run.train()
+    assert run.trainer.state.global_step == 9  # one of the ten seconds is the reading for the checkpoint
+    assert [seen[step][0] for step in range(1, 10)] == [0.3] * 6 + [0.15] * 3
+    assert all((seen[step][1] > 32) == (step > 6) for step in seen if step < 10)
+
+    resumed = prepare_pretraining(
+        *options(tmp_path / "run", **training, resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-6"))
+    )
+    assert [phase.mlm_probability for phase in resumed.phases] == [0.15] and resumed.data.max_seq_length == 96
+
+
 def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file, tmp_path):
     text = shutil.copy(text_file, tmp_path / "text.txt")
     steps = {"max_steps": 4, "final_max_seq_length": 64, "final_share": 0.5}
     model, data, training = options(tmp_path / "run", **steps)
     run = prepare_pretraining(model, dataclasses.replace(data, train_file=[str(text)]), training)
     text.write_text(text_file.read_text() + "\n\nAnd more.\n", encoding="utf-8")
-    with pytest.raises(TextError, match="cannot continue with longer sequences.* has another training text"):
+    with pytest.raises(TextError, match="cannot continue with its final phase.* has another training text"):
         run.train()
 
 
@@ -282,14 +315,14 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file,
             {},
             {},
             {"final_max_seq_length": 64, "max_steps": -1},
-            "final_max_seq_length needs max_steps",
+            "final_max_seq_length needs max_steps or max_minutes",
             id="two lengths without steps",
         ),
         pytest.param(
             {},
             {},
             {"final_share": 0.5},
-            "final_share has no effect without final_max_seq_length",
+            "final_share has no effect without final_max_seq_length or final_mlm_probability",
             id="one length and its share",
         ),
         pytest.param(
