@@ -35,9 +35,10 @@ class FinetuningArguments(FinetuningOptions, CommonArguments):
     def fit_learning_rates(self, config: PreTrainedConfig) -> None:
         """Set the rates that are None, for a model of this config."""
         if self.learning_rate is None:
-            self.learning_rate = BASE_LEARNING_RATE * BASE_WIDTH / getattr(config, "hidden_size", BASE_WIDTH)
+            rate = BASE_LEARNING_RATE * BASE_WIDTH / getattr(config, "hidden_size", BASE_WIDTH)
+            self.learning_rate = float(f"{rate:.2g}")
         if self.head_learning_rate is None:
-            self.head_learning_rate = HEAD_FACTOR * self.learning_rate
+            self.head_learning_rate = float(f"{HEAD_FACTOR * self.learning_rate:.6g}")
 
 
 @dataclass

@@ -245,7 +245,9 @@ def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(
     for name, pooling, inputs in (("chosen", "segments", 10), ("kept", "segments", 10), ("replaced", "cls", 1)):
         assert json.loads((tmp_path / name / "config.json").read_text())["classifier_pooling"] == pooling
         assert load_file(tmp_path / name / "model.safetensors")["classifier.weight"].shape == (2, inputs * width)
-    assert "classifier_pooling" in (tmp_path / "kept/README.md").read_text()  # among what BERT lacks
+    card = (tmp_path / "kept/README.md").read_text()
+    assert "classifier_pooling" in card  # among what BERT lacks
+    assert "of new weights 0.003" in card
 
 
 def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(saved, files, tmp_path):
