@@ -231,13 +231,9 @@ def test_random_init_with_dropout(model_type, saved, tokenizer, run, files, tmp_
     assert config["hidden_dropout_prob"] == config["attention_probs_dropout_prob"] == 0.2
 
 
-@pytest.mark.parametrize("model_type", ["scratch_bert", "bert"])
-def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(
-    model_type, saved, tokenizer, run, files, tmp_path
-):
-    if model_type == "bert":
-        make_bert("ForMaskedLM", tmp_path / "bert", tokenizer)
-        saved = tmp_path / "bert"
+def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(tokenizer, run, files, tmp_path):
+    saved = tmp_path / "bert"
+    make_bert("ForMaskedLM", saved, tokenizer)
     run("chosen", model=saved, classifier_pooling="segments", max_steps=1, **files)
     run("kept", model=tmp_path / "chosen", max_steps=1, **files)
     run("replaced", model=tmp_path / "kept", classifier_pooling="cls", max_steps=1, **files)
