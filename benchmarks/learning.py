@@ -299,7 +299,9 @@ class Benchmark:
 
     def evaluate_saved(self, directory: str, side: str) -> dict[str, float]:
         """The metrics of scripts/evaluate_model.py: on the same masked tokens, and on pairs, for a model with NSP."""
-        args = EvaluationArguments([directory], per_device_eval_batch_size=EVAL_BATCH_SIZE, seed=self.seed)
+        args = EvaluationArguments(
+            model_name_or_path=[directory], per_device_eval_batch_size=EVAL_BATCH_SIZE, seed=self.seed
+        )
         metrics = evaluate(self.evaluation, args)[0][directory]
         objective = self.data_args.sentence_objective
         if side == "scratch_bert" and OBJECTIVES[objective].has_pairs:
