@@ -44,7 +44,7 @@ class CheckpointArguments(OptionGroup, group="Model"):
 
 
 @dataclass
-class SeedArguments(OptionGroup, group="Task"):
+class RunArguments(OptionGroup, group="Task"):
     max_seq_length: int | None = option(
         None,
         "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
@@ -115,7 +115,7 @@ class TaskDataArguments(OptionGroup, group="Data"):
 
 
 @dataclass
-class TaskArguments(SeedArguments, TaskDataArguments, CheckpointArguments, group="Task"):
+class TaskArguments(RunArguments, TaskDataArguments, CheckpointArguments, group="Task"):
     """What to fine-tune, on which data, for which task. Raises `ValueError` for values that do not go together."""
 
     problem_type: str | None = option(

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .finetuning import GLUE_TASKS, CheckpointArguments, FinetuningOptions, SeedArguments
+from .finetuning import GLUE_TASKS, CheckpointArguments, FinetuningOptions, RunArguments
 from .options import OptionGroup, option
 from .training import INTERVALS
 
@@ -24,7 +24,7 @@ class GlueDataArguments(OptionGroup, group="Data"):
 
 
 @dataclass
-class GlueArguments(SeedArguments, GlueDataArguments, CheckpointArguments):
+class GlueArguments(RunArguments, GlueDataArguments, CheckpointArguments):
     """What to fine-tune on GLUE. Raises `ValueError` for values that do not go together."""
 
     seeds: list[int] | None = option(

@@ -116,8 +116,9 @@ def describe_model(config: PreTrainedConfig, args: TaskArguments) -> str:
 
 
 def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
-    """The checkpoint's model with the task's head, in fp32, and the names of the weights that are new beside others; `config` is the checkpoint's. A BERT is loaded as scratch_bert:
-    the weights are the same, and what is saved contains the model's code."""
+    """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised: none if
+    all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are the same, and
+    what is saved contains the model's code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
     if config.model_type == "bert":
         logger.info(

@@ -1,4 +1,5 @@
-"""Training for a given time: the schedule of the learning rate follows the clock instead of the steps (24hBERT, Izsak et al. 2021)."""
+"""Training for a given time: the schedule of the learning rate follows the clock instead of the steps (24hBERT, Izsak et
+al., 2021)."""
 
 import math
 import time
