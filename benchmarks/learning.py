@@ -76,7 +76,7 @@ logger = logging.getLogger("learning")
 @dataclass
 class LearningArguments(PretrainingArguments):
     output_dir: str | None = option("runs/learning", "Directory for results, curves, and the models of all runs.")
-    minutes: float = option(20.0, "Time to train each model.")
+    max_minutes: float = option(20.0, "Time to train each model.", within="(0, 1e6]")
     seeds: list[int] | None = option(None, "Train both sides with each of these seeds. Default: --seed.")
     transformers_batch_size: int = option(32, "Examples in a batch of transformers' BERT.")
     transformers_learning_rates: list[float] | None = option(
@@ -84,7 +84,11 @@ class LearningArguments(PretrainingArguments):
     )
 
     def __post_init__(self):
-        # The benchmark itself evaluates, saves and stops: of a recipe's steps, only the fraction of warm-up counts.
+        # The benchmark itself evaluates, saves and stops, by a clock that stands still meanwhile, in the first phase: of a
+        # recipe's steps, only the fraction of warm-up counts.
+        minutes, self.max_minutes = self.max_minutes, None
+        self.final_max_seq_length = self.final_mlm_probability = None
+        self.final_share = type(self).final_share
         if self.warmup_steps >= 1:
             if self.max_steps < self.warmup_steps:
                 raise ValueError("warmup_steps must be a fraction below 1, or a number of steps up to max_steps.")
@@ -94,8 +98,7 @@ class LearningArguments(PretrainingArguments):
         self.include_num_input_tokens_seen = "non_padding"
         self.disable_tqdm = True
         super().__post_init__()
-        if self.minutes <= 0:
-            raise ValueError(f"minutes must be greater than 0, got {self.minutes}.")
+        self.max_minutes = minutes
         self.seeds = self.seeds or [self.seed]
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, got {self.seeds}.")
@@ -198,6 +201,7 @@ class Benchmark:
 
     def build_scratch_bert(self, output_dir: str) -> Trainer:
         args = replace(self.args, seed=self.seed, output_dir=output_dir)
+        args.max_minutes = None
         return prepare_pretraining(self.model_args, self.data_args, args).trainer
 
     def build_transformers(self, learning_rate: float, output_dir: str) -> Trainer:
@@ -255,7 +259,7 @@ class Benchmark:
         shutil.rmtree(directory, ignore_errors=True)  # left by an interrupted run
         logger.info(name)
         part = self.batches[:: -(-len(self.batches) // BATCHES_IN_AN_EVALUATION)]
-        clock = Clock(60 * self.args.minutes, partial(masked_lm, batches=part))
+        clock = Clock(60 * self.args.max_minutes, partial(masked_lm, batches=part))
         trainer = build(output_dir=str(directory))
         for console in (PrinterCallback, PlainLines):
             trainer.remove_callback(console)
@@ -286,7 +290,7 @@ class Benchmark:
         """The options that a finished run depends on, except those in its name."""
         args = self.args.to_sanitized_dict()
         if side == "transformers":  # stays valid when scratch_bert is trained in another way
-            names = ("minutes", "transformers_batch_size", "bf16", "use_cpu")
+            names = ("max_minutes", "transformers_batch_size", "bf16", "use_cpu")
             return self.shape | asdict(self.evaluation) | {name: args[name] for name in names}
         in_name = ("output_dir", "seed", "seeds", "learning_rate", "transformers_learning_rates")
         options = asdict(self.model_args) | asdict(self.data_args) | args

@@ -28,8 +28,15 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging()
     with one_line_errors():
         if args.suite:
-            results = evaluate_blimp(args)
-            print(f"\n{describe_scores(results)}")
+            results = {}
+            try:
+                for name, scores in evaluate_blimp(args):
+                    results[name] = scores
+                    if args.add_to_card:
+                        add_to_card(Path(name), scores)
+            finally:  # a failure or Ctrl-C does not lose the scores of the models before
+                if results:
+                    print(f"\n{describe_scores(results)}")
         else:
             results, data = evaluate(data_args, args)
             held_out = data.eval_dataset is not data.train_dataset
@@ -38,8 +45,6 @@ def main(argv: list[str] | None = None) -> None:
                 print(f"\n{name}\n{model_predictions(name, data, args)}")
         if args.output_file:
             Path(args.output_file).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
-        for name in results if args.add_to_card else ():
-            add_to_card(Path(name), results[name])
 
 
 if __name__ == "__main__":

@@ -79,16 +79,16 @@ def read_card(directory: Path) -> str:
         raise ValueError(f"{file} cannot be read: it is not UTF-8 ({error}). Save it as UTF-8.") from None
 
 
-def with_results(card: str, title: str, dataset: str, results: list[EvalResult], section: str, model_name: str) -> str:
-    """The text of a card with `results` on a `dataset` in its metadata and a `section` of Markdown, in place of those that an
-    earlier call has added. All other text stays as it is, character by character.
+def with_results(card: str, title: str, task: str, results: list[EvalResult], section: str, model_name: str) -> str:
+    """The text of a card with `results` in its metadata, all of this `task_name`, and a `section` of Markdown, in place of those
+    that an earlier call has added. All other text stays as it is, character by character.
 
     `title` marks the section, which is added before the one about the model, if the card is of ours, and otherwise at the
     end. `model_name` is for metadata that name none. Raises `ValueError` for metadata that can't be read.
     """
     line_end = "\r\n" if "\r\n" in card else "\n"
     header = REGEX_YAML_BLOCK.match(card)
-    metadata = _with_index(header[2] if header else "", line_end, dataset, results, model_name)
+    metadata = _with_index(header[2] if header else "", line_end, task, results, model_name)
     if header:
         before, body = f"{header[1]}{metadata}{header[3]}", card[header.end() :]
     else:
@@ -105,13 +105,13 @@ def with_results(card: str, title: str, dataset: str, results: list[EvalResult],
     return f"{before}{body}{gap}{section}{line_end}"
 
 
-def _with_index(metadata: str, line_end: str, dataset: str, results: list[EvalResult], model_name: str) -> str:
-    """A card's YAML with these results in its `model-index`, in place of others on this dataset."""
+def _with_index(metadata: str, line_end: str, task: str, results: list[EvalResult], model_name: str) -> str:
+    """A card's YAML with these results in its `model-index`, in place of others of this task."""
     try:
         root, values = yaml.compose(metadata, yaml.SafeLoader), yaml.safe_load(metadata) or {}
         index = values.get("model-index") or [{"name": model_name, "results": []}]
         first = index[0]
-        others = [result for result in first["results"] if result["dataset"].get("type") != dataset]
+        others = [result for result in first["results"] if (result.get("task") or {}).get("name") != task]
     except (YAMLError, AttributeError, LookupError, TypeError) as error:
         raise ValueError(f"The metadata of the model card (README.md) cannot be read: {one_line(error)}.") from None
     new = eval_results_to_model_index(first["name"], results)[0]["results"] if results else []

@@ -1,5 +1,5 @@
 """Pseudo-log-likelihoods of sentences by a masked language model (Salazar et al., 2020, section 2.1), which decide minimal
-pairs: of two sentences, the model prefers the one that has the higher.
+pairs: of two sentences, the model prefers the one with the higher value.
 
 Each token of a sentence is masked in a copy of its own, and the log-probabilities of the masked tokens are added up.
 Dimensions: N sentences, K masked tokens in all, U different copies, B copies in a batch, S tokens, V vocabulary.
@@ -11,11 +11,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    BatchEncoding,
+    BertForMaskedLM,
+    BertForPreTraining,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 
 BATCH_TOKENS = 4096  # in a batch of copies: few enough for the caches of a CPU
 BATCH_TOKENS_ON_ACCELERATORS = 65_536
+BATCH_LOGITS = 2**29  # of models that compute them at all positions: 2 GiB in fp32
 
 
 def encode_sentences(
@@ -58,7 +65,7 @@ def pseudo_log_likelihoods(
             sentences = np.flatnonzero(lengths == length)
             arrays = {name: np.array([rows[number] for number in sentences]) for name, rows in encoded.items()}
             for rows, scores in _score_masked_tokens(model, arrays, mask_token_id, bf16):
-                sums.index_add_(0, torch.from_numpy(sentences[rows]), scores.double().cpu())
+                sums.index_add_(0, torch.from_numpy(sentences[rows]), scores.cpu().double())
                 progress.update(len(rows))
     return sums
 
@@ -83,7 +90,10 @@ def _score_masked_tokens(
         for name, array in arrays.items()
         if name in inspect.signature(model.forward).parameters and name != "input_ids"
     }  # (U, S)
-    size = max((BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ON_ACCELERATORS) // ids.shape[1], 1)
+    tokens = BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ON_ACCELERATORS
+    if not _has_bert_head(model):
+        tokens = min(tokens, BATCH_LOGITS // model.config.vocab_size)
+    size = max(tokens // ids.shape[1], 1)
     for start in range(0, len(copies), size):
         batch, (low, high) = slice(start, start + size), np.searchsorted(copy_of, [start, start + size])
         inputs = {"input_ids": copies[batch, :-1], **{name: array[batch] for name, array in other_inputs.items()}}
@@ -95,19 +105,13 @@ def _score_masked_tokens(
 
 
 def _masked_logits(model: PreTrainedModel, inputs: dict[str, torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
-    """The logits (B, V) at one position (B,) of each sequence. Of BERT and scratch_bert, the MLM head and the last layer's
-    feed-forward are computed there alone; of other models everywhere."""
+    """The logits (B, V) at one position (B,) of each sequence. The MLM head of BERT and scratch_bert, which may cost more than
+    the encoder, is computed there alone."""
     batch = torch.arange(len(positions), device=positions.device)
-    if model.config.model_type not in ("bert", "scratch_bert"):
+    if not _has_bert_head(model):
         return model(**inputs).logits[batch, positions]
+    return model.cls.predictions(model.base_model(**inputs).last_hidden_state[batch, positions])
 
-    def keep_positions(module: torch.nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple(states[batch, positions][:, None] for states in args)  # both (B, S, H) → (B, 1, H)
 
-    after_attention = model.base_model.encoder.layer[-1].attention.output
-    hook = after_attention.register_forward_pre_hook(keep_positions)
-    try:
-        states = model.base_model(**inputs).last_hidden_state  # (B, 1, H)
-    finally:
-        hook.remove()
-    return model.cls.predictions(states[:, 0])
+def _has_bert_head(model: PreTrainedModel) -> bool:
+    return model.config.model_type == "scratch_bert" or isinstance(model, (BertForMaskedLM, BertForPreTraining))

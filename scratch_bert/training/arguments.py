@@ -61,6 +61,8 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         if str(self.resume_from_checkpoint).lower() == "false":
             self.resume_from_checkpoint = None
         renew_rendezvous()
+        if self.max_minutes is not None and self.max_steps == UNKNOWN:  # a copy by dataclasses.replace
+            self.max_steps = -1
         super().__post_init__()
         for name, interval in RANGES.items():
             if getattr(self, name) is not None:
@@ -113,6 +115,8 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         batch_size = self.world_size * max(self.n_gpu, 1) * self.per_device_train_batch_size
         batch_size *= self.gradient_accumulation_steps
         options = {name: value for name, value in self.to_dict().items() if not name.startswith(tuple(UNRECORDED))}
+        if self.max_minutes is not None:
+            del options["max_steps"]  # an estimate
         return {"global batch size": batch_size} | options
 
     def must_stay(self, **fixed: tuple[Any, str]) -> None:

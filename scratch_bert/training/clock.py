@@ -17,7 +17,7 @@ UNKNOWN = 10**9  # the number of steps before the first one has shown how long i
 
 
 class Clock(TrainerCallback):
-    """Ends a training when its `seconds` are over, evaluations and checkpoints included. Until then, `state.max_steps` is an
+    """Stops training after `seconds`, evaluations and checkpoints included. Until then, `state.max_steps` is an
     estimate.
 
     The time used is in each checkpoint, so that a resumed run has the rest of it. All processes take that of the first one, once
@@ -44,17 +44,19 @@ class Clock(TrainerCallback):
         """Note the time in the scheduler, whose attributes are its state in a checkpoint."""
         scheduler.seconds_used = self.used
 
-    def restore(self, checkpoint: str | Path) -> None:
-        """Continue from a checkpoint. One whose schedule didn't follow a clock has used no time."""
-        self.used = torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True).get("seconds_used", 0.0)
+    def restore(self, checkpoint: str | Path | None) -> None:
+        """Continue from a checkpoint, or start again. A checkpoint whose schedule didn't follow a clock has used no time."""
+        self.used = 0.0
+        if checkpoint:
+            self.used = torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True).get("seconds_used", 0.0)
 
     def read(self) -> None:
         """Add the time since the last reading."""
-        now = time.monotonic()
+        now = time.perf_counter()
         self.used, self._last_reading = self.used + now - self._last_reading, now
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._last_reading = time.monotonic()
+        self._last_reading = time.perf_counter()
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         self.read()

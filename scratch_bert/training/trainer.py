@@ -111,7 +111,7 @@ class ScratchBertTrainer(Trainer):
                     f"{checkpoint} has no {MANIFEST}, as the stock Trainer's: whether its files belong together is unknown"
                 )
         self._resume.checkpoint, self._resume.step = checkpoint, saved_step(checkpoint) if checkpoint else 0
-        if self._clock and checkpoint:
+        if self._clock:
             self._clock.restore(checkpoint)
         dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else torch.float32
         self._speed.start(known_matrix_peak(self.args.device.type, dtype) * max(self.args.n_gpu, 1))
@@ -366,7 +366,8 @@ class ScratchBertTrainer(Trainer):
             self.state.best_model_checkpoint = str(best)
         self._count_tokens()
         if self._clock:
-            self._clock.read()
+            if self._clock.share < 1:  # the evaluation after the last step is not training
+                self._clock.read()
             self._clock.save_to(self.lr_scheduler)
         wait, best_checkpoint = self.accelerator.wait_for_everyone, self.state.best_model_checkpoint
         write_checkpoint(place, self._save_model_and_state, wait, self.args, best_checkpoint)

@@ -115,8 +115,8 @@ def test_bad_pairs_are_named(pairs, message, evaluate, saved, tmp_path):
     ("data", "message"),
     [
         ("missing.jsonl", "There is no file or directory missing.jsonl"),
-        ("nyu-mll/blimp", "nyu-mll/blimp cannot be had from the Hub, .* name its files with --suite_data"),
-        (__file__, "test_blimp.py is no table of pairs"),
+        ("nyu-mll/blimp", "nyu-mll/blimp cannot be loaded from the Hub, .* name its files with --suite_data"),
+        (__file__, "test_blimp.py is not a table of pairs"),
     ],
 )
 def test_data_that_are_not_there_are_one_line(data, message, evaluate, saved):
@@ -133,7 +133,7 @@ def test_pairs_that_the_tokens_do_not_tell_apart_are_wrong_and_counted(evaluate,
     unknown = {**PAIRS[1], "sentence_bad": "A ꙮ name."}
     results = evaluate(saved, data=write_pairs(tmp_path / "pairs.jsonl", [*same, unknown]))
     assert results[str(saved)]["paradigms"]["passive"] == {"accuracy": 0.0, "pairs": 2}
-    assert "2 of 3 pairs have the same tokens twice, and count as wrong" in caplog.text
+    assert "2 of 3 pairs have the same tokens in both sentences, and count as wrong" in caplog.text
     assert re.search(r"1 of \d+ tokens are unknown", caplog.text)
 
 
@@ -170,6 +170,10 @@ OTHER_RESULT = """model-index:
     dataset: {name: mine, type: text}
     metrics:
     - {type: perplexity, value: 5.5}
+  - task: {type: text-generation, name: by another tool}
+    dataset: {name: BLiMP, type: nyu-mll/blimp}
+    metrics:
+    - {type: accuracy, value: 0.25}
 """
 CARDS = {
     "edited": f"---\n# my comment\ntags: [bert,   mine]\n{OTHER_RESULT}# about the licence\nlicense: 'mit'\n---\n\n# Mine\n\nText.",
@@ -193,8 +197,11 @@ def test_results_are_added_to_a_card_and_replaced(name, pairs, tmp_path):
     assert ("\r\n" in card) == ("\r\n" in once) and once.count("\r") == once.count("\r\n")
     assert "| argument structure | 4 | 66.7% |" in once and "5 pairs of 3 paradigms" in once
     added = ModelCard(once).data.eval_results
-    assert [result.metric_value for result in added if result.dataset_type == "nyu-mll/blimp"] == [0.7778, 0.6667, 1.0]
-    assert ("value: 5.5" in once) == ("value: 5.5" in card)
+    ours = [result for result in added if result.task_name == "Minimal pairs by pseudo-log-likelihood"]
+    assert [result.metric_value for result in ours] == [0.7778, 0.6667, 1.0]
+    assert {result.dataset_type for result in ours} == {"nyu-mll/blimp"}
+    for other in ("value: 5.5", "value: 0.25"):
+        assert (other in once) == (other in card)
     lost = {line[2:] for line in difflib.ndiff(card.splitlines(), once.splitlines()) if line.startswith("- ")}
     assert lost <= set(OTHER_RESULT.splitlines())  # which are written in another style
     metrics = read_metrics(tmp_path)
@@ -217,7 +224,9 @@ def test_command_adds_results_to_card_and_metrics(evaluate, saved, tmp_path, mon
     model = shutil.copytree(saved, tmp_path / "model")
     with pytest.raises(SystemExit, match="error: .*model has no README.md"):
         evaluate(model, options=["--add_to_card"])
-    with pytest.raises(SystemExit, match="error: add_to_card needs models in local directories, and me/other is none"):
+    with pytest.raises(
+        SystemExit, match="error: add_to_card needs models in local directories, but me/other is not one"
+    ):
         evaluate("me/other", options=["--add_to_card"])
     (model / "README.md").write_text("---\nlicense: [broken\n---\n# Mine\n")
     with pytest.raises(SystemExit, match="error: The metadata of the model card .* cannot be read"):
@@ -230,3 +239,29 @@ def test_command_adds_results_to_card_and_metrics(evaluate, saved, tmp_path, mon
     results = evaluate(model, options=["--add_to_card"])
     assert read_metrics(model)["blimp_accuracy"] == results[str(model)]["accuracy"]
     assert "## BLiMP" in (model / "README.md").read_text()
+    others = write_pairs(tmp_path / "others.jsonl", [{**PAIRS[0], "linguistics_term": "word_order"}])
+    with pytest.raises(SystemExit, match="error: add_to_card is for BLiMP, which has no phenomenon 'word_order'"):
+        evaluate(model, options=["--add_to_card"], data=others, name="others.json")
+
+
+def test_pairs_that_are_not_of_blimp_have_no_published_scores_beside_them(evaluate, saved, tmp_path, capsys):
+    evaluate(saved)
+    assert "GPT-2" in capsys.readouterr().out
+    others = write_pairs(tmp_path / "others.jsonl", [{**PAIRS[0], "linguistics_term": "word_order"}])
+    evaluate(saved, data=others, name="others.json")
+    shown = capsys.readouterr().out
+    assert "word order" in shown and "GPT-2" not in shown
+
+
+def test_a_model_that_fails_does_not_lose_the_scores_of_those_before(evaluate, saved, tmp_path, capsys):
+    model, damaged = (shutil.copytree(saved, tmp_path / name) for name in ("model", "damaged"))
+    (model / "README.md").write_text("# Mine\n")
+    (damaged / "README.md").write_text("# Mine\n")
+    overflowing, _ = open_pretrained(str(saved), with_nsp=False)
+    overflowing.get_input_embeddings().weight.data.fill_(1e38)
+    overflowing.save_pretrained(damaged)
+    with pytest.raises(SystemExit, match="error: A pseudo-log-likelihood of .*damaged is not finite"):
+        evaluate(model, damaged, options=["--add_to_card"])
+    assert "overall" in capsys.readouterr().out
+    assert "## BLiMP" in (model / "README.md").read_text()
+    assert (damaged / "README.md").read_text() == "# Mine\n"

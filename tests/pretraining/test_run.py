@@ -238,7 +238,7 @@ def test_run_of_two_lengths_continues_where_nothing_else_would_be_saved(phases, 
 
 def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch):
     times, seen, build = count(1000), {}, pretraining.build_trainer
-    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))
 
     def watch(*args):
         trainer = build(*args)

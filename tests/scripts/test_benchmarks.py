@@ -153,7 +153,7 @@ def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_p
     command = [BENCHMARKS / "learning.py", "--config_overrides", shape, "--train_file", text_file, "--vocab_size", 500]
     command += ["--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "runs", "--max_seq_length", 40]
     command += ["--transformers_batch_size", 8, "--transformers_learning_rates", 1e-4, 1e-3]
-    command += ["--minutes", 0.02, "--seeds", 1]
+    command += ["--max_minutes", 0.02, "--seeds", 1]
     shown = run_process(*command).stdout
     runs = json.loads((tmp_path / "runs/results.json").read_text())["runs"]
     assert [(run["side"], run["learning_rate"]) for run in runs] == [
@@ -183,5 +183,5 @@ def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_p
         ("transformers", best),
         ("scratch_bert", 1e-3),
     ]
-    with pytest.raises(SystemExit, match="has other values of minutes: delete it, or choose another output_dir"):
-        run_script(monkeypatch, *command, "--minutes", 0.03)
+    with pytest.raises(SystemExit, match="has other values of max_minutes: delete it, or choose another output_dir"):
+        run_script(monkeypatch, *command, "--max_minutes", 0.03)
