@@ -28,7 +28,7 @@ class CheckpointArguments(OptionGroup, group="Model"):
 
     classifier_pooling: str | None = option(
         None,
-        "What the classifier of a text or a pair of texts reads, instead of the checkpoint's.",
+        "What the classifier of a text or a pair of texts reads. Default: as in the checkpoint.",
         choices={
             "cls": "the pooled [CLS], as in BERT",
             "mean": "the mean of the tokens",
@@ -156,8 +156,8 @@ class FinetuningOptions(CommonOptions):
     )
     head_learning_rate: float | None = option(
         None,
-        "Peak learning rate of weights that are newly initialised, if others are not: the task's head. Default: 10 × "
-        "learning_rate.",
+        "Peak learning rate of newly initialised weights, the task's head. Default: 10 × learning_rate. No effect with "
+        "random_init.",
         within="[0, 10]",
     )
     num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, 1e9]")

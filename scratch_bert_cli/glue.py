@@ -16,7 +16,7 @@ class GlueDataArguments(OptionGroup, group="Data"):
         path=True,
     )
     tasks: list[str] | None = option(
-        None, f"Tasks to train, of {', '.join(GLUE_TASKS)}. Default: all that are there.", choices=GLUE_TASKS
+        None, f"Tasks to train, of {', '.join(GLUE_TASKS)}. Default: all that are found.", choices=GLUE_TASKS
     )
     keep_models: bool = option(
         False, "Keep the fine-tuned models, too: one for each task and seed, 12 GB for BERT-base on all tasks."
@@ -48,7 +48,9 @@ class GlueOptions(FinetuningOptions):
     output_dir: str | None = option("runs/glue", "Directory for glue.json, glue.md and the runs, in TASK/seed-N.")
     num_train_epochs: float = option(5, "Passes over the training examples.", within="(0, 1e9]")
     eval_strategy: str = option("no", "When to evaluate during the training.", choices=INTERVALS)
-    save_strategy: str = option("no", "When to save a checkpoint; Ctrl-C also does.", choices=[*INTERVALS, "best"])
+    save_strategy: str = option(
+        "no", "When to save a checkpoint; Ctrl-C also saves one.", choices=[*INTERVALS, "best"]
+    )
     load_best_model_at_end: bool = option(
         False, "Report the best checkpoint instead of the last step, which is optimistic: the same set selects it."
     )

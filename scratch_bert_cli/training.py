@@ -36,7 +36,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
     max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.")
     max_minutes: float | None = option(
         None,
-        "Train for this time, instead of num_train_epochs: warm-up and schedule follow the clock, and the rate ends at 0 "
+        "Train for this many minutes, instead of num_train_epochs: warm-up and schedule follow the clock, and the rate ends at 0 "
         "whatever the machine's speed. The final evaluation comes after it.",
         within="(0, 1e6]",
     )

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Fine-tune a checkpoint on all tasks of GLUE that are there, with the same options for all, and print a table of the scores
+"""Fine-tune a checkpoint on all tasks of GLUE that are found, with the same options for all, and print a table of the scores
 on the development sets, beside baselines and Google's small BERTs.
 
 By default, each task is trained for 5 epochs with the seeds 1, 2 and 3, and scored after the last step. Results are in
@@ -34,19 +34,20 @@ def main(argv: list[str] | None = None) -> None:
     with one_line_errors(stopped="Stopped before training."):
         runs = open_glue_runs(glue_args, args)
     results = {}
-    for task in list(runs):
-        logger.info(f"\n{TITLES[task]}")
-        with one_line_errors(stopped=STOPPED):
-            run = runs.pop(task).prepare()  # nothing of a task is kept while the next ones train
-        with one_line_errors((OSError, DivergenceError, ImportError), STOPPED):
-            results[task] = run.train()
-    if not args.should_save:
-        return
-    report = GlueReport(results, glue_args, args)
-    print(f"\n{report.as_markdown()}")
-    with one_line_errors():
-        report.write()
-    print(f"\nglue.json, glue.md and the runs are in {args.output_dir}")
+    try:
+        for task in list(runs):
+            logger.info(f"\n{TITLES[task]}")
+            with one_line_errors(stopped=STOPPED):
+                run = runs.pop(task).prepare()  # nothing of a task is kept while the next ones train
+            with one_line_errors((OSError, DivergenceError, ImportError), STOPPED):
+                results[task] = run.train()
+    finally:  # if a task fails, those before it are reported
+        if results and args.should_save:
+            report = GlueReport(results, glue_args, args)
+            print(f"\n{report.as_markdown()}")
+            with one_line_errors():
+                report.write()
+            print(f"\nglue.json, glue.md and the runs are in {args.output_dir}")
 
 
 if __name__ == "__main__":

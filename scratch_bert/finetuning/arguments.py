@@ -10,7 +10,7 @@ from scratch_bert_cli.glue import GlueOptions
 from ..training.arguments import CommonArguments
 
 
-BASE_LEARNING_RATE, BASE_WIDTH = 5e-5, 768  # BERT-base's (paper, appendix A.3), and its hidden size
+BASE_LEARNING_RATE, BASE_WIDTH = 5e-5, 768  # one of BERT-base's three (paper, appendix A.3), and its hidden size
 HEAD_FACTOR = 10  # docs/finetuning.md
 
 
@@ -32,12 +32,14 @@ class FinetuningArguments(FinetuningOptions, CommonArguments):
         if self.train_sampling_strategy == "group_by_length":
             raise ValueError("group_by_length would change the order of predictions; padding is not computed anyway.")
 
-    def fit_learning_rates(self, config: PreTrainedConfig) -> None:
-        """Set the rates that are None, for a model of this config."""
+    def fit_learning_rates(self, config: PreTrainedConfig, random_init: bool = False) -> None:
+        """Set the rates that are None, for a model of this config. If all weights are new, they learn at one rate."""
         if self.learning_rate is None:
             rate = BASE_LEARNING_RATE * BASE_WIDTH / getattr(config, "hidden_size", BASE_WIDTH)
             self.learning_rate = float(f"{rate:.2g}")
-        if self.head_learning_rate is None:
+        if random_init:
+            self.head_learning_rate = None
+        elif self.head_learning_rate is None:
             self.head_learning_rate = float(f"{HEAD_FACTOR * self.learning_rate:.6g}")
 
 

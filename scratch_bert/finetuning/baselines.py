@@ -29,6 +29,8 @@ def baseline_scores(task: SequenceClassification) -> dict[str, float]:
     """The baselines' scores on the splits with labels that are not for training, such as `baseline_majority_accuracy` for
     validation and `baseline_bag_of_words_test_accuracy` for test, by those of the task's metrics that are our own."""
     metrics = [name for name in task.metrics if name in METRICS]
+    if not metrics:
+        return {}
     splits = [split for split in ("validation", "test") if split in task.references]
     constant = constant_prediction(task)
     kind = "mean" if task.problem_type == "regression" else "majority"
@@ -36,7 +38,7 @@ def baseline_scores(task: SequenceClassification) -> dict[str, float]:
     predictions["bag_of_words"] = bag_of_words_predictions(task, splits) or predictions[kind]
     scores = {}
     for kind, by_split in predictions.items():
-        for split in splits if metrics else ():
+        for split in splits:
             prefix = f"baseline_{kind}_{'test_' if split == 'test' else ''}"
             found = task.compute_scores(split, by_split[split], metrics)
             scores |= {f"{prefix}{name}": value for name, value in found.items()}

@@ -143,9 +143,10 @@ class GlueReport:
             "the best checkpoint by this set, which is optimistic" if args.load_best_model_at_end else "the last step"
         )
         spread = "mean ± standard deviation of the seeds" if len(seeds) > 1 else "seed"
+        new = f" ({args.head_learning_rate:g} for new weights)" if args.head_learning_rate is not None else ""
         note = (
             f"- {self.model.title}: development sets, {spread} {', '.join(map(str, seeds))}, {chosen}. All tasks with learning rate "
-            f"{args.learning_rate:g} ({args.head_learning_rate:g} for new weights), batch size {args.recorded()['global batch size']}, {length}."
+            f"{args.learning_rate:g}{new}, batch size {args.recorded()['global batch size']}, {length}."
         )
         means = {"mean": "all tasks here, without WNLI", "five tasks": _list(SMALL), "without CoLA": _list(SMALL[1:])}
         return "\n".join([note, NOTES, *(f"- {title}: {means[title]}." for title in self.means)])

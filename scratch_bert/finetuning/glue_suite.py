@@ -39,7 +39,7 @@ def open_glue_runs(glue_args: GlueArguments, args: GlueTrainingArguments) -> dic
                 f"{error.problem} Is this GLUE's own file of {TITLES[task]}? Download it again."
             ) from None
         runs[task].keep_models = glue_args.keep_models
-        args.fit_learning_rates(runs[task].config)  # for the report; all runs have one model
+        args.fit_learning_rates(runs[task].config, glue_args.random_init)  # for the report; all runs have one model
     return runs
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedConfig, set_seed
+from transformers.utils import CONFIG_NAME
 
 from scratch_bert_cli.outputs import check_output_dir
 
@@ -52,8 +53,8 @@ class _SeedRun(NamedTuple):
 
 
 class FinetuningTrainer(ScratchBertTrainer):
-    """Trainer that ends a run with predictions, scores and the saved model, unless it is not to be kept. `results` may have
-    scores of baselines before. `new_weights` are the names of those that learn at `args.head_learning_rate`."""
+    """Trainer that ends a run with predictions, scores and, with `keep_model`, the saved model. `results` may already contain
+    the scores of baselines. `new_weights` are the names of those that learn at `args.head_learning_rate`."""
 
     keep_model = True
 
@@ -120,10 +121,12 @@ class FinetuningRun:
 
         Raises `ValueError` or `OSError` for a checkpoint or options that can't be used.
         """
-        with self.seed_runs[0].args.main_process_first():
-            self.task.encode_splits()
+        self.task.encode_splits()
         for run in self.seed_runs:
             if run.metrics:
+                directory = Path(run.args.output_dir)
+                if self.keep_models and not (directory / CONFIG_NAME).exists():
+                    raise ValueError(f"{directory} has results but no model: delete it to train it again.")
                 record = self.record(run.args)
                 check_same_run(record, run.args.output_dir, also_fixed=record["options"].keys() - WITHOUT_EFFECT)
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)
@@ -156,7 +159,9 @@ class FinetuningRun:
     def _train_seed(self, run: _SeedRun) -> dict[str, float]:
         trainer = self.first_trainer or self.build_trainer(run)
         self.first_trainer = None  # or its memory would be kept while the next seeds train
-        trainer.results, trainer.keep_model = dict(self.baselines), self.keep_models
+        trainer.keep_model = self.keep_models
+        if trainer.is_world_process_zero():
+            trainer.results = dict(self.baselines)
         return trainer.train_and_predict(self.task, run.checkpoint)
 
     def build_trainer(self, run: _SeedRun) -> FinetuningTrainer:
@@ -175,6 +180,8 @@ class FinetuningRun:
         if args.greater_is_better is None and (args.load_best_model_at_end or patience):
             raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")
         model, new = load_model(task, self.task_args, self.config)
+        if not new:
+            args.head_learning_rate = None  # for the card
         if run.checkpoint:
             check_same_weights(model, run.checkpoint)
         trainer = FinetuningTrainer(
@@ -236,7 +243,7 @@ def open_run(task_name: str, task_args: TaskArguments, args: FinetuningArguments
         config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
         task = load_task(task_name, task_args, args, config, data)
     for seed_run in seed_runs:
-        seed_run.args.fit_learning_rates(config)
+        seed_run.args.fit_learning_rates(config, task_args.random_init)
     return FinetuningRun(task, task_args, config, seed_runs, Path(args.output_dir))
 
 

@@ -78,6 +78,12 @@ class PretrainingRun:
         with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
             for phase in self.phases[1:]:
+                if self.trainer.share_done == 1:
+                    logger.warning(
+                        "The time was over before the final phase: an evaluation or a checkpoint took longer than it. Evaluate "
+                        "and save less often, or raise final_share or max_minutes."
+                    )
+                    break
                 checkpoint = Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}")
                 self.trainer = None  # or its model and optimizer would stay in memory
                 try:

@@ -1,5 +1,6 @@
 """Trainer for pretraining, which logs the parts of the loss."""
 
+import inspect
 import weakref
 from collections.abc import Sequence
 from functools import partial
@@ -93,7 +94,8 @@ class PretrainingTrainer(ScratchBertTrainer):
     def prediction_step(self, model, inputs, *args, **kwargs):
         # PretrainingMetrics needs the MLM head at the masked tokens only; at all of them, it takes longer than the encoder.
         reduces = isinstance(getattr(self.preprocess_logits_for_metrics, "__self__", None), PretrainingMetrics)
-        if reduces and self.model.config.sparse_prediction:
+        takes_it = "sparse_prediction" in inspect.signature(self.model.forward).parameters
+        if reduces and takes_it and self.model.config.sparse_prediction:
             inputs = {**inputs, "sparse_prediction": True}
         return super().prediction_step(model, inputs, *args, **kwargs)
 

@@ -12,6 +12,8 @@ from sklearn import metrics
 
 from helpers import run_script
 from scratch_bert.finetuning.glue_suite import find_glue
+from scratch_bert.finetuning.run import FinetuningRun
+from scratch_bert.training.trainer import DivergenceError
 
 
 MRPC = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + "".join(
@@ -90,6 +92,24 @@ def test_scores_of_two_tasks_and_seeds_and_their_resume(glue, tmp_path, capsys):
 def test_models_are_kept_on_request(glue, tmp_path):
     glue("--seeds", 3, "--tasks", "mrpc", "--keep_models", "--max_seq_length", 16)
     assert (tmp_path / "run/mrpc/seed-3/model.safetensors").is_file() and not (tmp_path / "run/stsb").exists()
+    (tmp_path / "run/mrpc/seed-3/config.json").unlink()  # as if it had not been kept
+    with pytest.raises(SystemExit, match="mrpc/seed-3 has results but no model: delete it to train it again"):
+        glue("--seeds", 3, "--tasks", "mrpc", "--keep_models", "--max_seq_length", 16, "--resume_from_checkpoint")
+
+
+def test_tasks_before_one_that_fails_are_reported(glue, monkeypatch, tmp_path, capsys):
+    train = FinetuningRun.train
+
+    def fail(run):
+        if run.task.name == "stsb":
+            raise DivergenceError("The loss is nan")
+        return train(run)
+
+    monkeypatch.setattr(FinetuningRun, "train", fail)
+    with pytest.raises(SystemExit, match="The loss is nan"):
+        glue("--seeds", 3)
+    assert " MRPC |" in capsys.readouterr().out
+    assert list(json.loads((tmp_path / "run/glue.json").read_text())["tasks"]) == ["mrpc"]
 
 
 def test_stop_says_how_to_continue(glue, monkeypatch, capsys):

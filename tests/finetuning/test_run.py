@@ -241,9 +241,9 @@ def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(tokenizer, r
     for name, pooling, inputs in (("chosen", "segments", 10), ("kept", "segments", 10), ("replaced", "cls", 1)):
         assert json.loads((tmp_path / name / "config.json").read_text())["classifier_pooling"] == pooling
         assert load_file(tmp_path / name / "model.safetensors")["classifier.weight"].shape == (2, inputs * width)
-    card = (tmp_path / "kept/README.md").read_text()
-    assert "classifier_pooling" in card  # among what BERT lacks
-    assert "of new weights 0.003" in card
+    cards = {name: (tmp_path / name / "README.md").read_text() for name in ("chosen", "kept")}
+    assert "classifier_pooling" in cards["kept"]  # among what BERT lacks
+    assert "of new weights 0.003" in cards["chosen"] and "of new weights" not in cards["kept"]
 
 
 def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(saved, files, tmp_path):
@@ -271,6 +271,7 @@ def test_random_weights_all_learn_at_one_rate(saved, files, tmp_path):
     args = FinetuningArguments(output_dir=str(tmp_path / "run"), **FAST)
     trainer = prepare_finetuning("sequence-classification", task_args, args).first_trainer
     assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {FAST["learning_rate"]}
+    assert trainer.args.head_learning_rate is None  # which the card would state
 
 
 def test_classifier_pooling_needs_a_classifier_of_sequences(run, tmp_path):

@@ -266,6 +266,17 @@ def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch):
     assert [phase.mlm_probability for phase in resumed.phases] == [0.15] and resumed.data.max_seq_length == 96
 
 
+def test_time_that_is_over_before_the_final_phase_is_reported(options, tmp_path, monkeypatch, caplog):
+    times = count(1000)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    training = {"max_steps": -1, "max_minutes": 4 / 60, "warmup_steps": 0, "eval_strategy": "no", "save_steps": 100}
+    run = prepare_pretraining(*options(tmp_path / "run", **training, final_share=0.3, final_mlm_probability=0.15))
+    metrics = run.train()  # of four seconds, three are steps, and one the reading for the checkpoint
+    assert run.trainer.state.global_step == 3 and metrics["train_loss"] > 1
+    assert "The time was over before the final phase" in caplog.text
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
 def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file, tmp_path):
     text = shutil.copy(text_file, tmp_path / "text.txt")
     steps = {"max_steps": 4, "final_max_seq_length": 64, "final_share": 0.5}

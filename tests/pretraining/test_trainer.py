@@ -10,6 +10,8 @@ from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.data.examples import SentencePairDataset
 from scratch_bert.pretraining.data.stream import stream_examples
 from scratch_bert.pretraining.data.text import TextSource
+from scratch_bert.pretraining.metrics import PretrainingMetrics
+from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 
 
@@ -88,6 +90,26 @@ def test_evaluation_drops_no_examples(small_corpus, tokenizer, tmp_path):
         tmp_path, small_corpus, tokenizer, dataloader_drop_last=True, per_device_eval_batch_size=999
     )
     assert len(trainer.get_eval_dataloader(trainer.train_dataset)) == 1 and trainer.args.dataloader_drop_last
+
+
+def test_model_that_computes_all_logits_is_evaluated(small_corpus, tokenizer, tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer)
+    metrics = PretrainingMetrics(torch.zeros(len(tokenizer)), OBJECTIVES["nsp"])
+    trainer.compute_metrics, trainer.preprocess_logits_for_metrics = metrics, metrics.reduce
+    expected = trainer.evaluate(trainer.train_dataset)
+    forward, seen = trainer.model.forward, []
+
+    def all_logits(input_ids, attention_mask, token_type_ids, labels, next_sentence_label, **kwargs):
+        outputs = forward(
+            input_ids, attention_mask, token_type_ids, labels=labels, next_sentence_label=next_sentence_label
+        )
+        seen.append(outputs["prediction_logits"].dim())
+        return outputs
+
+    monkeypatch.setattr(trainer.model, "forward", all_logits)
+    trainer.data_collator = PretrainingCollator(tokenizer)  # masks as before
+    found = trainer.evaluate(trainer.train_dataset)
+    assert set(seen) == {3} and found["eval_mlm_loss"] == pytest.approx(expected["eval_mlm_loss"], rel=0.02)
 
 
 @pytest.mark.parametrize(("batch_size", "accumulation_steps"), [(16, 1), (4, 4)])
