@@ -6,7 +6,7 @@ from .options import OptionGroup, option
 from .training import EVALUATION, INTERVALS, CommonOptions
 
 
-GLUE_TASKS = ("cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli")
+GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "rte", "qqp", "mnli", "qnli", "wnli")
 TASKS = ("sequence-classification", "token-classification", "question-answering", "multiple-choice", *GLUE_TASKS)
 
 

@@ -25,7 +25,8 @@ def main(argv: list[str] | None = None) -> None:
 
     from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.finetuning.arguments import GlueTrainingArguments
-    from scratch_bert.finetuning.glue_report import TITLES, GlueReport
+    from scratch_bert.finetuning.glue import GLUE
+    from scratch_bert.finetuning.glue_report import GlueReport
     from scratch_bert.finetuning.glue_suite import open_glue_runs
     from scratch_bert.training.trainer import DivergenceError
 
@@ -36,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
     results = {}
     try:
         for task in list(runs):
-            logger.info(f"\n{TITLES[task]}")
+            logger.info(f"\n{GLUE[task].title}")
             with one_line_errors(stopped=STOPPED):
                 run = runs.pop(task).prepare()  # nothing of a task is kept while the next ones train
             with one_line_errors((OSError, DivergenceError, ImportError), STOPPED):

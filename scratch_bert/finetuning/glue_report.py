@@ -7,43 +7,35 @@ from typing import Any
 
 from scratch_bert_cli.glue import GlueArguments
 
-from ..storage import write_json
+from ..storage import write_json, write_text
 from ..training.checkpoint import explain_write_errors
 from .arguments import GlueTrainingArguments, TaskArguments
 from .baselines import scores_by_baseline
+from .glue import GLUE
 from .run import Results
 
 
-TITLES = {  # in the order of the table
-    "cola": "CoLA",
-    "sst2": "SST-2",
-    "mrpc": "MRPC",
-    "stsb": "STS-B",
-    "rte": "RTE",
-    "qqp": "QQP",
-    "mnli": "MNLI",
-    "qnli": "QNLI",
-    "wnli": "WNLI",
-}
 SMALL = ["cola", "sst2", "mrpc", "stsb", "rte"]
 
-# Task → metrics whose mean is the task's score in GLUE, with their names for readers. The mismatched examples of MNLI are
-# the test split of its run.
-PARTS = dict.fromkeys(TITLES, {"accuracy": "accuracy"}) | {
-    "cola": {"matthews_correlation": "Matthews correlation"},
-    "mrpc": {"f1": "F1", "accuracy": "accuracy"},
-    "stsb": {"pearsonr": "Pearson", "spearmanr": "Spearman"},
-    "qqp": {"f1": "F1", "accuracy": "accuracy"},
-    "mnli": {"accuracy": "matched", "test_accuracy": "mismatched"},
-}
-
-# The parts of the scores, for the tasks as in `TITLES`, from https://github.com/google-research/bert
+# Google's models on the test sets, from https://github.com/google-research/bert: the parts of the scores
 GOOGLE = {
-    "BERT-tiny": [[0.0], [83.2], [81.1, 71.1], [74.3, 73.6], [57.2], [62.2, 83.4], [70.2, 70.3], [81.5], [62.3]],
-    "BERT-mini": [[0.0], [85.9], [81.1, 71.8], [75.4, 73.3], [57.9], [66.4, 86.2], [74.8, 74.3], [84.1], [62.3]],
-    "BERT-small": [[27.8], [89.7], [83.4, 76.2], [78.8, 77.0], [61.8], [68.1, 87.0], [77.6, 77.0], [86.4], [62.3]],
-    "BERT-medium": [[38.0], [89.6], [86.6, 81.6], [80.4, 78.4], [62.2], [69.6, 87.9], [80.0, 79.1], [87.7], [62.3]],
-}
+    "BERT-tiny": {
+        "cola": [0.0], "sst2": [83.2], "mrpc": [81.1, 71.1], "stsb": [74.3, 73.6], "rte": [57.2],
+        "qqp": [62.2, 83.4], "mnli": [70.2, 70.3], "qnli": [81.5], "wnli": [62.3],
+    },
+    "BERT-mini": {
+        "cola": [0.0], "sst2": [85.9], "mrpc": [81.1, 71.8], "stsb": [75.4, 73.3], "rte": [57.9],
+        "qqp": [66.4, 86.2], "mnli": [74.8, 74.3], "qnli": [84.1], "wnli": [62.3],
+    },
+    "BERT-small": {
+        "cola": [27.8], "sst2": [89.7], "mrpc": [83.4, 76.2], "stsb": [78.8, 77.0], "rte": [61.8],
+        "qqp": [68.1, 87.0], "mnli": [77.6, 77.0], "qnli": [86.4], "wnli": [62.3],
+    },
+    "BERT-medium": {
+        "cola": [38.0], "sst2": [89.6], "mrpc": [86.6, 81.6], "stsb": [80.4, 78.4], "rte": [62.2],
+        "qqp": [69.6, 87.9], "mnli": [80.0, 79.1], "qnli": [87.7], "wnli": [62.3],
+    },
+}  # fmt: skip
 
 NOTES = """\
 - Scores × 100: Matthews correlation for CoLA, the mean of Pearson and Spearman correlation for STS-B, the mean of F1 and accuracy for MRPC and
@@ -106,7 +98,7 @@ class GlueReport:
         settings |= {name: value for name, value in self.args.recorded().items() if name != "seed"}
         tasks = {task: self._describe([task]) for task in self.tasks}
         for task, values in tasks.items():
-            values["parts"] = dict(zip(PARTS[task], self.model.parts(task), strict=False))
+            values["parts"] = dict(zip(GLUE[task].score, self.model.parts(task), strict=False))
         means = {title: {"tasks": means, **self._describe(means)} for title, means in self.means.items()}
         return {"model": self.model.title, "tasks": tasks, "means": means, "settings": settings}
 
@@ -123,15 +115,15 @@ class GlueReport:
         """The table of the scores, that of their parts, and what they are."""
         counts = {task: len(self.model.parts(task)) for task in self.tasks}
         google = [  # without the mismatched examples of MNLI, if the other rows are
-            Row(name, [{task: parts[: counts.get(task)] for task, parts in zip(TITLES, scores, strict=True)}])
+            Row(name, [{task: parts[: counts.get(task)] for task, parts in scores.items()}])
             for name, scores in GOOGLE.items()
         ]
         rows = [self.model, *self.baselines, *google]
-        columns = {TITLES[task]: [task] for task in self.tasks} | self.means
+        columns = {GLUE[task].title: [task] for task in self.tasks} | self.means
         table = [["", *columns]]
         table += [[row.title, *(_format(row.scores(*tasks)) for tasks in columns.values())] for row in rows]
         divided = [task for task in self.tasks if counts[task] > 1]
-        parts = [["", *(f"{TITLES[task]}: {', '.join(PARTS[task].values())}" for task in divided)]]
+        parts = [["", *(f"{GLUE[task].title}: {', '.join(GLUE[task].score.values())}" for task in divided)]]
         parts += [[row.title, *(", ".join(f"{part:.1f}" for part in row.parts(task)) for task in divided)] for row in rows]  # fmt: skip
         return "\n\n".join([format_table(table), *([format_table(parts)] if divided else []), self._notes()])
 
@@ -156,17 +148,17 @@ class GlueReport:
         directory = Path(self.args.output_dir)
         with explain_write_errors("glue.json", directory):
             write_json(directory / "glue.json", self.as_dict())
-            (directory / "glue.md").write_text(f"{self.as_markdown()}\n", encoding="utf-8")
+            write_text(directory / "glue.md", f"{self.as_markdown()}\n")
 
 
 def _parts_of(task: str, metrics: dict[str, float]) -> list[float]:
     """The parts of the task's score in percent; MNLI may have no mismatched examples."""
     values = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-    return [100 * values[name] for name in PARTS[task] if name in values or name != "test_accuracy"]
+    return [100 * values[name] for name in GLUE[task].score if name in values or name != "test_accuracy"]
 
 
 def _list(tasks: list[str]) -> str:
-    return ", ".join(TITLES[task] for task in tasks)
+    return ", ".join(GLUE[task].title for task in tasks)
 
 
 def _format(scores: list[float]) -> str:

@@ -12,7 +12,7 @@ from ..files import open_dataset
 from ..training.checkpoint import find_checkpoint
 from .arguments import GlueTrainingArguments, TaskArguments
 from .dataset import MissingColumnError
-from .glue_report import TITLES
+from .glue import GLUE
 from .run import FinetuningRun, open_run
 
 
@@ -36,7 +36,7 @@ def open_glue_runs(glue_args: GlueArguments, args: GlueTrainingArguments) -> dic
             runs[task] = open_run(task, task_args, run_args, data)
         except MissingColumnError as error:
             raise ValueError(
-                f"{error.problem} Is this GLUE's own file of {TITLES[task]}? Download it again."
+                f"{error.problem} Is this GLUE's own file of {GLUE[task].title}? Download it again."
             ) from None
         runs[task].keep_models = glue_args.keep_models
         args.fit_learning_rates(runs[task].config, glue_args.random_init)  # for the report; all runs have one model
@@ -50,7 +50,7 @@ def find_glue(data: str, tasks: list[str] | None = None) -> dict[str, dict[str, 
     Raises `ValueError` if a task or its file is missing.
     """
     if data == "hub":
-        return {task: _splits_on_the_hub(task) for task in TITLES if task in (tasks or TITLES)}
+        return {task: _splits_on_the_hub(task) for task in GLUE if task in (tasks or GLUE)}
     directory = Path(data)
     if not directory.is_dir():
         raise ValueError(f"There is no directory {data}: pass that of GLUE's folders, or hub.")
@@ -59,13 +59,15 @@ def find_glue(data: str, tasks: list[str] | None = None) -> dict[str, dict[str, 
         task = folder.name.lower().replace("-", "")
         if task in folders:
             raise ValueError(f"{folders[task]} and {folder} are the same task: rename one of them.")
-        if task in TITLES:
+        if task in GLUE:
             folders[task] = folder
     if not folders:
-        raise ValueError(f"{data} has none of GLUE's folders: {', '.join(TITLES.values())}.")
+        raise ValueError(f"{data} has none of GLUE's folders: {', '.join(task.title for task in GLUE.values())}.")
     if missing := [task for task in tasks or () if task not in folders]:
-        raise ValueError(f"{data} has no folder {TITLES[missing[0]]}, but {', '.join(map(str, folders.values()))}.")
-    return {task: _files_in(folders[task], task) for task in TITLES if task in (tasks or folders)}
+        raise ValueError(
+            f"{data} has no folder {GLUE[missing[0]].title}, but {', '.join(map(str, folders.values()))}."
+        )
+    return {task: _files_in(folders[task], task) for task in GLUE if task in (tasks or folders)}
 
 
 def _splits_on_the_hub(task: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from scratch_bert.finetuning.arguments import GlueTrainingArguments
 from scratch_bert.finetuning.glue import GLUE
-from scratch_bert.finetuning.glue_report import GOOGLE, PARTS, SMALL, TITLES, GlueReport, format_table
+from scratch_bert.finetuning.glue_report import GOOGLE, SMALL, GlueReport, format_table
 from scratch_bert.finetuning.run import summarize
 from scratch_bert_cli.finetuning import GLUE_TASKS
 from scratch_bert_cli.glue import GlueArguments
@@ -16,7 +16,7 @@ def report(tasks, seeds=(1,), mismatched=True, **options):
     """Of runs whose metrics are 0.1, 0.2, … in their order, and the seed in the third digit."""
     results = {}
     for task in tasks:
-        names = [name for name in PARTS[task] if mismatched or name != "test_accuracy"]
+        names = [name for name in GLUE[task].score if mismatched or name != "test_accuracy"]
         kind = "mean" if task == "stsb" else "majority"
         metrics = {
             name if name.startswith("test_") else f"eval_{name}": 0.1 * (1 + names.index(name)) for name in names
@@ -40,10 +40,11 @@ def cells(text, title):
 
 
 def test_tasks_are_those_of_glue():
-    assert set(TITLES) == set(PARTS) == set(GLUE) == set(GLUE_TASKS)
-    assert all(len(scores) == len(TITLES) for scores in GOOGLE.values())
-    for task, names in PARTS.items():
-        assert {name for name in names if name != "test_accuracy"} <= set(GLUE[task].metrics)
+    assert tuple(GLUE) == GLUE_TASKS
+    for scores in GOOGLE.values():
+        assert {task: len(parts) for task, parts in scores.items()} == {task: len(GLUE[task].score) for task in GLUE}
+    for task in GLUE.values():
+        assert set(task.score) - {"test_accuracy"} <= set(task.metrics)
 
 
 def test_scores_and_means_over_tasks_and_seeds():
@@ -63,7 +64,7 @@ def test_means_of_google():
     assert [row["mean"] for row in rows[:3]] == ["58.1", "58.9", "67.4"]
     assert [row["without CoLA"] for row in rows[:3]] == ["72.6", "73.7", "77.3"]
     assert "five tasks" not in rows[0] and rows[3]["MRPC: F1, accuracy"] == "86.6, 81.6"
-    assert cells(report(TITLES).as_markdown(), "BERT-mini")["QQP"] == "76.3"
+    assert cells(report(GLUE).as_markdown(), "BERT-mini")["QQP"] == "76.3"
 
 
 def test_mnli_without_mismatched_examples_is_compared_with_matched_scores():
