@@ -200,8 +200,7 @@ class Benchmark:
         self.batches = held_out_batches(self.evaluation, self.data)
 
     def build_scratch_bert(self, output_dir: str) -> Trainer:
-        args = replace(self.args, seed=self.seed, output_dir=output_dir)
-        args.max_minutes = None
+        args = replace(self.args, seed=self.seed, output_dir=output_dir, max_minutes=None)
         return prepare_pretraining(self.model_args, self.data_args, args).trainer
 
     def build_transformers(self, learning_rate: float, output_dir: str) -> Trainer:

@@ -441,8 +441,8 @@ class PreparationArguments(OptionGroup, group="Tasks"):
 class SuiteArguments(OptionGroup, group="Evaluation"):
     suite: str | None = option(
         None,
-        "Evaluate on minimal pairs instead of text. blimp: how often the model prefers the grammatical "
-        "sentence of a pair, by pseudo-log-likelihood and for each phenomenon. Options of text, examples and masks then have no effect.",
+        "Evaluate on minimal pairs instead of text. blimp: how often the model prefers the grammatical sentence of a "
+        "pair, by pseudo-log-likelihood and for each phenomenon. Options of text, examples and masks then have no effect.",
         choices=["blimp"],
     )
     suite_data: str | None = option(

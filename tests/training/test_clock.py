@@ -88,6 +88,5 @@ def test_card_has_minutes_steps_and_tokens(train, tmp_path):
     run("run")
     run("again", str(tmp_path / "run" / "checkpoint-4"))
     tokens = int(make_batch("AutoModelForPreTraining", rows=8)["attention_mask"].sum())
-    assert (
-        cards == [(pytest.approx(11 / 60), 9, 9 * tokens)] * 2
-    )  # 11 readings: 9 steps, and 2 checkpoints before the last
+    # 11 readings: 9 steps, and 2 checkpoints before the last.
+    assert cards == [(pytest.approx(11 / 60), 9, 9 * tokens)] * 2
