@@ -48,11 +48,14 @@ from .operations_scratch_bert import (
     Sequences,
     apply_dropout,
     can_branch,
+    compiles_products,
     cross_entropy_sum,
     find_attention,
     is_eager,
     is_observed,
     padded_attention,
+    rounded_up,
+    sequential_attention,
     true_positions,
 )
 
@@ -649,6 +652,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         if sequences is not None:
             inputs = EmbeddingInputs(*(None if tensor is None else sequences.unpad(tensor) for tensor in inputs))
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
+        if sequences is not None and sequences.attention is sequential_attention:
+            if compiles_products(states, self.dtype):
+                states = sequences.round_up(states)  # (1, T + up to 6%, H)
         if sequences is None or sequences.attention is padded_attention:
             mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx)
         states = self.encoder(states, mask, sequences=sequences, **kwargs).last_hidden_state
@@ -760,8 +766,12 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         if positions is not None:
             check_shape("labels", labels, tuple(hidden_states.shape[:2]))
             hidden_states, labels = hidden_states.flatten(0, 1)[positions], labels.flatten()[positions]  # (M, H), (M,)
+            if compiles_products(hidden_states, self.dtype):
+                surplus = rounded_up(len(positions)) - len(positions)
+                hidden_states, labels = F.pad(hidden_states, (0, 0, 0, surplus)), F.pad(labels, (0, surplus), value=-100)
         logits = self.cls.predictions(hidden_states)
-        return logits, None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
+        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
+        return logits if positions is None else logits[: len(positions)], loss
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.cls.predictions.decoder

@@ -76,6 +76,23 @@ def is_observed(module: torch.nn.Module) -> bool:
 # ------------------------------------------------------------------------------------------------------ unpadding
 
 
+def compiles_products(states: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether products of `states` and weights of `dtype` are compiled for their shapes: by oneDNN, in bf16 and fp16.
+
+    A product of a new shape takes several times as long as one of a known shape, and each compiled product that is
+    replaced by another leaves the memory more fragmented.
+    """
+    if states.device.type != "cpu" or not is_eager(states):
+        return False
+    return (torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype).itemsize == 2
+
+
+def rounded_up(count: int) -> int:
+    """The next of 16 evenly spaced numbers from one power of two to the next; a multiple of 8."""
+    step = max(8, 2 ** (count.bit_length() - 5))
+    return -(-count // step) * step
+
+
 def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor:
     """Indices (count,) of the True elements of a flattened mask. Without `count`, the host waits for the device."""
     flat = mask.flatten()
@@ -134,9 +151,16 @@ class Sequences:
         flat = padded.flatten(0, 1)
         return (flat if self.indices is None else flat.index_select(0, self.indices.to(flat.device)))[None]
 
+    def round_up(self, unpadded: torch.Tensor) -> torch.Tensor:
+        """Add zeros, as more sequences, so that few values of T occur: see `compiles_products`."""
+        count, longest = unpadded.shape[1], max(self.lengths)
+        surplus = rounded_up(count) - count
+        self.lengths = [*self.lengths, *[longest] * (surplus // longest), surplus % longest]
+        return F.pad(unpadded, (0, 0, 0, surplus))
+
     def pad(self, unpadded: torch.Tensor) -> torch.Tensor:
-        """Restore padding: (1, T, …) → (B, S, …), 0 at padding."""
-        flat = unpadded[0]
+        """Restore padding, and remove what `round_up` has added: (1, T, …) → (B, S, …), 0 at padding."""
+        flat = unpadded[0, : self.shape[0] * self.shape[1] if self.indices is None else len(self.indices)]
         if self.indices is not None:
             padded = flat.new_zeros((self.shape[0] * self.shape[1], *flat.shape[1:]))
             flat = padded.index_copy(0, self.indices.to(flat.device), flat)

@@ -15,6 +15,7 @@ from scratch_bert.model.operations_scratch_bert import (
     flash_attention,
     padded_attention,
     random_ones,
+    rounded_up,
     sequential_attention,
     varlen_attention,
 )
@@ -154,6 +155,22 @@ def test_unpadding_leaves_out_padding_wherever_it_is():
     full = Sequences.from_mask(torch.ones(3, 4))
     assert full.indices is None and full.lengths == [4, 4, 4] and not full.padded_left
     assert torch.equal(full.pad(full.unpad(states[:3])), states[:3])
+
+
+@pytest.mark.parametrize("lengths", [[2, 3, 2], [9] * 100, [64, 1, 64] * 50], ids=str)
+def test_unpadded_states_are_rounded_up_by_more_sequences(lengths):
+    sequences, states = Sequences((len(lengths), max(lengths)), lengths), torch.randn(1, sum(lengths), 4)
+    sequences.indices = torch.cat([i * max(lengths) + torch.arange(n) for i, n in enumerate(lengths)])
+    rounded, padded = sequences.round_up(states), sequences.pad(states)
+    assert sum(sequences.lengths) == rounded.shape[1] == rounded_up(sum(lengths))
+    assert max(sequences.lengths) == max(lengths)
+    assert torch.equal(sequences.pad(rounded), padded)
+
+
+def test_few_numbers_are_left_after_rounding_up():
+    rounded = [rounded_up(count) for count in range(4097)]
+    assert all(count <= number <= count * 1.0625 + 8 for count, number in enumerate(rounded))
+    assert len(set(rounded[2049:])) == 16 and len(set(rounded[256:4097])) <= 65 and rounded[4096] == 4096
 
 
 def test_unpadding_of_packed_sequences():
