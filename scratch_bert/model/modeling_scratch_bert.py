@@ -652,11 +652,10 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         if sequences is not None:
             inputs = EmbeddingInputs(*(None if tensor is None else sequences.unpad(tensor) for tensor in inputs))
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
-        if sequences is not None and sequences.attention is sequential_attention:
-            if compiles_products(states, self.dtype):
-                states = sequences.round_up(states)  # (1, T + up to 6%, H)
         if sequences is None or sequences.attention is padded_attention:
             mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx)
+        elif sequences.attention is sequential_attention and compiles_products(states, self.dtype):
+            states = sequences.round_up(states)
         states = self.encoder(states, mask, sequences=sequences, **kwargs).last_hidden_state
         if sequences is not None:
             states = sequences.pad(states)  # (1, T, H) → (B, S, H)
@@ -768,7 +767,8 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
             hidden_states, labels = hidden_states.flatten(0, 1)[positions], labels.flatten()[positions]  # (M, H), (M,)
             if compiles_products(hidden_states, self.dtype):
                 surplus = rounded_up(len(positions)) - len(positions)
-                hidden_states, labels = F.pad(hidden_states, (0, 0, 0, surplus)), F.pad(labels, (0, surplus), value=-100)
+                hidden_states = F.pad(hidden_states, (0, 0, 0, surplus))
+                labels = F.pad(labels, (0, surplus), value=-100)
         logits = self.cls.predictions(hidden_states)
         loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
         return logits if positions is None else logits[: len(positions)], loss

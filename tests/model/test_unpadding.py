@@ -162,6 +162,19 @@ def test_unpadding_under_bf16_autocast_is_near_fp32():
     assert F.cosine_similarity(*gradients, dim=0) > 0.999
 
 
+def test_products_in_bf16_have_few_shapes():
+    """oneDNN compiles each of them."""
+    model = make_pair("AutoModelForMaskedLM")[0].train()
+    numbers = set()
+    for length in range(17, 33):
+        batch = make_batch("AutoModelForMaskedLM", rows=8, length=length)
+        with torch.autocast("cpu", torch.bfloat16), torch.profiler.profile(record_shapes=True) as profile:
+            output = model(**batch)
+        assert len(output.logits) == batch["labels"].ne(-100).sum()
+        numbers |= {event.input_shapes[1][0] for event in profile.events() if event.name == "aten::addmm"}
+    assert all(number % 8 == 0 for number in numbers) and len(numbers) < 16  # of tokens and of predictions
+
+
 @pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="older ones return them all")
 def test_hidden_states_can_be_chosen_by_index():
     model = make_pair("AutoModel")[0]
