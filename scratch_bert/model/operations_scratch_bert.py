@@ -155,6 +155,8 @@ class Sequences:
         """Add zeros, as more sequences, so that few values of T occur: see `compiles_products`."""
         count, longest = unpadded.shape[1], max(self.lengths)
         surplus = rounded_up(count) - count
+        if not surplus:
+            return unpadded
         self.lengths = [*self.lengths, *[longest] * (surplus // longest), surplus % longest]
         return F.pad(unpadded, (0, 0, 0, surplus))
 
