@@ -37,14 +37,19 @@ def main(argv: list[str] | None = None) -> None:
             finally:  # a failure or Ctrl-C does not lose the scores of the models before
                 if results:
                     print(f"\n{describe_scores(results)}")
+                    write_results(results, args.output_file)
         else:
             results, data = evaluate(data_args, args)
             held_out = data.eval_dataset is not data.train_dataset
             print(f"\n{describe_metrics(results, data.objective, held_out)}")
             for name in args.model_name_or_path if args.show_predictions else ():
                 print(f"\n{name}\n{model_predictions(name, data, args)}")
-        if args.output_file:
-            Path(args.output_file).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+            write_results(results, args.output_file)
+
+
+def write_results(results: dict, file: str | None) -> None:
+    if file:
+        Path(file).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -263,5 +263,6 @@ def test_a_model_that_fails_does_not_lose_the_scores_of_those_before(evaluate, s
     with pytest.raises(SystemExit, match="error: A pseudo-log-likelihood of .*damaged is not finite"):
         evaluate(model, damaged, options=["--add_to_card"])
     assert "overall" in capsys.readouterr().out
+    assert list(json.loads((tmp_path / "scores.json").read_text())) == [str(model)]
     assert "## BLiMP" in (model / "README.md").read_text()
     assert (damaged / "README.md").read_text() == "# Mine\n"
