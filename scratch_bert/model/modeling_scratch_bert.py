@@ -48,14 +48,12 @@ from .operations_scratch_bert import (
     Sequences,
     apply_dropout,
     can_branch,
-    compiles_products,
     cross_entropy_sum,
     find_attention,
     is_eager,
     is_observed,
     padded_attention,
-    rounded_up,
-    sequential_attention,
+    surplus_rows,
     true_positions,
 )
 
@@ -654,8 +652,6 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
         if sequences is None or sequences.attention is padded_attention:
             mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx)
-        elif sequences.attention is sequential_attention and compiles_products(states, self.dtype):
-            states = sequences.round_up(states)
         states = self.encoder(states, mask, sequences=sequences, **kwargs).last_hidden_state
         if sequences is not None:
             states = sequences.pad(states)  # (1, T, H) → (B, S, H)
@@ -696,6 +692,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         if not sequences.lengths or (sequences.padded_left and self.pooler is not None and seq_idx is None):
             return None
         sequences.attention = find_attention(self.config, self.training, device, self.dtype, max(sequences.lengths))
+        sequences.extend(surplus_rows(sum(sequences.lengths), inputs.token_type_ids, self.dtype))
         return sequences
 
     def make_mask(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None):
@@ -762,16 +759,18 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Logits (B, S, V), or (M, V) at the masked positions only, and the loss."""
+        surplus = 0
         if positions is not None:
             check_shape("labels", labels, tuple(hidden_states.shape[:2]))
             hidden_states, labels = hidden_states.flatten(0, 1)[positions], labels.flatten()[positions]  # (M, H), (M,)
-            if compiles_products(hidden_states, self.dtype):
-                surplus = rounded_up(len(positions)) - len(positions)
-                hidden_states = F.pad(hidden_states, (0, 0, 0, surplus))
-                labels = F.pad(labels, (0, surplus), value=-100)
+            surplus = surplus_rows(len(positions), hidden_states, self.dtype)
+        if surplus:
+            # Copies of a token: of zeros, LayerNorm's gradient is infinite in fp16.
+            hidden_states = torch.cat([hidden_states, hidden_states[-1:].expand(surplus, -1)])
+            labels = F.pad(labels, (0, surplus), value=-100)
         logits = self.cls.predictions(hidden_states)
         loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
-        return logits if positions is None else logits[: len(positions)], loss
+        return logits[:-surplus] if surplus else logits, loss
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.cls.predictions.decoder

@@ -76,21 +76,17 @@ def is_observed(module: torch.nn.Module) -> bool:
 # ------------------------------------------------------------------------------------------------------ unpadding
 
 
-def compiles_products(states: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether products of `states` and weights of `dtype` are compiled for their shapes: by oneDNN, in bf16 and fp16.
+def surplus_rows(count: int, states: torch.Tensor, dtype: torch.dtype) -> int:
+    """How many rows to add to `count` rows of `states`, so that their products with weights of `dtype` have few shapes.
 
-    A product of a new shape takes several times as long as one of a known shape, and each compiled product that is
-    replaced by another leaves the memory more fragmented.
+    On CPUs, oneDNN compiles each product in bf16 and fp16 for its shape. A product of a new shape takes several times as
+    long as one of a known shape, and each compiled product that is replaced by another leaves the memory more
+    fragmented. There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of 8.
     """
     if states.device.type != "cpu" or not is_eager(states):
-        return False
-    return (torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype).itemsize == 2
-
-
-def rounded_up(count: int) -> int:
-    """The next of 16 evenly spaced numbers from one power of two to the next; a multiple of 8."""
-    step = max(8, 2 ** (count.bit_length() - 5))
-    return -(-count // step) * step
+        return 0
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype
+    return -count % max(8, 2 ** (count.bit_length() - 5)) if dtype.itemsize == 2 else 0
 
 
 def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor:
@@ -106,7 +102,8 @@ class Sequences:
     `shape` is (B, S); `lengths` has the length of each sequence, in order; `indices` (T,) are the positions of the
     tokens in the flattened batch, or None without padding; `padded_left` is whether any batch entry begins with
     padding; `attention` is one of the functions below. The mask [[1, 1, 0], [0, 1, 1]] has the shape (2, 3), the
-    lengths [2, 2] and the indices [0, 1, 4, 5], and is padded on the left.
+    lengths [2, 2] and the indices [0, 1, 4, 5], and is padded on the left. After `extend`, T and N include the
+    surplus.
     """
 
     shape: tuple[int, int]
@@ -114,6 +111,7 @@ class Sequences:
     indices: torch.Tensor | None = None
     padded_left: bool = False
     attention: Callable | None = None
+    surplus: int = 0
     _cu_seqlens: torch.Tensor | None = None
 
     @classmethod
@@ -146,23 +144,23 @@ class Sequences:
         count = sum(lengths)
         return true_positions(mask, count) if count < mask.numel() else None  # (T,)
 
-    def unpad(self, padded: torch.Tensor) -> torch.Tensor:
-        """Remove padding: (B, S, …) → (1, T, …)."""
-        flat = padded.flatten(0, 1)
-        return (flat if self.indices is None else flat.index_select(0, self.indices.to(flat.device)))[None]
+    def extend(self, surplus: int) -> None:
+        """Let `unpad` append zeros, as more sequences, none longer than the longest: see `surplus_rows`."""
+        self.surplus, longest = surplus, max(self.lengths)
+        self.lengths = [*self.lengths, *(min(longest, surplus - start) for start in range(0, surplus, longest))]
 
-    def round_up(self, unpadded: torch.Tensor) -> torch.Tensor:
-        """Add zeros, as more sequences, so that few values of T occur: see `compiles_products`."""
-        count, longest = unpadded.shape[1], max(self.lengths)
-        surplus = rounded_up(count) - count
-        if not surplus:
-            return unpadded
-        self.lengths = [*self.lengths, *[longest] * (surplus // longest), surplus % longest]
-        return F.pad(unpadded, (0, 0, 0, surplus))
+    def unpad(self, padded: torch.Tensor) -> torch.Tensor:
+        """Remove padding, and append the surplus: (B, S, …) → (1, T, …)."""
+        flat = padded.flatten(0, 1)
+        if self.indices is not None:
+            flat = flat.index_select(0, self.indices.to(flat.device))
+        if self.surplus:
+            flat = torch.cat([flat, flat.new_zeros((self.surplus, *flat.shape[1:]))])
+        return flat[None]
 
     def pad(self, unpadded: torch.Tensor) -> torch.Tensor:
-        """Restore padding, and remove what `round_up` has added: (1, T, …) → (B, S, …), 0 at padding."""
-        flat = unpadded[0, : self.shape[0] * self.shape[1] if self.indices is None else len(self.indices)]
+        """Restore padding, and remove the surplus: (1, T, …) → (B, S, …), 0 at padding."""
+        flat = unpadded[0, : unpadded.shape[1] - self.surplus]
         if self.indices is not None:
             padded = flat.new_zeros((self.shape[0] * self.shape[1], *flat.shape[1:]))
             flat = padded.index_copy(0, self.indices.to(flat.device), flat)

@@ -15,8 +15,8 @@ from scratch_bert.model.operations_scratch_bert import (
     flash_attention,
     padded_attention,
     random_ones,
-    rounded_up,
     sequential_attention,
+    surplus_rows,
     varlen_attention,
 )
 
@@ -157,20 +157,28 @@ def test_unpadding_leaves_out_padding_wherever_it_is():
     assert torch.equal(full.pad(full.unpad(states[:3])), states[:3])
 
 
-@pytest.mark.parametrize("lengths", [[2, 3, 2], [9] * 100, [64, 1, 64] * 50], ids=str)
-def test_unpadded_states_are_rounded_up_by_more_sequences(lengths):
-    sequences, states = Sequences((len(lengths), max(lengths)), lengths), torch.randn(1, sum(lengths), 4)
-    sequences.indices = torch.cat([i * max(lengths) + torch.arange(n) for i, n in enumerate(lengths)])
-    rounded, padded = sequences.round_up(states), sequences.pad(states)
-    assert sum(sequences.lengths) == rounded.shape[1] == rounded_up(sum(lengths))
-    assert max(sequences.lengths) == max(lengths)
-    assert torch.equal(sequences.pad(rounded), padded)
+@pytest.mark.parametrize("surplus", [0, 1, 3, 4, 9])
+@pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
+def test_surplus_rows_are_more_sequences(padded, surplus):
+    mask = torch.tensor([[1, 1, 1], [0, 1, 1 - padded]] if padded else [[1, 1, 1], [1, 1, 1]])
+    sequences, states = Sequences.from_mask(mask), torch.randn(2, 3, 4)
+    lengths = sequences.lengths
+    sequences.extend(surplus)
+    unpadded = sequences.unpad(states)
+    assert torch.equal(unpadded[0], torch.cat([states[mask.bool()], torch.zeros(surplus, 4)]))
+    assert sequences.lengths[: len(lengths)] == lengths and sum(sequences.lengths) == unpadded.shape[1]
+    assert all(0 < length <= 3 for length in sequences.lengths)
+    assert torch.equal(sequences.pad(unpadded), states * mask[..., None])
 
 
-def test_few_numbers_are_left_after_rounding_up():
-    rounded = [rounded_up(count) for count in range(4097)]
-    assert all(count <= number <= count * 1.0625 + 8 for count, number in enumerate(rounded))
-    assert len(set(rounded[2049:])) == 16 and len(set(rounded[256:4097])) <= 65 and rounded[4096] == 4096
+def test_few_numbers_of_rows_are_left_in_bf16_and_fp16():
+    states = torch.empty(0)
+    rows = [count + surplus_rows(count, states, torch.bfloat16) for count in range(4097)]
+    assert all(count <= number <= max(count * 1.0625, count + 7) for count, number in enumerate(rows))
+    assert len(set(rows[2049:])) == 16 and len(set(rows[257:])) == 64 and rows[4096] == 4096
+    with torch.autocast("cpu", torch.float16):
+        assert surplus_rows(2049, states, torch.float32) == rows[2049] - 2049 > 0
+    assert surplus_rows(2049, states, torch.float32) == surplus_rows(2049, states.to("meta"), torch.bfloat16) == 0
 
 
 def test_unpadding_of_packed_sequences():

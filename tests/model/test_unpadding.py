@@ -5,10 +5,12 @@ import torch
 import transformers
 from packaging.version import Version
 from torch.nn import functional as F
+from torch.profiler import profile
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_inputs, make_pair
 from scratch_bert import ScratchBertConfig, ScratchBertModel
+from scratch_bert.model import modeling_scratch_bert
 from scratch_bert.pretraining.data.collator import pack_sequences
 
 
@@ -17,13 +19,15 @@ PADDED = {"unpad_inputs": False}
 
 
 @pytest.mark.filterwarnings("ignore:.*activation_checkpointing_enable")  # a newer name that 5.17 does not have
-@pytest.mark.parametrize("checkpointing", [False, True], ids=["", "gradient checkpointing"])
+@pytest.mark.parametrize("variant", ["plain", "gradient checkpointing", "surplus rows"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_unpadding_gives_the_outputs_and_gradients_of_padding(auto_class, attention, checkpointing):
+def test_unpadding_gives_the_outputs_and_gradients_of_padding(auto_class, attention, variant, monkeypatch):
     model, padded = make_pair(auto_class, attention, other=PADDED)
-    if checkpointing:
+    if variant == "gradient checkpointing":
         model.gradient_checkpointing_enable()
+    if variant == "surplus rows":  # which are added in bf16 and fp16
+        monkeypatch.setattr(modeling_scratch_bert, "surplus_rows", lambda *_: 50)
     batch = make_batch(auto_class, rows=5, length=37)
     mine, expected = model(**batch), padded(**batch)
     if auto_class == "AutoModel":
@@ -162,17 +166,27 @@ def test_unpadding_under_bf16_autocast_is_near_fp32():
     assert F.cosine_similarity(*gradients, dim=0) > 0.999
 
 
-def test_products_in_bf16_have_few_shapes():
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_products_in_bf16_have_few_shapes(attention):
     """oneDNN compiles each of them."""
-    model = make_pair("AutoModelForMaskedLM")[0].train()
-    numbers = set()
+    model = make_pair("AutoModelForMaskedLM", attention)[0].train()
+    rows, tokens = {True: set(), False: set()}, set()
     for length in range(17, 33):
         batch = make_batch("AutoModelForMaskedLM", rows=8, length=length)
-        with torch.autocast("cpu", torch.bfloat16), torch.profiler.profile(record_shapes=True) as profile:
-            output = model(**batch)
-        assert len(output.logits) == batch["labels"].ne(-100).sum()
-        numbers |= {event.input_shapes[1][0] for event in profile.events() if event.name == "aten::addmm"}
-    assert all(number % 8 == 0 for number in numbers) and len(numbers) < 16  # of tokens and of predictions
+        tokens.add(int(batch["attention_mask"].sum()))
+        for bf16, found in rows.items():
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16), profile(record_shapes=True) as events:
+                output = model(**batch)
+            assert len(output.logits) == batch["labels"].ne(-100).sum()
+            found |= {event.input_shapes[1][0] for event in events.events() if event.name == "aten::addmm"}
+    assert rows[True] and all(number % 8 == 0 for number in rows[True]) and len(rows[True]) < len(rows[False])
+    assert tokens <= rows[False]  # fp32 needs none
+
+
+def test_surplus_rows_in_fp16_leave_finite_gradients():
+    model = make_pair("AutoModelForMaskedLM")[0].half().train()
+    model(**make_batch("AutoModelForMaskedLM")).loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
 @pytest.mark.skipif(Version(transformers.__version__) < Version("5.23"), reason="older ones return them all")
