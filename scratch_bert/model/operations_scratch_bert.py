@@ -86,7 +86,10 @@ def surplus_rows(count: int, states: torch.Tensor, dtype: torch.dtype) -> int:
     if states.device.type != "cpu" or not is_eager(states):
         return 0
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype
-    return -count % max(8, 2 ** (count.bit_length() - 5)) if dtype.itemsize == 2 else 0
+    if dtype.itemsize != 2:
+        return 0
+    step = max(8, 2 ** (count.bit_length() - 5))
+    return -count % step
 
 
 def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor:
@@ -102,8 +105,8 @@ class Sequences:
     `shape` is (B, S); `lengths` has the length of each sequence, in order; `indices` (T,) are the positions of the
     tokens in the flattened batch, or None without padding; `padded_left` is whether any batch entry begins with
     padding; `attention` is one of the functions below. The mask [[1, 1, 0], [0, 1, 1]] has the shape (2, 3), the
-    lengths [2, 2] and the indices [0, 1, 4, 5], and is padded on the left. After `extend`, T and N include the
-    surplus.
+    lengths [2, 2] and the indices [0, 1, 4, 5], and is padded on the left. After `extend`, `lengths` and unpadded
+    states also have `surplus` rows, which are no tokens.
     """
 
     shape: tuple[int, int]
