@@ -37,6 +37,7 @@ from .callbacks import PushCallback, SignalCallback, shield_workers
 from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
 from .clock import LENGTH, UNKNOWN, Clock
 from .console import show_on_console
+from .memory import keep_freed_memory
 from .output_dir import read_metrics
 from .resume import ResumeCallback, check_optimizer_state, check_processes, merge_hyperparameters
 from .speed import SpeedMeter, known_matrix_peak
@@ -113,6 +114,8 @@ class ScratchBertTrainer(Trainer):
         self._resume.checkpoint, self._resume.step = checkpoint, saved_step(checkpoint) if checkpoint else 0
         if self._clock:
             self._clock.restore(checkpoint)
+        if self.args.device.type == "cpu":
+            keep_freed_memory()
         dtype = torch.bfloat16 if self.args.bf16 else torch.float16 if self.args.fp16 else torch.float32
         self._speed.start(known_matrix_peak(self.args.device.type, dtype) * max(self.args.n_gpu, 1))
         limit = self.args.save_total_limit
