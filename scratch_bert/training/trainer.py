@@ -71,6 +71,7 @@ class ScratchBertTrainer(Trainer):
     - A lack of memory, shared memory, open files or threads raises `LimitError`, an `OSError`, with the remedy.
     - With `max_minutes`, the training ends by the clock, which its schedule follows: see `Clock`.
     - The time of a training is right even if the clock was set meanwhile.
+    - On a CPU, the process keeps the memory that it frees: see `keep_freed_memory`.
     - A resumed run takes the learning rates and other hyperparameters of the optimizer from its own options.
     - The log has the speed, in entries speed/…: non-padding tokens per second, MFU, the fraction of time spent on data, and
       memory. The console shows an aligned line for each entry, and a progress line on a terminal.
