@@ -11,6 +11,7 @@ from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
+from scratch_bert.pretraining.objectives import find_objective
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 
 
@@ -137,3 +138,17 @@ def test_metrics_table_names_the_objective_and_the_text():
     assert cells(table)[0] == ["all of the text", "model", "baseline"]
     assert cells(table)[4] == ["SOP loss", "0.600", "0.700"]
     assert table.endswith("Baselines: unigrams of the same text; majority class.")
+
+
+@pytest.mark.parametrize(
+    ("objective", "changed", "expected"),
+    [
+        ("nsp", {}, ""),
+        ("nsp", {"eval_nsp_accuracy": 0.56}, "NSP is still at chance, .*per_device_train_batch_size.*"),
+        ("nsp", {"eval_nsp_accuracy": 0.56, "eval_mlm_loss": 4.9}, "MLM has learned little .*"),
+        ("sop", {"eval_nsp_accuracy": 0.56}, ""),
+        ("none", {"eval_mlm_loss": 4.9}, "MLM has learned little .*"),
+    ],
+)
+def test_what_is_not_learned_is_said_with_a_remedy(objective, changed, expected):
+    assert re.fullmatch(expected, find_objective(objective).describe_plateaus(METRICS | changed))

@@ -143,6 +143,12 @@ class Objective:
     metric_rows: tuple[MetricRow, ...] = ()
     """The metrics to show, in addition to MLM's."""
 
+    def describe_plateaus(self, metrics: dict[str, float]) -> str:
+        """What a model with these `metrics` of an evaluation has not begun to learn, and what helps; empty for nothing."""
+        if metrics["eval_mlm_loss"] < 0.97 * metrics["eval_mlm_unigram_loss"]:
+            return ""
+        return "MLM has learned little more than the frequency of each token: train longer, or on more text."
+
     # --------------------------------------------------------------------------------------------------- what is shown
 
     def describe_pairs(self, pairs: np.ndarray) -> str:

@@ -46,6 +46,16 @@ class NextSentencePrediction(NextSentenceHead):
         ]
         return trim(np.concatenate(pairs), limit)
 
+    def describe_plateaus(self, metrics: dict[str, float]) -> str:
+        mlm = super().describe_plateaus(metrics)
+        if mlm or metrics["eval_nsp_accuracy"] > metrics["eval_nsp_majority_accuracy"] + 0.02:
+            return mlm
+        return (
+            "NSP is still at chance, where it can stay for 50,000 pairs and more. What helps: larger batches "
+            "(per_device_train_batch_size), more pairs and longer ones (single_segment_prob and short_seq_prob near 0), and "
+            "longer training."
+        )
+
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:
         a, b = documents[labels == 1].T
         return {"same_document_negatives": int((a == b).sum())}
