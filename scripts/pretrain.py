@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"\n{data.objective.describe_predictions(*shown)}")
         print(f"\n{describe_metrics({'model': metrics}, data.objective)}")
         if plateaus := data.objective.describe_plateaus(metrics):
-            print(plateaus)
+            print(f"\n{plateaus}")
     since = " since the resume" if run.checkpoint else ""
     print(f"\nTrained for {metrics['train_runtime']:.0f} s{since}. The model is in {args.output_dir}")
 

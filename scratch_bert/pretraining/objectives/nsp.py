@@ -51,9 +51,8 @@ class NextSentencePrediction(NextSentenceHead):
         if mlm or metrics["eval_nsp_accuracy"] > metrics["eval_nsp_majority_accuracy"] + 0.02:
             return mlm
         return (
-            "NSP is still at chance, where it can stay for 50,000 pairs and more. What helps: larger batches "
-            "(per_device_train_batch_size), more pairs and longer ones (single_segment_prob and short_seq_prob near 0), and "
-            "longer training."
+            "NSP is still at chance, where it can stay for 50,000 pairs and more. What helps: longer training, larger\n"
+            "batches (per_device_train_batch_size), more and longer pairs (single_segment_prob and short_seq_prob near 0)."
         )
 
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:
