@@ -32,8 +32,8 @@ class CheckpointArguments(OptionGroup, group="Model"):
         choices={
             "cls": "the pooled [CLS], as in BERT",
             "mean": "the mean of the tokens",
-            "segments": "the mean of each text, and each token compared with its counterpart in the other text; does not "
-            "convert to BERT",
+            "segments": "the mean of each text, and each token compared with its counterpart in the other text: for pairs, the "
+            "best of a small model that has seen little text; does not convert to BERT",
         },
     )
 

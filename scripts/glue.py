@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> None:
                 run = runs.pop(task).prepare()  # nothing of a task is kept while the next ones train
             with one_line_errors((OSError, DivergenceError, ImportError), STOPPED):
                 results[task] = run.train()
+            logger.info(GlueReport({task: results[task]}, glue_args, args).summary(task))
     finally:  # if a task fails, those before it are reported
         if results and args.should_save:
             report = GlueReport(results, glue_args, args)

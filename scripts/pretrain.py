@@ -38,9 +38,11 @@ def main(argv: list[str] | None = None) -> None:
             shown = (trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
             print(f"\n{data.objective.describe_predictions(*shown)}")
         print(f"\n{describe_metrics({'model': metrics}, data.objective)}")
-        if plateaus := data.objective.describe_plateaus(metrics):
+        if plateaus := data.objective.describe_plateaus(metrics, len(trainer.eval_dataset)):
             print(f"\n{plateaus}")
     since = " since the resume" if run.checkpoint else ""
+    if run.checkpoint and args.max_minutes:
+        since += f", {trainer.minutes_used:.1f} of {args.max_minutes:g} minutes in all"
     print(f"\nTrained for {metrics['train_runtime']:.0f} s{since}. The model is in {args.output_dir}")
 
 

@@ -129,7 +129,11 @@ class GlueReport:
 
     def _notes(self) -> str:
         seeds, args = self.glue_args.seeds, self.args
-        length = f"{args.max_steps:,} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
+        length = (
+            f"{args.max_steps:,} steps"
+            if args.max_steps > 0
+            else f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
+        )
         length = f"{args.max_minutes:g} minutes" if args.max_minutes else length
         chosen = (
             "the best checkpoint by this set, which is optimistic" if args.load_best_model_at_end else "the last step"
@@ -138,10 +142,21 @@ class GlueReport:
         new = f" ({args.head_learning_rate:g} for new weights)" if args.head_learning_rate is not None else ""
         note = (
             f"- {self.model.title}: development sets, {spread} {', '.join(map(str, seeds))}, {chosen}. All tasks with learning rate "
-            f"{args.learning_rate:g}{new}, batch size {args.recorded()['global batch size']}, {length}."
+            f"{args.learning_rate:g}{new}, batch size {args.recorded()['global batch size']}, {length}; {self._architecture()}."
         )
         means = {"mean": "all tasks here, without WNLI", "five tasks": _list(SMALL), "without CoLA": _list(SMALL[1:])}
         return "\n".join([note, NOTES, *(f"- {title}: {means[title]}." for title in self.means)])
+
+    def _architecture(self) -> str:
+        options = {"classifier_pooling": self.glue_args.classifier_pooling, "dropout": self.glue_args.dropout}
+        return ", ".join(
+            f"{name} {'of the checkpoint' if value is None else value}" for name, value in options.items()
+        )
+
+    def summary(self, task: str) -> str:
+        """The task's scores on one line."""
+        baselines = ", ".join(f"{row.title} {_format(row.scores(task))}" for row in self.baselines)
+        return f"{GLUE[task].title}: {_format(self.model.scores(task))} ({baselines})"
 
     def write(self) -> None:
         """Write glue.json and glue.md to the output directory. Raises `OSError` if they can't be written."""

@@ -55,5 +55,6 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
         results=results,
         baselines=scores_by_baseline(trainer.latest_metrics()),
         max_seq_length=task.max_seq_length,
+        pairs="text_pair" in task.text_columns("train"),
         **training_context(trainer, directory, panels),
     )

@@ -160,6 +160,8 @@ class FinetuningRun:
         trainer = self.first_trainer or self.build_trainer(run)
         self.first_trainer = None  # or its memory would be kept while the next seeds train
         trainer.keep_model = self.keep_models
+        if run.checkpoint:
+            logger.info(f"Resuming from {run.checkpoint}")
         if trainer.is_world_process_zero():
             trainer.results = dict(self.baselines)
         return trainer.train_and_predict(self.task, run.checkpoint)

@@ -216,7 +216,7 @@ def add_to_card(directory: Path, scores: Scores) -> None:
     """Add the scores to the card and the metrics.json of the model in `directory`, in place of earlier ones. Nothing else in
     these files changes. Raises the errors of `check_card`, and `BlockingIOError` while a training writes there."""
     named = {"overall": scores, **scores["phenomena"]}
-    count = f"{scores['pairs']:,} pairs of {len(scores['paradigms'])} paradigms"
+    count = f"{scores['pairs']:,} pairs of {len(scores['paradigms'])} paradigm{'s' * (len(scores['paradigms']) != 1)}"
     results = [
         EvalResult(
             task_type="fill-mask",

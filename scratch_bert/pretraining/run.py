@@ -1,7 +1,8 @@
 """A pretraining run from its options, step by step: tokenizer → data → model → trainer, for each of its phases."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -86,19 +87,36 @@ class PretrainingRun:
                     break
                 checkpoint = Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}")
                 self.trainer = None  # or its model and optimizer would stay in memory
+                logger.info(
+                    f"Final phase: sequences of {phase.max_seq_length} tokens, {phase.mlm_probability:.0%} masked"
+                )
                 try:
-                    self.trainer, self.data = build_phase(self.options, phase, str(checkpoint))
+                    with _warnings_only():  # the rest has been logged before the first phase
+                        self.trainer, self.data = build_phase(
+                            self.options, phase, str(checkpoint), resumed=self.checkpoint
+                        )
                 except ValueError as error:  # the text has changed meanwhile
                     raise TextError(f"The run cannot continue with its final phase. {error}") from error
                 seconds, metrics = metrics["train_runtime"], _train(self.trainer, str(checkpoint))
                 metrics["train_runtime"] += seconds
             trainer = self.trainer
+            trainer.results["train_runtime"] = metrics["train_runtime"]  # for the card
             if trainer.eval_dataset:
                 metrics |= last_evaluation(trainer) or trainer.evaluate()
             trainer.save_model()
             if trainer.is_world_process_zero():
                 write_metrics(trainer.args.output_dir, metrics)
         return metrics
+
+
+@contextmanager
+def _warnings_only() -> Iterator[None]:
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:
@@ -139,7 +157,7 @@ def prepare_pretraining(
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
     phases = plan_phases(options, checkpoint)
-    return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
+    return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint, checkpoint), checkpoint)
 
 
 def check_can_choose_best(args: PretrainingArguments, held_out: Iterable | None = None) -> None:
@@ -179,8 +197,11 @@ def share_done(checkpoint: str, args: PretrainingArguments) -> float:
     return clock.share
 
 
-def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple[PretrainingTrainer, PretrainingData]:
-    """Build a phase: text → tokenizer → token ids → examples → model → Trainer."""
+def build_phase(
+    options: Options, phase: Phase, checkpoint: str | None, resumed: str | None
+) -> tuple[PretrainingTrainer, PretrainingData]:
+    """Build a phase: text → tokenizer → token ids → examples → model → Trainer. `checkpoint` is that of the phase before, or
+    `resumed`, that of an interrupted run."""
     model_args, data_args, args = options.model, options.data, copy(options.training)
     start = start_config(model_args, checkpoint)
     with args.main_process_first():  # the other processes read its cache
@@ -199,8 +220,7 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
         args.eval_strategy = "no"
     if data_args.streaming:  # if there are enough files, each process reads a part of them
         args.accelerator_config = replace(args.accelerator_config, dispatch_batches=False)
-    if checkpoint:
-        args.resume_from_checkpoint = checkpoint  # also in a later phase: the card says what its time is since
+    args.resume_from_checkpoint = resumed  # the card says what its time is since
     options = options._replace(training=args)
     record = describe_run(options, data, choice.named)
     longest = max(data.max_seq_length, args.final_max_seq_length or 0)

@@ -58,6 +58,12 @@ def test_scores_and_means_over_tasks_and_seeds():
     assert "seeds 1, 3, the last step. All tasks with learning rate" in text and "*test* sets" in text
 
 
+def test_task_has_a_summary_and_the_table_names_what_the_classifier_reads():
+    found = report(["rte"], seeds=(1, 3), dropout=0.1)
+    assert found.summary("rte") == "RTE: 12.0 ± 1.4 (majority class 50.0, bag of words 50.0)"
+    assert "5 epochs; classifier_pooling of the checkpoint, dropout 0.1." in found.as_markdown()
+
+
 def test_means_of_google():
     text = report([*SMALL, "wnli"]).as_markdown()
     rows = [cells(text, name) for name in GOOGLE]

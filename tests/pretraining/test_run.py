@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import shutil
 from contextlib import contextmanager
 from itertools import count
@@ -219,11 +220,17 @@ def test_run_ends_with_longer_sequences_under_one_schedule(phases):
     )
 
 
+def test_card_has_the_time_of_both_phases(phases):
+    directory, _, _, metrics, _ = phases
+    assert f"| time | {metrics['train_runtime']:.0f} seconds |" in (directory / "README.md").read_text()
+
+
 @pytest.mark.parametrize("step", [4, 6, 8])
 def test_run_of_two_lengths_resumes_as_if_it_had_not_stopped(step, phases, tmp_path):
     directory, make, *_ = phases
     shutil.copytree(directory / f"checkpoint-{step}", tmp_path / "run" / f"checkpoint-{step}")
     make(tmp_path / "run", resume_from_checkpoint="auto").train()
+    assert "seconds since the last resume |" in (tmp_path / "run" / "README.md").read_text()
     expected, found = (load_file(path / "model.safetensors") for path in (directory, tmp_path / "run"))
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
@@ -236,7 +243,7 @@ def test_run_of_two_lengths_continues_where_nothing_else_would_be_saved(phases, 
     assert (tmp_path / "run" / "checkpoint-6").is_dir() and run.trainer.state.global_step == 10
 
 
-def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch):
+def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch, caplog):
     times, seen, build = count(1000), {}, pretraining.build_trainer
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))
 
@@ -255,7 +262,10 @@ def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch):
     training = {"max_steps": -1, "max_minutes": 10 / 60, "warmup_steps": 0, "eval_strategy": "no", "save_steps": 100}
     training |= {"final_share": 0.4, "final_max_seq_length": 96, "final_mlm_probability": 0.15}
     run = prepare_pretraining(*options(tmp_path / "run", **training))
-    run.train()
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "scratch_bert"):
+        run.train()
+    assert caplog.messages == ["Final phase: sequences of 96 tokens, 15% masked"]
     assert run.trainer.state.global_step == 9  # one of the ten seconds is the reading for the checkpoint
     assert [seen[step][0] for step in range(1, 10)] == [0.3] * 6 + [0.15] * 3
     assert all((seen[step][1] > 32) == (step > 6) for step in seen if step < 10)

@@ -143,11 +143,15 @@ class Objective:
     metric_rows: tuple[MetricRow, ...] = ()
     """The metrics to show, in addition to MLM's."""
 
-    def describe_plateaus(self, metrics: dict[str, float]) -> str:
-        """What a model with these `metrics` of an evaluation has not begun to learn, and what helps; empty for nothing."""
-        if metrics["eval_mlm_loss"] < 0.97 * metrics["eval_mlm_unigram_loss"]:
+    def describe_plateaus(self, metrics: dict[str, float], count: int) -> str:
+        """What a model with these `metrics` of an evaluation, on `count` examples, has not begun to learn, and what helps; empty for
+        nothing."""
+        if metrics["eval_mlm_loss"] < 0.9 * metrics["eval_mlm_unigram_loss"]:
             return ""
-        return "MLM has learned little more than the frequency of each token: train longer, or on more text."
+        return (
+            "MLM has learned little more than the frequency of each token: train longer (max_minutes, max_steps or\n"
+            "num_train_epochs), or on more text."
+        )
 
     # --------------------------------------------------------------------------------------------------- what is shown
 

@@ -1,5 +1,7 @@
 """Next-sentence prediction: does segment B follow A, or is it from another document? (Paper, section 3.1, task 2.)"""
 
+import math
+
 import numpy as np
 
 from ..data.pairs import Chunks, cut, make_pairs, single_segments, trim
@@ -46,13 +48,15 @@ class NextSentencePrediction(NextSentenceHead):
         ]
         return trim(np.concatenate(pairs), limit)
 
-    def describe_plateaus(self, metrics: dict[str, float]) -> str:
-        mlm = super().describe_plateaus(metrics)
-        if mlm or metrics["eval_nsp_accuracy"] > metrics["eval_nsp_majority_accuracy"] + 0.02:
+    def describe_plateaus(self, metrics: dict[str, float], count: int) -> str:
+        mlm, chance = super().describe_plateaus(metrics, count), metrics["eval_nsp_majority_accuracy"]
+        margin = max(0.02, 2 * math.sqrt(chance * (1 - chance) / count))  # two standard errors
+        if mlm or metrics["eval_nsp_accuracy"] > chance + margin:
             return mlm
         return (
-            "NSP is still at chance, where it can stay for 50,000 pairs and more. What helps: longer training, larger\n"
-            "batches (per_device_train_batch_size), more and longer pairs (single_segment_prob and short_seq_prob near 0)."
+            f"NSP is still at chance, as far as {count:,} held-out examples can tell (±{margin:.0%}). It can stay there for 50,000\n"
+            "pairs and more. What helps: longer training, larger batches (per_device_train_batch_size), more and longer pairs\n"
+            "(single_segment_prob and short_seq_prob near 0)."
         )
 
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:
