@@ -3,6 +3,7 @@ several seeds and early stopping resume. Resumes of any run: tests/training/test
 
 import gc
 import json
+import logging
 import random
 import re
 import shutil
@@ -244,6 +245,21 @@ def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(tokenizer, r
     cards = {name: (tmp_path / name / "README.md").read_text() for name in ("chosen", "kept")}
     assert "classifier_pooling" in cards["kept"]  # among what BERT lacks
     assert "of new weights 0.003" in cards["chosen"] and "of new weights" not in cards["kept"]
+
+
+def test_small_model_of_pairs_is_told_what_the_classifier_reads(saved, run, tmp_path, caplog):
+    file = tmp_path / "pairs.csv"
+    file.write_text("first,second,label\n" + "a class,an object,good\na class,a function,bad\n" * 20)
+    columns = {"text_column": "first", "text_pair_column": "second", "label_column": "label"}
+    data = {"train_file": [str(file)], "validation_file": [str(file)], "max_steps": 1, **columns}
+    with caplog.at_level(logging.INFO, "scratch_bert"):
+        run("cls", **data)
+        hint = "a small model scores higher with classifier_pooling=segments"
+        assert hint in caplog.text
+        caplog.clear()
+        run("segments", classifier_pooling="segments", **data)
+        assert hint not in caplog.text
+    assert '{"text": "A first text.", "text_pair": "Another one."}' in (tmp_path / "cls" / "README.md").read_text()
 
 
 def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(saved, files, tmp_path):
