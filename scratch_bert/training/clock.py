@@ -13,12 +13,13 @@ from transformers.trainer import SCHEDULER_NAME
 
 
 LENGTH = 1000  # "steps" of a schedule that follows the clock: thousandths of the time
+LOG_SECONDS = 30
 UNKNOWN = 10**9  # the number of steps before the first one has shown how long it takes
 
 
 class Clock(TrainerCallback):
     """Stops training after `seconds`, evaluations and checkpoints included. Until then, `state.max_steps` is an
-    estimate.
+    estimate. The log has an entry at least every `LOG_SECONDS`, as how many steps these are is unknown.
 
     The time used is in each checkpoint, so that a resumed run has the rest of it. All processes take that of the first one, once
     a step, or they would have different rates.
@@ -56,7 +57,7 @@ class Clock(TrainerCallback):
         self.used, self._last_reading = self.used + now - self._last_reading, now
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._last_reading = time.perf_counter()
+        self._last_reading, self._last_entry = time.perf_counter(), self.used
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         self.read()
@@ -64,3 +65,9 @@ class Clock(TrainerCallback):
             self.used = broadcast_object_list([self.used])[0]
         step = state.global_step + 1  # which is counted, and the rate of the next one set, after this
         state.max_steps = step if self.share == 1 else max(step + 1, math.ceil(step / self.share - 1e-9))
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_log |= self.used - self._last_entry >= LOG_SECONDS
+
+    def on_log(self, args, state, control, **kwargs):
+        self._last_entry = self.used

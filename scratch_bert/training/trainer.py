@@ -94,7 +94,7 @@ class ScratchBertTrainer(Trainer):
         self._speed = SpeedMeter(self.model.config, self.args.device)
         minutes = getattr(self.args, "max_minutes", None)
         self._clock = minutes and Clock(60 * minutes)
-        for callback in filter(None, (self._signals, self._resume, self._speed, self._clock)):
+        for callback in filter(None, (self._signals, self._resume, self._clock, self._speed)):
             self.add_callback(callback)
         if self.args.push_to_hub:
             self.add_callback(PushCallback(self))
