@@ -32,8 +32,8 @@ class CheckpointArguments(OptionGroup, group="Model"):
         choices={
             "cls": "the pooled [CLS], as in BERT",
             "mean": "the mean of the tokens",
-            "segments": "the mean of each text, and each token compared with its counterpart in the other text: for pairs, the "
-            "best of a small model that has seen little text; does not convert to BERT",
+            "segments": "the mean of each text, and each token compared with its counterpart in the other text: the best for pairs "
+            "if a small model has seen little text; does not convert to BERT",
         },
     )
 
@@ -166,7 +166,7 @@ class FinetuningOptions(CommonOptions):
     save_total_limit: int | None = option(
         2, "Checkpoints to keep; the best and the last are among them, even with 1.", within="[1, 1e9]"
     )
-    logging_steps: float = option(50, "Steps between log lines.", within="(0, 1e9]")
+    logging_steps: float = option(50, "Steps between log lines; with max_minutes, also every 30 s.", within="(0, 1e9]")
     load_best_model_at_end: bool = option(True, "Load the best checkpoint after training.")
     metric_for_best_model: str | None = option(
         None, "Metric that selects the best checkpoint. Default: the task's main one."

@@ -344,7 +344,9 @@ class PretrainingOptions(CommonOptions, group="Training"):
     eval_strategy: str = option("steps", "When to evaluate.", choices=INTERVALS)
     eval_steps: float | None = option(250, "Steps between evaluations.", within="(0, 1e9]")
     save_total_limit: int | None = option(2, "Number of checkpoints to keep.", within="[1, 1e9]")
-    logging_steps: float = option(100, "Steps between log lines.", within="(0, 1e9]")
+    logging_steps: float = option(
+        100, "Steps between log lines; with max_minutes, also every 30 s.", within="(0, 1e9]"
+    )
     max_eval_examples: int = option(
         4000,
         "Maximum number of held-out examples, evenly spread, to evaluate on in and after training; 0 for all.",

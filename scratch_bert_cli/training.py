@@ -85,7 +85,9 @@ class LoggingOptions(OptionGroup, group=EVALUATION):
     save_total_limit: int | None = option(None, "Number of checkpoints to keep.", within="[1, 1e9]")
     load_best_model_at_end: bool = option(False, "Load the best checkpoint after training.")
     metric_for_best_model: str | None = option(None, "Metric that selects the best checkpoint.")
-    logging_steps: float = option(500, "Steps between log lines.", within="(0, 1e9]")
+    logging_steps: float = option(
+        500, "Steps between log lines; with max_minutes, also every 30 s.", within="(0, 1e9]"
+    )
     logging_nan_inf_filter: bool = option(
         False, "Continue if the loss is not finite, and leave it out of the log, instead of stopping."
     )

@@ -131,16 +131,21 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
             if not hasattr(config, option):
                 raise ValueError(f"dropout has no effect: a {config.model_type} has no {option}.")
             setattr(config, option, args.dropout)
-    reads_cls = isinstance(task, SequenceClassification) and getattr(config, "classifier_pooling", None) == "cls"
+    pairs = isinstance(task, SequenceClassification) and "text_pair" in task.text_columns("train")
     if args.classifier_pooling is not None:
         if config.model_type != "scratch_bert" or not isinstance(task, SequenceClassification):
             raise ValueError(
                 "classifier_pooling needs a scratch_bert or a BERT, and a task with a label for each text."
             )
         config.classifier_pooling = args.classifier_pooling
-    elif reads_cls and config.hidden_size < 768 and "text_pair" in task.text_columns("train"):
+    elif (
+        pairs
+        and config.model_type == "scratch_bert"
+        and config.classifier_pooling == "cls"
+        and config.hidden_size < 768
+    ):
         logger.info(
-            "The classifier reads [CLS]. For pairs of texts, a small model scores higher with classifier_pooling=segments, "
+            "The classifier reads [CLS]. For pairs of texts, a small model can score higher with classifier_pooling=segments, "
             "which does not convert to BERT."
         )
     for option, value in {"problem_type": None, **task.model_options}.items():

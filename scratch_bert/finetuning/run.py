@@ -174,6 +174,7 @@ class FinetuningRun:
         task, args, record = self.task, run.args, self.record(run.args)
         if run.checkpoint:
             check_same_run(record, run.checkpoint)
+        args.resume_from_checkpoint = run.checkpoint  # the card says what its time is since
         set_seed(args.seed)
         args.metric_for_best_model = task.best_metric
         if args.greater_is_better is None:

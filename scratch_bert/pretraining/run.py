@@ -87,16 +87,13 @@ class PretrainingRun:
                     break
                 checkpoint = Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}")
                 self.trainer = None  # or its model and optimizer would stay in memory
-                logger.info(
-                    f"Final phase: sequences of {phase.max_seq_length} tokens, {phase.mlm_probability:.0%} masked"
-                )
                 try:
                     with _warnings_only():  # the rest has been logged before the first phase
-                        self.trainer, self.data = build_phase(
-                            self.options, phase, str(checkpoint), resumed=self.checkpoint
-                        )
+                        self.trainer, self.data = build_phase(self.options, phase, str(checkpoint))
                 except ValueError as error:  # the text has changed meanwhile
                     raise TextError(f"The run cannot continue with its final phase. {error}") from error
+                length, masked = self.data.max_seq_length, 100 * phase.mlm_probability
+                logger.info(f"Final phase: sequences of up to {length} tokens, {masked:g}% masked")
                 seconds, metrics = metrics["train_runtime"], _train(self.trainer, str(checkpoint))
                 metrics["train_runtime"] += seconds
             trainer = self.trainer
@@ -112,7 +109,7 @@ class PretrainingRun:
 @contextmanager
 def _warnings_only() -> Iterator[None]:
     level = logger.level
-    logger.setLevel(logging.WARNING)
+    logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))
     try:
         yield
     finally:
@@ -156,8 +153,10 @@ def prepare_pretraining(
     checkpoint = find_checkpoint(args)
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
+    options = options._replace(training=copy(args))
+    options.training.resume_from_checkpoint = checkpoint  # the card says what its time is since
     phases = plan_phases(options, checkpoint)
-    return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint, checkpoint), checkpoint)
+    return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
 
 
 def check_can_choose_best(args: PretrainingArguments, held_out: Iterable | None = None) -> None:
@@ -197,11 +196,8 @@ def share_done(checkpoint: str, args: PretrainingArguments) -> float:
     return clock.share
 
 
-def build_phase(
-    options: Options, phase: Phase, checkpoint: str | None, resumed: str | None
-) -> tuple[PretrainingTrainer, PretrainingData]:
-    """Build a phase: text → tokenizer → token ids → examples → model → Trainer. `checkpoint` is that of the phase before, or
-    `resumed`, that of an interrupted run."""
+def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple[PretrainingTrainer, PretrainingData]:
+    """Build a phase: text → tokenizer → token ids → examples → model → Trainer."""
     model_args, data_args, args = options.model, options.data, copy(options.training)
     start = start_config(model_args, checkpoint)
     with args.main_process_first():  # the other processes read its cache
@@ -220,7 +216,6 @@ def build_phase(
         args.eval_strategy = "no"
     if data_args.streaming:  # if there are enough files, each process reads a part of them
         args.accelerator_config = replace(args.accelerator_config, dispatch_batches=False)
-    args.resume_from_checkpoint = resumed  # the card says what its time is since
     options = options._replace(training=args)
     record = describe_run(options, data, choice.named)
     longest = max(data.max_seq_length, args.final_max_seq_length or 0)

@@ -67,7 +67,7 @@ class Clock(TrainerCallback):
         state.max_steps = step if self.share == 1 else max(step + 1, math.ceil(step / self.share - 1e-9))
 
     def on_step_end(self, args, state, control, **kwargs):
-        control.should_log |= self.used - self._last_entry >= LOG_SECONDS
+        control.should_log |= args.logging_strategy == "steps" and self.used - self._last_entry >= LOG_SECONDS
 
     def on_log(self, args, state, control, **kwargs):
         self._last_entry = self.used

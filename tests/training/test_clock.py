@@ -79,6 +79,8 @@ def test_number_of_steps_is_estimated_meanwhile(train):
 def test_log_has_an_entry_every_half_minute_whatever_the_steps(train):
     trainer, _ = train("run", 20, max_minutes=3, logging_steps=100)
     assert [entry["step"] for entry in trainer.state.log_history if "loss" in entry] == [2, 4, 6, 8]
+    trainer, _ = train("silent", 20, max_minutes=3, logging_strategy="no")
+    assert not any("loss" in entry for entry in trainer.state.log_history)
 
 
 def test_card_has_minutes_steps_and_tokens(train, tmp_path):

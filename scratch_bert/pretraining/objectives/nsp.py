@@ -54,8 +54,8 @@ class NextSentencePrediction(NextSentenceHead):
         if mlm or metrics["eval_nsp_accuracy"] > chance + margin:
             return mlm
         return (
-            f"NSP is still at chance, as far as {count:,} held-out examples can tell (±{margin:.0%}). It can stay there for 50,000\n"
-            "pairs and more. What helps: longer training, larger batches (per_device_train_batch_size), more and longer pairs\n"
+            f"NSP cannot be told from chance on {count:,} held-out examples (±{margin:.0%}). It can stay at chance for 50,000 pairs\n"
+            "or more. What helps: longer training, larger batches (per_device_train_batch_size), more and longer pairs\n"
             "(single_segment_prob and short_seq_prob near 0)."
         )
 
