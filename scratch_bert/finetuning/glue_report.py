@@ -129,11 +129,8 @@ class GlueReport:
 
     def _notes(self) -> str:
         seeds, args = self.glue_args.seeds, self.args
-        length = (
-            f"{args.max_steps:,} steps"
-            if args.max_steps > 0
-            else f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
-        )
+        epochs = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
+        length = f"{args.max_steps:,} steps" if args.max_steps > 0 else epochs
         length = f"{args.max_minutes:g} minutes" if args.max_minutes else length
         chosen = (
             "the best checkpoint by this set, which is optimistic" if args.load_best_model_at_end else "the last step"
