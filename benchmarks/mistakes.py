@@ -77,14 +77,14 @@ def padded(**methods: Callable):
 
 
 def mask_sign():
-    def make_mask(self, embeddings, attention_mask, seq_idx):
+    def make_mask(self, embeddings, attention_mask, seq_idx, keep=False):
         return (attention_mask.to(embeddings.dtype) * -10_000.0)[:, None, None, :]  # instead of (1 - mask) * …
 
     return padded(make_mask=make_mask)
 
 
 def mask_shape():
-    def make_mask(self, embeddings, attention_mask, seq_idx):
+    def make_mask(self, embeddings, attention_mask, seq_idx, keep=False):
         padding = (1 - attention_mask.to(embeddings.dtype)) * -10_000.0
         rows = padding[:, None, :, None]  # the token that attends, instead of [:, None, None, :]
         return rows.expand(-1, -1, -1, attention_mask.shape[1])

@@ -1,4 +1,4 @@
-"""What the tests share: small models, texts and tokenized corpora, without network or GPU."""
+"""What the tests share: small models, texts and tokenized corpora, without network, and without GPU but in `make gpu`."""
 
 import atexit
 import gc
@@ -16,12 +16,36 @@ in_worker = "PYTEST_XDIST_WORKER" in os.environ
 if in_worker:
     os.environ["OMP_NUM_THREADS"] = "1"  # a worker for each core
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+if "SCRATCH_BERT_TEST_GPU" not in os.environ:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HOME"] = tempfile.mkdtemp(dir=os.environ["HF_HOME"] if in_worker else None)
 os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.environ["HF_HOME"]
 if not in_worker:  # the controller's directory holds those of its workers
     atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--gpu-branches", action="store_true", help="Let the model's operations on a CPU be those for GPUs."
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if config.getoption("--gpu-branches") and item.get_closest_marker("cpu_branch"):
+            item.add_marker(pytest.mark.skip(reason="of an operation for CPUs, or chooses branches itself"))
+
+
+@pytest.fixture(autouse=True)
+def _gpu_branches(request, monkeypatch):
+    if request.config.getoption("--gpu-branches"):
+        from helpers import varlen_attention
+        from scratch_bert.model import operations_scratch_bert as operations
+
+        monkeypatch.setattr(operations, "is_cpu", lambda device: False)
+        monkeypatch.setattr(operations, "has_varlen_attention", lambda device: True)
+        monkeypatch.setattr(operations, "varlen_attn", varlen_attention)
 
 
 @pytest.fixture(autouse=True)

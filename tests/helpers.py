@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from torch.nn import functional as F
 
 from scratch_bert.model.configuration_scratch_bert import ScratchBertConfig
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS, ScratchBertForPreTraining
@@ -31,6 +32,15 @@ NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # What is published of a model.
 CODE_FILES = {f"{part}_scratch_bert.py" for part in ("configuration", "modeling", "operations")}
 MODEL_FILES = CODE_FILES | {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+
+
+def varlen_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale):
+    """PyTorch's `varlen_attn` on a CPU: states (T, A, D) → context (T, A, D)."""
+    lengths = cu_seq_q.diff().tolist()
+    assert max_q == max_k == max(lengths)
+    parts = zip(*(states.transpose(0, 1).split(lengths, dim=1) for states in (query, key, value)), strict=True)
+    contexts = [F.scaled_dot_product_attention(*part, scale=scale) for part in parts]
+    return torch.cat(contexts, dim=1).transpose(0, 1)
 
 
 def without_docstrings(monkeypatch) -> None:

@@ -18,6 +18,7 @@ from scratch_bert_cli.outputs import check_output_dir
 from ..hub.loading import load_config
 from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.checkpoint import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
+from ..training.counting import CountingCollator
 from ..training.output_dir import output_dir_lock, read_metrics, write_metrics
 from ..training.resume import check_same_run, check_same_weights
 from ..training.trainer import ScratchBertTrainer
@@ -61,6 +62,8 @@ class FinetuningTrainer(ScratchBertTrainer):
     def __init__(self, *args, new_weights: Collection[str] = (), **kwargs):
         super().__init__(*args, **kwargs)
         self.new_weights = new_weights
+        if self.counts_on_the_host:
+            self.data_collator = CountingCollator(self.data_collator, labels=False, compiled=self.args.torch_compile)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         created, optimizer = self.optimizer is None, super().create_optimizer(model)

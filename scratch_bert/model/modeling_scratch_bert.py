@@ -52,7 +52,9 @@ from .operations_scratch_bert import (
     find_attention,
     is_eager,
     is_observed,
+    is_plain_linear,
     padded_attention,
+    project,
     surplus_rows,
     true_positions,
 )
@@ -231,8 +233,8 @@ class ScratchBertSelfAttention(nn.Module):
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = (
-            projection(hidden_states).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, A, S, D)
-            for projection in (self.query, self.key, self.value)
+            states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, A, S, D)
+            for states in project(hidden_states, (self.query, self.key, self.value))
         )
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
@@ -359,7 +361,11 @@ class ScratchBertPredictions(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        logits = self.decoder(self.transform(hidden_states))  # (…, V)
+        states = self.transform(hidden_states)
+        if is_eager(states) and is_plain_linear(self.decoder) and self.decoder.bias is None:
+            # Within the product: adding the bias afterwards takes another pass over all logits.
+            return F.linear(states, self.decoder.weight, self.bias.to(self.decoder.weight.dtype))  # (…, V)
+        logits = self.decoder(states)
         return logits + self.bias.to(logits.dtype)
 
 
@@ -651,13 +657,19 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             inputs = EmbeddingInputs(*(None if tensor is None else sequences.unpad(tensor) for tensor in inputs))
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
         if sequences is None or sequences.attention is padded_attention:
-            mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx)
+            if sequences is not None and sequences.indices is None:
+                attention_mask = None
+            # What is known of the padding saves the host from waiting for the device to look at the mask.
+            known = attention_mask is not None and (sequences is not None or sequence_lengths is not None)
+            mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx, keep=known)
         states = self.encoder(states, mask, sequences=sequences, **kwargs).last_hidden_state
         if sequences is not None:
             states = sequences.pad(states)  # (1, T, H) → (B, S, H)
         pooled = None
         if self.pooler is not None:
-            pooled = self.pooler(states[:, 0] if first is None else states.flatten(0, 1)[first])  # (N, H)
+            pooled = self.pooler(
+                states[:, 0] if first is None else states.flatten(0, 1).index_select(0, first)
+            )  # (N, H)
         return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
 
     def find_sequences(
@@ -695,8 +707,15 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         sequences.extend(surplus_rows(sum(sequences.lengths), inputs.token_type_ids, self.dtype))
         return sequences
 
-    def make_mask(self, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None):
-        """The mask in the form that the attention implementation takes, or None if every token attends to all."""
+    def make_mask(
+        self,
+        embeddings: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        seq_idx: torch.Tensor | None,
+        keep: bool = False,
+    ):
+        """The mask in the form that the attention implementation takes, or None if every token attends to all; with
+        `keep`, never None for an `attention_mask`."""
         implementation = self.config._attn_implementation
         if seq_idx is not None and implementation not in ("eager", "sdpa", "flex_attention"):
             raise ValueError(
@@ -709,6 +728,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             inputs_embeds=embeddings,
             attention_mask=attention_mask,
             and_mask_function=None if seq_idx is None else packed_sequence_mask_function(seq_idx),
+            allow_is_bidirectional_skip=not keep,
         )
 
 
@@ -762,7 +782,10 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         surplus = 0
         if positions is not None:
             check_shape("labels", labels, tuple(hidden_states.shape[:2]))
-            hidden_states, labels = hidden_states.flatten(0, 1)[positions], labels.flatten()[positions]  # (M, H), (M,)
+            # Not [positions], whose gradient sorts them on a GPU.
+            found = positions.clamp(min=0)  # -1 where there are fewer labels than positions
+            hidden_states = hidden_states.flatten(0, 1).index_select(0, found)  # (M, H)
+            labels = labels.flatten().index_select(0, found).where(positions >= 0, -100)  # (M,)
             surplus = surplus_rows(len(positions), hidden_states, self.dtype)
         if surplus:
             # Copies of a token: of zeros, LayerNorm's gradient is infinite in fp16.
@@ -789,9 +812,10 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
     from elsewhere, or (B, K) if batch entries pack up to K sequences, then -100 where there is none. Either may be
-    given alone; `loss` is the sum of the losses that have labels. `num_masked`, the number of labels other than -100,
-    saves the host from waiting for the GPU to count them. With labels and `sparse_prediction`, by default in training if
-    the config's is set, MLM logits are (M, V) instead of (B, S, V): only the labelled positions, in order.
+    given alone; `loss` is the sum of the losses that have labels. `num_masked`, the number of labels other than -100 or
+    an upper bound, saves the host from waiting for the GPU to count them. With labels and `sparse_prediction`, by default
+    in training if the config's is set, MLM logits are (M, V) instead of (B, S, V): only the labelled positions, in order,
+    then rows without meaning up to the bound.
     """
 
     def __init__(self, config: ScratchBertConfig):

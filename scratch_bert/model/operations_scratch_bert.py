@@ -6,7 +6,8 @@ it draws dropout masks one number at a time, and writes tensors larger than the 
 those of the model file; n is the number of tokens in one sequence.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -43,6 +44,11 @@ def can_branch(tensor: torch.Tensor) -> bool:
     return is_eager(tensor) or (torch.compiler.is_compiling() and not torch.compiler.is_exporting())
 
 
+def is_cpu(device: torch.device) -> bool:
+    """Whether operations on `device` take their form for CPUs; the tests also take the other one there."""
+    return device.type == "cpu"
+
+
 # Hooks that trainers set, and that look at no shapes: the packages that define them, and names of others.
 _TRAINING_PACKAGES = ("torch.", "deepspeed.")
 _TRAINING_HOOKS = ("output_capturing_hook", "make_inputs_require_grads", "make_inputs_require_grad")
@@ -73,6 +79,29 @@ def is_observed(module: torch.nn.Module) -> bool:
     return any(_observes(hook) for found in hooks for hook in found.values())
 
 
+# --------------------------------------------------------------------------------------------------- linear layers
+
+
+def is_plain_linear(module: torch.nn.Module) -> bool:
+    """Whether a call of `module` is a product with its weight and nothing else: a subclass or a hook, as of PEFT,
+    DeepSpeed or a quantization, may replace or fetch the weight."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    observed = any(hooks) or torch_module._has_any_global_hook() or "forward" in module.__dict__
+    # The weight last: DeepSpeed fetches it from other devices when it is read.
+    return type(module) is torch.nn.Linear and not observed and is_eager(module.weight)
+
+
+def project(states: torch.Tensor, layers: Sequence[torch.nn.Linear]) -> Sequence[torch.Tensor]:
+    """The outputs of linear `layers` of one shape. Under autocast, which copies weights and states for each product
+    anyway, by one product instead of one for each layer."""
+    device = states.device.type
+    autocast = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    if not autocast or not is_eager(states) or not all(map(is_plain_linear, layers)):
+        return [layer(states) for layer in layers]
+    weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
+    return F.linear(states, weight, bias).chunk(len(layers), -1)
+
+
 # ------------------------------------------------------------------------------------------------------ unpadding
 
 
@@ -83,7 +112,7 @@ def surplus_rows(count: int, states: torch.Tensor, dtype: torch.dtype) -> int:
     long as one of a known shape, and each compiled product that is replaced by another leaves the memory more
     fragmented. There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of 8.
     """
-    if states.device.type != "cpu" or not is_eager(states):
+    if not is_cpu(states.device) or not is_eager(states):
         return 0
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype
     if dtype.itemsize != 2:
@@ -93,7 +122,7 @@ def surplus_rows(count: int, states: torch.Tensor, dtype: torch.dtype) -> int:
 
 
 def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor:
-    """Indices (count,) of the True elements of a flattened mask. Without `count`, the host waits for the device."""
+    """Indices (count,) of the True elements of a flattened mask, then -1. Without `count`, the host waits for the device."""
     flat = mask.flatten()
     return (flat.nonzero() if count is None else torch.nonzero_static(flat, size=count))[:, 0]
 
@@ -195,7 +224,7 @@ def random_ones(like: torch.Tensor, p: float) -> torch.Tensor:
 
 def apply_dropout(states: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     """`torch.nn.functional.dropout`, faster on the CPU."""
-    if not training or p == 0 or states.device.type != "cpu" or not is_eager(states):
+    if not training or p == 0 or not is_cpu(states.device) or not is_eager(states):
         return F.dropout(states, p, training)
     return (states * random_ones(states, p)).mul_(1 / (1 - p))
 
@@ -285,18 +314,28 @@ def find_attention(config, training: bool, device: torch.device, dtype: torch.dt
     """
     implementation, dropout = config._attn_implementation, config.attention_probs_dropout_prob if training else 0.0
     if "flash" in implementation:
+        if dropout > 0 and re.search("att(n|ention)_?[34]", implementation):
+            raise ValueError(
+                f"{implementation} has no dropout: set attention_probs_dropout_prob to 0, or the attention implementation to sdpa."
+            )
         return flash_attention
-    if implementation == "sdpa" and device.type == "cpu":
+    if implementation == "sdpa" and is_cpu(device):
         longest = 256 if torch.is_grad_enabled() and dropout == 0 else 1024  # with dropout, sdpa keeps weights, too
         return sequential_attention if max_seqlen <= longest else padded_attention
-    if implementation == "sdpa" and device.type == "cuda" and varlen_attn is not None and torch.version.hip is None:
+    if implementation == "sdpa" and dropout == 0 and has_varlen_attention(device):
         head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else dtype
-        fits = dropout == 0 and dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256
-        flash = torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
-        if fits and flash and torch.cuda.get_device_capability(device) >= (8, 0):
+        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
+        if dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256:
             return varlen_attention
     return padded_attention
+
+
+def has_varlen_attention(device: torch.device) -> bool:
+    """Whether PyTorch has flash attention over unpadded states for `device`."""
+    if device.type != "cuda" or varlen_attn is None or torch.version.hip is not None:
+        return False
+    flash = torch.backends.cuda.is_flash_attention_available() and torch.backends.cuda.flash_sdp_enabled()
+    return flash and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 # ------------------------------------------------------------------------------------------------- cross entropy
@@ -334,7 +373,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
     """Cross entropy in fp32 of logits (M, V) and labels (M,), summed over the labels other than `ignore_index`."""
     # Chunks that fit in a CPU's cache, or keep a GPU busy.
-    elements = 2**19 if logits.device.type == "cpu" else 2**26
+    elements = 2**19 if is_cpu(logits.device) else 2**26
     if logits.numel() <= elements or not is_eager(logits):
         return F.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
     return ChunkedCrossEntropy.apply(logits, labels, ignore_index, max(1, elements // logits.shape[-1]))

@@ -27,9 +27,10 @@ class LossMeter:
                 self.sums[name] = self.sums.get(name, 0.0) + part * weight
 
     def update_accuracy(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Compare logits, (B, S, V) or only of predicted tokens (M, V), with labels (B, S)."""
+        """Compare logits, (B, S, V) or only of predicted tokens, perhaps followed by others (≥ M, V), with labels (B, S)."""
         predicted = labels != -100
-        logits, labels = logits if logits.dim() == 2 else logits[predicted], labels[predicted]  # (M, V), (M,)
+        labels = labels[predicted]  # (M,)
+        logits = logits[: len(labels)] if logits.dim() == 2 else logits[predicted]  # (M, V)
         correct = (logits.argmax(-1) == labels).sum()
         self.correct = self.correct + torch.stack([correct, torch.ones_like(labels).sum()])
 

@@ -10,9 +10,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import DataCollator, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
+from ..training.counting import CountingCollator
 from ..training.trainer import ScratchBertTrainer
 from .arguments import ExtraOptimizerNames
-from .data.collator import CountingCollator
 from .loss_meter import LossMeter
 from .metrics import PretrainingMetrics
 from .optimizer import muon
@@ -41,8 +41,8 @@ class PretrainingTrainer(ScratchBertTrainer):
                 "them, or choose another optim."
             )
         self.train_collator = train_collator or self.data_collator
-        if self.args.device.type != "cpu" and self.args.n_gpu < 2 and not self.args.torch_compile:
-            self.train_collator = CountingCollator(self.train_collator)
+        if self.counts_on_the_host:
+            self.train_collator = CountingCollator(self.train_collator, compiled=self.args.torch_compile)
         self._losses = LossMeter(losses, self.args.device)
         self.stop_at = stop_at
         if stop_at is not None:
@@ -73,6 +73,7 @@ class PretrainingTrainer(ScratchBertTrainer):
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
                 dtype=torch.bfloat16 if args.bf16 else torch.float32,
+                shared=args.world_size > 1,
             )
         return super().create_optimizer(model)
 
@@ -101,7 +102,8 @@ class PretrainingTrainer(ScratchBertTrainer):
         return super().prediction_step(model, inputs, *args, **kwargs)
 
     def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
-        return inputs["num_masked"] if "num_masked" in inputs else (inputs["labels"] != -100).sum()
+        counted = "num_masked" in inputs and not self.args.torch_compile  # for which it is rounded up
+        return inputs["num_masked"] if counted else (inputs["labels"] != -100).sum()
 
     @property
     def will_resume_later(self) -> bool:

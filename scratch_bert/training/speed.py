@@ -143,7 +143,9 @@ class SpeedMeter(TrainerCallback):
         lengths = batch.get("sequence_lengths")  # the collator has counted
         lengths = sequence_lengths(batch) if lengths is None else torch.tensor(lengths)
         counts = [lengths.sum(), (lengths * lengths).sum(), (lengths > 0).sum(), torch.as_tensor(predicted)]
-        self.counts += torch.stack([count.to(lengths.device) for count in counts]).to(self.device, non_blocking=True)
+        self.counts += torch.stack([count.to(lengths.device, non_blocking=True) for count in counts]).to(
+            self.device, non_blocking=True
+        )
         self.new_tokens += lengths.sum().to(self.device, non_blocking=True)
 
     def take_tokens(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> int:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from scratch_bert_cli.process import LimitError, explain_limit
 from ..hub.model_card import is_customized
 from ..hub.publishing import check_branch, ensure_branch, public_files, publish
 from ..hub.weights import find_not_finite
+from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..storage import MANIFEST, STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
 from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
@@ -100,6 +102,17 @@ class ScratchBertTrainer(Trainer):
             self.add_callback(PushCallback(self))
         show_on_console(self)
 
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        # accelerate's autocast copies all outputs to fp32, in each step also the logits, of which only some steps read any.
+        # With fp16, it also decides on the scaling of gradients; label smoothing takes fp32; DataParallel has no autocast.
+        replaces = self.args.n_gpu < 2 and not self.args.label_smoothing_factor
+        self._autocast = replaces and self.accelerator.native_amp and self.accelerator.mixed_precision == "bf16"
+        self.accelerator.native_amp &= not self._autocast
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
+        return torch.autocast(self.args.device.type, torch.bfloat16) if self._autocast else nullcontext()
+
     def train(self, resume_from_checkpoint: str | bool | None = None, *args, **kwargs):
         checkpoint = resume_from_checkpoint or None
         if checkpoint is True:
@@ -152,6 +165,13 @@ class ScratchBertTrainer(Trainer):
         if step == max_steps:  # otherwise, the loop would train one more step
             epochs = 0
         return (epochs, *others, max_steps)
+
+    @property
+    def counts_on_the_host(self) -> bool:
+        """Whether batches should carry counts, by `CountingCollator`: for a model that takes them, which is compiled, or on one
+        accelerator for each process."""
+        args, takes_them = self.args, self.model.config.model_type == ScratchBertConfig.model_type
+        return takes_them and args.n_gpu < 2 and (args.torch_compile or args.device.type != "cpu")
 
     @property
     def interrupted(self) -> bool:

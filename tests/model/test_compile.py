@@ -7,6 +7,7 @@ import torch
 
 from helpers import assert_same_gradients, make_batch, make_inputs, make_pair
 from scratch_bert.pretraining.data.collator import pack_sequences
+from scratch_bert.training.counting import CountingCollator
 
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
@@ -28,6 +29,37 @@ def test_compile_gives_the_loss_and_gradients_of_eager_execution():
         mine.loss.backward()
         expected.loss.backward()
         assert_same_gradients(model, plain)
+
+
+@pytest.mark.parametrize("auto_class", ["AutoModelForPreTraining", "AutoModelForMaskedLM"])
+def test_step_with_an_upper_bound_of_the_labels_is_one_graph(auto_class):
+    """Where the host must count them, the graph breaks. Other batches take few more graphs."""
+    model, plain = make_pair(auto_class)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    collator, bounds = CountingCollator(lambda batch: batch, compiled=True), []
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend=backend)
+    for seed in range(8):
+        batch = make_batch(auto_class, rows=16, length=40, seed=seed)
+        count = int((batch["labels"] != -100).sum())
+        bounds.append(collator(batch)["num_masked"] / count)
+        found, expected = compiled(**collator(batch)), plain(**batch)
+        torch.testing.assert_close(found.loss, expected.loss, **TOLERANCE)
+        logits = "prediction_logits" if "prediction_logits" in found else "logits"
+        torch.testing.assert_close(found[logits][:count], expected[logits], **TOLERANCE)
+        found.loss.backward()
+        expected.loss.backward()
+        assert_same_gradients(model, plain)
+        assert len(graphs) == 1 or seed > 0
+    assert min(bounds) >= 1 and 1 < max(bounds) <= 1.125 and len(graphs) <= 3
+    torch.compiler.reset()
+    torch.compile(plain, backend=backend)(**batch)
+    assert len(graphs) > 4
 
 
 @pytest.mark.slow

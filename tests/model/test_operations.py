@@ -171,6 +171,7 @@ def test_surplus_rows_are_more_sequences(padded, surplus):
     assert torch.equal(sequences.pad(unpadded), states * mask[..., None])
 
 
+@pytest.mark.cpu_branch
 def test_few_numbers_of_rows_are_left_in_bf16_and_fp16():
     states = torch.empty(0)
     rows = [count + surplus_rows(count, states, torch.bfloat16) for count in range(4097)]
@@ -192,9 +193,14 @@ def test_unpadding_of_packed_sequences():
 @pytest.mark.parametrize(
     ("found", "changes"),
     [
-        pytest.param(sequential_attention, {}, id="cpu"),
+        pytest.param(sequential_attention, {}, id="cpu", marks=pytest.mark.cpu_branch),
         pytest.param(padded_attention, {"max_seqlen": 4096}, id="cpu, long"),
-        pytest.param(sequential_attention, {"max_seqlen": 256, "training": False}, id="cpu, short, no dropout"),
+        pytest.param(
+            sequential_attention,
+            {"max_seqlen": 256, "training": False},
+            id="cpu, short, no dropout",
+            marks=pytest.mark.cpu_branch,
+        ),
         pytest.param(padded_attention, {"training": False}, id="cpu, no dropout"),
         pytest.param(padded_attention, {"attn_implementation": "eager"}, id="eager"),
         pytest.param(flash_attention, {"attn_implementation": "flash_attention_2"}, id="flash"),
@@ -217,6 +223,16 @@ def test_attention_is_found_for_unpadded_states(found, changes, monkeypatch):
     config |= {name: value for name, value in changes.items() if name not in usual}
     options["device"] = torch.device(options["device"])
     assert find_attention(ScratchBertConfig(**config), **options) is found
+
+
+@pytest.mark.parametrize("name", ["flash_attention_3", "kernels-community/flash-attn3", "flash_attention_4"])
+def test_attention_without_dropout_is_an_error_in_training(name):
+    config = ScratchBertConfig(attn_implementation="sdpa")
+    config._attn_implementation_internal = name  # as set_attn_implementation does, where it is installed
+    where = {"device": torch.device("cuda"), "dtype": torch.bfloat16, "max_seqlen": 512}
+    with pytest.raises(ValueError, match=f"{name} has no dropout: set attention_probs_dropout_prob to 0"):
+        find_attention(config, training=True, **where)
+    assert find_attention(config, training=False, **where) is flash_attention
 
 
 def test_attention_under_autocast_has_its_precision(monkeypatch):

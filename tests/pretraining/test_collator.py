@@ -6,7 +6,8 @@ import torch
 from transformers import DataCollatorForLanguageModeling
 
 from helpers import assert_same_gradients, make_batch, make_pair
-from scratch_bert.pretraining.data.collator import CountingCollator, PretrainingCollator, pack_sequences
+from scratch_bert.pretraining.data.collator import PretrainingCollator, pack_sequences
+from scratch_bert.training.counting import CountingCollator
 
 
 def test_mlm_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):

@@ -13,6 +13,7 @@ from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.metrics import PretrainingMetrics
 from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.pretraining.trainer import PretrainingTrainer
+from scratch_bert.training.counting import CountingCollator
 
 
 def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_to=None, **options):
@@ -149,6 +150,29 @@ def test_mlm_and_nsp_loss_of_several_gpus_in_one_process_are_logged(small_corpus
     trainer.train()
     log = trainer.state.log_history[0]
     assert log["loss"] == pytest.approx(log["mlm_loss"] + log["nsp_loss"], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("workers", "accumulation_steps", "pack_to"), [(0, 1, None), (2, 2, None), (0, 2, 64)], ids=str
+)
+def test_training_with_counts_is_that_without(
+    workers, accumulation_steps, pack_to, small_corpus, tokenizer, tmp_path, monkeypatch
+):
+    """As on a GPU, where each batch carries lists and numbers beside its tensors."""
+    options = {"dataloader_num_workers": workers, "gradient_accumulation_steps": accumulation_steps}
+    logs, batches = [], []
+    for counts in (False, True):
+        monkeypatch.setattr(PretrainingTrainer, "counts_on_the_host", counts)
+        trainer = make_trainer(
+            tmp_path / str(counts), small_corpus, tokenizer, max_steps=4, dropout=0.0, pack_to=pack_to, **options
+        )
+        assert isinstance(trainer.train_collator, CountingCollator) == counts
+        batches.append(next(iter(trainer.get_train_dataloader())))
+        trainer.train()
+        names = ("step", "loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "grad_norm")
+        logs.append([[entry[name] for name in names] for entry in trainer.state.log_history if "loss" in entry])
+    assert len(logs[0]) == 4 and logs[0] == logs[1]
+    assert "num_masked" not in batches[0] and sum(batches[1]["sequence_lengths"]) == batches[1]["attention_mask"].sum()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -40,6 +40,8 @@ CALLED = {
         ["args", "dataloader"],
         TRAINER,
     ),  # public, but its result is an undocumented tuple
+    "create_accelerator_and_postprocess": ([], TRAINER),  # these two are public, but without documentation
+    "autocast_smart_context_manager": (["cache_enabled"], TRAINER),
 }
 # Other names: an object that has it, and the file.
 SCHEDULER = torch.optim.lr_scheduler.ConstantLR(torch.optim.SGD([torch.zeros(1)], lr=0.1))

@@ -10,8 +10,9 @@ from transformers import BertConfig, BertForPreTraining, TrainingArguments
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
-from scratch_bert.pretraining.data.collator import CountingCollator, PretrainingCollator, pack_sequences
+from scratch_bert.pretraining.data.collator import PretrainingCollator, pack_sequences
 from scratch_bert.training import speed
+from scratch_bert.training.counting import CountingCollator
 from scratch_bert.training.speed import SpeedMeter, known_matrix_peak, matrix_peak, useful_flops
 from scratch_bert.training.trainer import ScratchBertTrainer
 

@@ -74,6 +74,21 @@ def test_ctrl_c_preemption_and_closed_terminal_save_a_checkpoint_to_resume_from(
     assert resumed.state.global_step == 6 and not resumed.interrupted
 
 
+def test_outputs_stay_in_the_precision_of_the_step(tmp_path):
+    """accelerate would copy them to fp32, in each step those for all masked tokens."""
+    trainer, types = make_trainer(tmp_path, bf16=True, max_steps=1, eval_strategy="steps", eval_steps=1), []
+    compute_loss = trainer.compute_loss
+
+    def keep_types(model, inputs, return_outputs=False, **kwargs):
+        loss, outputs = compute_loss(model, inputs, return_outputs=True, **kwargs)
+        types.append((model.training, loss.dtype, outputs["prediction_logits"].dtype))
+        return (loss, outputs) if return_outputs else loss
+
+    trainer.compute_loss = keep_types
+    trainer.train()
+    assert types == [(True, torch.float32, torch.bfloat16), (False, torch.float32, torch.bfloat16)]
+
+
 def test_signal_that_nohup_ignores_stays_ignored(tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

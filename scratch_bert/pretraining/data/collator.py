@@ -1,6 +1,5 @@
 """Collation of examples into a masked batch, padded or packed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +10,6 @@ from transformers import DataCollatorForLanguageModeling
 from scratch_bert_cli.options import check_range
 
 from ...tokenizer import check_tokenizer, continues_word, vocabulary_size
-from ...training.speed import sequence_lengths
 
 
 @dataclass
@@ -109,19 +107,6 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
         indices = torch.randint(len(self.ordinary_ids), (int(randomize.sum()),), generator=self.generator)
         inputs[randomize] = self.ordinary_ids[indices]
         return inputs, labels
-
-
-@dataclass
-class CountingCollator:
-    """Adds to another collator's batches what the model would otherwise count on the device, while the host waits:
-    `sequence_lengths`, of all sequences in order, and `num_masked`, the number of labels other than -100."""
-
-    collator: Callable[[list[dict]], dict[str, torch.Tensor]]
-
-    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor | list[int] | int]:
-        batch = self.collator(examples)
-        counts = {"sequence_lengths": [length for length in sequence_lengths(batch).tolist() if length > 0]}
-        return batch | counts | {"num_masked": int((batch["labels"] != -100).sum())}
 
 
 def pack_sequences(batch: dict[str, torch.Tensor], length: int, pad_token_id: int) -> dict[str, torch.Tensor]:

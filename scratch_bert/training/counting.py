@@ -1,0 +1,38 @@
+"""Counts that a batch can carry, so that in a step on a GPU the host does not wait for the device to count."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from .speed import sequence_lengths
+
+
+@dataclass
+class CountingCollator:
+    """Adds to another collator's batches what the model would otherwise count on the device: `sequence_lengths`, of all
+    sequences in order, and with `labels` `num_masked`, the number of labels other than -100. Leaves batches without
+    an attention_mask and with padding on the left as they are.
+
+    With `compiled`, only `num_masked` is added, rounded up by at most an eighth: a compiled model keeps the padding, and
+    is fastest for numbers that it has been compiled for."""
+
+    collator: Callable[[list[dict]], dict[str, torch.Tensor]]
+    labels: bool = True
+    compiled: bool = False
+
+    def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor | list[int] | int]:
+        batch = self.collator(examples)
+        if self.compiled:
+            return batch | ({"num_masked": round_up(int((batch["labels"] != -100).sum()))} if self.labels else {})
+        mask = batch.get("attention_mask")
+        if mask is None or (mask[..., 0] < mask.amax(-1)).any():
+            return batch
+        counts = {"sequence_lengths": [length for length in sequence_lengths(batch).tolist() if length > 0]}
+        return batch | counts | ({"num_masked": int((batch["labels"] != -100).sum())} if self.labels else {})
+
+
+def round_up(count: int) -> int:
+    """To one of eight evenly spaced numbers from one power of two to the next."""
+    step = 2 ** max(0, count.bit_length() - 4)
+    return -(-count // step) * step
