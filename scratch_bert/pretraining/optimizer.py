@@ -3,7 +3,8 @@
 from collections.abc import Callable, Collection
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.nn import functional as F
 from torch.optim.adamw import adamw
 
 from scratch_bert_cli.options import check_range
@@ -17,12 +18,16 @@ def muon(
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
     dtype: torch.dtype | None = None,
+    shared: bool = False,
 ) -> "MuonWithAdamW":
     """Muon with AdamW, for a scratch_bert or a transformers BERT: `Trainer(…, optimizers=(muon(model), None))`.
 
     `muon_lr` is the peak learning rate of the matrices of the encoder's layers, `lr` that of all other parameters,
-    which AdamW trains; a schedule scales both. Weight decay applies to matrices, not to biases and LayerNorms. Raises
-    `ValueError` for a model without an encoder, and for a rate that is negative or no number.
+    which AdamW trains; a schedule scales both. Weight decay applies to matrices, not to biases and LayerNorms. With
+    `shared`, the processes of torch.distributed, which must all have the same gradients, as with DDP, divide Muon's
+    products among themselves.
+
+    Raises `ValueError` for a model without an encoder, and for a rate that is negative or no number.
     """
     for name, rate in (("lr", lr), ("muon_lr", muon_lr), ("weight_decay", weight_decay)):
         check_range(name, rate, "[0, inf)")
@@ -33,7 +38,7 @@ def muon(
     groups = parameter_groups(model, weight_decay, muon_lr)
     if not groups[-1]["params"]:
         raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train below encoder.layer.")
-    return MuonWithAdamW(groups, lr=lr, betas=betas, eps=eps, dtype=dtype)
+    return MuonWithAdamW(groups, lr=lr, betas=betas, eps=eps, dtype=dtype, shared=shared)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float) -> list[dict]:
@@ -63,7 +68,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     Results are those of `torch.optim.Muon`, which updates one matrix at a time and always multiplies in bf16: a CPU
     without native bf16 spends longer on that than on the rest of the step. Here, all matrices of one shape are updated
-    at once, with products in `dtype`, by default bf16 on an accelerator and fp32 on a CPU.
+    at once, with products in `dtype`, by default bf16 on an accelerator and fp32 on a CPU, and `shared` by all processes.
     """
 
     def __init__(
@@ -75,12 +80,13 @@ class MuonWithAdamW(torch.optim.Optimizer):
         weight_decay: float = 0.01,
         momentum: float = 0.95,
         dtype: torch.dtype | None = None,
+        shared: bool = False,
     ):
         adamw_options = {"betas": betas, "eps": eps, "fused": True}
         super().__init__(
             params, {"lr": lr, "weight_decay": weight_decay, "muon": False, "momentum": momentum, **adamw_options}
         )
-        self.dtype = dtype
+        self.dtype, self.shared = dtype, shared
 
     @torch.no_grad()
     def step(self, closure: Callable | None = None) -> float | None:
@@ -127,9 +133,22 @@ class MuonWithAdamW(torch.optim.Optimizer):
         torch._foreach_lerp_(buffers, grads, 1 - group["momentum"])
         updates = torch.stack(torch._foreach_lerp(grads, buffers, group["momentum"]))  # Nesterov's: (N, R, C)
         updates = updates.to(self.dtype or (torch.float32 if updates.device.type == "cpu" else torch.bfloat16))
-        updates = orthogonalize(updates.mT).mT if rows > columns else orthogonalize(updates)
+        updates = self._orthogonalize(updates.mT).mT if rows > columns else self._orthogonalize(updates)
+        # In one type and layout, as otherwise each matrix would be added by its own kernel.
+        updates = updates.to(params[0].dtype).contiguous()
         torch._foreach_mul_(params, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_add_(params, updates.unbind(), alpha=-group["lr"] * max(1, rows / columns) ** 0.5)
+
+    def _orthogonalize(self, matrices: Tensor) -> Tensor:
+        """`orthogonalize`, by all processes together if they share the work."""
+        processes = distributed.get_world_size() if self.shared else 1
+        if processes == 1:
+            return orthogonalize(matrices)
+        count = -(-len(matrices) // processes)  # for each of them, but for the last ones
+        padded = F.pad(matrices, (0, 0, 0, 0, 0, count * processes - len(matrices)))
+        parts = list(padded.contiguous().split(count))
+        distributed.all_gather(parts, orthogonalize(parts[distributed.get_rank()]))
+        return torch.cat(parts)[: len(matrices)]
 
 
 def orthogonalize(matrices: Tensor) -> Tensor:

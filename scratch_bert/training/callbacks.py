@@ -9,6 +9,7 @@ import tempfile
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from multiprocessing.queues import Queue
@@ -31,6 +32,7 @@ from ..hub.publishing import public_files, publish
 
 logger = logging.getLogger("scratch_bert")
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
+RUN_AHEAD = 4  # by more steps, no process is ahead of another
 TRAINING_STATE = shutil.ignore_patterns("*.pt", "*.pth", "*.bin", "pytorch_model_fsdp_*", "optimizer_*")  # not pushed
 
 
@@ -38,8 +40,9 @@ class SignalCallback(TrainerCallback):
     """Within `with`, Ctrl-C, SIGTERM (a cluster's preemption) and SIGHUP (a closed terminal) end the step, save a checkpoint and
     stop the training; a second one stops at once. SIGUSR1 saves a checkpoint. A SIGHUP that nohup ignores stays ignored.
 
-    Several processes do so in the same step, whichever of them gets the signal: it leaves a note for the step after the next
-    in the store of their rendezvous. All see it in time, as no step ends anywhere before it has begun everywhere.
+    Several processes do so in the same step, whichever of them gets the signal: it leaves a note for a later step in the
+    store of their rendezvous. All see it in time: on CPUs, no step ends anywhere before it has begun everywhere; a GPU's step
+    ends after its host has queued it, so there, the host waits for the GPU if it is two steps ahead.
     """
 
     notes_done = 0  # by all trainings in this process
@@ -49,6 +52,7 @@ class SignalCallback(TrainerCallback):
         self.number = signal.SIGTERM  # of the signal, unless another process got it
         self.stopped = False
         self.previous_handlers = {}
+        self._events: deque[torch.Event] = deque()  # the ends of the latest steps on the GPU
 
     def __enter__(self):
         self.requested, self.stopped, self.process = None, False, os.getpid()
@@ -77,7 +81,9 @@ class SignalCallback(TrainerCallback):
         SignalCallback.notes_done += 1  # notes of an earlier training are not for this one
 
     def on_step_end(self, args, state, control, **kwargs):
-        request = self._agreed(state.global_step, state.max_steps) if args.world_size > 1 else self.requested
+        request = self.requested
+        if args.world_size > 1:
+            request = self._agreed(state.global_step, state.max_steps, args.device)
         if request is None:
             return
         control.should_save = True
@@ -91,12 +97,19 @@ class SignalCallback(TrainerCallback):
         if self.stopped and state.epoch % 1:
             control.should_evaluate = control.should_save = False
 
-    def _agreed(self, step: int, max_steps: int) -> str | None:
+    def _agreed(self, step: int, max_steps: int, device: torch.device) -> str | None:
         """Return the request that all processes follow after this step."""
         store = distributed.distributed_c10d._get_default_store()
         key = f"scratch_bert/signal-{SignalCallback.notes_done}"
-        if self.requested and step < max_steps:
-            store.compare_set(key, "", f"{self.requested} {min(step + 2, max_steps)}")  # the first note stays
+        due = min(step + 2, max_steps)
+        if device.type != "cpu":
+            self._events.append(torch.Event(device))
+            self._events[-1].record()
+            if len(self._events) > 2:
+                self._events.popleft().synchronize()
+            due = step + RUN_AHEAD
+        if self.requested and step < max_steps and due <= max_steps:
+            store.compare_set(key, "", f"{self.requested} {due}")  # the first note stays
         if not store.check([key]):
             return None
         request, due = store.get(key).decode().split()

@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 import torch
-from accelerate.utils import broadcast_object_list
+from torch import distributed
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 from transformers.trainer import SCHEDULER_NAME
+
+from .callbacks import RUN_AHEAD
 
 
 LENGTH = 1000  # "steps" of a schedule that follows the clock: thousandths of the time
@@ -24,6 +26,8 @@ class Clock(TrainerCallback):
     The time used is in each checkpoint, so that a resumed run has the rest of it. All processes take that of the first one, once
     a step, or they would have different rates.
     """
+
+    trainings = 0  # in this process
 
     def __init__(self, seconds: float):
         self.seconds, self.used = seconds, 0.0
@@ -58,11 +62,12 @@ class Clock(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self._last_reading, self._last_entry = time.perf_counter(), self.used
+        Clock.trainings += 1  # an earlier training's times are not for this one
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         self.read()
         if args.world_size > 1:
-            self.used = broadcast_object_list([self.used])[0]
+            self.used = self._that_of_the_first(state.global_step)
         step = state.global_step + 1  # which is counted, and the rate of the next one set, after this
         state.max_steps = step if self.share == 1 else max(step + 1, math.ceil(step / self.share - 1e-9))
 
@@ -71,3 +76,12 @@ class Clock(TrainerCallback):
 
     def on_log(self, args, state, control, **kwargs):
         self._last_entry = self.used
+
+    def _that_of_the_first(self, step: int) -> float:
+        """The time used by the first process, through the store of their rendezvous: a broadcast would wait for the GPU."""
+        store, key = distributed.distributed_c10d._get_default_store(), f"scratch_bert/seconds-used-{Clock.trainings}-"
+        if distributed.get_rank() > 0:
+            return float(store.get(f"{key}{step}"))
+        store.set(f"{key}{step}", str(self.used))
+        store.delete_key(f"{key}{step - 2 * RUN_AHEAD}")
+        return self.used

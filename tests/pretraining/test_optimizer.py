@@ -262,11 +262,23 @@ def test_gradient_accumulation_trains_as_one_batch_does(make_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_muon_in_two_processes_trains_as_in_one(text_file, tmp_path):
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param(["--use_cpu"], id="CPU"),
+        pytest.param(
+            [],
+            marks=[pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")],
+            id="GPUs",
+        ),
+    ],
+)
+def test_muon_in_two_processes_trains_as_in_one(device, text_file, tmp_path):
     options = ["--optim", "muon", "--train_file", text_file, "--cache_dir", tmp_path / "cache", "--vocab_size", 500]
     options += ["--max_seq_length", 32, "--sentence_objective", "none", "--validation_share", 0]
-    options += ["--config_overrides", json.dumps({**{name: SMALL[name] for name in SIZES}, **NO_DROPOUT})]
-    options += ["--use_cpu", "--bf16", "false", "--max_steps", 4, "--save_strategy", "no", "--disable_tqdm", "true"]
+    sizes = {name: SMALL[name] for name in SIZES} | {"num_hidden_layers": 3}  # an odd number to divide
+    options += ["--config_overrides", json.dumps({**sizes, **NO_DROPOUT})]
+    options += [*device, "--bf16", "false", "--max_steps", 4, "--save_strategy", "no", "--disable_tqdm", "true"]
     options += [argument for name, value in SAME_BATCHES.items() for argument in (f"--{name}", value)]
     weights = []
     for processes, batch_size in ((1, 16), (2, 8)):

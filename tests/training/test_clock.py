@@ -8,7 +8,7 @@ import pytest
 from training.test_trainer import KeepRates, make_trainer
 from transformers import TrainerCallback
 
-from helpers import make_batch
+from helpers import ROOT, launch, make_batch
 from scratch_bert.training import clock
 from scratch_bert.training.model_card import training_context
 
@@ -97,3 +97,32 @@ def test_card_has_minutes_steps_and_tokens(train, tmp_path):
     tokens = int(make_batch("AutoModelForPreTraining", rows=8)["attention_mask"].sum())
     # 11 readings: 9 steps, and 2 checkpoints before the last.
     assert cards == [(pytest.approx(11 / 60), 9, 9 * tokens)] * 2
+
+
+@pytest.mark.slow
+def test_processes_have_the_same_rates_in_each_of_two_trainings(tmp_path):
+    """By the clock of the first one."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        f"""
+import json, sys, time
+sys.path[:0] = {[str(ROOT / "tests"), str(ROOT)]!r}
+from training.test_trainer import KeepRates, make_trainer
+from transformers import TrainerCallback
+
+class Slow(TrainerCallback):
+    def on_step_begin(self, args, state, control, **kwargs):
+        time.sleep(0.02 * args.process_index)
+
+for number in range(2):
+    rates, options = KeepRates(), dict(max_steps=-1, max_minutes=0.02, save_strategy="no", use_cpu=True)
+    trainer = make_trainer(f"{tmp_path}/{{number}}", rates, Slow(), **options)
+    trainer.train()
+    with open(f"{tmp_path}/{{number}}-{{trainer.args.process_index}}.json", "w") as file:
+        json.dump([*rates.rates, trainer.lr_scheduler.get_last_lr()[0]], file)
+"""
+    )
+    launch("torch.distributed.run --nproc_per_node 2 --standalone", script)
+    for number in range(2):
+        first, second = (json.loads((tmp_path / f"{number}-{rank}.json").read_text()) for rank in range(2))
+        assert first == second and len(first) > 5 and first[-1] == 0
