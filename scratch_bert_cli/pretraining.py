@@ -201,7 +201,7 @@ class TokenizerTrainingArguments(OptionGroup, group="Tokenizer", unless="prepare
         "wordpiece", "Tokenizer to train: BERT's WordPiece, or complete words.", choices=["wordpiece", "wordlevel"]
     )
     vocab_size: int | None = option(
-        None, "Maximum vocabulary size. Default: 30522, or 2048 for the built-in corpus.", within="[6, 100000000]"
+        None, "Maximum vocabulary size. Default: 30528, or 2048 for the built-in corpus.", within="[6, 100000000]"
     )
     min_frequency: int = option(2, "Minimum frequency of a word or word piece.", within="[0, 4294967296)")
     lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT.")
@@ -211,7 +211,7 @@ class TokenizerTrainingArguments(OptionGroup, group="Tokenizer", unless="prepare
 
     def max_vocab_size(self) -> int:
         """The size limit of a tokenizer that is trained on the text."""
-        return self.vocab_size or (30522 if self.sources else 2048)
+        return self.vocab_size or (30528 if self.sources else 2048)  # 30522 is BERT's, but GPUs prefer multiples of 64
 
 
 TOKENIZER_TRAINING = tuple(TokenizerTrainingArguments.__dataclass_fields__)
@@ -328,7 +328,8 @@ class PretrainingOptions(CommonOptions, group="Training"):
         within="[0, 10]",
     )
     pack_sequences: bool = option(
-        False, "Pack a batch into fewer sequences. For GPUs and torch_compile, where padding is computed."
+        False,
+        "Pack a batch into fewer sequences. For torch_compile, and for GPUs in fp32 or with attention dropout.",
     )
     final_max_seq_length: int | None = option(
         None,

@@ -48,7 +48,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
     weight_decay: float = option(0.01, "Decoupled weight decay, except for biases and LayerNorms.", within="[0, 10]")
     max_grad_norm: float = option(1.0, "Gradient norm to clip to; 0 for no clipping.", within="[0, 1e9]")
     bf16: bool | None = option(
-        None, "bf16 autocast instead of fp32. Default: on for CPUs with native bf16, off for GPUs."
+        None, "bf16 autocast instead of fp32. Default: on for CPUs and one CUDA GPU with native bf16."
     )
     torch_compile: bool = option(False, "Compile the model with torch.compile.")
     use_cpu: bool = option(False, "Train on the CPU, even if there is a GPU.")

@@ -243,7 +243,8 @@ def build_trainer(
             f"There is no metric_for_best_model {best}.{similar(best, known) or ' There are ' + ', '.join(known)}"
         )
     if args.bf16_by_default:
-        logger.info("Precision: bf16 autocast, as this CPU multiplies bf16 natively; bf16=false for fp32")
+        device = "CPU" if args.use_cpu else "GPU"
+        logger.info(f"Precision: bf16 autocast, as this {device} multiplies bf16 natively; bf16=false for fp32")
     name = model_args.model_name_or_path or model_args.preset
     logger.info(f"Model: {name}, vocabulary of {model.config.vocab_size:,}, {model.num_parameters():,} parameters")
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size

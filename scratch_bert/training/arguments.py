@@ -70,8 +70,17 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer rejects bf16 there
         if self.fp16 and self.use_cpu:  # the stock Trainer would use fp32 without a word
             raise ValueError("fp16 needs a GPU: leave it out, or choose bf16.")
-        self.bf16_by_default = self.bf16 is None and self.use_cpu and not self.fp16 and cpu_multiplies_bf16()
+        chosen = self.bf16 is not None or self.fp16 or self.deepspeed is not None  # which has its own setting
+        chosen |= os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no"
+        self.bf16_by_default = not chosen and multiplies_bf16(self.use_cpu)
         self.bf16 = self.bf16 or self.bf16_by_default
+        if (
+            self.accelerator_config is None
+            and self.dataloader_pin_memory
+            and not self.use_cpu
+            and torch.cuda.is_available()
+        ):
+            self.accelerator_config = {"non_blocking": True}  # otherwise each batch waits for the step before it
         self.report_to = self.report_to or "none"
         if self.max_minutes is not None:
             for name in ("eval_steps", "save_steps", "logging_steps"):
@@ -115,6 +124,10 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         batch_size = self.world_size * max(self.n_gpu, 1) * self.per_device_train_batch_size
         batch_size *= self.gradient_accumulation_steps
         options = {name: value for name, value in self.to_dict().items() if not name.startswith(tuple(UNRECORDED))}
+        options["accelerator_config"] = {
+            **(options["accelerator_config"] or {}),
+            "non_blocking": None,
+        }  # on GPUs alone
         if self.max_minutes is not None:
             del options["max_steps"]  # an estimate
         return {"global batch size": batch_size} | options
@@ -139,8 +152,11 @@ def check_schedule(args: TrainingArguments) -> None:
         ) from None
 
 
-def cpu_multiplies_bf16() -> bool:
-    """Whether this CPU multiplies bf16 natively; otherwise bf16 is slower than fp32."""
+def multiplies_bf16(use_cpu: bool) -> bool:
+    """Whether the CPU, or otherwise the CUDA GPU, multiplies bf16 natively; if not, bf16 is slower than fp32."""
+    if not use_cpu:
+        several = torch.cuda.device_count() > 1 and "LOCAL_RANK" not in os.environ  # DataParallel, without autocast
+        return torch.cuda.is_available() and not several and torch.cuda.is_bf16_supported(including_emulation=False)
     capabilities = torch.cpu.get_capabilities()
     return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))  # the last is ARM's name
 

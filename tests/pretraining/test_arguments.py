@@ -111,7 +111,7 @@ def test_max_seq_length_of_another_form_is_rejected(text):
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({}, 2048), ({"train_file": ["a.txt"]}, 30522), ({"train_file": ["a.txt"], "vocab_size": 500}, 500)],
+    [({}, 2048), ({"train_file": ["a.txt"]}, 30528), ({"train_file": ["a.txt"], "vocab_size": 500}, 500)],
     ids=["built-in corpus", "text", "given"],
 )
 def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):

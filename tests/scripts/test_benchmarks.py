@@ -1,6 +1,7 @@
 """The benchmarks count what they say; their results are for docs/performance.md."""
 
 import json
+import re
 import runpy
 import time
 from itertools import chain
@@ -31,10 +32,12 @@ def test_data_benchmark_measures_each_stage(max_seq_length, text_file, tmp_path,
 
 
 @pytest.mark.slow
-def test_data_benchmark_measures_memory(text_file, tmp_path):
+def test_data_benchmark_measures_memory_and_the_loader(text_file, tmp_path):
     options = ["--train_file", text_file, "--cache_dir", tmp_path, "--vocab_size", 500, "--repeats", 1]
-    shown = run_process(BENCHMARKS / "data.py", *options, "--memory_megabytes", 1).stdout
+    shown = run_process(BENCHMARKS / "data.py", *options, "--memory_megabytes", 1, "--workers", 0, 1).stdout
     assert "peak memory for 1 MB of text, MiB" in shown
+    speeds = re.findall(r"data loader, (\d) workers, tokens/s +([\d,]+)\n", shown)
+    assert [number for number, _ in speeds] == ["0", "1"] and all(int(speed.replace(",", "")) for _, speed in speeds)
 
 
 @pytest.fixture
@@ -69,6 +72,20 @@ def test_model_benchmark_measures_both_sides(mode, benchmark):
         products = 2 * (12 * 128**2 * 48 + 2 * 128 * 3 * 16**2) + 3 * 128**2
         speed = side["mfu"] * result["matrix_peak_gflops"] * 1e9
         assert speed * seconds == pytest.approx(2 * products)
+
+
+@pytest.mark.slow
+def test_cases_of_a_gpu_run_as_far_as_a_cpu_can(benchmark, tmp_path):
+    """Where they are not compiled, which takes a minute each."""
+    module = runpy.run_path(str(BENCHMARKS / "model.py"))
+    args = module["BenchmarkArguments"](preset="tiny", device="cpu", repeats=1)
+    cases = [case for case in module["gpu_suite"](args, tokens=512) if case.compile == "none"]
+    assert [(case.length, case.batch_size, case.dropout) for case in cases[::3]] == [(128, 4, 0.0), (512, 1, 0.0)]
+    for case in cases:
+        seconds = module["time_steps"](case, module["make_batches"](case))
+        assert all(len(times) == 1 for times in seconds.values())
+    benchmark("--batch_size", 2, "--length", 16, "--trace", tmp_path / "trace.json")
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
 @pytest.mark.slow

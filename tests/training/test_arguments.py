@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from scratch_bert.cli import parse_arguments
-from scratch_bert.training.arguments import CommonArguments
+from scratch_bert.training.arguments import CommonArguments, multiplies_bf16
 
 
 def parse(*argv):
@@ -18,6 +18,22 @@ def test_bf16_is_the_default_where_the_cpu_has_it_and_can_be_asked_for_anywhere(
     args = parse(*flags)
     assert args.bf16 is (native if bf16 is None else bf16) and args.use_cpu
     assert args.bf16_by_default == (native and bf16 is None)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "native", "bf16"),
+    [(1, True, True), (1, False, False), (2, True, False)],
+    ids=["one", "emulated", "several"],
+)
+def test_bf16_is_the_default_on_a_gpu_that_has_it(gpus, native, bf16, monkeypatch):
+    """Not with DataParallel, which takes no part in autocast."""
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation
+    )
+    assert multiplies_bf16(use_cpu=False) is bf16
 
 
 def test_license_must_be_an_identifier_of_the_hub():

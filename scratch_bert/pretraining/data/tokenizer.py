@@ -10,7 +10,7 @@ from .text import TextSource
 
 
 def train_tokenizer(
-    texts: Iterable, vocab_size: int = 30522, *, text_column: str | None = None, **options: Any
+    texts: Iterable, vocab_size: int = 30528, *, text_column: str | None = None, **options: Any
 ) -> PreTrainedTokenizerFast:
     """Train a tokenizer on `texts`, which are those that `SentencePairDataset.from_texts` accepts.
 
