@@ -31,10 +31,12 @@ test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other li
 test-versions: $(INSTALLED) ## Run them with the lowest versions that pyproject.toml allows and with the newest, and note that they pass
 	.ci/versions --note
 
-gpu: $(INSTALLED) ## Run the tests that need a GPU, then the speed suite on it
-	.venv/bin/python -m pytest -m gpu $(ARGS)
+gpu: $(INSTALLED) ## Run the tests that need a GPU, then the speed suite and two minutes of gpu-hour.yaml
+	SCRATCH_BERT_TEST_GPU=1 .venv/bin/python -m pytest -x -m gpu $(ARGS)
 	.venv/bin/python benchmarks/model.py --suite --device cuda
 	.venv/bin/python benchmarks/model.py --suite --device cuda --mode trainer
+	.venv/bin/python benchmarks/model.py --preset base --batch_size 256 --dropout 0 --device cuda --trace runs/gpu-trace.json
+	.venv/bin/python scripts/pretrain.py recipes/gpu-hour.yaml --max_minutes 2 --output_dir $(OUTPUT_DIR)
 
 check: $(INSTALLED) ## Check format, style and the direction of imports
 	.venv/bin/ruff format --check .

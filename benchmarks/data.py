@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader, RandomSampler
 from transformers import AutoTokenizer
 
 from scratch_bert.cli import one_line_errors, option, parse_arguments
@@ -28,9 +29,10 @@ from scratch_bert.pretraining.data.examples import SentencePairDataset
 from scratch_bert.pretraining.data.sources import find_source
 from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.objectives import OBJECTIVES
+from scratch_bert.training.counting import CountingCollator
 
 
-BATCH_SIZE = 32
+BATCH_SIZE, BATCH_SIZE_ON_GPUS = 32, 256
 
 
 @dataclass
@@ -38,6 +40,9 @@ class BenchmarkArguments:
     repeats: int = option(5, "Number of measurements of each speed.")
     memory_megabytes: list[int] | None = option(
         None, "Sizes of text to measure the memory for, such as 20 500; the text is repeated to reach them."
+    )
+    workers: list[int] | None = option(
+        None, f"Numbers of workers to measure the data loader with, in batches of {BATCH_SIZE_ON_GPUS} as for a GPU."
     )
     json: bool = option(False, "Print the results as JSON, and nothing else.")
 
@@ -64,11 +69,26 @@ def fetch_epoch(dataset: SentencePairDataset, collator: PretrainingCollator) -> 
         collator([dataset[index] for index in order[start : start + BATCH_SIZE]])
 
 
-def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: int) -> dict[str, float]:
+def loader_speed(dataset: SentencePairDataset, collator: PretrainingCollator, workers: int) -> float:
+    """Tokens per second of 100 batches from a data loader, after its first."""
+    sampler = RandomSampler(dataset, num_samples=101 * BATCH_SIZE_ON_GPUS)
+    options = {"num_workers": workers, "collate_fn": CountingCollator(collator)}
+    loader = DataLoader(dataset, BATCH_SIZE_ON_GPUS, sampler=sampler, **options)
+    batches = iter(loader)
+    next(batches)
+    start = time.perf_counter()
+    tokens = sum(sum(batch["sequence_lengths"]) for batch in batches)
+    return tokens / (time.perf_counter() - start)
+
+
+def measure_speeds(
+    source: TextSource, tokenizer, max_seq_length: int, repeats: int, workers: list[int]
+) -> dict[str, float]:
     """Tokens per second of each step from text to batches."""
     sentences = [sentence for document in source.documents() for sentence in document]
     collator, threads = PretrainingCollator(tokenizer), torch.get_num_threads()
     encoding, corpus_building, pair_building, batches = [], [], [], []
+    loading: dict[int, list[float]] = {number: [] for number in workers}
     for _ in range(repeats):
         encoding.append(timed(encode, tokenizer, sentences)[0])
         with tempfile.TemporaryDirectory() as directory:
@@ -78,6 +98,8 @@ def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: 
             dataset = SentencePairDataset(corpus, tokenizer, max_seq_length)
             torch.set_num_threads(1)  # as in a worker
             batches.append(dataset.lengths().sum() / timed(fetch_epoch, dataset, collator)[0])
+            for number in workers:
+                loading[number].append(loader_speed(dataset, collator, number))
             torch.set_num_threads(threads)
     tokens = corpus.num_tokens
     return {
@@ -87,6 +109,7 @@ def measure_speeds(source: TextSource, tokenizer, max_seq_length: int, repeats: 
         "ratio_to_encode_batch": statistics.median(np.divide(encoding, corpus_building).tolist()),
         "pairs_of_an_epoch": tokens / statistics.median(pair_building),
         "fetch_and_collate": statistics.median(batches),
+        **{f"loader_with_{number}_workers": statistics.median(speeds) for number, speeds in loading.items()},
     }
 
 
@@ -144,7 +167,7 @@ def main() -> None:
         tokens, percentile = data_args.max_tokens, data_args.length_percentile
         if percentile:
             tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)
-        results = measure_speeds(source, tokenizer, tokens, args.repeats)
+        results = measure_speeds(source, tokenizer, tokens, args.repeats, args.workers or [])
         for megabytes in args.memory_megabytes or []:
             results[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, tokens, megabytes)
     if args.json:
@@ -157,6 +180,9 @@ def main() -> None:
         "ratio_to_encode_batch": "  ratio of the two",
         "pairs_of_an_epoch": "pairs of an epoch, tokens/s",
         "fetch_and_collate": "fetch and collate, tokens/s",
+    }
+    names |= {
+        f"loader_with_{number}_workers": f"data loader, {number} workers, tokens/s" for number in args.workers or []
     }
     for key, value in results.items():
         name = names.get(key) or f"peak memory for {key.split('_')[2]} MB of text, MiB"

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers
+from accelerate.utils import send_to_device
 from transformers import (
     BertConfig,
     BertForPreTraining,
@@ -40,6 +41,7 @@ from scratch_bert.pretraining.data.collator import PretrainingCollator
 from scratch_bert.pretraining.data.preprocessed import open_examples
 from scratch_bert.pretraining.optimizer import muon
 from scratch_bert.tokenizer import load_tokenizer
+from scratch_bert.training.counting import CountingCollator
 from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
 
 
@@ -73,13 +75,21 @@ class BenchmarkArguments:
     )
     precision: str = option("bf16", "bf16: autocast. fp32: no autocast.", choices=["bf16", "fp32"])
     attention: str = option("sdpa", "Attention implementation of both sides.")
-    compile: bool = option(False, "Compile both models with torch.compile.")
+    dropout: float = option(0.1, "Dropout probability, also of attention weights.", within="[0, 1)")
+    compile: str = option(
+        "none", "Which models to compile with torch.compile.", choices=["none", "transformers", "both"]
+    )
     device: str = option("auto", "auto: a GPU if there is one.", choices=["auto", "cpu", "cuda"])
     repeats: int = option(8, "Steps to time on each side, after a warm-up.")
     suite: bool = option(
-        False, "Run the cases of the table in docs/performance.md: those of --mode trainer, or all others."
+        False,
+        "Run the cases of the table in docs/performance.md: those of --mode trainer, or all others. On a GPU: training "
+        "base with sequences of 128 and 512 tokens, with and without dropout, and against a compiled BERT.",
     )
     profile: bool = option(False, "Show instead how a step's time is spent, on the CPU.")
+    trace: str | None = option(
+        None, "Write instead a trace of three steps of scratch_bert to this file, for ui.perfetto.dev."
+    )
     json: bool = option(False, "Print the results as JSON, and nothing else.")
 
     def __post_init__(self):
@@ -93,6 +103,8 @@ class BenchmarkArguments:
 
 def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
     """The cases of docs/performance.md: those of the mode `trainer`, or all others."""
+    if args.device == "cuda":
+        return gpu_suite(replace(args, preset="base"), tokens=256 * 128)
     batch_sizes = {"tiny": 64, "mini": 64, "base": 32}
     models = [("bf16", "tiny"), ("bf16", "mini"), ("bf16", "base"), ("fp32", "mini")]
     if args.mode == "trainer":
@@ -108,6 +120,22 @@ def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
         inference = replace(args, preset="base", mode="inference", length=512, fill=0.0, batch_size=32)
         cases += [replace(inference, precision=precision) for precision in ("bf16", "fp32")]
     return cases
+
+
+def gpu_suite(args: BenchmarkArguments, tokens: int) -> list[BenchmarkArguments]:
+    """Training with batches of up to this many tokens."""
+    base = replace(args, precision="bf16", length=128, batch_size=tokens // 128)
+    long = replace(base, length=512, batch_size=tokens // 512)
+    cases = [
+        replace(case, dropout=dropout, fill=fill)
+        for case in (base, long)
+        for dropout, fill in ((0.0, 1.0), (0.1, 1.0), (0.0, 0.5))
+    ]
+    if args.mode == "trainer":
+        return cases[:1]
+    return cases + [
+        replace(case, dropout=0.0, compile=which) for case in (base, long) for which in ("transformers", "both")
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------ the batches
@@ -174,6 +202,7 @@ def build_model(side: str, args: BenchmarkArguments) -> torch.nn.Module:
     """Our model, or transformers' with the same weights, which are the same in each call."""
     torch.manual_seed(0)
     config = ScratchBertConfig.from_preset(args.preset, attn_implementation=args.attention)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = args.dropout
     config.max_position_embeddings = max(args.length, config.max_position_embeddings)
     inference = args.mode == "inference"
     model = (ScratchBertModel if inference else ScratchBertForPreTraining)(config)
@@ -197,15 +226,19 @@ class Side:
     """A model with its optimizer, ready to take a step."""
 
     def __init__(self, name: str, args: BenchmarkArguments):
-        self.args, self.device = args, torch.device(args.device)
+        self.name, self.args, self.device = name, args, torch.device(args.device)
         self.model = build_model(name, args).to(self.device)
         self.optimizer = build_optimizer(self.model, args)
-        self.run = torch.compile(self.model) if args.compile else self.model
+        self.run = torch.compile(self.model) if args.compile in (name, "both") else self.model
 
     def step(self, batch: dict[str, torch.Tensor]) -> float:
         """Seconds of a step, from a batch in the CPU's memory to new weights or to embeddings."""
+        if self.device.type == "cuda":  # as from the data loader of a training
+            batch = {name: values.pin_memory() for name, values in batch.items()}
+            if self.name == "scratch_bert" and "labels" in batch:
+                batch = CountingCollator(lambda batch: batch, compiled=self.run is not self.model)(batch)
         start = time.perf_counter()
-        batch = {name: values.to(self.device, non_blocking=True) for name, values in batch.items()}
+        batch = send_to_device(batch, self.device, non_blocking=True)
         bf16 = torch.autocast(self.device.type, torch.bfloat16) if self.args.precision == "bf16" else nullcontext()
         with torch.set_grad_enabled(self.args.mode != "inference"), bf16:
             outputs = self.run(**batch)
@@ -250,7 +283,7 @@ def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]
                 max_steps=len(batches),
                 bf16=args.precision == "bf16",
                 use_cpu=args.device == "cpu",
-                torch_compile=args.compile,
+                torch_compile=args.compile in (name, "both"),
                 save_strategy="no",
                 logging_strategy="no",
                 train_sampling_strategy="sequential",
@@ -315,6 +348,17 @@ def profile_table(args: BenchmarkArguments) -> str:
         for kind in fractions[SIDES[0]]
     ]
     return "\n".join(lines)
+
+
+def write_trace(args: BenchmarkArguments) -> None:
+    side, (*warm_up, last) = Side("scratch_bert", args), make_batches(replace(args, repeats=1))
+    for batch in warm_up:
+        side.step(batch)
+    with torch.profiler.profile() as profile:
+        for _ in range(3):
+            side.step(last)
+    Path(args.trace).parent.mkdir(parents=True, exist_ok=True)
+    profile.export_chrome_trace(args.trace)
 
 
 # --------------------------------------------------------------------------------------- peak memory and useful FLOPs
@@ -383,7 +427,12 @@ def table_row(result: dict) -> str:
         else f"{fill} sequences of {result['length']}"
     )
     case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {sequences}"
-    cells = [case + ", Muon" * (result["optim"] == "muon") + ", compiled" * result["compile"]]
+    case += ", no dropout" * (result["dropout"] == 0)
+    cells = [
+        case
+        + ", Muon" * (result["optim"] == "muon")
+        + {"none": ""}.get(result["compile"], f", compiled: {result['compile']}")
+    ]
     for name in SIDES:
         side = result[name]
         memory = f"{side['peak_memory_mib']:,.0f}" if "peak_memory_mib" in side else ""
@@ -396,6 +445,9 @@ def main() -> None:
     transformers.utils.logging.set_verbosity_error()
     if args.profile:
         print(profile_table(args))
+        return
+    if args.trace:
+        write_trace(args)
         return
     cases = suite(args) if args.suite else [args]
     device = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
