@@ -236,7 +236,7 @@ def test_resumed_run_ends_with_the_same_weights_and_state(finished, make_run, tm
 def assert_same_matrices(one, other):
     """Those of Muon: AdamW also moves what has no influence, such as the keys' bias, and by rounding errors."""
     names = [name for name, value in one.items() if "encoder.layer" in name and value.ndim == 2]
-    assert len(names) == 12
+    assert len(names) in (12, 18)  # of two or three layers
     for name in names:
         torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
 
