@@ -427,12 +427,9 @@ def table_row(result: dict) -> str:
         else f"{fill} sequences of {result['length']}"
     )
     case = f"{result['mode']} {result['preset']}, {result['precision']}, {result['batch_size']} {sequences}"
-    case += ", no dropout" * (result["dropout"] == 0)
-    cells = [
-        case
-        + ", Muon" * (result["optim"] == "muon")
-        + {"none": ""}.get(result["compile"], f", compiled: {result['compile']}")
-    ]
+    case += ", no dropout" * (result["dropout"] == 0) + ", Muon" * (result["optim"] == "muon")
+    compiled = f", compiled: {result['compile']}" * (result["compile"] != "none")
+    cells = [case + compiled]
     for name in SIDES:
         side = result[name]
         memory = f"{side['peak_memory_mib']:,.0f}" if "peak_memory_mib" in side else ""

@@ -667,9 +667,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             states = sequences.pad(states)  # (1, T, H) → (B, S, H)
         pooled = None
         if self.pooler is not None:
-            pooled = self.pooler(
-                states[:, 0] if first is None else states.flatten(0, 1).index_select(0, first)
-            )  # (N, H)
+            first_states = states[:, 0] if first is None else states.flatten(0, 1).index_select(0, first)
+            pooled = self.pooler(first_states)  # (N, H)
         return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
 
     def find_sequences(
@@ -782,8 +781,8 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         surplus = 0
         if positions is not None:
             check_shape("labels", labels, tuple(hidden_states.shape[:2]))
-            # Not [positions], whose gradient sorts them on a GPU.
             found = positions.clamp(min=0)  # -1 where there are fewer labels than positions
+            # Not [found], whose gradient sorts the positions on a GPU.
             hidden_states = hidden_states.flatten(0, 1).index_select(0, found)  # (M, H)
             labels = labels.flatten().index_select(0, found).where(positions >= 0, -100)  # (M,)
             surplus = surplus_rows(len(positions), hidden_states, self.dtype)

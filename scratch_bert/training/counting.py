@@ -23,13 +23,13 @@ class CountingCollator:
 
     def __call__(self, examples: list[dict]) -> dict[str, torch.Tensor | list[int] | int]:
         batch = self.collator(examples)
+        counts = {"num_masked": int((batch["labels"] != -100).sum())} if self.labels else {}
         if self.compiled:
-            return batch | ({"num_masked": round_up(int((batch["labels"] != -100).sum()))} if self.labels else {})
+            return batch | {name: round_up(count) for name, count in counts.items()}
         mask = batch.get("attention_mask")
         if mask is None or (mask[..., 0] < mask.amax(-1)).any():
             return batch
-        counts = {"sequence_lengths": [length for length in sequence_lengths(batch).tolist() if length > 0]}
-        return batch | counts | ({"num_masked": int((batch["labels"] != -100).sum())} if self.labels else {})
+        return batch | counts | {"sequence_lengths": [n for n in sequence_lengths(batch).tolist() if n > 0]}
 
 
 def round_up(count: int) -> int:
