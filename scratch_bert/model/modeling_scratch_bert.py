@@ -50,6 +50,7 @@ from .operations_scratch_bert import (
     can_branch,
     cross_entropy_sum,
     find_attention,
+    grouped_attention,
     is_eager,
     is_observed,
     is_plain_linear,
@@ -703,7 +704,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         if not sequences.lengths or (sequences.padded_left and self.pooler is not None and seq_idx is None):
             return None
         sequences.attention = find_attention(self.config, self.training, device, self.dtype, max(sequences.lengths))
-        sequences.extend(surplus_rows(sum(sequences.lengths), inputs.token_type_ids, self.dtype))
+        if sequences.attention is grouped_attention:
+            sequences.group(self.config.num_attention_heads, self.config.hidden_size)
+        sequences.extend(surplus_rows(sequences.rows, inputs.token_type_ids, self.dtype))
         return sequences
 
     def make_mask(

@@ -9,7 +9,8 @@ those of the model file; n is the number of tokens in one sequence.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -127,6 +128,20 @@ def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor
     return (flat.nonzero() if count is None else torch.nonzero_static(flat, size=count))[:, 0]
 
 
+class Group(NamedTuple):
+    """Sequences of these `lengths`, the longest first, each of which takes this number of `rows`."""
+
+    rows: int
+    lengths: list[int]
+
+
+def common_length(length: int, hidden_size: int) -> int:
+    """The length of the group for sequences of this `length`: at most an eighth longer, and so little longer that the
+    products with its copies cost less than groups save."""
+    step = 2 ** max(0, (length - 1).bit_length() - 4)
+    return length if step * hidden_size > 2048 else -(-length // step) * step
+
+
 @dataclass
 class Sequences:
     """The non-padding tokens of a batch, and the N sequences that they form.
@@ -134,8 +149,10 @@ class Sequences:
     `shape` is (B, S); `lengths` has the length of each sequence, in order; `indices` (T,) are the positions of the
     tokens in the flattened batch, or None without padding; `padded_left` is whether any batch entry begins with
     padding; `attention` is one of the functions below. The mask [[1, 1, 0], [0, 1, 1]] has the shape (2, 3), the
-    lengths [2, 2] and the indices [0, 1, 4, 5], and is padded on the left. After `extend`, `lengths` and unpadded
-    states also have `surplus` rows, which are no tokens.
+    lengths [2, 2] and the indices [0, 1, 4, 5], and is padded on the left.
+
+    On a CPU, `group` and `extend` then change the unpadded rows: `indices` (rows,) has the position that a row is
+    taken from, and `targets` (rows,) the position that it is returned to, B·S if it is a copy that is not returned.
     """
 
     shape: tuple[int, int]
@@ -143,7 +160,8 @@ class Sequences:
     indices: torch.Tensor | None = None
     padded_left: bool = False
     attention: Callable | None = None
-    surplus: int = 0
+    groups: list[Group] | None = None
+    targets: torch.Tensor | None = None
     _cu_seqlens: torch.Tensor | None = None
 
     @classmethod
@@ -176,26 +194,65 @@ class Sequences:
         count = sum(lengths)
         return true_positions(mask, count) if count < mask.numel() else None  # (T,)
 
+    @property
+    def rows(self) -> int:
+        """The number of unpadded rows."""
+        return self.shape[0] * self.shape[1] if self.indices is None else len(self.indices)
+
+    def group(self, heads: int, hidden_size: int) -> None:
+        """Sort the sequences by length, the longest first, and form `groups` of similar ones.
+
+        Where their lengths differ, they are extended to a common length by copies of their last token. Attention then
+        takes a few large operations instead of many small ones. A group's attention weights fit in a cache.
+        """
+        starts = [0, *accumulate(self.lengths)]
+        runs = sorted(zip(self.lengths, starts, strict=False), key=lambda run: -run[0])
+        self.groups, extended = [], []
+        for common, similar in groupby(runs, lambda run: common_length(run[0], hidden_size)):
+            lengths = [length for length, _ in similar]
+            while lengths:
+                # Powers of two: few shapes, as in `surplus_rows`.
+                count = 2 ** (min(len(lengths), max(1, 2**18 // (heads * common**2))).bit_length() - 1)
+                chosen, lengths = lengths[:count], lengths[count:]
+                self.groups.append(Group(common if chosen[0] > chosen[-1] else chosen[0], chosen))
+                extended += [self.groups[-1].rows] * count
+        if runs[0][0] == runs[-1][0]:
+            return  # of equal lengths, and still in order
+        lengths, starts = torch.tensor(runs).T  # (N,) each
+        extended = torch.tensor(extended)  # (N,)
+        numbers = torch.arange(len(runs)).repeat_interleave(extended)  # (rows,): each row's sequence
+        offsets = torch.arange(len(numbers)) - (extended.cumsum(0) - extended)[numbers]  # and its place there
+        self._take(starts[numbers] + offsets.minimum(lengths[numbers] - 1), offsets < lengths[numbers])
+
     def extend(self, surplus: int) -> None:
-        """Let `unpad` append zeros, as more sequences, none longer than the longest: see `surplus_rows`."""
-        self.surplus, longest = surplus, max(self.lengths)
-        self.lengths = [*self.lengths, *(min(longest, surplus - start) for start in range(0, surplus, longest))]
+        """Add copies of the first row, as more sequences that are not longer than the longest: see `surplus_rows`."""
+        if surplus == 0:
+            return
+        rows, longest = torch.arange(self.rows + surplus), max(self.lengths)
+        returned = rows < self.rows
+        self._take(rows * returned, returned)
+        if self.groups is not None:
+            more = (min(longest, surplus - start) for start in range(0, surplus, longest))
+            self.groups += [Group(length, [length]) for length in more]
+
+    def _take(self, rows: torch.Tensor, returned: torch.Tensor) -> None:
+        """Take the unpadded `rows` (any number,), which need not be in order, and return those where `returned` is True."""
+        nowhere = self.shape[0] * self.shape[1]
+        indices = torch.arange(nowhere) if self.indices is None else self.indices
+        targets = indices if self.targets is None else self.targets
+        self.indices, self.targets = indices[rows], targets[rows].where(returned, nowhere)
 
     def unpad(self, padded: torch.Tensor) -> torch.Tensor:
-        """Remove padding, and append the surplus: (B, S, …) → (1, T, …)."""
+        """Remove padding: (B, S, …) → (1, T, …)."""
         flat = padded.flatten(0, 1)
-        if self.indices is not None:
-            flat = flat.index_select(0, self.indices.to(flat.device))
-        if self.surplus:
-            flat = torch.cat([flat, flat.new_zeros((self.surplus, *flat.shape[1:]))])
-        return flat[None]
+        return (flat if self.indices is None else flat.index_select(0, self.indices.to(flat.device)))[None]
 
     def pad(self, unpadded: torch.Tensor) -> torch.Tensor:
-        """Restore padding, and remove the surplus: (1, T, …) → (B, S, …), 0 at padding."""
-        flat = unpadded[0, : unpadded.shape[1] - self.surplus]
-        if self.indices is not None:
-            padded = flat.new_zeros((self.shape[0] * self.shape[1], *flat.shape[1:]))
-            flat = padded.index_copy(0, self.indices.to(flat.device), flat)
+        """Restore padding: (1, T, …) → (B, S, …), 0 at padding."""
+        flat, targets = unpadded[0], self.indices if self.targets is None else self.targets
+        if targets is not None:
+            padded = flat.new_zeros((self.shape[0] * self.shape[1] + 1, *flat.shape[1:]))  # copies go to the last row
+            flat = padded.index_copy(0, targets.to(flat.device), flat)[:-1]
         return flat.unflatten(0, self.shape)
 
     def cu_seqlens(self, device: torch.device) -> torch.Tensor:
@@ -237,21 +294,28 @@ class Dropout(torch.nn.Dropout):
 # ------------------------------------------------------------------------------------- attention within sequences
 
 
-class SequentialAttention(torch.autograd.Function):
-    """Attention on the CPU, one sequence after the other, so that each one's weights stay in the cache."""
+class GroupedAttention(torch.autograd.Function):
+    """Attention on the CPU, one group of sequences after the other, so that each one's weights stay in the cache.
+
+    T is the number of rows of all `groups`.
+    """
 
     @staticmethod
-    def forward(ctx, query, key, value, lengths: list[int], scaling: float, dropout: float):  # (A, T, D) each
+    def forward(ctx, query, key, value, groups: list[Group], scaling: float, dropout: float):  # (A, T, D) each
         context, saved = torch.empty_like(query), []
-        splits = (states.split(lengths, 1) for states in (query, key, value, context))
-        for *parts, output in zip(*splits, strict=True):
-            q, k, v = (part.contiguous() for part in parts)  # (A, n, D)
-            weights = torch.bmm(q, k.transpose(1, 2)).mul_(scaling).softmax(-1)  # (A, n, n)
+        for group, *parts, output in zip(groups, *split_groups(groups, query, key, value, context), strict=True):
+            q, k, v = (part.contiguous().flatten(0, 1) for part in parts)  # (A·N, n, D), with N sequences in the group
+            scores = torch.bmm(q, k.transpose(1, 2)).mul_(scaling)  # (A·N, n, n)
+            if group.lengths[-1] < group.rows:
+                copies = torch.arange(group.rows) >= torch.tensor(group.lengths)[:, None, None]  # (N, 1, n)
+                scores.unflatten(0, output.shape[:2]).masked_fill_(copies, -torch.inf)
+            weights = scores.softmax(-1)
             kept = random_ones(weights, dropout) if dropout > 0 else None
-            output.copy_(torch.bmm(weights if kept is None else weights * kept, v))  # (A, n, D)
+            used = weights if kept is None else weights * kept
+            output.copy_(torch.bmm(used, v).view_as(output))
             if any(ctx.needs_input_grad):
                 saved += [weights, kept]
-        ctx.lengths, ctx.scaling, ctx.dropout = lengths, scaling, dropout
+        ctx.groups, ctx.scaling, ctx.dropout = groups, scaling, dropout
         ctx.save_for_backward(query, key, value, *saved)
         return context.mul_(1 / (1 - dropout)) if dropout > 0 else context
 
@@ -260,28 +324,35 @@ class SequentialAttention(torch.autograd.Function):
     def backward(ctx, grad_context):
         saved = ctx.saved_tensors  # read once: gradient checkpointing does not allow more
         grads = [torch.empty_like(states) for states in saved[:3]]
-        splits = (states.split(ctx.lengths, 1) for states in (*saved[:3], grad_context, *grads))
+        splits = split_groups(ctx.groups, *saved[:3], grad_context, *grads)
         for *parts, grad_q, grad_k, grad_v, weights, kept in zip(*splits, saved[3::2], saved[4::2], strict=True):
-            q, k, v, grad = (part.contiguous() for part in parts)  # (A, n, D)
+            q, k, v, grad = (part.contiguous().flatten(0, 1) for part in parts)  # (A·N, n, D)
             used = weights
             if kept is not None:
                 grad, used = grad * (1 / (1 - ctx.dropout)), weights * kept
-            grad_v.copy_(torch.bmm(used.transpose(1, 2), grad))
-            grad_weights = torch.bmm(grad, v.transpose(1, 2))  # (A, n, n)
+            grad_v.copy_(torch.bmm(used.transpose(1, 2), grad).view_as(grad_v))
+            grad_weights = torch.bmm(grad, v.transpose(1, 2))  # (A·N, n, n)
             if kept is not None:
                 grad_weights.mul_(kept)
             grad_scores = torch._softmax_backward_data(grad_weights, weights, -1, weights.dtype).mul_(ctx.scaling)
-            grad_q.copy_(torch.bmm(grad_scores, k))
-            grad_k.copy_(torch.bmm(grad_scores.transpose(1, 2), q))
+            grad_q.copy_(torch.bmm(grad_scores, k).view_as(grad_q))
+            grad_k.copy_(torch.bmm(grad_scores.transpose(1, 2), q).view_as(grad_k))
         return *grads, None, None, None
+
+
+def split_groups(groups: list[Group], *states: torch.Tensor) -> list[list[torch.Tensor]]:
+    """Views (A, N, n, D) of `states` (A, T, D) for each group of N sequences of n rows."""
+    shapes = [(len(group.lengths), group.rows) for group in groups]
+    splits = (each.split([count * rows for count, rows in shapes], 1) for each in states)
+    return [[part.unflatten(1, shape) for part, shape in zip(parts, shapes, strict=True)] for parts in splits]
 
 
 # Attention over unpadded states, with the signature of transformers' attention functions: states (1, A, T, D) →
 # context (1, T, A, D). `interface` is the function that transformers would call.
 
 
-def sequential_attention(module, query, key, value, attention_mask, scaling, dropout, sequences, **kwargs):
-    context = SequentialAttention.apply(query[0], key[0], value[0], sequences.lengths, scaling, dropout)  # (A, T, D)
+def grouped_attention(module, query, key, value, attention_mask, scaling, dropout, sequences, **kwargs):
+    context = GroupedAttention.apply(query[0], key[0], value[0], sequences.groups, scaling, dropout)  # (A, T, D)
     return context.transpose(0, 1)[None], None
 
 
@@ -321,7 +392,7 @@ def find_attention(config, training: bool, device: torch.device, dtype: torch.dt
         return flash_attention
     if implementation == "sdpa" and is_cpu(device):
         longest = 256 if torch.is_grad_enabled() and dropout == 0 else 1024  # with dropout, sdpa keeps weights, too
-        return sequential_attention if max_seqlen <= longest else padded_attention
+        return grouped_attention if max_seqlen <= longest else padded_attention
     if implementation == "sdpa" and dropout == 0 and has_varlen_attention(device):
         head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
         dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
@@ -348,24 +419,22 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     def forward(ctx, logits, labels, ignore_index: int, chunk_size: int):  # (M, V), (M,)
         ctx.counted, ctx.chunk_size = labels.ne(ignore_index), chunk_size
         classes = labels.where(ctx.counted, 0)[:, None]  # (M, 1)
-        log_likelihoods, normalizers = logits.new_empty((2, len(logits), 1), dtype=torch.float32)
-        chunks = (tensor.split(chunk_size) for tensor in (logits, classes, log_likelihoods, normalizers))
-        for scores, chosen, log_likelihood, normalizer in zip(*chunks, strict=True):
-            scores = scores.float()
-            log_likelihood.copy_(scores.log_softmax(-1).gather(-1, chosen))
-            normalizer.copy_(scores.gather(-1, chosen) - log_likelihood)  # log Σ exp
-        ctx.save_for_backward(logits, classes, normalizers)
+        log_likelihoods = logits.new_empty((len(logits), 1), dtype=torch.float32)
+        chunks = (tensor.split(chunk_size) for tensor in (logits, classes, log_likelihoods))
+        for scores, chosen, log_likelihood in zip(*chunks, strict=True):
+            log_likelihood.copy_(scores.log_softmax(-1, dtype=torch.float32).gather(-1, chosen))
+        ctx.save_for_backward(logits, classes)
         return -(log_likelihoods[:, 0] * ctx.counted).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_sum):
-        logits, classes, normalizers = ctx.saved_tensors
+        logits, classes = ctx.saved_tensors
         grad, scale = torch.empty_like(logits), (grad_sum * ctx.counted)[:, None]  # (M, V), (M, 1)
-        chunks = (tensor.split(ctx.chunk_size) for tensor in (logits, classes, normalizers, scale, grad))
-        for scores, chosen, normalizer, factor, output in zip(*chunks, strict=True):
-            probabilities = scores.to(torch.float32, copy=True).sub_(normalizer).exp_()
-            probabilities.scatter_add_(-1, chosen, -torch.ones_like(normalizer))
+        chunks = (tensor.split(ctx.chunk_size) for tensor in (logits, classes, scale, grad))
+        for scores, chosen, factor, output in zip(*chunks, strict=True):
+            probabilities = scores.softmax(-1, dtype=torch.float32)
+            probabilities.scatter_add_(-1, chosen, -torch.ones_like(factor))
             output.copy_(probabilities.mul_(factor))
         return grad, None, None, None
 

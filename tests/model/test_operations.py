@@ -8,14 +8,15 @@ from scratch_bert import ScratchBertConfig
 from scratch_bert.model import operations_scratch_bert
 from scratch_bert.model.operations_scratch_bert import (
     ChunkedCrossEntropy,
+    Group,
     Sequences,
     apply_dropout,
     cross_entropy_sum,
     find_attention,
     flash_attention,
+    grouped_attention,
     padded_attention,
     random_ones,
-    sequential_attention,
     surplus_rows,
     varlen_attention,
 )
@@ -33,43 +34,80 @@ def plain_attention(query, key, value, lengths, scaling):
     return torch.cat(contexts)
 
 
-def attend(query, key, value, lengths, scaling, dropout=0.0):
-    """Sequential attention of states (A, T, D)."""
-    sequences, states = Sequences((len(lengths), max(lengths)), lengths), (query[None], key[None], value[None])
-    return sequential_attention(None, *states, None, scaling=scaling, dropout=dropout, sequences=sequences)[0][0]
+def attend(query, key, value, groups, scaling, dropout=0.0):
+    """Grouped attention of states (A, T, D)."""
+    sequences, states = Sequences((1, query.shape[1]), [], groups=groups), (query[None], key[None], value[None])
+    return grouped_attention(None, *states, None, scaling=scaling, dropout=dropout, sequences=sequences)[0][0]
 
 
-def test_sequential_attention_and_its_gradients():
-    states = [torch.randn(3, sum(LENGTHS), 8, requires_grad=True) for _ in range(3)]
-    expected = plain_attention(*states, LENGTHS, 0.3)
-    actual = attend(*states, LENGTHS, 0.3)
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
-    upstream = torch.randn_like(expected)
-    for mine, plain in zip(
-        torch.autograd.grad(actual, states, upstream), torch.autograd.grad(expected, states, upstream), strict=True
-    ):
-        torch.testing.assert_close(mine, plain, rtol=0, atol=1e-6)
+@pytest.mark.parametrize("heads", [3, 2**18], ids=["groups", "too many heads for groups"])
+@pytest.mark.parametrize("mask", ["full", "padded", "packed"])
+def test_grouped_attention_and_its_gradients(mask, heads):
+    lengths = {"full": [9] * 4, "padded": [17, 5, 18, 1, 17], "packed": [18, 17, 2, 1, 2]}[mask]
+    seq_idx = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    attention_mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+    if mask == "packed":
+        seq_idx[0, 5:] = 1
+        lengths[:1] = [5, 13]
+    sequences = Sequences.from_mask(attention_mask, seq_idx)
+    assert sequences.lengths == lengths
+    states = [torch.randn(*attention_mask.shape, 3 * 8, requires_grad=True) for _ in range(3)]  # (B, S, A·D)
+    sequences.group(heads, 256)
+    assert (heads > 3) == all(len(group.lengths) == 1 for group in sequences.groups)
+    sequences.extend(7)
+    rows = (sequences.unpad(each)[0].unflatten(-1, (3, 8)).transpose(0, 1) for each in states)  # (A, T, D)
+    context = sequences.pad(attend(*rows, sequences.groups, 0.3).flatten(1)[None])  # (B, S, A·D)
+    tokens = (each[attention_mask.bool()].unflatten(-1, (3, 8)).transpose(0, 1) for each in states)
+    expected = plain_attention(*tokens, lengths, 0.3).flatten(1)
+    torch.testing.assert_close(context[attention_mask.bool()], expected, rtol=0, atol=1e-6)
+    assert not context[attention_mask == 0].any()
+    upstream = torch.randn_like(context)
+    mine = torch.autograd.grad(context, states, upstream)
+    plain = torch.autograd.grad(expected, states, upstream[attention_mask.bool()])
+    for actual, wanted in zip(mine, plain, strict=True):
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=2e-6)
 
 
-def test_sequential_attention_with_dropout_has_the_gradients_of_its_output():
-    lengths = [3, 1, 2]
-    states = [torch.randn(2, sum(lengths), 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+def test_grouped_attention_with_dropout_has_the_gradients_of_its_output():
+    groups = [Group(3, [3, 2]), Group(1, [1]), Group(2, [2])]
+    states = [torch.randn(2, 9, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
 
     def seeded(*states):
         torch.manual_seed(0)  # the same weights are dropped each time
-        return attend(*states, lengths, 0.5, dropout=0.3)
+        return attend(*states, groups, 0.5, dropout=0.3)
 
     assert torch.autograd.gradcheck(seeded, states)
 
 
-def test_sequential_attention_drops_weights_and_keeps_their_mean():
+def test_grouped_attention_drops_weights_and_keeps_their_mean():
     value = torch.eye(16)[None]  # the context is then the weights
     query = key = torch.randn(1, 16, 16)
-    weights = attend(query, key, value, [16], 0.1)
-    dropped = torch.stack([attend(query, key, value, [16], 0.1, dropout=0.25) for _ in range(400)])
+    groups = [Group(16, [16])]
+    weights = attend(query, key, value, groups, 0.1)
+    dropped = torch.stack([attend(query, key, value, groups, 0.1, dropout=0.25) for _ in range(400)])
     assert (dropped == 0).float().mean().item() == pytest.approx(0.25, abs=0.01)
     kept = dropped != 0
     torch.testing.assert_close(dropped[kept], (weights / 0.75).expand_as(dropped)[kept])
+
+
+def test_sequences_of_similar_lengths_are_grouped():
+    """At most an eighth longer in a narrow model; in a wide one, only equal lengths. All have few shapes."""
+    lengths = torch.randint(1, 129, (2000,)).tolist() + [77] * 50
+    for width in (256, 2048):
+        sequences = Sequences((len(lengths), 128), lengths, torch.arange(sum(lengths)))
+        sequences.group(4, width)
+        groups = sequences.groups
+        assert sorted(length for group in groups for length in group.lengths) == sorted(lengths)
+        assert all(group.lengths == sorted(group.lengths, reverse=True) for group in groups)
+        longest = 1.125 if width == 256 else 1
+        assert all(
+            group.rows <= max(longest * group.lengths[-1], group.lengths[-1] + (width == 256)) for group in groups
+        )
+        assert sum(group.rows * len(group.lengths) for group in groups) == sequences.rows
+        assert len(groups) < len(lengths) / 3
+        assert {len(group.lengths) for group in groups} <= {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}
+        if width == 256:
+            assert len({(group.rows, len(group.lengths)) for group in groups}) < 200
 
 
 def test_varlen_attention_hands_over_cu_seqlens(monkeypatch):
@@ -162,12 +200,14 @@ def test_unpadding_leaves_out_padding_wherever_it_is():
 def test_surplus_rows_are_more_sequences(padded, surplus):
     mask = torch.tensor([[1, 1, 1], [0, 1, 1 - padded]] if padded else [[1, 1, 1], [1, 1, 1]])
     sequences, states = Sequences.from_mask(mask), torch.randn(2, 3, 4)
-    lengths = sequences.lengths
+    sequences.group(2, 256)
+    groups = list(sequences.groups)
     sequences.extend(surplus)
     unpadded = sequences.unpad(states)
-    assert torch.equal(unpadded[0], torch.cat([states[mask.bool()], torch.zeros(surplus, 4)]))
-    assert sequences.lengths[: len(lengths)] == lengths and sum(sequences.lengths) == unpadded.shape[1]
-    assert all(0 < length <= 3 for length in sequences.lengths)
+    assert torch.equal(unpadded[0], torch.cat([states[mask.bool()], states[0, :1].expand(surplus, -1)]))
+    assert sequences.groups[: len(groups)] == groups
+    assert sum(group.rows * len(group.lengths) for group in sequences.groups) == sequences.rows == unpadded.shape[1]
+    assert all(0 < group.rows <= 3 for group in sequences.groups)
     assert torch.equal(sequences.pad(unpadded), states * mask[..., None])
 
 
@@ -193,10 +233,10 @@ def test_unpadding_of_packed_sequences():
 @pytest.mark.parametrize(
     ("found", "changes"),
     [
-        pytest.param(sequential_attention, {}, id="cpu", marks=pytest.mark.cpu_branch),
+        pytest.param(grouped_attention, {}, id="cpu", marks=pytest.mark.cpu_branch),
         pytest.param(padded_attention, {"max_seqlen": 4096}, id="cpu, long"),
         pytest.param(
-            sequential_attention,
+            grouped_attention,
             {"max_seqlen": 256, "training": False},
             id="cpu, short, no dropout",
             marks=pytest.mark.cpu_branch,
