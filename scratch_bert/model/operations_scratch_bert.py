@@ -207,21 +207,21 @@ class Sequences:
         """
         starts = [0, *accumulate(self.lengths)]
         runs = sorted(zip(self.lengths, starts, strict=False), key=lambda run: -run[0])
-        self.groups, extended = [], []
-        for common, similar in groupby(runs, lambda run: common_length(run[0], hidden_size)):
+        uniform = runs[0][0] == runs[-1][0]
+        self.groups = []
+        for rows, similar in groupby(runs, lambda run: run[0] if uniform else common_length(run[0], hidden_size)):
             lengths = [length for length, _ in similar]
             while lengths:
                 # Powers of two: few shapes, as in `surplus_rows`.
-                count = 2 ** (min(len(lengths), max(1, 2**18 // (heads * common**2))).bit_length() - 1)
-                chosen, lengths = lengths[:count], lengths[count:]
-                self.groups.append(Group(common if chosen[0] > chosen[-1] else chosen[0], chosen))
-                extended += [self.groups[-1].rows] * count
-        if runs[0][0] == runs[-1][0]:
-            return  # of equal lengths, and still in order
+                count = 2 ** (min(len(lengths), max(1, 2**18 // (heads * rows**2))).bit_length() - 1)
+                self.groups.append(Group(rows, lengths[:count]))
+                lengths = lengths[count:]
+        if uniform:
+            return  # all are still in order
         lengths, starts = torch.tensor(runs).T  # (N,) each
-        extended = torch.tensor(extended)  # (N,)
-        numbers = torch.arange(len(runs)).repeat_interleave(extended)  # (rows,): each row's sequence
-        offsets = torch.arange(len(numbers)) - (extended.cumsum(0) - extended)[numbers]  # and its place there
+        rows = torch.tensor([group.rows for group in self.groups for _ in group.lengths])  # (N,)
+        numbers = torch.arange(len(runs)).repeat_interleave(rows)  # (T,): each row's sequence
+        offsets = torch.arange(len(numbers)) - (rows.cumsum(0) - rows)[numbers]  # and its place there
         self._take(starts[numbers] + offsets.minimum(lengths[numbers] - 1), offsets < lengths[numbers])
 
     def extend(self, surplus: int) -> None:
