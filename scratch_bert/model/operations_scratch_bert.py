@@ -136,9 +136,9 @@ class Group(NamedTuple):
 
 
 def common_length(length: int, hidden_size: int) -> int:
-    """The length of the group for sequences of this `length`: at most an eighth longer, and so little longer that the
-    products with its copies cost less than groups save."""
-    step = 2 ** max(0, (length - 1).bit_length() - 4)
+    """The length of the group for sequences of this `length`: at most a sixteenth longer, and so little longer that
+    the products with its copies cost less than groups save."""
+    step = 2 ** max(0, (length - 1).bit_length() - 5)
     return length if step * hidden_size > 2048 else -(-length // step) * step
 
 

@@ -1,8 +1,11 @@
 """The benchmarks count what they say; their results are for docs/performance.md."""
 
 import json
+import os
 import re
 import runpy
+import subprocess
+import sys
 import time
 from itertools import chain
 from types import SimpleNamespace
@@ -86,6 +89,34 @@ def test_cases_of_a_gpu_run_as_far_as_a_cpu_can(benchmark, tmp_path):
         assert all(len(times) == 1 for times in seconds.values())
     benchmark("--batch_size", 2, "--length", 16, "--trace", tmp_path / "trace.json")
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+
+@pytest.mark.slow
+def test_make_gpu_runs_as_far_as_a_cpu_can(tmp_path):
+    """The same commands with tiny shapes, and with two processes."""
+    tiny = "--preset tiny --batch_size 2 --length 16 --repeats 1 --device cpu"
+    run = (
+        "--preset tiny --vocab_size 500 --max_seq_length 32 --per_device_train_batch_size 4 --dataloader_num_workers 1"
+    )
+    variables = {
+        "GPUS": "2",
+        "GPU_TESTS": "--gpu-branches -p no:cacheprovider tests/model/test_gpu.py",
+        "GPU_SUITE": tiny,
+        "GPU_TRACE": tiny,
+        "GPU_RUN": f"{run} --max_minutes 0.05 --bf16 false --use_cpu true --cache_dir {tmp_path}/cache",
+        "OUTPUT_DIR": f"{tmp_path}/run",
+    }
+    make = ["make", "-n", "-o", ".venv/installed", "gpu", *(f"{name}={value}" for name, value in variables.items())]
+    commands = subprocess.run(make, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    commands = commands.replace(".venv/bin/python", sys.executable)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    ran = subprocess.run(
+        ["bash", "-ec", commands], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert " passed" in ran.stdout and ran.stdout.count("| train tiny, bf16, 2 full sequences of 16 |") == 1
+    assert json.loads((tmp_path / "run-trace.json").read_text())["traceEvents"]
+    assert (tmp_path / "run/model.safetensors").stat().st_size > 1e6
 
 
 @pytest.mark.slow
