@@ -31,19 +31,21 @@ test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other li
 test-versions: $(INSTALLED) ## Run them with the lowest versions that pyproject.toml allows and with the newest, and note that they pass
 	.ci/versions --note
 
-# Each can be replaced, for a rehearsal on a CPU: tests/scripts/test_benchmarks.py. With more GPUs: make gpu GPUS=2
+# Override these to rehearse on a CPU (tests/scripts/test_benchmarks.py). GPUS=2 trains on two GPUs.
 GPUS ?= 1
 GPU_TESTS ?= -m gpu
 GPU_SUITE ?= --suite --device cuda
 GPU_TRACE ?= --preset base --batch_size 256 --dropout 0 --device cuda
 GPU_RUN ?= --max_minutes 2
+COMMA := ,
+ONE_GPU := CUDA_VISIBLE_DEVICES=$(firstword $(subst $(COMMA), ,$(CUDA_VISIBLE_DEVICES)) 0)
 
 gpu: $(INSTALLED) ## On a GPU: check results and waits, measure speed, train gpu-hour.yaml for two minutes
 	SCRATCH_BERT_TEST_GPU=1 .venv/bin/python -m pytest -x $(GPU_TESTS) $(ARGS)
-	.venv/bin/python benchmarks/model.py $(GPU_SUITE)
-	.venv/bin/python benchmarks/model.py $(GPU_SUITE) --mode trainer
-	.venv/bin/python benchmarks/model.py $(GPU_TRACE) --trace $(OUTPUT_DIR)-trace.json
-	.venv/bin/python -m torch.distributed.run --nproc_per_node $(GPUS) scripts/pretrain.py recipes/gpu-hour.yaml \
+	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_SUITE)
+	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_SUITE) --mode trainer
+	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_TRACE) --trace $(OUTPUT_DIR)-trace.json
+	.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node $(GPUS) scripts/pretrain.py recipes/gpu-hour.yaml \
 		$(GPU_RUN) --output_dir $(OUTPUT_DIR)
 
 check: $(INSTALLED) ## Check format, style and the direction of imports

@@ -56,8 +56,8 @@ class BenchmarkArguments:
     preset: str = option("tiny", "Size of the model.", choices=list(PRESETS))
     mode: str = option(
         "train",
-        "train: training steps. trainer: the same under transformers' Trainer, on a GPU without the counts and the copies "
-        "ahead of pretrain.py. inference: the encoder alone, without gradients.",
+        "train: training steps. trainer: the same under transformers' Trainer, which on a GPU neither counts tokens in the "
+        "collator nor copies batches ahead, as pretrain.py does. inference: the encoder alone, without gradients.",
         choices=["train", "trainer", "inference"],
     )
     length: int = option(128, "Longest sequence in tokens.")

@@ -333,7 +333,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
     )
     final_max_seq_length: int | None = option(
         None,
-        "Sequence length of the final phase; optimizer state and schedule continue. Needs max_steps or max_minutes.",
+        "Sequence length of the final phase. Needs max_steps or max_minutes.",
         within="[5, 1000000]",
     )
     final_mlm_probability: float | None = option(
@@ -356,6 +356,12 @@ class PretrainingOptions(CommonOptions, group="Training"):
     )
     show_predictions: int = option(
         4, "Masked words and pairs to show with predictions at the end.", within="[0, 1000000]", group=EVALUATION
+    )
+    snapshots: int | None = option(
+        None,
+        "Models to keep for the page of demo.py. Default: 20, or 0 for more than 25 M parameters.",
+        within="[0, 1000]",
+        group=EVALUATION,
     )
     tensorboard_graph: bool = option(False, "Show the model's graph in TensorBoard.", group=EVALUATION)
 

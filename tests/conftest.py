@@ -15,8 +15,8 @@ import pytest
 in_worker = "PYTEST_XDIST_WORKER" in os.environ
 if in_worker:
     os.environ["OMP_NUM_THREADS"] = "1"  # a worker for each core
-os.environ["HF_HUB_OFFLINE"] = "1"
 if "SCRATCH_BERT_TEST_GPU" not in os.environ:
+    os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HOME"] = tempfile.mkdtemp(dir=os.environ["HF_HOME"] if in_worker else None)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
-"""Make the images of README.md from a pretraining run that kept its checkpoints:
+"""Make the images of README.md and docs/commands.md from a pretraining run:
 
-    python scripts/pretrain.py --output_dir runs/readme --save_steps 200 --save_total_limit 100
+    python scripts/pretrain.py --output_dir runs/readme
     python docs/images/make.py runs/readme
 
 Needs the extras demo and integrations, and Chromium."""
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from PIL import Image
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 from scratch_bert.demo.answers import open_models
 from scratch_bert.demo.page import build_page, serve
@@ -22,29 +22,43 @@ IMAGES = Path(__file__).parent
 CHROMIUM = "/usr/bin/chromium"
 
 
-def take(page: Page, name: str) -> None:
-    """Save a screenshot of the page in 64 colours: a fifth of the size."""
-    picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
-    picture.quantize(64).save(IMAGES / f"{name}.png", optimize=True)
+def take(page: Page) -> Image.Image:
+    """A screenshot of the page in 64 colours: a fifth of the size."""
+    return Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB").quantize(64)
 
 
 def main() -> None:
-    run = sys.argv[1]
-    shutil.copy(Path(run, "curves.png"), IMAGES / "curves.png")
-    page = build_page(*open_models([run]))
+    directory = sys.argv[1]
+    shutil.copy(Path(directory, "curves.png"), IMAGES / "curves.png")
+    models, runs = open_models([directory])
+    page = build_page(models, runs)
     address = serve(page)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-quic"])
         window = browser.new_page(viewport={"width": 1000, "height": 400})
         window.goto(address)
-        sentence = "If the file does not exist, an [MASK] is raised."
-        for tab, button, name in (("Masked words", "Predict", "page"), ("Watch it learn", "Predict", "watch")):
-            window.get_by_role("tab", name=tab, exact=True).click()
+
+        def open_tab(name: str) -> Locator:
+            window.get_by_role("tab", name=name, exact=True).click()
             panel = window.get_by_role("tabpanel").filter(visible=True)
-            panel.get_by_label("Sentence", exact=True).fill(sentence)
-            panel.get_by_role("button", name=button, exact=True).click()
+            panel.get_by_label("Sentence", exact=True).fill("If the file does not exist, an [MASK] is raised.")
+            panel.get_by_role("button", name="Predict", exact=True).click()
             window.wait_for_timeout(2000)
-            take(window, name)
+            return panel
+
+        open_tab("Masked words")
+        take(window).save(IMAGES / "page.png", optimize=True)
+        slider = open_tab("Watch it learn").get_by_label("number input for Snapshot")
+        frames = []
+        for number in range(len(runs[0].steps)):
+            slider.fill(str(number + 1))
+            slider.press("Tab")
+            window.wait_for_timeout(1500)
+            frames.append(take(window))
+        tallest = max(frame.height for frame in frames)
+        frames = [frame.crop((0, 0, frame.width, tallest)) for frame in frames]
+        durations = [600] * (len(frames) - 1) + [3000]
+        frames[0].save(IMAGES / "watch.gif", save_all=True, append_images=frames[1:], duration=durations, loop=0)
         browser.close()
     page.close()
 

@@ -25,7 +25,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from ..hub.loading import load_config, open_checkpoint, open_pretrained
 from ..repository import check_name, read_json
 from ..tokenizer import check_vocabulary, load_tokenizer
-from ..training.checkpoint import checkpoints_in
+from ..training.checkpoint import EXAMPLES, SNAPSHOTS, checkpoints_in, snapshots_in
 
 
 MASK = "[MASK]"  # what users type, whatever a model's own mask token is
@@ -243,23 +243,29 @@ class Model:
 
 
 class Run:
-    """The checkpoints of a training run, opened on demand, and the run's curves.
+    """The snapshots of a training run, or if there are none its checkpoints, opened on demand, and the run's curves.
 
-    `curves` are those of `read_curves`. Raises `OSError` or `ValueError` if the last checkpoint has no
-    trainer_state.json.
+    `curves` are those of `read_curves`, `examples` those of `read_examples`. Raises `OSError` or `ValueError` if the last of them has no trainer_state.json.
     """
 
     def __init__(self, directory: str, trust_remote_code: bool = False):
         self.name = directory
-        self.checkpoints = checkpoints_in(Path(directory))
-        self.steps = [int(checkpoint.name.rsplit("-", 1)[1]) for checkpoint in self.checkpoints]
-        self.curves = read_curves(self.checkpoints[-1])
+        self.refresh()
+        self.examples = read_examples(Path(directory))
         self._lock = Lock()  # from_pretrained fails in several threads at a time
         self._open = lru_cache(KEPT_CHECKPOINTS)(partial(Model, trust_remote_code=trust_remote_code))
+
+    def refresh(self) -> None:
+        """Look for models that the run has saved or deleted meanwhile."""
+        if checkpoints := saved_models(Path(self.name)):
+            steps = [int(checkpoint.name.rpartition("-")[2]) for checkpoint in checkpoints]
+            self.checkpoints, self.steps, self.curves = checkpoints, steps, read_curves(checkpoints[-1])
 
     def open(self, number: int) -> Model:
         """The model of checkpoint `number`, from 0. Raises `InputError` if it cannot be opened, as after its deletion."""
         checkpoint = self.checkpoints[number]
+        if not checkpoint.is_dir():
+            raise InputError(f"The model of step {self.steps[number]:,} has been deleted: choose another step.")
         try:
             with self._lock:
                 return self._open(str(checkpoint))
@@ -268,21 +274,37 @@ class Run:
 
 
 def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list[Model], list[Run]]:
-    """The models of these directories and Hub repositories, and those of the directories that hold several checkpoints of an
-    MLM training. Until such a training has ended, its last checkpoint is the model.
+    """The models of these directories and Hub repositories, and those of the directories that hold several snapshots or
+    checkpoints of an MLM training. Until such a training has ended, the last of them is the model.
 
     Raises `ValueError` or `OSError` for a model that cannot be read.
     """
     models, runs = [], []
     for name in dict.fromkeys(names):
         check_name(name)
-        checkpoints = checkpoints_in(Path(name))
+        checkpoints = saved_models(Path(name))
         unfinished = checkpoints and not Path(name, "config.json").exists()
         models.append(Model(str(checkpoints[-1]) if unfinished else name, trust_remote_code))
-        is_run = len(checkpoints) > 1 and (checkpoints[-1] / TRAINER_STATE_NAME).is_file()  # not a copy from the Hub
+        is_run = (len(checkpoints) > 1 or snapshots_in(Path(name))) and (
+            checkpoints[-1] / TRAINER_STATE_NAME
+        ).is_file()  # not a copy from the Hub
         if is_run and "MaskedLM" in models[-1].heads:
             runs.append(Run(name, trust_remote_code))
     return models, runs
+
+
+def saved_models(directory: Path) -> list[Path]:
+    """The snapshots of a run by step, or if there are none, its checkpoints."""
+    return snapshots_in(directory) or checkpoints_in(directory)
+
+
+def read_examples(directory: Path) -> list[str]:
+    """The texts with a masked word that a run has drawn from its held-out text; none if there is no such file."""
+    try:
+        texts = read_json(directory / SNAPSHOTS / EXAMPLES).get("texts")
+    except (OSError, ValueError):
+        return []
+    return [text for text in texts if isinstance(text, str)][:MAX_TEXTS] if isinstance(texts, list) else []
 
 
 def clean(text: str) -> str:

@@ -32,6 +32,7 @@ LOCAL_NAMES = ["127.0.0.1", "localhost"]  # of this machine, also through a tunn
 LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}
 MAX_MASKS = 8  # with predictions
 MAX_POINTS = 400  # of a curve
+PLAY_SECONDS, FOLLOW_SECONDS = 1, 10  # between two snapshots, and between two looks for new ones
 STEP_MARK = "chosen step"
 COLORS = {"training": "#f97316", "validation": "#2a9d8f", STEP_MARK: "#888888"}
 
@@ -45,9 +46,10 @@ HTML: Part = partial(gr.HTML, apply_default_css=False, elem_classes="sb-html")
 
 
 def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
-    """The page for these models, and for the checkpoints of these runs; `serve` starts it."""
+    """The page for these models, and for the snapshots of these runs; `serve` starts it."""
+    examples = [text for run in runs for text in run.examples]
     tabs: list[tuple[str, str | None, Callable[[list[Model]], None]]] = [
-        ("Masked words", "MaskedLM", _masked_words),
+        ("Masked words", "MaskedLM", partial(_masked_words, examples=examples)),
         ("Next sentence", "NextSentencePrediction", _next_sentence),
         ("Classification", "SequenceClassification", _classification),
         ("Token classification", "TokenClassification", _token_classification),
@@ -141,7 +143,7 @@ class WithoutOutsideResources:
 # ---------------------------------------------------------------------------------------------------------------- tabs
 
 
-def _masked_words(models: list[Model]) -> None:
+def _masked_words(models: list[Model], examples: list[str]) -> None:
     # Each model reads its own mask token, whichever of them was typed.
     any_mask = re.compile("|".join(re.escape(token) for token in {MASK, *(m.mask_token for m in models)}), re.I)
 
@@ -156,7 +158,7 @@ def _masked_words(models: list[Model]) -> None:
         return text[:start] + MASK + text[end:]
 
     gr.Markdown(f"Which words fit `{MASK}`? Type it into a sentence, or click a word to mask it.")
-    text = gr.Textbox(f"The capital of France is {MASK}.", label="Sentence")
+    text, chips = _sentence(examples)
     words = gr.HighlightedText(
         mark_masks(text.value),
         show_label=False,
@@ -169,6 +171,7 @@ def _masked_words(models: list[Model]) -> None:
     text.change(mark_masks, text, words, queue=False, show_progress="hidden", api_visibility="private")
     masked = words.select(mask_word, text, text, queue=False, show_progress="hidden", api_visibility="private")
     masked.then(show, [text, k], results, api_visibility="private", **LIMIT)
+    _try_examples(chips, text, show, [text, k], results)
 
 
 def _next_sentence(models: list[Model]) -> None:
@@ -282,30 +285,73 @@ def _embeddings(models: list[Model]) -> None:
 
 def _watch_it_learn(run: Run, number: int) -> None:
     def show_predictions(text: str, checkpoint: int) -> list[gr.Component]:
-        index = int(checkpoint) - 1
+        index = min(int(checkpoint), len(run.steps)) - 1
         return _column(f"Step {run.steps[index]:,}", MASKS, lambda: _predict(run.open(index), text, k=5))
 
     def show_curves(title: str, text: str, checkpoint: int) -> list[gr.Component]:
         points = [
             (*point, name)
-            for name, curve in run.curves[title].items()
+            for name, curve in run.curves.get(title, {}).items()
             for point in curve[:: len(curve) // MAX_POINTS + 1]
         ]
-        values, step = [value for _, value, _ in points], run.steps[int(checkpoint) - 1]
+        if not points:  # of a run that has just begun
+            return [gr.LinePlot(visible=False)]
+        values, step = [value for _, value, _ in points], run.steps[min(int(checkpoint), len(run.steps)) - 1]
         points += [(step, limit, STEP_MARK) for limit in (min(values), max(values))]  # a vertical line
         data = pandas.DataFrame(points, columns=["step", title, "curve"])
-        return [gr.LinePlot(data, x="step", y=title, color="curve", color_title=" ", color_map=COLORS)]
+        return [gr.LinePlot(data, x="step", y=title, color="curve", color_title=" ", color_map=COLORS, visible=True)]
 
-    gr.Markdown("The model's predictions at each checkpoint of its training, and the loss curves.")
-    text = gr.Textbox(f"The capital of France is {MASK}.", label="Sentence")
-    count, first, last = len(run.steps), run.steps[0], run.steps[-1]
-    info = f"{run.name}, steps {first:,} to {last:,}"
-    checkpoint = gr.Slider(1, count, count, step=1, label="Checkpoint", info=info)
-    columns = [show_predictions, *(partial(show_curves, title) for title in run.curves)]
-    _show_results(columns, [text, checkpoint], f"watch_{number}", "Predict")
+    def span(chosen: int) -> dict[str, Any]:
+        """The slider's range, and the chosen snapshot."""
+        count, first, last = len(run.steps), run.steps[0], run.steps[-1]
+        info = f"{run.name}, steps {first:,} to {last:,}"
+        return {"minimum": 1, "maximum": max(count, 2), "value": chosen, "info": info}
+
+    def advance(checkpoint: int) -> tuple[int, gr.Timer]:
+        following = min(int(checkpoint) + 1, len(run.steps))
+        return following, gr.Timer(active=following < len(run.steps))
+
+    def follow(checkpoint: int, known: int) -> tuple[Any, int]:
+        """Add what a run that is still training has saved meanwhile, and show it if the latest was shown."""
+        run.refresh()
+        count = len(run.steps)
+        if count == known:
+            return gr.skip(), known
+        return gr.Slider(**span(count if int(checkpoint) >= known else min(int(checkpoint), count))), count
+
+    gr.Markdown("How the model's predictions changed in its training, and the loss curves.")
+    text, chips = _sentence(run.examples)
+    with gr.Row():
+        checkpoint = gr.Slider(**span(len(run.steps)), step=1, label="Snapshot", scale=4)
+        play = gr.Button("▶ Play", elem_classes="sb-button")
+    columns = [show_predictions, *(partial(show_curves, title) for title in run.curves or ("MLM loss", "NSP loss"))]
+    show, results = _show_results(columns, [text, checkpoint], f"watch_{number}", "Predict")
+    _try_examples(chips, text, show, [text, checkpoint], results)
+
+    # Playing moves the slider, which updates the rest.
+    clock = gr.Timer(PLAY_SECONDS, active=False)
+    private = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+    play.click(lambda: (1, gr.Timer(active=True)), None, [checkpoint, clock], **private)
+    clock.tick(advance, checkpoint, [checkpoint, clock], **private)
+    known = gr.State(len(run.steps))  # in this browser
+    gr.Timer(FOLLOW_SECONDS).tick(follow, [checkpoint, known], [checkpoint, known], **private)
 
 
 # ------------------------------------------------------------------------------------------------- what the tabs share
+
+
+def _sentence(examples: list[str]) -> tuple[gr.Textbox, gr.Dataset]:
+    """A box for a sentence with a mask, and examples for it. Without any, the box begins with a sentence of general interest."""
+    text = gr.Textbox(examples[0] if examples else f"The capital of France is {MASK}.", label="Sentence")
+    label = "From the run's held-out text"
+    samples = [[example] for example in examples]
+    return text, gr.Dataset(components=[text], samples=samples, label=label, visible=bool(examples))
+
+
+def _try_examples(chips: gr.Dataset, text: gr.Textbox, show: Column, inputs: list[Any], results: list[Any]) -> None:
+    """Let a click on an example show its results."""
+    filled = chips.click(lambda sample: sample[0], chips, text, show_progress="hidden", api_visibility="private")
+    filled.then(show, inputs, results, api_visibility="private", **LIMIT)
 
 
 def _show_results(

@@ -658,7 +658,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             inputs = EmbeddingInputs(*(None if tensor is None else sequences.unpad(tensor) for tensor in inputs))
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
         if sequences is None or sequences.attention is padded_attention:
-            if sequences is not None and sequences.indices is None:
+            if sequences is not None and not sequences.padded:
                 attention_mask = None
             # What is known of the padding saves the host from waiting for the device to look at the mask.
             known = attention_mask is not None and (sequences is not None or sequence_lengths is not None)

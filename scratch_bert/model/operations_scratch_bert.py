@@ -3,7 +3,7 @@
 Their results are those of plain PyTorch, in the precision of the step: under bf16 autocast, attention on the CPU stays
 in bf16, where PyTorch's converts to fp32. On the CPU, PyTorch spends most of a BERT step outside of matrix products:
 it draws dropout masks one number at a time, and writes tensors larger than the caches many times over. Dimensions are
-those of the model file; n is the number of tokens in one sequence.
+those of the model file; n is the number of rows of each sequence in a group.
 """
 
 import re
@@ -129,17 +129,17 @@ def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor
 
 
 class Group(NamedTuple):
-    """Sequences of these `lengths`, the longest first, each of which takes this number of `rows`."""
+    """Sequences with these `lengths`, the longest first, each extended to this number of `rows`."""
 
     rows: int
     lengths: list[int]
 
 
 def common_length(length: int, hidden_size: int) -> int:
-    """The length of the group for sequences of this `length`: at most a sixteenth longer, and so little longer that
-    the products with its copies cost less than groups save."""
+    """The length to which a sequence of this `length` is extended: at most a sixteenth longer. Wide models extend
+    fewer, as computing the copies would cost more than larger groups save."""
     step = 2 ** max(0, (length - 1).bit_length() - 5)
-    return length if step * hidden_size > 2048 else -(-length // step) * step
+    return length if step * hidden_size > 2048 else -(-length // step) * step  # measured
 
 
 @dataclass
@@ -147,7 +147,7 @@ class Sequences:
     """The non-padding tokens of a batch, and the N sequences that they form.
 
     `shape` is (B, S); `lengths` has the length of each sequence, in order; `indices` (T,) are the positions of the
-    tokens in the flattened batch, or None without padding; `padded_left` is whether any batch entry begins with
+    tokens in the flattened batch, or None if these are all; `padded_left` is whether any batch entry begins with
     padding; `attention` is one of the functions below. The mask [[1, 1, 0], [0, 1, 1]] has the shape (2, 3), the
     lengths [2, 2] and the indices [0, 1, 4, 5], and is padded on the left.
 
@@ -163,6 +163,9 @@ class Sequences:
     groups: list[Group] | None = None
     targets: torch.Tensor | None = None
     _cu_seqlens: torch.Tensor | None = None
+
+    def __post_init__(self):
+        self.padded = self.indices is not None
 
     @classmethod
     def from_mask(
@@ -200,29 +203,29 @@ class Sequences:
         return self.shape[0] * self.shape[1] if self.indices is None else len(self.indices)
 
     def group(self, heads: int, hidden_size: int) -> None:
-        """Sort the sequences by length, the longest first, and form `groups` of similar ones.
+        """Sort the sequences by length, the longest first, and form `groups` of similar ones, so that attention takes a
+        few large operations instead of many small ones. The attention weights of several sequences fit in a cache.
 
-        Where their lengths differ, they are extended to a common length by copies of their last token. Attention then
-        takes a few large operations instead of many small ones. A group's attention weights fit in a cache.
+        Unless all are equally long, each is extended to its `common_length` by copies of its last token.
         """
-        starts = [0, *accumulate(self.lengths)]
-        runs = sorted(zip(self.lengths, starts, strict=False), key=lambda run: -run[0])
+        runs = sorted(zip(self.lengths, [0, *accumulate(self.lengths)], strict=False), key=lambda run: -run[0])
         uniform = runs[0][0] == runs[-1][0]
         self.groups = []
         for rows, similar in groupby(runs, lambda run: run[0] if uniform else common_length(run[0], hidden_size)):
             lengths = [length for length, _ in similar]
             while lengths:
                 # Powers of two: few shapes, as in `surplus_rows`.
-                count = 2 ** (min(len(lengths), max(1, 2**18 // (heads * rows**2))).bit_length() - 1)
+                count = 2 ** (min(len(lengths), max(1, 2**18 // max(1, heads * rows**2))).bit_length() - 1)
                 self.groups.append(Group(rows, lengths[:count]))
                 lengths = lengths[count:]
         if uniform:
             return  # all are still in order
-        lengths, starts = torch.tensor(runs).T  # (N,) each
-        rows = torch.tensor([group.rows for group in self.groups for _ in group.lengths])  # (N,)
-        numbers = torch.arange(len(runs)).repeat_interleave(rows)  # (T,): each row's sequence
-        offsets = torch.arange(len(numbers)) - (rows.cumsum(0) - rows)[numbers]  # and its place there
-        self._take(starts[numbers] + offsets.minimum(lengths[numbers] - 1), offsets < lengths[numbers])
+        token_counts, first_tokens = torch.tensor(runs).T  # (N,) each
+        row_counts = torch.tensor([group.rows for group in self.groups for _ in group.lengths])  # (N,)
+        numbers = torch.arange(len(runs)).repeat_interleave(row_counts)  # (T,): each row's sequence
+        offsets = torch.arange(len(numbers)) - (row_counts.cumsum(0) - row_counts)[numbers]  # and its place there
+        last = token_counts[numbers] - 1
+        self._take(first_tokens[numbers] + offsets.minimum(last), offsets <= last)
 
     def extend(self, surplus: int) -> None:
         """Add copies of the first row, as more sequences that are not longer than the longest: see `surplus_rows`."""
@@ -231,12 +234,15 @@ class Sequences:
         rows, longest = torch.arange(self.rows + surplus), max(self.lengths)
         returned = rows < self.rows
         self._take(rows * returned, returned)
-        if self.groups is not None:
-            more = (min(longest, surplus - start) for start in range(0, surplus, longest))
+        more = [min(longest, surplus - start) for start in range(0, surplus, longest)]
+        if self.groups is None:
+            self.lengths = self.lengths + more
+        else:
             self.groups += [Group(length, [length]) for length in more]
 
     def _take(self, rows: torch.Tensor, returned: torch.Tensor) -> None:
-        """Take the unpadded `rows` (any number,), which need not be in order, and return those where `returned` is True."""
+        """Replace the rows by these `rows` of them, in any order and repeated if need be; `pad` returns only those where
+        `returned` is True."""
         nowhere = self.shape[0] * self.shape[1]
         indices = torch.arange(nowhere) if self.indices is None else self.indices
         targets = indices if self.targets is None else self.targets
@@ -249,10 +255,13 @@ class Sequences:
 
     def pad(self, unpadded: torch.Tensor) -> torch.Tensor:
         """Restore padding: (1, T, …) → (B, S, …), 0 at padding."""
-        flat, targets = unpadded[0], self.indices if self.targets is None else self.targets
-        if targets is not None:
-            padded = flat.new_zeros((self.shape[0] * self.shape[1] + 1, *flat.shape[1:]))  # copies go to the last row
-            flat = padded.index_copy(0, targets.to(flat.device), flat)[:-1]
+        flat, size = unpadded[0], self.shape[0] * self.shape[1]
+        if self.targets is not None:
+            padded = flat.new_zeros((size + 1, *flat.shape[1:]))  # the last row is for copies
+            flat = padded.index_copy(0, self.targets.to(flat.device), flat)[:size]
+        elif self.indices is not None:
+            padded = flat.new_zeros((size, *flat.shape[1:]))
+            flat = padded.index_copy(0, self.indices.to(flat.device), flat)
         return flat.unflatten(0, self.shape)
 
     def cu_seqlens(self, device: torch.device) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,11 +34,25 @@ def mlm_predictions(
         logits = model(**inputs)[0]  # (1, S, V)
         top = logits[0, masked].float().softmax(-1).topk(top_k)
         top_tokens = tokenizer.convert_ids_to_tokens(top.indices.tolist())
-        context = input_ids[0, max(1, masked - CONTEXT) : masked + CONTEXT + 1].tolist()
+        context = _around(input_ids[0], masked).tolist()
         top_k_predictions = list(zip(top_tokens, top.values.tolist(), strict=True))
         word = tokenizer.convert_ids_to_tokens(int(example["input_ids"][masked]))
         predictions.append((tokenizer.decode(context), word, top_k_predictions))
     return predictions
+
+
+def masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 6, seed: int = 0) -> list[str]:
+    """`count` pieces of text with one masked word each, drawn as those of `mlm_predictions`."""
+    texts = []
+    for example, masked in _draw_words(dataset, tokenizer, count, seed):
+        input_ids = np.array(example["input_ids"])  # (S,), a copy
+        input_ids[masked] = tokenizer.mask_token_id
+        texts.append(tokenizer.decode(_around(input_ids, masked), skip_special_tokens=False))
+    return texts
+
+
+def _around(input_ids: Any, position: int) -> Any:
+    return input_ids[max(1, position - CONTEXT) : position + CONTEXT + 1]
 
 
 def _draw_words(

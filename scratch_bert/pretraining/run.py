@@ -33,6 +33,8 @@ from .data.examples import evenly_spread
 from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .model_card import write_pretraining_card
+from .predictions import masked_texts
+from .snapshots import SnapshotCallback, default_count
 from .trainer import PretrainingTrainer
 
 
@@ -245,8 +247,12 @@ def build_trainer(
     if args.bf16_by_default:
         device = "CPU" if args.use_cpu else "GPU"
         logger.info(f"Precision: bf16 autocast, as this {device} multiplies bf16 natively; bf16=false for fp32")
-    name = model_args.model_name_or_path or model_args.preset
-    logger.info(f"Model: {name}, vocabulary of {model.config.vocab_size:,}, {model.num_parameters():,} parameters")
+    name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
+    config = model.config
+    logger.info(
+        f"Model: {name}, {config.num_hidden_layers} layers × {config.hidden_size}, vocabulary of {config.vocab_size:,}, "
+        f"{model.num_parameters():,} parameters"
+    )
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     logger.info(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
@@ -282,6 +288,10 @@ def build_trainer(
         stop_at=phase.end,
         losses=data.objective.losses,
     )
+    snapshots = default_count(model.num_parameters()) if args.snapshots is None else args.snapshots
+    if snapshots and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # no process has all weights
+        examples = masked_texts(data.eval_dataset, data.tokenizer) if data.eval_dataset else []
+        trainer.add_callback(SnapshotCallback(snapshots, trainer, examples))
     describe = None
     # Under FSDP, no process has all weights.
     if data.eval_dataset and args.show_predictions and not trainer.is_fsdp_enabled:

@@ -27,6 +27,8 @@ from ..storage import LOCK, MANIFEST, STAGING, move_into_place, read_record, rem
 logger = logging.getLogger("scratch_bert")
 
 RUN_FILE = "run.json"  # in output directories and checkpoints: the record of the run, written before its first step
+SNAPSHOTS = "snapshots"  # in output directories: models named by their step, to look at
+EXAMPLES = "examples.json"  # in the directory of snapshots: texts to try them on
 METRICS_FILE = "metrics.json"  # in output directories: the last file that a run writes
 DAMAGED = "damaged-"  # prefix of the checkpoints that a resume skipped
 ABANDONED = "abandoned-"  # prefix of the checkpoints later than the one that a run was resumed from
@@ -71,6 +73,12 @@ def checkpoints_in(directory: Path) -> list[Path]:
     """Return the checkpoints sorted by step. Copies under other names, such as checkpoint-4-backup, are ignored."""
     found = (path for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir())
     return sorted((path for path in found if _step_of(path) is not None), key=_step_of)
+
+
+def snapshots_in(directory: Path) -> list[Path]:
+    """Return the snapshots of a run, sorted by step."""
+    found = (path for path in (directory / SNAPSHOTS).glob("*") if path.name.isdecimal() and path.is_dir())
+    return sorted(found, key=lambda path: int(path.name))
 
 
 def _step_of(checkpoint: Path) -> int | None:

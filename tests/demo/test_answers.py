@@ -408,7 +408,7 @@ def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path
         run.open(number)
     assert run._open.cache_info().currsize == KEPT_CHECKPOINTS
     shutil.rmtree(tmp_path / "run/checkpoint-200")
-    with pytest.raises(InputError, match="checkpoint-200 cannot be opened"):
+    with pytest.raises(InputError, match="The model of step 200 has been deleted"):
         run.open(1)
 
 

@@ -327,7 +327,7 @@ def test_watch_it_learn(open_page, address, places, expect):
     log = json.loads((places["trained"] / "checkpoint-300/trainer_state.json").read_text())["log_history"]
     names = {"training": "mlm_loss", "validation": "eval_mlm_loss"}
     for number, step in ((3, 300), (1, 100), (2, 200)):
-        chosen = panel.get_by_label("number input for Checkpoint")
+        chosen = panel.get_by_label("number input for Snapshot")
         chosen.fill(str(number))
         chosen.press("Tab")
         expect(columns.first.locator("h3")).to_have_text(f"Step {step}")
@@ -344,6 +344,39 @@ def test_watch_it_learn(open_page, address, places, expect):
             expected = [[entry["step"], pytest.approx(entry[name])] for entry in log if name in entry]
             assert [point[:2] for point in curves["value"]["data"] if point[2] == curve] == expected
             assert len(points_of(columns.nth(1), curve)) == len(expected)
+
+
+def test_run_is_played_and_followed(trained, demo_tokenizer, tmp_path, open_page, expect, monkeypatch):
+    """A run that is still training, whose snapshots appear one after the other, and of which one is deleted."""
+    from scratch_bert.demo.page import build_page, serve
+
+    monkeypatch.setattr("scratch_bert.demo.page.FOLLOW_SECONDS", 0.5)
+    run = tmp_path / "run"
+
+    def save_snapshot(number, step):
+        shutil.copytree(trained / f"checkpoint-{number}", run / "snapshots" / str(step))
+
+    save_snapshot(100, 0)
+    (run / "snapshots/0/trainer_state.json").write_text('{"log_history": []}')
+    (run / "snapshots/examples.json").write_text('{"texts": ["rome is the capital of [MASK] .", "a [MASK]"]}')
+    page = build_page(*open_models([str(run)]))
+    window = open_page(address=serve(page))
+    go_to(window, "Watch it learn")
+    panel = window.get_by_role("tabpanel").filter(visible=True)
+    title = panel.locator("h3").first
+    expect(title).to_have_text("Step 0")
+    expect(panel.get_by_label("Sentence", exact=True)).to_have_value("rome is the capital of [MASK] .")
+    for number, step in ((200, 200), (300, 300)):
+        save_snapshot(number, step)
+        expect(title).to_have_text(f"Step {step}")
+    shutil.rmtree(run / "snapshots/200")
+    expect(panel.get_by_text("steps 0 to 300")).to_be_visible()
+    panel.get_by_role("button", name="▶ Play").click()
+    for step in (0, 300):
+        expect(title).to_have_text(f"Step {step}")
+    panel.get_by_role("button", name="a [MASK]").click()
+    expect(panel.get_by_label("Sentence", exact=True)).to_have_value("a [MASK]")
+    page.close()
 
 
 def line_mark(column, curve):

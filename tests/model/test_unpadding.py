@@ -186,7 +186,7 @@ def test_products_in_bf16_have_few_shapes(attention):
             found |= {event.input_shapes[1][0] for event in events.events() if event.name == "aten::addmm"}
     assert rows[True] and all(number % 8 == 0 for number in rows[True])
     assert len(rows[True]) < 16 < len(rows[False])  # of tokens and of predictions
-    assert tokens <= rows[False]  # fp32 needs no more
+    assert tokens <= rows[False]  # fp32 has exactly these
 
 
 def test_surplus_rows_in_fp16_leave_finite_gradients():

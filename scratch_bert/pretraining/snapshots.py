@@ -1,0 +1,88 @@
+"""Snapshots of a training: models with weights in bf16, close together at its beginning, where it learns fastest."""
+
+import logging
+import shutil
+import weakref
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel, Trainer, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
+
+from ..storage import STAGING, move_into_place, write_json
+from ..training.checkpoint import EXAMPLES, SNAPSHOTS, snapshots_in
+
+
+logger = logging.getLogger("scratch_bert")
+
+DEFAULT_COUNT = 20
+MAX_BYTES = 10**9  # of all snapshots, if their number is not given
+FIRST_SHARE = 0.003  # of the training: what comes before has no snapshot but that of the initial weights
+
+
+def default_count(parameters: int) -> int:
+    """Snapshots of a model of this size, in bf16: `DEFAULT_COUNT`, or none if these would exceed `MAX_BYTES`."""
+    return DEFAULT_COUNT if 2 * parameters * DEFAULT_COUNT <= MAX_BYTES else 0
+
+
+def snapshot_shares(count: int) -> list[float]:
+    """The fractions of the training after which a snapshot is taken: 0, then each a constant multiple of the one before, up
+    to 1. A single one is taken at the end."""
+    last = max(count - 1, 1)
+    return [0.0, *(FIRST_SHARE ** (1 - number / last) for number in range(1, last + 1))][-count:]
+
+
+class SnapshotCallback(TrainerCallback):
+    """Keeps about `count` snapshots of the model, with its tokenizer and the log, in `output_dir`/snapshots, beside `examples`,
+    texts with a masked word to try them on.
+
+    A snapshot that can't be written is the last one tried; the training continues.
+    """
+
+    def __init__(self, count: int, trainer: Trainer, examples: list[str]):
+        self.trainer, self.examples = weakref.proxy(trainer), examples  # the trainer keeps its callbacks
+        self.shares = snapshot_shares(count)
+        self.taken = 0  # how many of the shares are over
+
+    def on_train_begin(self, args, state, control, model, processing_class, **kwargs):
+        if not state.is_world_process_zero:
+            return
+        for snapshot in snapshots_in(Path(args.output_dir)):  # of a training that went further
+            if int(snapshot.name) > state.global_step:
+                shutil.rmtree(snapshot, ignore_errors=True)
+        self.taken = self._due() if state.global_step else 0
+        self._take(args, state, model, processing_class)
+
+    def on_step_end(self, args, state, control, model, processing_class, **kwargs):
+        if state.is_world_process_zero:
+            self._take(args, state, model, processing_class)
+
+    def _due(self) -> int:
+        return sum(share <= self.trainer.share_done for share in self.shares)
+
+    def _take(self, args, state, model, tokenizer) -> None:
+        due = self._due()
+        if due <= self.taken:
+            return
+        self.taken = due
+        place = Path(args.output_dir, SNAPSHOTS, str(state.global_step))
+        staged = Path(args.output_dir, STAGING, SNAPSHOTS)
+        try:
+            place.parent.mkdir(exist_ok=True)
+            write_json(place.parent / EXAMPLES, {"texts": self.examples})
+            shutil.rmtree(staged, ignore_errors=True)
+            model.save_pretrained(staged, state_dict=in_bf16(model))
+            tokenizer.save_pretrained(staged)
+            state.save_to_json(str(staged / TRAINER_STATE_NAME))
+            move_into_place(staged, place)
+        except (OSError, RuntimeError) as error:  # safetensors reports a full disk as one of the latter
+            shutil.rmtree(staged, ignore_errors=True)
+            self.taken = len(self.shares)
+            logger.warning(f"No more snapshots are kept: {place} cannot be written ({error})")
+
+
+def in_bf16(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights in bf16. Names that share a tensor share its copy, which is saved once."""
+    weights = model.state_dict()
+    copies = {tensor.data_ptr(): tensor.bfloat16() for tensor in weights.values() if tensor.is_floating_point()}
+    return {name: copies.get(tensor.data_ptr(), tensor) for name, tensor in weights.items()}

@@ -1,0 +1,95 @@
+"""Snapshots show a training from its first weights to its last, whatever stops it between, and stay on the machine."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForPreTraining, AutoTokenizer
+
+import scratch_bert
+from helpers import SMALL
+from scratch_bert.demo.answers import Run
+from scratch_bert.hub.publishing import public_files
+from scratch_bert.pretraining.snapshots import default_count, snapshot_shares
+from scratch_bert.training.checkpoint import snapshots_in
+
+
+SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+
+
+@pytest.fixture
+def pretrain(text_file, tmp_path):
+    def call(name="run", **options):
+        options = {"max_steps": 20, "save_steps": 10, "max_seq_length": 32, "vocab_size": 500, "seed": 1} | options
+        options |= {"config_overrides": {size: SMALL[size] for size in SIZES}, "use_cpu": True, "disable_tqdm": True}
+        scratch_bert.pretrain(text_file, output_dir=tmp_path / name, cache_dir=tmp_path / "cache", **options)
+        return tmp_path / name
+
+    return call
+
+
+def steps_of(directory: Path) -> list[int]:
+    return [int(snapshot.name) for snapshot in snapshots_in(directory)]
+
+
+def test_shares_of_the_training_are_close_together_at_its_beginning():
+    shares = snapshot_shares(20)
+    assert len(shares) == 20 and shares[0] == 0 and shares[-1] == 1
+    assert np.allclose(np.diff(np.log(shares[1:])), np.log(shares[2] / shares[1]))
+    assert snapshot_shares(2) == [0, 1] and snapshot_shares(1) == [1]
+
+
+def test_default_number_of_snapshots_takes_a_gigabyte_at_most():
+    assert default_count(4_400_000) == default_count(25_000_000) == 20
+    assert default_count(25_000_001) == default_count(110_000_000) == 0
+
+
+def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
+    directory = pretrain(snapshots=8)
+    steps = steps_of(directory)
+    assert steps[0] == 0 and steps[-1] == 20 and steps == sorted(set(steps)) and 5 <= len(steps) <= 8
+    for snapshot in snapshots_in(directory):
+        model, tokenizer = AutoModelForPreTraining.from_pretrained(snapshot), AutoTokenizer.from_pretrained(snapshot)
+        assert model.config.vocab_size == len(tokenizer) == 500
+        log = json.loads((snapshot / "trainer_state.json").read_text())["log_history"]
+        assert all(entry["step"] <= int(snapshot.name) for entry in log)
+    saved, last = (load_file(path / "model.safetensors") for path in (directory, directory / "snapshots/20"))
+    assert saved.keys() == last.keys()
+    assert all(torch.equal(weight.bfloat16(), last[name]) for name, weight in saved.items())
+    first = load_file(directory / "snapshots/0/model.safetensors")
+    assert not any(torch.equal(weight, last[name]) for name, weight in first.items() if "LayerNorm" not in name)
+    assert not any("snapshots" in path.parts for path in public_files(directory))
+    run = Run(str(directory))
+    assert run.steps == steps and len(run.examples) == 6 == sum(text.count("[MASK]") for text in run.examples)
+
+
+def test_no_snapshots_are_kept_if_none_are_wanted(pretrain):
+    directory = pretrain(snapshots=0, max_steps=2)
+    assert steps_of(directory) == [] and not (directory / "snapshots").exists()
+
+
+def test_resumed_run_keeps_its_snapshots_and_replaces_later_ones(pretrain):
+    directory = pretrain(snapshots=8)
+    before = steps_of(directory)
+    (directory / "metrics.json").unlink()
+    (directory / "snapshots/20").rename(directory / "snapshots/19")  # as if it had ended at another step
+    for checkpoint in directory.glob("checkpoint-20"):
+        checkpoint.rename(directory / "of-another-run")
+    pretrain(snapshots=8, resume_from_checkpoint="auto")
+    assert steps_of(directory) == before
+
+
+def test_snapshot_that_cannot_be_written_does_not_end_the_training(pretrain, monkeypatch, caplog):
+    def fail(new, place):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("scratch_bert.pretraining.snapshots.move_into_place", fail)
+    with caplog.at_level(logging.WARNING, "scratch_bert"):
+        directory = pretrain(snapshots=5, max_steps=5)
+    warnings = [record.message for record in caplog.records if "No more snapshots are kept" in record.message]
+    assert len(warnings) == 1 and "No space left" in warnings[0]
+    assert (directory / "model.safetensors").exists() and not (directory / ".saving/snapshots").exists()
