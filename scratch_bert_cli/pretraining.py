@@ -338,7 +338,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
     )
     final_mlm_probability: float | None = option(
         None,
-        "Fraction of the tokens to predict in the final phase, such as 0.15. Needs max_steps or max_minutes.",
+        "Fraction of tokens to predict in the final phase. Needs max_steps or max_minutes.",
         within="(0, 1]",
     )
     final_share: float = option(0.1, "Fraction of the steps, or of the time, in the final phase.", within="(0, 1)")
