@@ -42,12 +42,13 @@ def mlm_predictions(
 
 
 def masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 6, seed: int = 0) -> list[str]:
-    """`count` pieces of text with one masked word each, drawn as those of `mlm_predictions`."""
+    """`count` pieces of text with one masked word each, drawn as those of `mlm_predictions`, within a segment."""
     texts = []
     for example, masked in _draw_words(dataset, tokenizer, count, seed):
         input_ids = np.array(example["input_ids"])  # (S,), a copy
         input_ids[masked] = tokenizer.mask_token_id
-        texts.append(tokenizer.decode(_around(input_ids, masked), skip_special_tokens=False))
+        segments = tokenizer.decode(_around(input_ids, masked)).split(tokenizer.sep_token)
+        texts.append(next(text.strip() for text in segments if tokenizer.mask_token in text))
     return texts
 
 

@@ -376,6 +376,7 @@ def test_run_is_played_and_followed(trained, demo_tokenizer, tmp_path, open_page
         expect(title).to_have_text(f"Step {step}")
     panel.get_by_role("button", name="a [MASK]").click()
     expect(panel.get_by_label("Sentence", exact=True)).to_have_value("a [MASK]")
+    window.close()  # first, as it looks for new snapshots
     page.close()
 
 

@@ -1,6 +1,5 @@
 """README.md is short, fits a terminal, and its snippet runs as it stands."""
 
-import json
 import re
 
 import pytest
@@ -22,9 +21,8 @@ def test_readme_is_short_and_narrow():
 def test_snippet_with_the_stock_trainer_runs_as_it_stands(documents, tmp_path):
     training = next(snippet for snippet in SNIPPETS if "Trainer(" in snippet)
     for number, name in enumerate(("a.txt", "b.txt", "c.txt")):
-        text = " ".join(sentence for document in documents[number::3][:10] for sentence in document)
+        text = " ".join(sentence for document in documents[number::3][:1] for sentence in document)
         (tmp_path / name).write_text(text, encoding="utf-8")
     (tmp_path / "snippet.py").write_text(training, encoding="utf-8")
-    run_process(tmp_path / "snippet.py", cwd=tmp_path, OMP_NUM_THREADS="1")
-    config = json.loads(next(tmp_path.glob("runs/mine/checkpoint-*/config.json")).read_text())
-    assert config["architectures"] == ["ScratchBertForPreTraining"]
+    shown = run_process(tmp_path / "snippet.py", cwd=tmp_path, OMP_NUM_THREADS="1").stdout
+    assert float(re.search(r"'train_loss': '?([\d.]+)", shown)[1]) > 0

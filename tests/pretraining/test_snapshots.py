@@ -65,6 +65,7 @@ def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
     assert not any("snapshots" in path.parts for path in public_files(directory))
     run = Run(str(directory))
     assert run.steps == steps and len(run.examples) == 6 == sum(text.count("[MASK]") for text in run.examples)
+    assert not any("[SEP]" in text or "[CLS]" in text for text in run.examples)
 
 
 def test_no_snapshots_are_kept_if_none_are_wanted(pretrain):
