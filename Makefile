@@ -35,7 +35,7 @@ test-versions: $(INSTALLED) ## Run them with the lowest versions that pyproject.
 GPUS ?= 1
 GPU_TESTS ?= -m gpu
 GPU_SUITE ?= --suite --device cuda
-GPU_TRACE ?= --preset base --batch_size 256 --dropout 0 --device cuda
+GPU_TRACE ?= --preset base --batch_size 256 --dropout 0 --device cuda --trace gpu-trace.json
 GPU_RUN ?= --max_minutes 2
 COMMA := ,
 ONE_GPU := CUDA_VISIBLE_DEVICES=$(firstword $(subst $(COMMA), ,$(CUDA_VISIBLE_DEVICES)) 0)
@@ -44,7 +44,7 @@ gpu: $(INSTALLED) ## On a GPU: check results and waits, measure speed, train gpu
 	SCRATCH_BERT_TEST_GPU=1 .venv/bin/python -m pytest -x $(GPU_TESTS) $(ARGS)
 	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_SUITE)
 	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_SUITE) --mode trainer
-	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_TRACE) --trace $(OUTPUT_DIR)-trace.json
+	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_TRACE)
 	.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node $(GPUS) scripts/pretrain.py recipes/gpu-hour.yaml \
 		$(GPU_RUN) --output_dir $(OUTPUT_DIR)
 

@@ -97,6 +97,8 @@ class BenchmarkArguments:
             raise ValueError(f"fill must be between 0 and 1, got {self.fill}.")
         if self.device == "auto":
             self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise ValueError("There is no CUDA GPU, or PyTorch was installed without CUDA: use --device cpu.")
         if self.mode == "trainer" and self.device == "cuda" and torch.cuda.device_count() > 1:
             raise ValueError("Trainer would use all GPUs: choose one with CUDA_VISIBLE_DEVICES.")
 

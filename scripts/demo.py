@@ -46,8 +46,12 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     announce_imports()
 
+    from transformers.utils.logging import disable_progress_bar
+
     from scratch_bert.cli import one_line_errors
     from scratch_bert.demo.answers import open_models
+
+    disable_progress_bar()  # of loading weights, which is done for each snapshot
 
     with one_line_errors():
         try:

@@ -245,7 +245,8 @@ class Model:
 class Run:
     """The snapshots of a training run, or if there are none its checkpoints, opened on demand, and the run's curves.
 
-    `curves` are those of `read_curves`, `examples` those of `read_examples`. Raises `OSError` or `ValueError` if the last of them has no trainer_state.json.
+    `curves` are those of `read_curves`, `examples` those of `read_examples`. Raises `OSError` or `ValueError` if the last
+    model has no trainer_state.json.
     """
 
     def __init__(self, directory: str, trust_remote_code: bool = False):
@@ -256,7 +257,7 @@ class Run:
         self._open = lru_cache(KEPT_CHECKPOINTS)(partial(Model, trust_remote_code=trust_remote_code))
 
     def refresh(self) -> None:
-        """Look for models that the run has saved or deleted meanwhile."""
+        """Look for models that the run has saved or deleted meanwhile. Raises `OSError` or `ValueError` as above."""
         if checkpoints := saved_models(Path(self.name)):
             steps = [int(checkpoint.name.rpartition("-")[2]) for checkpoint in checkpoints]
             self.checkpoints, self.steps, self.curves = checkpoints, steps, read_curves(checkpoints[-1])
@@ -285,10 +286,9 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
         checkpoints = saved_models(Path(name))
         unfinished = checkpoints and not Path(name, "config.json").exists()
         models.append(Model(str(checkpoints[-1]) if unfinished else name, trust_remote_code))
-        is_run = (len(checkpoints) > 1 or snapshots_in(Path(name))) and (
-            checkpoints[-1] / TRAINER_STATE_NAME
-        ).is_file()  # not a copy from the Hub
-        if is_run and "MaskedLM" in models[-1].heads:
+        several = len(checkpoints) > 1 or snapshots_in(Path(name))  # a training begins with one snapshot
+        trained_here = several and (checkpoints[-1] / TRAINER_STATE_NAME).is_file()  # not a copy from the Hub
+        if trained_here and "MaskedLM" in models[-1].heads:
             runs.append(Run(name, trust_remote_code))
     return models, runs
 

@@ -6,6 +6,7 @@ Requests are stateless: each carries all of its input, so concurrent users don't
 import os
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
 from typing import Any
@@ -313,7 +314,8 @@ def _watch_it_learn(run: Run, number: int) -> None:
 
     def follow(checkpoint: int, known: int) -> tuple[Any, int]:
         """Add what a run that is still training has saved meanwhile, and show it if the latest was shown."""
-        run.refresh()
+        with suppress(OSError, ValueError):  # a file of the latest is being deleted
+            run.refresh()
         count = len(run.steps)
         if count == known:
             return gr.skip(), known

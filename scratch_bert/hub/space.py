@@ -52,7 +52,8 @@ from scratch_bert.demo.page import build_page, serve
 
 
 DIRECTORY = "models/{title}"
-snapshot_download("{repo_id}", revision="{revision}", local_dir=DIRECTORY, ignore_patterns="*checkpoint*/*")
+IGNORED = ["*checkpoint*/*", "snapshots/*"]
+snapshot_download("{repo_id}", revision="{revision}", local_dir=DIRECTORY, ignore_patterns=IGNORED)
 page = build_page(*open_models([DIRECTORY]))
 print(f"Serving on {{serve(page, host=None)}}", flush=True)
 page.block_thread()

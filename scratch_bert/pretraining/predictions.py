@@ -42,14 +42,17 @@ def mlm_predictions(
 
 
 def masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 6, seed: int = 0) -> list[str]:
-    """`count` pieces of text with one masked word each, drawn as those of `mlm_predictions`, within a segment."""
+    """Up to `count` pieces of a segment, each with one masked word and other words around it, drawn by `seed`."""
     texts = []
-    for example, masked in _draw_words(dataset, tokenizer, count, seed):
+    for example, masked in _draw_words(dataset, tokenizer, 20 * count, seed):
         input_ids = np.array(example["input_ids"])  # (S,), a copy
         input_ids[masked] = tokenizer.mask_token_id
         segments = tokenizer.decode(_around(input_ids, masked)).split(tokenizer.sep_token)
-        texts.append(next(text.strip() for text in segments if tokenizer.mask_token in text))
-    return texts
+        text = next(text.strip() for text in segments if tokenizer.mask_token in text)
+        words = [part.isalpha() for part in text.split()]
+        if not text.startswith("##") and len(words) > 5 and sum(words) >= 0.8 * len(words):
+            texts.append(text)
+    return texts[:count]
 
 
 def _around(input_ids: Any, position: int) -> Any:

@@ -3,11 +3,14 @@
 import logging
 import shutil
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from ..storage import STAGING, move_into_place, write_json
 from ..training.checkpoint import EXAMPLES, SNAPSHOTS, snapshots_in
@@ -71,7 +74,8 @@ class SnapshotCallback(TrainerCallback):
             place.parent.mkdir(exist_ok=True)
             write_json(place.parent / EXAMPLES, {"texts": self.examples})
             shutil.rmtree(staged, ignore_errors=True)
-            model.save_pretrained(staged, state_dict=in_bf16(model))
+            with without_progress_bars():
+                model.save_pretrained(staged, state_dict=in_bf16(model))
             tokenizer.save_pretrained(staged)
             state.save_to_json(str(staged / TRAINER_STATE_NAME))
             move_into_place(staged, place)
@@ -79,6 +83,17 @@ class SnapshotCallback(TrainerCallback):
             shutil.rmtree(staged, ignore_errors=True)
             self.taken = len(self.shares)
             logger.warning(f"No more snapshots are kept: {place} cannot be written ({error})")
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    shown = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bar()
 
 
 def in_bf16(model: PreTrainedModel) -> dict[str, torch.Tensor]:

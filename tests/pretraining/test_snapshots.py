@@ -64,7 +64,8 @@ def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
     assert not any(torch.equal(weight, last[name]) for name, weight in first.items() if "LayerNorm" not in name)
     assert not any("snapshots" in path.parts for path in public_files(directory))
     run = Run(str(directory))
-    assert run.steps == steps and len(run.examples) == 6 == sum(text.count("[MASK]") for text in run.examples)
+    assert run.steps == steps and 2 <= len(run.examples) <= 6
+    assert all(text.count("[MASK]") == 1 for text in run.examples)
     assert not any("[SEP]" in text or "[CLS]" in text for text in run.examples)
 
 

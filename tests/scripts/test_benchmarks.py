@@ -102,7 +102,7 @@ def test_make_gpu_runs_as_far_as_a_cpu_can(tmp_path):
         "GPUS": "2",
         "GPU_TESTS": "--gpu-branches -p no:cacheprovider tests/model/test_gpu.py",
         "GPU_SUITE": tiny,
-        "GPU_TRACE": tiny,
+        "GPU_TRACE": f"{tiny} --trace {tmp_path}/trace.json",
         "GPU_RUN": f"{run} --max_minutes 0.05 --bf16 false --use_cpu true --cache_dir {tmp_path}/cache",
         "OUTPUT_DIR": f"{tmp_path}/run",
     }
@@ -127,7 +127,7 @@ def test_make_gpu_runs_as_far_as_a_cpu_can(tmp_path):
     assert re.search(r"1\d passed", ran.stdout)
     for mode in ("train", "trainer"):
         assert ran.stdout.count(f"| {mode} tiny, bf16, 2 full sequences of 16 |") == 1
-    assert json.loads((tmp_path / "run-trace.json").read_text())["traceEvents"]
+    assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert (tmp_path / "run/model.safetensors").stat().st_size > 1e6
 
 
