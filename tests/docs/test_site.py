@@ -68,7 +68,8 @@ def test_site_loads_nothing_from_elsewhere(site):
 def test_site_has_the_readme_the_guide_the_notebook_and_the_api(site):
     directory, pages = site
     for name, text in (
-        ("index.html", "Pretrain on your text"),
+        ("index.html", "What it is good at"),
+        ("commands/index.html", "Pretrain on your text"),
         ("reading-guide/index.html", "Unpadding"),
         ("tour/index.html", "data:image/png;base64"),
         ("api/model/index.html", "ScratchBertForPreTraining"),
