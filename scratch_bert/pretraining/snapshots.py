@@ -72,7 +72,8 @@ class SnapshotCallback(TrainerCallback):
         staged = Path(args.output_dir, STAGING, SNAPSHOTS)
         try:
             place.parent.mkdir(exist_ok=True)
-            write_json(place.parent / EXAMPLES, {"texts": self.examples})
+            if not (place.parent / EXAMPLES).exists():
+                write_json(place.parent / EXAMPLES, {"texts": self.examples})
             shutil.rmtree(staged, ignore_errors=True)
             with without_progress_bars():
                 model.save_pretrained(staged, state_dict=in_bf16(model))

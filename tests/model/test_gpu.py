@@ -1,5 +1,5 @@
 """On a GPU: the outputs and gradients of transformers' BERT, whatever the precision and the path, and no wait of the host for
-the device in a step. `pytest --gpu-branches` rehearses them on the CPU, where some can only run."""
+the device in a step. `pytest --gpu-branches` rehearses them on the CPU, where some check only that a step runs."""
 
 import copy
 import os
