@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from scratch_bert.cli import one_line_errors
-    from scratch_bert.demo.answers import open_models
+    from scratch_bert.demo.runs import open_models
 
     disable_progress_bar()  # of loading weights, which is done for each snapshot
 

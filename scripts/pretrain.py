@@ -38,7 +38,8 @@ def main(argv: list[str] | None = None) -> None:
             shown = (trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
             print(f"\n{data.objective.describe_predictions(*shown)}")
         print(f"\n{describe_metrics({'model': metrics}, data.objective)}")
-        if plateaus := data.objective.describe_plateaus(metrics, len(trainer.eval_dataset)):
+        seen = (len(trainer.eval_dataset), trainer.examples_seen, trainer.examples_per_minute)
+        if plateaus := data.objective.describe_plateaus(trainer.latest_metrics() | metrics, *seen):
             print(f"\n{plateaus}")
     since = " since the resume" if run.checkpoint else ""
     if run.checkpoint and args.max_minutes:

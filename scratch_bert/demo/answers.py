@@ -3,9 +3,7 @@ the outputs of fine-tuned heads."""
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
-from threading import Lock
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,12 +18,9 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.trainer import TRAINER_STATE_NAME
 
 from ..hub.loading import load_config, open_checkpoint, open_pretrained
-from ..repository import check_name, read_json
 from ..tokenizer import check_vocabulary, load_tokenizer
-from ..training.checkpoint import EXAMPLES, SNAPSHOTS, checkpoints_in, snapshots_in
 
 
 MASK = "[MASK]"  # what users type, whatever a model's own mask token is
@@ -33,7 +28,7 @@ MAX_CHARACTERS = 200_000  # of a text: longer texts take seconds to tokenize
 MAX_ATTENTION = 48  # tokens: the drawing has a cell for each pair of them
 MAX_TEXTS = 16  # to compare, or to choose from
 MAX_ANSWER_LENGTH = 30  # tokens, as in fine-tuning
-KEPT_CHECKPOINTS = 4  # open checkpoints of a run
+REFERENCE_TEXTS, REFERENCE_WORDS = 64, 12  # random texts, whose mean embedding is the origin
 
 # Task heads by the suffix of a checkpoint's architecture. The others, MLM and NSP, may be in one checkpoint.
 TASK_HEADS = {
@@ -61,7 +56,7 @@ class Answer:
 class Model:
     """A checkpoint with its tokenizer, opened once; safe to use from several threads.
 
-    `heads` are the heads that the checkpoint has weights for: MaskedLM, NextSentencePrediction and the other names in
+    `title` is a short name for it. `heads` are the heads that the checkpoint has weights for: MaskedLM, NextSentencePrediction and the other names in
     `TASK_HEADS`. Attention and embeddings need none. Texts that are too long for the model are truncated. All methods
     raise `InputError` for texts that are empty or have more than `MAX_CHARACTERS`.
 
@@ -69,7 +64,7 @@ class Model:
     """
 
     def __init__(self, name: str, trust_remote_code: bool = False):
-        self.name = name
+        self.name = self.title = name
         config = load_config(name, trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
         check_vocabulary(tokenizer, config.vocab_size, name)
@@ -105,6 +100,28 @@ class Model:
         return Answer(predictions, texts, left_out)
 
     @torch.inference_mode()
+    def score_words(self, text: str) -> Answer:
+        """The probability of each of the first words, and the best guess, if it is masked and the others are visible:
+        [(start, end, probability, guess), …] (Salazar et al., 2020). Of a word of several tokens, all are masked at a time, and the
+        probability is their product. At most `MAX_ATTENTION` tokens are read."""
+        encoding, texts, left_out = self._encode(text, max_length=min(self.max_length, MAX_ATTENTION))
+        positions: dict[int, list[int]] = {}
+        for position, word in enumerate(encoding.word_ids):
+            if word is not None:
+                positions.setdefault(word, []).append(position)
+        inputs = {name: ids.repeat(len(positions), 1) for name, ids in self._inputs(encoding).items()}
+        for row, masked in enumerate(positions.values()):
+            inputs["input_ids"][row, masked] = self.mask_token_id
+        log_probs = self.model(**inputs)[0].log_softmax(-1)  # (words, S, V)
+        words = []
+        for row, masked in enumerate(positions.values()):
+            own = log_probs[row, masked, [encoding.ids[position] for position in masked]]
+            guess = [self._token(number) for number in log_probs[row, masked].argmax(-1).tolist()]
+            start, end = encoding.offsets[masked[0]][0], encoding.offsets[masked[-1]][1]
+            words.append((start, end, own.sum().exp().item(), " ".join(guess).replace(" ##", "")))
+        return Answer(words, texts, left_out)
+
+    @torch.inference_mode()
     def next_sentence(self, a: str, b: str) -> Answer:
         """The probability that B follows A, and that A follows B."""
         encoding, texts, left_out = self._encode(a, b)
@@ -125,20 +142,54 @@ class Model:
 
     @torch.inference_mode()
     def embeddings(self, texts: list[str]) -> Answer:
-        """The cosine similarities (N, N) of the texts' embeddings, each the mean of its tokens' last hidden states.
+        """The cosine similarities (N, N) of the texts' embeddings, and a map of them (N, 2), their first two principal components.
 
-        Raises `InputError` for fewer than two texts, or more than `MAX_TEXTS`.
+        An embedding is the mean of the last hidden states, minus that of random texts: all texts share a large part, without
+        which they would all be similar (Ethayarajh, 2019). Raises `InputError` for fewer than two texts, or more than `MAX_TEXTS`.
         """
         _check_count(texts)
         vectors, read, left_out = [], [], 0
         for text in texts:
             encoding, (beginning,), rest = self._encode(text)
-            states = self.model.base_model(**self._inputs(encoding)).last_hidden_state  # (1, S, H)
-            vectors.append(states[0].mean(0))
+            vectors.append(self._mean_state(encoding))
             read.append(beginning)
             left_out += rest
-        vectors = F.normalize(torch.stack(vectors))  # (N, H)
-        return Answer(vectors @ vectors.T, tuple(read), left_out)
+        vectors = torch.stack(vectors) - self._origin  # (N, H)
+        similarities = F.normalize(vectors) @ F.normalize(vectors).T
+        u, s, _ = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+        return Answer((similarities, (u * s)[:, :2]), tuple(read), left_out)
+
+    def _mean_state(self, encoding: Encoding) -> torch.Tensor:
+        return self.model.base_model(**self._inputs(encoding)).last_hidden_state[0].mean(0)  # (H,)
+
+    @cached_property
+    def _origin(self) -> torch.Tensor:
+        """The mean embedding of texts of random words."""
+        words = [token for token in sorted(self.tokenizer.get_vocab()) if token.isalpha()] or ["a"]
+        drawn = torch.randint(
+            len(words), (REFERENCE_TEXTS, REFERENCE_WORDS), generator=torch.Generator().manual_seed(0)
+        )
+        texts = (" ".join(words[number] for number in row) for row in drawn.tolist())
+        return torch.stack([self._mean_state(self._encode(text)[0]) for text in texts]).mean(0)
+
+    @torch.inference_mode()
+    def nearest_tokens(self, word: str, k: int = 10) -> Answer:
+        """The k tokens whose embeddings are most similar to the word's, the mean of its tokens': [(token, cosine), …].
+
+        The mean of all tokens is subtracted first.
+        """
+        encoding, texts, left_out = self._encode(word)
+        own = [
+            number for number, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True) if not special
+        ]
+        table = self.model.get_input_embeddings().weight  # (V, E)
+        vectors = F.normalize(table - table.mean(0))
+        cosines = vectors @ F.normalize(vectors[own].mean(0), dim=0)  # (V,)
+        special = [number for number, token in self.tokenizer.get_added_tokens_decoder().items() if token.special]
+        cosines[[*own, *(number for number in special if number < len(cosines))]] = -torch.inf
+        top = cosines.topk(min(k, len(cosines)))
+        found = zip(top.indices.tolist(), top.values.tolist(), strict=True)
+        return Answer([(self._token(token), cosine) for token, cosine in found if cosine > -1], texts, left_out)
 
     # ------------------------------------------------------------------------------------------------ fine-tuned heads
 
@@ -242,71 +293,6 @@ class Model:
         return self.tokenizer.id_to_token(number) or f"id {number}"  # a vocab_size may exceed the vocabulary
 
 
-class Run:
-    """The snapshots of a training run, or if there are none its checkpoints, opened on demand, and the run's curves.
-
-    `curves` are those of `read_curves`, `examples` those of `read_examples`. Raises `OSError` or `ValueError` if the last
-    model has no trainer_state.json.
-    """
-
-    def __init__(self, directory: str, trust_remote_code: bool = False):
-        self.name = directory
-        self.refresh()
-        self.examples = read_examples(Path(directory))
-        self._lock = Lock()  # from_pretrained fails in several threads at a time
-        self._open = lru_cache(KEPT_CHECKPOINTS)(partial(Model, trust_remote_code=trust_remote_code))
-
-    def refresh(self) -> None:
-        """Look for models that the run has saved or deleted meanwhile. Raises `OSError` or `ValueError` as above."""
-        if checkpoints := saved_models(Path(self.name)):
-            steps = [int(checkpoint.name.rpartition("-")[2]) for checkpoint in checkpoints]
-            self.checkpoints, self.steps, self.curves = checkpoints, steps, read_curves(checkpoints[-1])
-
-    def open(self, number: int) -> Model:
-        """The model of checkpoint `number`, from 0. Raises `InputError` if it cannot be opened, as after its deletion."""
-        checkpoint = self.checkpoints[number]
-        if not checkpoint.is_dir():
-            raise InputError(f"The model of step {self.steps[number]:,} has been deleted: choose another step.")
-        try:
-            with self._lock:
-                return self._open(str(checkpoint))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{checkpoint.name} cannot be opened: {error}") from error
-
-
-def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list[Model], list[Run]]:
-    """The models of these directories and Hub repositories, and those of the directories that hold several snapshots or
-    checkpoints of an MLM training. Until such a training has ended, the last of them is the model.
-
-    Raises `ValueError` or `OSError` for a model that cannot be read.
-    """
-    models, runs = [], []
-    for name in dict.fromkeys(names):
-        check_name(name)
-        checkpoints = saved_models(Path(name))
-        unfinished = checkpoints and not Path(name, "config.json").exists()
-        models.append(Model(str(checkpoints[-1]) if unfinished else name, trust_remote_code))
-        several = len(checkpoints) > 1 or snapshots_in(Path(name))  # a training begins with one snapshot
-        trained_here = several and (checkpoints[-1] / TRAINER_STATE_NAME).is_file()  # not a copy from the Hub
-        if trained_here and "MaskedLM" in models[-1].heads:
-            runs.append(Run(name, trust_remote_code))
-    return models, runs
-
-
-def saved_models(directory: Path) -> list[Path]:
-    """The snapshots of a run by step, or if there are none, its checkpoints."""
-    return snapshots_in(directory) or checkpoints_in(directory)
-
-
-def read_examples(directory: Path) -> list[str]:
-    """The texts with a masked word that a run has drawn from its held-out text; none if there is no such file."""
-    try:
-        texts = read_json(directory / SNAPSHOTS / EXAMPLES).get("texts")
-    except (OSError, ValueError):
-        return []
-    return [text for text in texts if isinstance(text, str)][:MAX_TEXTS] if isinstance(texts, list) else []
-
-
 def clean(text: str) -> str:
     """`text` without lone surrogates, which browsers may send but UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
@@ -335,26 +321,6 @@ def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int,
             spans.append((start, end, name if in_entity else label, probability))
         current = name if in_entity else None
     return spans
-
-
-def read_curves(checkpoint: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:
-    """The losses in a checkpoint's log, up to its step: {panel: {"training" or "validation": [(step, value), …]}}. MLM's first, then
-    those of the objective beside it, which have names of their own in the log."""
-    log = read_json(checkpoint / TRAINER_STATE_NAME).get("log_history")
-    if not (isinstance(log, list) and all(isinstance(entry, dict) and "step" in entry for entry in log)):
-        raise ValueError(f"{checkpoint / TRAINER_STATE_NAME} has no log: the page needs that of a training.")
-    names = dict.fromkeys(name for entry in log for name in entry)
-    others = [name for name in names if re.fullmatch(r"(?!eval_|train_|mlm_).+_loss", name)]
-    panels = {"MLM loss": (("mlm_loss", "loss"), ("eval_mlm_loss", "eval_loss"))}
-    panels |= {f"{name[:-5].upper()} loss": ((name,), (f"eval_{name}",)) for name in others}
-    curves: dict[str, dict[str, list[tuple[int, float]]]] = {}
-    for title, lines in panels.items():
-        for line, candidates in zip(("training", "validation"), lines, strict=True):
-            found = next((name for name in candidates if name in names), None)
-            if found:
-                points = [(entry["step"], entry[found]) for entry in log if found in entry]
-                curves.setdefault(title, {})[line] = points
-    return curves
 
 
 def _open_with_heads(

@@ -47,7 +47,7 @@ APP = '''"""Shows {repo_id} at one commit."""
 
 from huggingface_hub import snapshot_download
 
-from scratch_bert.demo.answers import open_models
+from scratch_bert.demo.runs import open_models
 from scratch_bert.demo.page import build_page, serve
 
 

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
 CONTEXT = 8  # tokens of text to show on each side of a masked word
+SENTENCE_ENDS = frozenset(".!?。！？।؟")
 
 
 @torch.no_grad()
@@ -41,17 +42,34 @@ def mlm_predictions(
     return predictions
 
 
-def masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 6, seed: int = 0) -> list[str]:
-    """Up to `count` pieces of a segment, each with one masked word and other words around it, drawn by `seed`."""
+def examples_to_try(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+    """Pieces of held-out text to try a model on: `texts` with a masked word, their `answers`, and, of an objective with pairs, `pairs`
+    (A, B, whether the label is 0)."""
+    texts = masked_texts(dataset, tokenizer)
+    has_pairs = len(dataset) and "next_sentence_label" in dataset[0]
+    pairs = [pair[1:] for pair in _draw_pairs(dataset, tokenizer, count=6, seed=0)] if has_pairs else []
+    return {"texts": [text for text, _ in texts], "answers": [word for _, word in texts], "pairs": pairs}
+
+
+def masked_texts(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 6, seed: int = 0
+) -> list[tuple[str, str]]:
+    """Up to `count` sentences, or pieces of long ones, each with one masked word, and that word; drawn by `seed`."""
     texts = []
     for example, masked in _draw_words(dataset, tokenizer, 20 * count, seed):
         input_ids = np.array(example["input_ids"])  # (S,), a copy
+        ends = np.flatnonzero(
+            [token in SENTENCE_ENDS for token in tokenizer.convert_ids_to_tokens(input_ids.tolist())]
+        )
+        before, after = ends[ends < masked], ends[ends > masked]
+        start = max(before[-1] + 1 if len(before) else 1, masked - 2 * CONTEXT)
+        stop = min(after[0] + 1 if len(after) else len(input_ids), masked + 2 * CONTEXT)
         input_ids[masked] = tokenizer.mask_token_id
-        segments = tokenizer.decode(_around(input_ids, masked)).split(tokenizer.sep_token)
+        segments = tokenizer.decode(input_ids[start:stop]).split(tokenizer.sep_token)
         text = next(text.strip() for text in segments if tokenizer.mask_token in text)
         words = [part.isalpha() for part in text.split()]
         if not text.startswith("##") and len(words) > 5 and sum(words) >= 0.8 * len(words):
-            texts.append(text)
+            texts.append((text, tokenizer.decode(example["input_ids"][masked])))
     return texts[:count]
 
 
@@ -81,21 +99,30 @@ def nsp_predictions(
 ) -> list[tuple[str, str, bool, float]]:
     """NSP or SOP predictions for `count` examples, half of each label, drawn by `seed`: (end of A, start of B, whether
     the label is 0, predicted probability of 0)."""
-    predictions, wanted = [], {0: count - count // 2, 1: count // 2}
+    predictions = []
+    for example, *pair in _draw_pairs(dataset, tokenizer, count, seed):
+        probability = model(**_inputs(model, example)).seq_relationship_logits.float().softmax(-1)[0, 0].item()
+        predictions.append((*pair, probability))
+    return predictions
+
+
+def _draw_pairs(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int, seed: int
+) -> Iterator[tuple[dict, str, str, bool]]:
+    """Draw `count` examples, half of each label: (example, end of A, start of B, whether the label is 0)."""
+    wanted = {0: count - count // 2, 1: count // 2}
     for index in np.random.default_rng(seed).permutation(len(dataset)).tolist():
         if not any(wanted.values()):
-            break
+            return
         example = dataset[index]
         label = int(example["next_sentence_label"])
-        if not wanted[label]:
+        if not wanted.get(label):
             continue
         wanted[label] -= 1
-        probability = model(**_inputs(model, example)).seq_relationship_logits.float().softmax(-1)[0, 0].item()
         ids, b_start = example["input_ids"].tolist(), int(np.argmax(example["token_type_ids"]))
         end_of_a = tokenizer.decode(ids[max(1, b_start - 1 - 2 * CONTEXT) : b_start - 1])
         start_of_b = tokenizer.decode(ids[b_start : min(b_start + 2 * CONTEXT, len(ids) - 1)])
-        predictions.append((end_of_a, start_of_b, label == 0, probability))
-    return predictions
+        yield example, end_of_a, start_of_b, label == 0
 
 
 def _inputs(model: torch.nn.Module, example: dict) -> dict[str, torch.Tensor]:

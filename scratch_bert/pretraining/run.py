@@ -33,7 +33,7 @@ from .data.examples import evenly_spread
 from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .model_card import write_pretraining_card
-from .predictions import masked_texts
+from .predictions import examples_to_try
 from .snapshots import SnapshotCallback, default_count
 from .trainer import PretrainingTrainer
 
@@ -290,7 +290,7 @@ def build_trainer(
     )
     snapshots = default_count(model.num_parameters()) if args.snapshots is None else args.snapshots
     if snapshots and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # no process has all weights
-        examples = masked_texts(data.eval_dataset, data.tokenizer) if data.eval_dataset else []
+        examples = partial(examples_to_try, data.eval_dataset or [], data.tokenizer)
         trainer.add_callback(SnapshotCallback(snapshots, trainer, examples))
     describe = None
     # Under FSDP, no process has all weights.

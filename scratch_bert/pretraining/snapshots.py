@@ -3,7 +3,7 @@
 import logging
 import shutil
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,13 +36,13 @@ def snapshot_shares(count: int) -> list[float]:
 
 
 class SnapshotCallback(TrainerCallback):
-    """Keeps about `count` snapshots of the model, with its tokenizer and the log, in `output_dir`/snapshots, beside `examples`,
-    texts with a masked word to try them on.
+    """Keeps about `count` snapshots of the model, with its tokenizer and the log, in `output_dir`/snapshots, beside `examples`
+    to try them on, drawn by the process that writes them.
 
     A snapshot that can't be written is the last one tried; the training continues.
     """
 
-    def __init__(self, count: int, trainer: Trainer, examples: list[str]):
+    def __init__(self, count: int, trainer: Trainer, examples: Callable[[], dict[str, list]]):
         self.trainer, self.examples = weakref.proxy(trainer), examples  # the trainer keeps its callbacks
         self.shares = snapshot_shares(count)
         self.taken = 0  # how many of the shares are over
@@ -73,7 +73,7 @@ class SnapshotCallback(TrainerCallback):
         try:
             place.parent.mkdir(exist_ok=True)
             if not (place.parent / EXAMPLES).exists():
-                write_json(place.parent / EXAMPLES, {"texts": self.examples})
+                write_json(place.parent / EXAMPLES, self.examples())
             shutil.rmtree(staged, ignore_errors=True)
             with without_progress_bars():
                 model.save_pretrained(staged, state_dict=in_bf16(model))

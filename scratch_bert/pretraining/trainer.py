@@ -106,6 +106,18 @@ class PretrainingTrainer(ScratchBertTrainer):
         return inputs["num_masked"] if counted else (inputs["labels"] != -100).sum()
 
     @property
+    def examples_seen(self) -> int:
+        """The examples of all steps, also before a resume."""
+        args = self.args
+        return self.state.global_step * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+
+    @property
+    def examples_per_minute(self) -> float:
+        """At the latest speed in the log, without evaluations and checkpoints; 0 if there is none yet."""
+        tokens_per_example = self.state.num_input_tokens_seen / max(self.examples_seen, 1)
+        return 60 * self.latest_metrics().get("speed/tokens_per_second", 0) / max(tokens_per_example, 1)
+
+    @property
     def will_resume_later(self) -> bool:
         return super().will_resume_later or self.stop_at is not None
 

@@ -63,7 +63,8 @@ def trained(tmp_path_factory, demo_tokenizer):
         if step % 10 == 0:
             log.append({"step": step, "loss": loss.item(), "mlm_loss": loss.item()})
         if step % 100 == 0:
-            log.append({"step": step, "eval_mlm_loss": loss.item(), "eval_loss": loss.item()})
+            evaluation = {"eval_mlm_loss": loss.item(), "eval_loss": loss.item(), "eval_mlm_unigram_loss": 3.5}
+            log.append({"step": step} | evaluation)
             checkpoint = directory / f"checkpoint-{step}"
             save(model, tokenizer, checkpoint)
             (checkpoint / "trainer_state.json").write_text(json.dumps({"log_history": log}))

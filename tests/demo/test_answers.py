@@ -14,15 +14,11 @@ from transformers import AutoTokenizer
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertModel
 from scratch_bert.demo.answers import (
-    KEPT_CHECKPOINTS,
     MAX_ATTENTION,
     MAX_CHARACTERS,
     InputError,
     Model,
-    Run,
     merge_tags,
-    open_models,
-    read_curves,
     share,
 )
 
@@ -123,13 +119,50 @@ def test_attention(name, ask, direct, trained, bert, tasks):
 
 
 @pytest.mark.parametrize("name", ["trained", "bert", "tagger"])
-def test_embeddings(name, ask, direct):
+def test_embeddings(name, ask, direct, demo_tokenizer):
+    """Cosines of the mean states, minus that of 64 texts of 12 random words; distances on the map are those of the two components."""
     texts = [TEXT, OTHER, "a", TEXT]
-    found = ask(name).embeddings(texts).value
-    vectors = torch.stack([direct(name, "AutoModel", text)[0].last_hidden_state[0].mean(0) for text in texts])
+    similarities, places = ask(name).embeddings(texts).value
+    words = [token for token in sorted(demo_tokenizer.get_vocab()) if token.isalpha()]
+    drawn = torch.randint(len(words), (64, 12), generator=torch.Generator().manual_seed(0)).tolist()
+    random_texts = [" ".join(words[number] for number in row) for row in drawn]
+    states = [direct(name, "AutoModel", text)[0].last_hidden_state[0].mean(0) for text in texts + random_texts]
+    vectors = torch.stack(states[:4]) - torch.stack(states[4:]).mean(0)
     expected = torch.nn.functional.cosine_similarity(vectors[:, None], vectors[None], dim=-1)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-    assert found[0, 3] == pytest.approx(1)
+    torch.testing.assert_close(similarities, expected, rtol=0, atol=1e-4)
+    assert similarities[0, 3] == pytest.approx(1, abs=1e-5)
+    spread = vectors - vectors.mean(0)  # in two dimensions, as two of the four texts are the same
+    torch.testing.assert_close(torch.cdist(places, places), torch.cdist(spread, spread), rtol=0, atol=1e-3)
+
+
+def test_score_words(ask, direct, demo_tokenizer):
+    """Each word is masked alone, all its tokens at a time."""
+    text = "The cats sleep on the sofa."
+    scored = ask("trained").score_words(text).value
+    words = [text[start:end] for start, end, _, _ in scored]
+    assert words == ["The", "cats", "sleep", "on", "the", "sofa", "."]
+    assert [len(demo_tokenizer.tokenize(word)) > 1 for word in words][1]
+    for word, (start, end, probability, guess) in zip(words, scored, strict=True):
+        tokens = demo_tokenizer(word, add_special_tokens=False)["input_ids"]
+        masked = text[:start] + " [MASK] " * len(tokens) + text[end:]
+        outputs, inputs = direct("trained", "AutoModelForMaskedLM", masked)
+        rows = outputs.logits[inputs["input_ids"] == demo_tokenizer.mask_token_id].softmax(-1)
+        assert probability == pytest.approx(rows[range(len(tokens)), tokens].prod().item(), abs=1e-6)
+        assert guess == demo_tokenizer.convert_tokens_to_string(
+            demo_tokenizer.convert_ids_to_tokens(rows.argmax(-1).tolist())
+        )
+
+
+def test_nearest_tokens(ask, direct, demo_tokenizer):
+    table = transformers.AutoModel.from_pretrained(ask("bert").name).get_input_embeddings().weight.detach()
+    table = table - table.mean(0)
+    cat = demo_tokenizer.convert_tokens_to_ids("cat")
+    cosines = torch.nn.functional.cosine_similarity(table, table[cat], dim=-1)
+    cosines[[cat, *demo_tokenizer.all_special_ids]] = -torch.inf
+    top = cosines.topk(5)
+    found = ask("bert").nearest_tokens("Cat", k=5).value
+    assert [token for token, _ in found] == demo_tokenizer.convert_ids_to_tokens(top.indices.tolist())
+    assert_close([cosine for _, cosine in found], top.values)
 
 
 # --------------------------------------------------------------------------------------------------- fine-tuned heads
@@ -378,80 +411,3 @@ def test_custom_code_needs_permission(bert, tmp_path):
     (tmp_path / "custom/custom.py").write_text("raise SystemExit('custom code has run')")
     with pytest.raises(ValueError, match="trust_remote_code"):
         Model(str(tmp_path / "custom"))
-
-
-def test_run(trained):
-    run = Run(str(trained))
-    assert run.steps == [100, 200, 300]
-    assert list(run.curves) == ["MLM loss"]
-    assert [step for step, _ in run.curves["MLM loss"]["training"]] == list(range(10, 301, 10))
-    assert [step for step, _ in run.curves["MLM loss"]["validation"]] == [100, 200, 300]
-    first, last = (run.open(number).fill_mask("the cat [MASK] on the sofa .").value[0] for number in (0, 2))
-    assert last[0][0] == "sleeps" and dict(last)["sleeps"] > dict(first).get("sleeps", 0)
-    assert run.open(2) is run.open(2)
-
-
-def test_several_threads_open_checkpoints(trained):
-    run = Run(str(trained))
-    with ThreadPoolExecutor(6) as pool:
-        found = pool.map(lambda number: run.open(number % 3).fill_mask(TEXT + "[MASK]").value, range(12))
-    expected = [Model(str(checkpoint)).fill_mask(TEXT + "[MASK]").value for checkpoint in run.checkpoints]
-    assert list(found) == expected * 4
-
-
-def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path):
-    shutil.copytree(trained, tmp_path / "run")
-    for step in range(400, 1000, 100):
-        shutil.copytree(trained / "checkpoint-300", tmp_path / f"run/checkpoint-{step}")
-    run = Run(str(tmp_path / "run"))
-    for number in range(len(run.steps)):
-        run.open(number)
-    assert run._open.cache_info().currsize == KEPT_CHECKPOINTS
-    shutil.rmtree(tmp_path / "run/checkpoint-200")
-    with pytest.raises(InputError, match="The model of step 200 has been deleted"):
-        run.open(1)
-
-
-def test_open_models(trained, bert, tmp_path, monkeypatch):
-    models, runs = open_models([str(trained), str(bert), str(trained)])
-    assert [model.name for model in models] == [str(trained), str(bert)] and [run.name for run in runs] == [
-        str(trained)
-    ]
-    shutil.copytree(trained, tmp_path / "unfinished", ignore=shutil.ignore_patterns("config.json"))
-    for checkpoint in (tmp_path / "unfinished").glob("checkpoint-*"):
-        shutil.copy(trained / "config.json", checkpoint)
-    (model,), (run,) = open_models([str(tmp_path / "unfinished")])
-    assert model.name.endswith("checkpoint-300") and run.name.endswith("unfinished")
-    with pytest.raises(OSError, match="There is no model directory"):
-        open_models([str(tmp_path / "nothing" / "here")])
-    monkeypatch.chdir(tmp_path / "unfinished")
-    with pytest.raises(ValueError, match="The name of a model or tokenizer is empty"):
-        open_models([""])
-
-
-def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
-    log = [
-        {"step": 10, "loss": 9.0, "mlm_loss": 6.0, "nsp_loss": 0.7, "contrastive_loss": 2.3, "learning_rate": 0.1},
-        {
-            "step": 20,
-            "eval_loss": 8.0,
-            "eval_mlm_loss": 5.0,
-            "eval_contrastive_loss": 2.0,
-            "eval_mlm_unigram_loss": 7.0,
-        },
-        {"step": 20, "train_loss": 8.5},
-    ]
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": log}))
-    assert read_curves(tmp_path) == {
-        "MLM loss": {"training": [(10, 6.0)], "validation": [(20, 5.0)]},
-        "NSP loss": {"training": [(10, 0.7)]},
-        "CONTRASTIVE loss": {"training": [(10, 2.3)], "validation": [(20, 2.0)]},
-    }
-    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 3.0}]}))
-    assert read_curves(tmp_path) == {"MLM loss": {"training": [(1, 3.0)]}}
-    (tmp_path / "trainer_state.json").write_text("[]")
-    with pytest.raises(ValueError, match="trainer_state.json holds a list"):
-        read_curves(tmp_path)
-    (tmp_path / "trainer_state.json").write_text('{"log_history": [1]}')
-    with pytest.raises(ValueError, match="trainer_state.json has no log"):
-        read_curves(tmp_path)

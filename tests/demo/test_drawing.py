@@ -1,9 +1,13 @@
 """The demo's drawings: texts of users and models are escaped, and unchanged otherwise."""
 
+import base64
+import io
 import re
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from scratch_bert.demo import drawing
 
@@ -15,9 +19,12 @@ EVIL = "<img src=x onerror=alert(1)>\"'&"
     "html",
     [
         drawing.heading(EVIL, EVIL),
-        drawing.heat_map([EVIL, "a"], ["b", EVIL], [[0.1, -0.2], [0.3, 1]]),
+        drawing.about(EVIL, [(EVIL, EVIL)] * 4),
+        drawing.heat_map([EVIL, "a"], ["b", EVIL], [[0.1, -0.2], [0.3, 1]], EVIL),
+        drawing.map_of_texts([EVIL, "a"], [[0.1], [0.3]], EVIL),
+        drawing.scored_words(EVIL, [(0, len(EVIL), 0.5, EVIL)]),
     ],
-    ids=["heading", "heat_map"],
+    ids=["heading", "about", "heat_map", "map", "scored_words"],
 )
 def test_everything_is_escaped(html):
     found = []
@@ -37,7 +44,7 @@ def test_words_have_their_positions():
 
 
 def test_heat_map_has_a_cell_for_each_pair():
-    html = drawing.heat_map(["a", "b"], ["1", "2", "3"], [[0, 0.5, 1], [-0.25, 0.1, 0.2]], numbers=True)
+    html = drawing.heat_map(["a", "b"], ["1", "2", "3"], [[0, 0.5, 1], [-0.25, 0.1, 0.2]], "Title", numbers=True)
     assert re.findall("<title>(.*?)</title>", html)[:4] == [
         "a → 1: 0.000",
         "a → 2: 0.500",
@@ -45,3 +52,27 @@ def test_heat_map_has_a_cell_for_each_pair():
         "b → 1: -0.250",
     ]
     assert html.count("sb-negative") == 1 and html.count("<rect") == 7  # one is the frame
+
+
+def test_heat_map_may_be_scaled_to_less_than_its_largest_value():
+    html = drawing.heat_map(["a", "b"], ["1", "2"], [[1, 0.2], [0.1, 1]], "Title", largest=0.2)
+    assert re.findall('fill-opacity="(.*?)"', html) == ["1.000", "1.000", "0.500", "1.000"]
+
+
+def test_grid_of_heads_is_a_button_for_each_head_with_its_weights():
+    weights = np.zeros((2, 3, 4, 4), dtype=np.float32)
+    weights[1, 2, 0, 3] = 0.5
+    html = drawing.grid_of_heads(weights + np.eye(4, dtype=np.float32) / 4, layer=2, head=3)
+    labels = [f"Layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2, 3)]
+    assert re.findall('<button [^>]*aria-label="(.*?)"', html) == labels
+    assert [label == "true" for label in re.findall('aria-pressed="(.*?)"', html)] == [False] * 5 + [True]
+    picture = Image.open(io.BytesIO(base64.b64decode(re.findall('base64,(.*?)"', html)[5])))
+    alpha = np.asarray(picture)[..., 3]
+    assert alpha.shape == (4, 4) and alpha[0, 3] == 255 and alpha[1, 1] == 127 and alpha[1, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("probability", "text"), [(1, "100%"), (0.1234, "12%"), (0.0994, "9.9%"), (0.0996, "10%"), (0, "0.0%")]
+)
+def test_percents(probability, text):
+    assert drawing.percent(probability) == text

@@ -17,7 +17,7 @@ from html import unescape
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import pytest
 import torch
@@ -26,7 +26,8 @@ from transformers import AutoTokenizer
 
 from helpers import SCRIPTS
 from hub_server import LocalHub
-from scratch_bert.demo.answers import merge_tags, open_models
+from scratch_bert.demo.answers import Model, merge_tags
+from scratch_bert.demo.runs import open_models
 
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -57,9 +58,10 @@ TABS = {
     "Token classification": ("tag", ["Text"], "Label"),
     "Question answering": ("answer", ["Question", "Text with the answer"], "Answer"),
     "Multiple choice": ("choose", ["Text", "Choices, one per line"], "Choose"),
-    "Attention": ("attention", ["Text"], "Show"),
+    "Attention": ("attention", ["Sentence"], "Show"),
     "Embeddings": ("embeddings", ["Texts, one per line"], "Compare"),
-    "Watch it learn": ("watch_0", ["Sentence"], "Predict"),
+    "Compare": ("compare", ["Sentence"], "Compare"),
+    "Watch it learn": ("watch", ["Sentence"], "Predict"),
 }
 
 
@@ -105,7 +107,7 @@ def open_page(browser, address):
         page.on("console", report)
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("dialog", lambda dialog: problems.append(dialog.message))
-        local = (address, "data:", "blob:")
+        local = (urljoin(address, "/"), "data:", "blob:")
         page.on("request", lambda request: None if request.url.startswith(local) else problems.append(request.url))
         page.goto(address)
         page.get_by_role("button", name="Predict").wait_for()
@@ -165,6 +167,10 @@ def texts_of(values):
     return [f"{float(value):.3f}" for value in values]
 
 
+def percent(probability):
+    return f"{100 * float(probability):.{int(probability < 0.0995)}f}%"
+
+
 def expect_bars(expect, column, labels, values):
     """The bars of a column are those of `labels` and `values`, the largest first."""
     values, labels = zip(*sorted(zip(values, labels, strict=True), key=lambda bar: -float(bar[0])), strict=True)
@@ -182,7 +188,7 @@ def shown(update):
     value, parts = update["value"], []
     if not update.get("visible", True):
         return ""
-    if "columns" in value:
+    if isinstance(value, dict) and "columns" in value:
         return r"[\s\S]*MLM loss[\s\S]*"
     if isinstance(value, str):
         parts = [unescape(re.sub("<[^>]+>", "", value))]
@@ -262,7 +268,9 @@ def test_token_classification(open_page, places, expect):
     assert len(words) == len(TEXT.split())  # a token each
     spans = merge_tags(words)
     expect(column.locator(".highlighted .text")).to_have_text([TEXT[start:end] for start, end, *_ in spans])
-    expect(column.locator(".label")).to_have_text([f"{name} {probability:.3f}" for *_, name, probability in spans])
+    expect(column.locator(".label")).to_have_text(
+        [f"{name} {percent(probability)}" for *_, name, probability in spans]
+    )
     assert "".join(column.locator(".text").all_text_contents()) == TEXT
 
 
@@ -274,7 +282,7 @@ def test_question_answering(open_page, places, expect):
     score, first, last = max((starts[i] * ends[j], i, j) for i in context for j in context if i <= j)
     span = TEXT[inputs.token_to_chars(first).start : inputs.token_to_chars(last).end]
     expect(column.locator(".highlighted .text")).to_have_text(span)
-    expect(column.locator(".highlighted .label")).to_have_text(f"answer {score:.3f}")
+    expect(column.locator(".highlighted .label")).to_have_text(f"answer {percent(score)}")
     expect_bars(expect, column, ["answer", "no answer"], texts_of([score, starts[0] * ends[0]]))
 
 
@@ -290,31 +298,92 @@ def test_multiple_choice(open_page, places, expect):
 
 
 def test_attention(open_page, places, expect):
+    """All heads as buttons, of which a click enlarges one; a touch of a cell shows its weight; the first weights beside the last."""
     page = open_page()
-    column = ask(page, "Attention", TEXT)
-    model = transformers.AutoModel.from_pretrained(places["trained"], attn_implementation="eager")
+    column, untrained = ask(page, "Attention", TEXT).all()
     inputs = AutoTokenizer.from_pretrained(places["trained"])(TEXT, return_tensors="pt")
-    with torch.no_grad():
-        attentions = model(**inputs, output_attentions=True).attentions
     tokens = inputs.tokens()
     for layer, head in ((1, 1), (2, 3)):
-        page.get_by_label("number input for Layer").fill(str(layer))
-        page.get_by_label("number input for Head").fill(str(head))
-        page.get_by_role("button", name="Show", exact=True).click()
-        weights = attentions[layer - 1][0, head - 1]
-        expect(column.locator("h4")).to_have_text(f"Layer {layer} of 2, head {head} of 4")
-        titles = [f"{a} → {b}: {weights[i, j]:.3f}" for i, a in enumerate(tokens) for j, b in enumerate(tokens)]
-        expect(column.locator("rect title")).to_have_text(titles)
+        column.get_by_role("button", name=f"Layer {layer}, head {head}", exact=True).click()
+        for shown, place in ((column, places["trained"]), (untrained, places["trained"] / "checkpoint-100")):
+            model = transformers.AutoModel.from_pretrained(place, attn_implementation="eager")
+            with torch.no_grad():
+                weights = model(**inputs, output_attentions=True).attentions[layer - 1][0, head - 1]
+            expect(shown.locator("h4")).to_have_text(f"Layer {layer} of 2, head {head} of 4")
+            titles = [f"{a} → {b}: {weights[i, j]:.3f}" for i, a in enumerate(tokens) for j, b in enumerate(tokens)]
+            expect(shown.locator("rect title")).to_have_text(titles)
+            expect(shown.locator("button")).to_have_count(2 * 4)
+            expect(shown.locator("button[aria-pressed=true]")).to_have_attribute(
+                "aria-label", f"Layer {layer}, head {head}"
+            )
+    column.locator(".sb-heat rect").nth(3).click()
+    expect(column.locator(".sb-caption")).to_have_text(titles_of(column)[3])
+
+
+def titles_of(column):
+    return column.locator("rect title").all_text_contents()
 
 
 def test_embeddings(open_page, places, expect):
+    """The cosines without what texts of random words share, a map whose distances are those of the embeddings, and neighbours."""
+    page = open_page()
     texts = ["the cat sleeps", "she opened a door", "rome"]
-    columns = ask(open_page(), "Embeddings", "\n".join(texts))
-    for number, name in enumerate(places):
-        vectors = [direct(places[name], "AutoModel", text)[0].last_hidden_state[0].mean(0) for text in texts]
-        matrix = torch.nn.functional.cosine_similarity(torch.stack(vectors)[:, None], torch.stack(vectors), dim=-1)
+    columns = ask(page, "Embeddings", "\n".join(texts))
+    for number, place in enumerate(places.values()):
+        model = Model(str(place))
+        matrix = model.embeddings(texts).value[0]
         expected = [f"{i + 1} {a} → {j + 1}: {matrix[i, j]:.3f}" for i, a in enumerate(texts) for j in range(3)]
         expect(columns.nth(number).locator("rect title")).to_have_text(expected)
+        expect(columns.nth(number).locator("circle title")).to_have_text([f"{i + 1} {a}" for i, a in enumerate(texts)])
+    panel = page.get_by_role("tabpanel").filter(visible=True)
+    panel.get_by_label("Word", exact=True).fill("cat")
+    panel.get_by_role("button", name="Find", exact=True).click()
+    table = transformers.AutoModel.from_pretrained(places["bert"]).get_input_embeddings().weight.detach()
+    tokenizer = AutoTokenizer.from_pretrained(places["bert"])
+    cat = tokenizer.convert_tokens_to_ids("cat")
+    cosines = torch.nn.functional.cosine_similarity(table - table.mean(0), (table - table.mean(0))[cat], dim=-1)
+    cosines[[cat, *tokenizer.all_special_ids]] = -1
+    top = cosines.topk(10)
+    column = page.locator("#nearest_tokens > .column").nth(list(places).index("bert"))
+    expect(column.locator("dt")).to_have_text(tokenizer.convert_ids_to_tokens(top.indices.tolist()))
+
+
+def test_compare(open_page, places, expect):
+    """Each word has its probability if it alone is masked, and the guess of the model if that is another word."""
+    columns = ask(open_page(), "Compare", "the cat sleeps")
+    for number, name in enumerate(("trained", "bert", "other_mask")):
+        shown = []
+        for word in ("the", "cat", "sleeps"):
+            text = "the cat sleeps".replace(word, "[MASK]")
+            (guess, *_), _ = top_k(places[name], text)
+            probability = dict(zip(*top_k(places[name], text, k=30), strict=True)).get(word)
+            shown.append((word, probability and float(probability), "" if guess == word else f" {guess}"))
+        found = columns.nth(number).locator(".sb-scored > span")
+        expect(found).to_have_count(3)
+        for cell, (word, probability, guess) in zip(found.all(), shown, strict=True):
+            expect(cell.locator("b")).to_have_text(word)
+            expect(cell.locator("small")).to_have_text(re.compile(rf"^\d+(\.\d)?%{re.escape(guess)}$"))
+            if probability is not None:
+                value = float(cell.locator("small").text_content().split("%")[0])
+                assert value == pytest.approx(100 * probability, abs=0.6)
+
+
+def test_address_carries_tab_and_texts(open_page, address, expect):
+    page = open_page()
+    ask(page, "Next sentence", TEXT, OTHER)
+    page.wait_for_url("**/?tab=next_sentence&text=*&text2=*")
+    go_to(page, "Attention")
+    page.wait_for_url("**/?tab=attention")
+    text = "rome is the capital of [MASK] & more"
+    ask(page, "Watch it learn", text)
+    page.wait_for_url("**/?tab=watch&text=*")
+    expect(page.locator("#watch dt").first).to_be_visible()
+    first = page.locator("#watch > .column").first.locator("dt").all_text_contents()
+    other = open_page(address=page.url)
+    expect(other.get_by_role("tab", name="Watch it learn", exact=True)).to_have_attribute("aria-selected", "true")
+    panel = other.get_by_role("tabpanel").filter(visible=True)
+    expect(panel.get_by_label("Sentence", exact=True)).to_have_value(text)
+    expect(other.locator("#watch > .column").first.locator("dt")).to_have_text(first)
 
 
 def test_watch_it_learn(open_page, address, places, expect):
@@ -322,62 +391,106 @@ def test_watch_it_learn(open_page, address, places, expect):
 
     page, client = open_page(), Client(address, verbose=False, analytics_enabled=False)
     text = "rome is the capital of [MASK] ."
-    columns = ask(page, "Watch it learn", text)
+    column = ask(page, "Watch it learn", text).first
     panel = page.get_by_role("tabpanel").filter(visible=True)
     log = json.loads((places["trained"] / "checkpoint-300/trainer_state.json").read_text())["log_history"]
-    names = {"training": "mlm_loss", "validation": "eval_mlm_loss"}
+    names = {"training": "mlm_loss", "validation": "eval_mlm_loss", "baseline": "eval_mlm_unigram_loss"}
     for number, step in ((3, 300), (1, 100), (2, 200)):
         chosen = panel.get_by_label("number input for Snapshot")
         chosen.fill(str(number))
         chosen.press("Tab")
-        expect(columns.first.locator("h3")).to_have_text(f"Step {step}")
-        expect_bars(expect, columns.first, *top_k(places["trained"] / f"checkpoint-{step}", text))
-        x = points_of(columns.nth(1), "validation")[number - 1][0]  # validated at each checkpoint
-        page.wait_for_function(
-            "([x, path]) => path.getAttribute('d').startsWith(`M${x},`)",
-            arg=[x, line_mark(columns.nth(1), "chosen step").element_handle()],
-        )
-        (_, bottom), (_, top) = points_of(columns.nth(1), "chosen step")
+        expect(column.locator("h3")).to_have_text(f"{places['trained'].name}, step {step}")
+        expect_bars(expect, column, *top_k(places["trained"] / f"checkpoint-{step}", text))
+        # Validated at each checkpoint.
+        eventually(page, lambda: points_of(column, "shown")[0][0] == points_of(column, "validation")[number - 1][0])  # noqa: B023
+        (_, bottom), (_, top) = points_of(column, "shown")
         assert bottom > top
-        *_, curves = client.predict(text, number, api_name="/watch_0")
+        *_, curves = client.predict(text, number, api_name="/watch")
         for curve, name in names.items():
             expected = [[entry["step"], pytest.approx(entry[name])] for entry in log if name in entry]
             assert [point[:2] for point in curves["value"]["data"] if point[2] == curve] == expected
-            assert len(points_of(columns.nth(1), curve)) == len(expected)
+            assert len(points_of(column, curve)) == len(expected)
+        found = client.predict(text=text, step=step + 10, api_name="/predictions_at")
+        tokens, probabilities = top_k(places["trained"] / f"checkpoint-{step}", text)
+        assert found["step"] == step and list(found["predictions"][0]) == tokens
+        assert texts_of(found["predictions"][0].values()) == probabilities
 
 
-def test_run_is_played_and_followed(trained, demo_tokenizer, tmp_path, open_page, expect, monkeypatch):
-    """A run that is still training, whose snapshots appear one after the other, and of which one is deleted."""
+def save_snapshot(trained, run, number, step):
+    shutil.copytree(trained / f"checkpoint-{number}", run / "snapshots" / str(step))
+
+
+@pytest.fixture
+def serve_models():
+    """Serve the page of these models, and close it at the end of the test."""
     from scratch_bert.demo.page import build_page, serve
 
-    monkeypatch.setattr("scratch_bert.demo.page.FOLLOW_SECONDS", 0.5)
+    pages = []
+
+    def serve_(*names):
+        pages.append(build_page(*open_models([str(name) for name in names])))
+        return serve(pages[-1])
+
+    yield serve_
+    for page in pages:
+        page.close()
+
+
+def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
+    """A run that is still training, whose snapshots appear one after the other, and of which one is deleted."""
+    monkeypatch.setattr("scratch_bert.demo.watch.FOLLOW_SECONDS", 0.5)
     run = tmp_path / "run"
-
-    def save_snapshot(number, step):
-        shutil.copytree(trained / f"checkpoint-{number}", run / "snapshots" / str(step))
-
-    save_snapshot(100, 0)
-    (run / "snapshots/0/trainer_state.json").write_text('{"log_history": []}')
-    (run / "snapshots/examples.json").write_text('{"texts": ["rome is the capital of [MASK] .", "a [MASK]"]}')
-    page = build_page(*open_models([str(run)]))
-    window = open_page(address=serve(page))
+    save_snapshot(trained, run, 100, 0)
+    (run / "snapshots/0/trainer_state.json").write_text('{"log_history": [], "global_step": 0, "max_steps": 400}')
+    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"]}
+    (run / "snapshots/examples.json").write_text(json.dumps(examples))
+    window = open_page(address=serve_models(run))
+    expect(window.get_by_text("in training: step 0 of 400")).to_be_visible()
     go_to(window, "Watch it learn")
     panel = window.get_by_role("tabpanel").filter(visible=True)
     title = panel.locator("h3").first
-    expect(title).to_have_text("Step 0")
+    expect(title).to_have_text("run, step 0")
     expect(panel.get_by_label("Sentence", exact=True)).to_have_value("rome is the capital of [MASK] .")
+    expect(panel.get_by_text("In the text: italy")).to_be_visible()
     for number, step in ((200, 200), (300, 300)):
-        save_snapshot(number, step)
-        expect(title).to_have_text(f"Step {step}")
+        save_snapshot(trained, run, number, step)
+        expect(title).to_have_text(f"run, step {step}")
+    column = ask(window, "Masked words", TEXT.replace("sofa", "[MASK]")).first  # other tabs follow, too
+    expect(column.locator("h3")).to_have_text("run, step 300")
+    go_to(window, "Watch it learn")
     shutil.rmtree(run / "snapshots/200")
     expect(panel.get_by_text("steps 0 to 300")).to_be_visible()
     panel.get_by_role("button", name="▶ Play").click()
     for step in (0, 300):
-        expect(title).to_have_text(f"Step {step}")
+        expect(title).to_have_text(f"run, step {step}")
     panel.get_by_role("button", name="a [MASK]").click()
     expect(panel.get_by_label("Sentence", exact=True)).to_have_value("a [MASK]")
+    expect(panel.get_by_text("In the text: cat")).to_be_visible()
     window.close()  # first, as it looks for new snapshots
-    page.close()
+
+
+def test_two_runs_are_watched_beside_each_other(trained, tmp_path, open_page, serve_models, expect):
+    """A slider for both: the last of one is shown with the last of the other, however many there are."""
+    for name, numbers in (("a", (100, 200, 300)), ("b", (100, 300))):
+        for number in numbers:
+            save_snapshot(trained, tmp_path / name, number, number)
+    window = open_page(address=serve_models(tmp_path / "a", tmp_path / "b"))
+    panel = go_to(window, "Watch it learn")
+    for number, titles in ((3, ["a, step 300", "b, step 300"]), (1, ["a, step 100", "b, step 100"])):
+        chosen = panel.get_by_label("number input for Snapshot")
+        chosen.fill(str(number))
+        chosen.press("Tab")
+        expect(panel.locator("h3")).to_have_text(titles)
+    expect(panel.locator("svg").filter(has_text="MLM loss")).to_have_count(2)
+    window.close()
+
+
+def eventually(page, is_true):
+    for _ in range(200):
+        if is_true():
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError("not within 20 seconds")
 
 
 def line_mark(column, curve):
@@ -400,7 +513,7 @@ def test_tabs_answer_odd_input_with_a_sentence(open_page, address, expect):
     page, client = open_page(), Client(address, verbose=False, analytics_enabled=False)
     for title, (name, labels, _) in TABS.items():
         list_of_texts = "from 2 to 16 texts" if name in ("embeddings", "choose") else None
-        without_mask = "no mask in what the model can read" if name in ("fill_mask", "watch_0") else None
+        without_mask = "no mask in what the model can read" if name in ("fill_mask", "watch") else None
         for text, expected in (
             ("", list_of_texts or "A text is empty"),
             ("the cat " * 12_500, list_of_texts or without_mask or "tokens at the end were left out"),
@@ -410,7 +523,8 @@ def test_tabs_answer_odd_input_with_a_sentence(open_page, address, expect):
             updates = client.predict(*texts, api_name=f"/{name}")
             assert expected in unescape(updates[0]["value"])
             ask(page, title, *texts)
-            expect(page.locator(f"#{name}")).to_have_text(re.compile(r"\s*".join(["", *map(shown, updates), "$"])))
+            pattern, results = r"\s*".join(["", *map(shown, updates), ""]), page.locator(f"#{name}")
+            eventually(page, lambda: re.fullmatch(pattern, results.text_content()))  # noqa: B023
     assert page.title() == "scratch_bert" and page.locator("img[src=x]").count() == 0
 
 
@@ -489,7 +603,7 @@ def test_app_of_a_space(trained, tmp_path, open_page, expect):
             served_at = re.search(r"Serving on (http\S+)", process.stdout.readline())[1]
             page = open_page(address=served_at)
             column = ask(page, "Masked words", text)
-            expect(column.locator("h3")).to_have_text("models/my-bert")
+            expect(column.locator("h3")).to_have_text("my-bert")
             expect_bars(expect, column, *top_k(trained, text))
         finally:
             process.kill()

@@ -112,7 +112,7 @@ def test_link_to_the_space_is_in_the_text_of_any_card(directory, hub):
 
 @pytest.mark.slow
 def test_space_imports_nothing_that_it_does_not_have():
-    run_process("-c", "import sys; sys.modules['scratch_bert_cli'] = None; import scratch_bert.demo.answers")
+    run_process("-c", "import sys; sys.modules['scratch_bert_cli'] = None; import scratch_bert.demo.runs")
 
 
 def test_pull_request_has_no_space(directory, hub):

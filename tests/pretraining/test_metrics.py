@@ -151,9 +151,24 @@ def test_metrics_table_names_the_objective_and_the_text():
     ],
 )
 def test_what_is_not_learned_is_said_with_a_remedy(objective, changed, expected):
-    assert re.fullmatch(expected, find_objective(objective).describe_plateaus(METRICS | changed, 4000))
+    metrics = {"nsp_loss": 0.69} | METRICS | changed
+    assert re.fullmatch(expected, find_objective(objective).describe_plateaus(metrics, 4000, 1600, 5000))
 
 
 def test_few_examples_cannot_tell_nsp_from_chance():
-    found = find_objective("nsp").describe_plateaus(METRICS, 20)
+    found = find_objective("nsp").describe_plateaus(METRICS | {"nsp_loss": 0.69}, 20, 1600, 5000)
     assert "NSP cannot be told from chance on 20 held-out examples (±22%)" in found
+    assert "6 to 18 minutes; this run has seen 1,600" in found
+
+
+def test_memorised_text_is_told_from_a_plateau():
+    for log in ({"mlm_loss": 2.9}, {"loss": 2.9}):  # without another objective, the loss is that of MLM
+        found = find_objective("nsp").describe_plateaus(METRICS | {"eval_mlm_loss": 6.13} | log, 4000, 1600, 5000)
+        assert "memorised" in found and "2.90" in found and "6.13" in found and "longer" not in found
+
+
+def test_memorised_pairs_are_told_from_a_plateau():
+    memorised = {"nsp_loss": 0.25, "eval_nsp_loss": 1.66, "eval_nsp_accuracy": 0.55}
+    found = find_objective("nsp").describe_plateaus(METRICS | memorised, 4000, 1600, 5000)
+    assert "memorised" in found and "0.25" in found and "1.66" in found and "more text" in found
+    assert "longer" not in found

@@ -143,11 +143,18 @@ class Objective:
     metric_rows: tuple[MetricRow, ...] = ()
     """The metrics to show, in addition to MLM's."""
 
-    def describe_plateaus(self, metrics: dict[str, float], count: int) -> str:
-        """What a model with these `metrics` of an evaluation, on `count` examples, has not begun to learn, and what helps; empty for
-        nothing."""
-        if metrics["eval_mlm_loss"] < 0.9 * metrics["eval_mlm_unigram_loss"]:
+    def describe_plateaus(self, metrics: dict[str, float], held_out: int, trained: int, per_minute: float) -> str:
+        """What a model has not begun to learn and what helps, or an empty string. `metrics` are the latest of training and of
+        evaluation on `held_out` examples, after `trained` examples at a speed of `per_minute`."""
+        learned = 0.9 * metrics["eval_mlm_unigram_loss"]
+        if metrics["eval_mlm_loss"] < learned:
             return ""
+        in_training = metrics.get("mlm_loss", metrics.get("loss", math.inf))
+        if in_training < learned:
+            return (
+                f"The training text has been memorised: its MLM loss is {in_training:.2f}, that of held-out text "
+                f"{metrics['eval_mlm_loss']:.2f}.\nWhat helps: more text, or fewer epochs."
+            )
         return (
             "MLM has learned little more than the frequency of each token: train longer (max_minutes, max_steps or\n"
             "num_train_epochs), or on more text."

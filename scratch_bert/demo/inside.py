@@ -1,0 +1,104 @@
+"""The tabs on what is inside a model: its attention and its embeddings."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from . import drawing
+from .answers import MAX_ATTENTION, Model
+from .environment import gr
+from .parts import (
+    BARS,
+    HTML,
+    LIMIT,
+    SILENT,
+    Contents,
+    Part,
+    Results,
+    column_of,
+    columns_of,
+    fill,
+    lines,
+    number,
+    sentence_box,
+    show_results,
+)
+from .runs import Run
+
+
+MAX_TEXTS_SHOWN = 5  # at first
+GRID: Part = partial(HTML, js_on_load=drawing.GRID_JS)
+HEAT_MAP: Part = partial(HTML, js_on_load=drawing.CAPTION_JS)
+
+
+def attention(name: str, models: list[Model], runs: Sequence[Run], examples: list[str]) -> Results:
+    by_title = {model.title: model for model in models}
+    before = {model.title: run for model in models for run in runs if run.name == model.name}
+
+    def attend(model: Model, text: str, layer: int, head: int) -> Contents:
+        answer = model.attention(text)
+        tokens, weights = answer.value  # weights (layers, heads, S, S)
+        layers, heads = weights.shape[:2]
+        layer, head = min(int(layer), layers), min(int(head), heads)
+        title = f"Layer {layer} of {layers}, head {head} of {heads}"
+        enlarged = drawing.heat_map(tokens, tokens, weights[layer - 1, head - 1].tolist(), title)
+        grid = drawing.grid_of_heads(weights.numpy(), layer, head)
+        return [grid, f"<h4>{title}</h4>{enlarged}"], answer.left_out
+
+    def show(text: str, title: str, layer: int, head: int) -> list[gr.Component]:
+        model = by_title[title]
+        return column_of(model, [GRID, HEAT_MAP], lambda: attend(model, text, layer, head))
+
+    def show_untrained(text: str, title: str, layer: int, head: int) -> list[gr.Component]:
+        if title not in before:
+            return [part("", visible=False) for part in (HTML, GRID, HEAT_MAP)]
+        model = before[title].open(0)
+        return column_of(model, [GRID, HEAT_MAP], lambda: attend(model, text, layer, head))
+
+    gr.Markdown(
+        "All heads of all layers: click one to enlarge it. Each row shows how a token distributes its attention over the tokens in "
+        f"the columns; hover over a cell, or touch it, for the weight. At most {MAX_ATTENTION} tokens."
+    )
+    text, chips = sentence_box(examples, otherwise="The animal didn't cross the street because it was too tired.")
+    title = gr.Dropdown(list(by_title), value=models[0].title, label="Model", visible=len(models) > 1)
+    layer, head = gr.Number(1, label="Layer", visible=False), gr.Number(1, label="Head", visible=False)
+    columns = [show, *([show_untrained] if before else [])]
+    results = show_results(columns, [text, title, layer, head], name, "Show", chips)
+    for grid in results.components[1::3]:
+
+        def choose(click: gr.EventData) -> tuple[int, int]:
+            return click.layer, click.head
+
+        clicked = grid.click(choose, None, [layer, head], queue=False, **SILENT)
+        clicked.then(results.show, results.inputs, results.components, api_visibility="private", **LIMIT)
+    return results
+
+
+def embeddings(name: str, models: list[Model], examples: Sequence[tuple[str, str]]) -> Results:
+    def compare(model: Model, texts: str) -> Contents:
+        answer = model.embeddings(lines(texts))
+        similarities, places = answer.value
+        columns = [str(number) for number in range(1, len(answer.texts) + 1)]
+        others = similarities.clone().fill_diagonal_(0).abs().max().item()
+        rows = number(answer.texts)
+        heat_map = drawing.heat_map(rows, columns, similarities.tolist(), "Cosine similarities", others, numbers=True)
+        return [heat_map, drawing.map_of_texts(rows, places.tolist(), "Map of the texts")], answer.left_out
+
+    def nearest(model: Model, word: str) -> Contents:
+        answer = model.nearest_tokens(word)
+        return [dict(answer.value)], answer.left_out
+
+    gr.Markdown(
+        "How similar texts are to the model: the cosines of their embeddings, each the mean of its tokens' last hidden states minus "
+        "that of random texts, and their first two principal components as a map."
+    )
+    texts = gr.Textbox(
+        "\n".join(fill(*example) for example in examples[:MAX_TEXTS_SHOWN])
+        or "The cat sleeps on the sofa.\nA dog lies on the carpet.\nThe bank raised its interest rate.",
+        label="Texts, one per line",
+        lines=4,
+    )
+    results = show_results(columns_of(models, [HEAT_MAP, HTML], compare), [texts], name, "Compare")
+    gr.Markdown("The tokens whose embeddings are most similar to that of a word, by their cosine.")
+    word = gr.Textbox(max((word for _, word in examples), key=len, default="") or "city", label="Word")
+    show_results(columns_of(models, [BARS], nearest), [word], "nearest_tokens", "Find")
+    return results

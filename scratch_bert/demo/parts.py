@@ -1,0 +1,148 @@
+"""What the tabs share: a sentence with examples to click on, columns of results, and links to a tab and its texts."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from . import drawing
+from .answers import MASK, InputError, Model
+from .environment import gr
+
+
+# Limits how many requests are computed at a time; the others wait.
+LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}
+SILENT = {"show_progress": "hidden", "api_visibility": "private"}
+MAX_MASKS = 8  # with predictions
+MAX_LINK = 1000  # characters of a text in a link, which each request repeats
+
+Contents = tuple[list[Any], int]  # the values of a column's parts, and the number of truncated tokens
+Part = Callable[..., gr.Component]  # value → component
+Column = Callable[..., list[gr.Component]]  # inputs → components, or updates of them
+BARS: Part = partial(gr.Label, show_label=False, show_heading=False)
+MASKS: list[Part] = [partial(gr.Label, label=f"Mask {n}", show_heading=False) for n in range(1, MAX_MASKS + 1)]
+MARKED_TEXT: Part = partial(gr.HighlightedText, show_label=False, elem_classes="sb-text")
+HTML: Part = partial(gr.HTML, apply_default_css=False, elem_classes="sb-html")
+
+
+class Results(NamedTuple):
+    """The inputs and results of a tab, and the function that shows the results for the inputs."""
+
+    name: str
+    inputs: list[gr.Component]
+    components: list[gr.Component]
+    show: Column
+
+    @property
+    def texts(self) -> list[gr.Component]:
+        """The inputs that a link carries."""
+        return [component for component in self.inputs if isinstance(component, gr.Textbox)]
+
+    def open_link(self, request: gr.Request, *values: Any) -> list[Any]:
+        """Updates of the texts and the results if the address of the page names this tab and its texts."""
+        given = [request.query_params.get(name) for name, _ in zip(TEXT_NAMES, self.texts, strict=False)]
+        if request.query_params.get("tab") != self.name or None in given:
+            return [gr.skip()] * (len(given) + len(self.components))
+        return [*given, *self.show(*given, *values[len(given) :])]
+
+
+TEXT_NAMES = ("text", "text2")  # in a link
+
+
+def link_script(name: str, texts: int) -> str:
+    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not before the user has
+    done something, as the first tab is also selected when the page opens."""
+    return f"""(...values) => {{
+        if (!navigator.userActivation.hasBeenActive) return values;
+        const address = new URL(window.location), names = {list(TEXT_NAMES)};
+        address.searchParams.set("tab", "{name}");
+        names.forEach((name, i) => i < {texts} && values[i].length < {MAX_LINK}
+            ? address.searchParams.set(name, values[i]) : address.searchParams.delete(name));
+        history.replaceState(history.state, "", address);
+        return values;
+    }}"""
+
+
+def sentence_box(examples: Sequence[str], otherwise: str) -> tuple[gr.Textbox, gr.Dataset]:
+    """A box for a sentence that begins with the first example, if there is one, and the examples to click on."""
+    text = gr.Textbox(examples[0] if examples else otherwise, label="Sentence")
+    return text, examples_of([text], [[example] for example in examples])
+
+
+def examples_of(boxes: list[gr.Textbox], samples: list[list[str]]) -> gr.Dataset:
+    label = "From the run's held-out text"
+    headers = [box.label for box in boxes] if len(boxes) > 1 else None
+    return gr.Dataset(
+        components=boxes, samples=samples, headers=headers, label=label, samples_per_page=20, visible=bool(samples)
+    )
+
+
+def show_results(
+    columns: Sequence[Column], inputs: list[Any], name: str, action: str, examples: gr.Dataset | None = None
+) -> Results:
+    """A button and the columns, first filled for the inputs' values, then updated on a click on the button or an example, on
+    Enter, and when another input changes. The texts are the first of the inputs."""
+
+    def show(*values: Any) -> list[gr.Component]:
+        return [component for column in columns for component in column(*values)]
+
+    button = gr.Button(action, variant="primary", elem_classes="sb-button")
+    components = []
+    with gr.Row(elem_id=name):
+        for column in columns:
+            with gr.Column(min_width=300):
+                components += column(*(component.value for component in inputs))
+    results = Results(name, inputs, components, show)
+    link = link_script(name, len(results.texts))
+    chosen = (component.submit if isinstance(component, gr.Textbox) else component.change for component in inputs)
+    gr.on(
+        [button.click, *chosen], show, inputs, components, js=link, api_name=name, trigger_mode="always_last", **LIMIT
+    )
+    if examples:
+        boxes = results.texts
+        filled = examples.click(lambda sample: sample if len(boxes) > 1 else sample[0], examples, boxes, **SILENT)
+        filled.then(show, inputs, components, js=link, api_visibility="private", **LIMIT)
+    return results
+
+
+def columns_of(models: Sequence[Model], parts: list[Part], answer: Callable[..., Contents]) -> list[Column]:
+    """A column for each model, with what `answer` returns for it and the inputs."""
+    return [partial(column_of, model, parts, partial(answer, model)) for model in models]
+
+
+def column_of(model: Model, parts: list[Part], answer: Callable[..., Contents], *inputs: Any) -> list[gr.Component]:
+    """A heading, and `parts` with the contents of the answer. If there is none, the heading says why, and the parts
+    are hidden."""
+    contents: list[Any] = []
+    title = ""
+    try:
+        title = model.title
+        contents, left_out = answer(*inputs)
+        note = f"Too long for the model: {left_out:,} tokens at the end were left out." if left_out else ""
+        if len(contents) > len(parts):
+            note = f"The first {len(parts)} of {len(contents)} masks are shown. {note}"
+    except InputError as error:
+        note = str(error)
+    components = [HTML(drawing.heading(title, note))]  # first, since the page shows components as they are created
+    for part, content in zip_longest(parts, contents[: len(parts)]):
+        components.append(part(content, visible=content is not None))
+    return components
+
+
+def predict(model: Model, text: str, k: int) -> Contents:
+    """The contents of `MASKS`."""
+    answer = model.fill_mask(text, int(k))
+    return [dict(top) for top in answer.value], answer.left_out
+
+
+def fill(text: str, word: str) -> str:
+    """An example with its word, if it is known, in place of the mask."""
+    return text.replace(MASK, word) if word else text
+
+
+def number(texts: Sequence[str]) -> list[str]:
+    return [f"{number} {text}" for number, text in enumerate(texts, 1)]
+
+
+def lines(texts: str) -> list[str]:
+    return [line for line in texts.splitlines() if line.strip()]

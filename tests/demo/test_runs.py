@@ -1,0 +1,155 @@
+"""The demo's runs: their snapshots, curves and examples, and what their directories say of a model."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from scratch_bert.demo.answers import InputError, Model
+from scratch_bert.demo.runs import (
+    KEPT_MODELS,
+    Run,
+    describe_model,
+    open_models,
+    read_curves,
+    read_examples,
+    short_names,
+)
+
+
+TEXT = "the cat sleeps on the sofa ."
+
+
+def test_run(trained):
+    run = Run(str(trained))
+    assert run.steps == [100, 200, 300]
+    assert list(run.curves) == ["MLM loss"]
+    assert [step for step, _ in run.curves["MLM loss"]["training"]] == list(range(10, 301, 10))
+    assert [step for step, _ in run.curves["MLM loss"]["validation"]] == [100, 200, 300]
+    first, last = (run.open(number).fill_mask("the cat [MASK] on the sofa .").value[0] for number in (0, 2))
+    assert last[0][0] == "sleeps" and dict(last)["sleeps"] > dict(first).get("sleeps", 0)
+    assert run.open(2) is run.open(2)
+
+
+def test_several_threads_open_checkpoints(trained):
+    run = Run(str(trained))
+    with ThreadPoolExecutor(6) as pool:
+        found = pool.map(lambda number: run.open(number % 3).fill_mask(TEXT + "[MASK]").value, range(12))
+    expected = [Model(str(checkpoint)).fill_mask(TEXT + "[MASK]").value for checkpoint in run.saved]
+    assert list(found) == expected * 4
+
+
+def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "run")
+    for step in range(400, 1000, 100):
+        shutil.copytree(trained / "checkpoint-300", tmp_path / f"run/checkpoint-{step}")
+    run = Run(str(tmp_path / "run"))
+    for number in range(len(run.steps)):
+        run.open(number)
+    assert run._open.cache_info().currsize == KEPT_MODELS
+    shutil.rmtree(tmp_path / "run/checkpoint-200")
+    with pytest.raises(InputError, match="The model of step 200 has been deleted"):
+        run.open(1)
+
+
+def test_open_models(trained, bert, tmp_path, monkeypatch):
+    models, runs = open_models([str(trained), str(bert), str(trained)])
+    assert [model.name for model in models] == [str(trained), str(bert)] and [run.name for run in runs] == [
+        str(trained)
+    ]
+    shutil.copytree(trained, tmp_path / "unfinished", ignore=shutil.ignore_patterns("config.json"))
+    for checkpoint in (tmp_path / "unfinished").glob("checkpoint-*"):
+        shutil.copy(trained / "config.json", checkpoint)
+    (model,), (run,) = open_models([str(tmp_path / "unfinished")])
+    assert model.title == "unfinished, step 300" and model.name == run.name == str(tmp_path / "unfinished")
+    shutil.copytree(trained / "checkpoint-300", tmp_path / "unfinished/checkpoint-400")
+    assert model.title == "unfinished, step 400" and "MaskedLM" in model.heads  # it follows the run
+    shutil.copytree(trained, tmp_path / "unfinished", dirs_exist_ok=True)
+    assert model.title == "unfinished"  # the run has ended
+    with pytest.raises(OSError, match="There is no model directory"):
+        open_models([str(tmp_path / "nothing" / "here")])
+    monkeypatch.chdir(tmp_path / "unfinished")
+    with pytest.raises(ValueError, match="The name of a model or tokenizer is empty"):
+        open_models([""])
+
+
+def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
+    log = [
+        {"step": 10, "loss": 9.0, "mlm_loss": 6.0, "nsp_loss": 0.7, "contrastive_loss": 2.3, "learning_rate": 0.1},
+        {
+            "step": 20,
+            "eval_loss": 8.0,
+            "eval_mlm_loss": 5.0,
+            "eval_contrastive_loss": 2.0,
+            "eval_mlm_unigram_loss": 7.0,
+        },
+        {"step": 20, "train_loss": 8.5},
+    ]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": log}))
+    assert read_curves(tmp_path) == {
+        "MLM loss": {"training": [(10, 6.0)], "validation": [(20, 5.0)], "baseline": [(20, 7.0)]},
+        "NSP loss": {"training": [(10, 0.7)]},
+        "CONTRASTIVE loss": {"training": [(10, 2.3)], "validation": [(20, 2.0)]},
+    }
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 3.0}]}))
+    assert read_curves(tmp_path) == {"MLM loss": {"training": [(1, 3.0)]}}
+    (tmp_path / "trainer_state.json").write_text("[]")
+    with pytest.raises(ValueError, match="trainer_state.json holds a list"):
+        read_curves(tmp_path)
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [1]}')
+    with pytest.raises(ValueError, match="trainer_state.json has no log"):
+        read_curves(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["runs/mine/"], ["mine"]),
+        (["runs/a", "runs/b", "me/c"], ["a", "b", "c"]),
+        (["x/one/bert", "x/two/bert"], ["one/bert", "two/bert"]),
+        (["bert", "me/bert"], ["bert", "me/bert"]),
+    ],
+)
+def test_names_are_as_short_as_they_can_be(names, short):
+    assert short_names(names) == short
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"texts": "a [MASK]"}',
+        '{"texts": [1]}',
+        '{"texts": ["[MASK]"], "answers": []}',
+        '{"texts": [], "pairs": [1]}',
+    ],
+)
+def test_examples_that_no_run_has_written_are_none(content, tmp_path):
+    (tmp_path / "snapshots").mkdir()
+    (tmp_path / "snapshots/examples.json").write_text(content)
+    assert read_examples(tmp_path) == ([], [], [])
+
+
+def test_description_has_size_text_time_and_results(trained, bert, tmp_path):
+    assert describe_model(Model(str(bert))).startswith("2 layers × ")
+    shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint-*"))
+    record = {"fixed": {"training text": "2 documents, 6 sentences, 50 tokens, CRC-32 1234abcd"}}
+    metrics = {
+        "train_runtime": 130.0,
+        "eval_mlm_loss": 2.0,
+        "eval_mlm_unigram_loss": 3.5,
+        "eval_nsp_accuracy": 0.75,
+        "eval_nsp_majority_accuracy": 0.5,
+        "eval_runtime": 1.0,
+    }
+    for name, content in (("run.json", record), ("metrics.json", metrics)):
+        (tmp_path / "run" / name).write_text(json.dumps(content))
+    assert describe_model(Model(str(tmp_path / "run"))).endswith(
+        " · 2 documents, 6 sentences, 50 tokens · trained for 2 min · MLM loss 2.00 (baseline 3.50)"
+        " · NSP accuracy 0.75 (baseline 0.50)"
+    )
+    metrics = {"train_runtime": 20.0, "eval_accuracy": 0.5, "eval_f1": 0.25, "eval_loss": 1.0, "eval_runtime": 1.0}
+    (tmp_path / "run/metrics.json").write_text(json.dumps(metrics))
+    assert describe_model(Model(str(tmp_path / "run"))).endswith(" · trained for 20 s · accuracy 0.50 · f1 0.25")
