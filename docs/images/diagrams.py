@@ -12,6 +12,7 @@ Diagrams are 480 units wide, so that their text is at least 11 pixels high on a 
 own: a page may be light where the system is dark."""
 
 import json
+import math
 import runpy
 import sys
 from itertools import pairwise
@@ -20,7 +21,7 @@ from types import SimpleNamespace
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, BatchEncoding
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from scratch_bert import ScratchBertModel
 
@@ -74,18 +75,25 @@ class Drawing:
         path += f"M{x - dx - dy:g} {y - dy - dx:g}L{x:g} {y:g}L{x - dx + dy:g} {y - dy + dx:g}"
         self.parts.append(f'<path class="line" d="{path}"/>')
 
-    def matrix(self, x: float, y: float, values: Tensor, size: float = 10) -> None:
-        """Numbers as colours: blue above 0, red below, stronger the larger; dashed where they are -inf."""
+    def matrix(
+        self, x: float, y: float, values: Tensor, title: str = "", size: float = 10, largest: float | None = None
+    ) -> None:
+        """Numbers as colours: blue above 0, red below, none at -inf, and strongest at `largest`, by default theirs."""
         rows, columns = values.shape
-        largest = values[values.isfinite()].abs().max().item()
+        self.text(x + columns * size / 2, y - 8, title, "middle")
+        largest = largest or values[values.isfinite()].abs().max().item()
+        self.parts.append(f'<g transform="translate({x:g} {y:g}) scale({size:g})">')
         for row, numbers in enumerate(values.tolist()):
             for column, number in enumerate(numbers):
-                if number != 0 and number != -torch.inf:
-                    self.parts.append(
-                        f'<rect x="{x + column * size:g}" y="{y + row * size:g}" width="{size:g}" height="{size:g}" '
-                        f'class="{"more" if number > 0 else "less"}" fill-opacity="{abs(number) / largest:.2f}"/>'
-                    )
+                if number not in (0, -math.inf):
+                    kind, opacity = "more" if number > 0 else "less", abs(number) / largest
+                    self.parts.append(f'<path class="{kind}" opacity="{opacity:.2f}" d="M{column} {row}h1v1h-1z"/>')
+        self.parts.append("</g>")
         self.rect(x, y, columns * size, rows * size, "line")
+
+    def cell(self, y: float, row: int, column: int, kind: str, text: object) -> None:
+        """Of a tensor (B, S) whose top is y."""
+        self.box(16 + 32 * column, y + 26 * row, 30, 24, kind, text)
 
     def __str__(self) -> str:
         return "\n".join([self.head, *self.parts, "</svg>\n"])
@@ -96,89 +104,104 @@ def shape(matrix: Tensor) -> str:
 
 
 def read_example() -> SimpleNamespace:
-    """Everything of the example that is drawn."""
+    """The functions of docs/tiny_example.py, and what they return."""
     example = SimpleNamespace(**runpy.run_path(str(IMAGES.parent / "tiny_example.py")))
     dataset = example.make_dataset()
-    batch, (model, _) = example.make_batch(dataset), example.make_models()
-    stages = example.plain_stages(model, batch)
-    tokens = dataset.corpus.tokens
-    spans = [
-        [dataset.tokenizer.decode(tokens[start:end]) for start, end in ((a, b), (c, d))]
-        for a, b, c, d, _ in dataset.pairs.tolist()
-    ]
-    return SimpleNamespace(
-        **vars(example),
-        dataset=dataset,
-        tokenizer=dataset.tokenizer,
-        batch=batch,
-        model=model,
-        stages=stages,
-        spans=spans,
-    )
+    example.batch, (example.model, _) = example.make_batch(dataset), example.make_models()
+    example.stages = example.plain_stages(example.model, example.batch)
+    example.rows = {name: values.tolist() for name, values in example.batch.items()}
+
+    def text(start: int, end: int) -> str:
+        return dataset.tokenizer.decode(dataset.corpus.tokens[start:end])
+
+    example.token = dataset.tokenizer.convert_ids_to_tokens
+    example.sentences = [text(*span) for span in pairwise(dataset.corpus.sentence_offsets)]
+    example.pairs = [(text(a, b), text(c, d)) for a, b, c, d, _ in dataset.pairs.tolist()]
+    return example
 
 
-def segment_colours(example: SimpleNamespace) -> list[list[str]]:
-    """Of each position of the batch: segment A or B, special, or padding."""
-    special = torch.isin(
-        example.batch["input_ids"], torch.tensor([example.tokenizer.cls_token_id, example.tokenizer.sep_token_id])
-    ).tolist()
-    mask, segments = example.batch["attention_mask"].tolist(), example.batch["token_type_ids"].tolist()
-    return [
-        [
-            "empty" if not mask[row][column] else "special" if special[row][column] else "ab"[segments[row][column]]
-            for column in range(len(mask[row]))
-        ]
-        for row in range(len(mask))
-    ]
+def draw_pairs(example: SimpleNamespace) -> Drawing:
+    colours = dict(zip(example.sentences, "aabbcc", strict=True))  # a colour for each document
+    drawing = Drawing(320)
+
+    def draw(y: float, pairs: list[tuple[str, str]]) -> None:
+        for row, pair in enumerate(pairs):
+            for column, text in enumerate(pair):
+                drawing.box(16 + 194 * column, y + 32 * row, 190, 28, colours[text], text)
+
+    drawing.text(16, 28, "three documents, each cut in two", "title")
+    draw(40, list(zip(example.sentences[::2], example.sentences[1::2], strict=True)))
+    drawing.arrow((400, 118), (420, 118), (420, 86), (404, 86))
+    drawing.arrow((420, 86), (420, 118), (404, 118))
+    drawing.text(428, 108, "swap")
+    drawing.arrow((208, 142), (208, 172))
+    drawing.text(16, 196, "three pairs", "title")
+    drawing.text(464, 196, "label", "title end")
+    draw(208, example.pairs)
+    for row, label in enumerate(example.rows["next_sentence_label"]):
+        drawing.text(464, 228 + 32 * row, label, "end")
+    return drawing
 
 
-def draw_grid(drawing: Drawing, y: float, title: str, texts: list[list], kinds: list[list[str]]) -> None:
-    """A tensor (B, S), cell by cell."""
-    drawing.text(16, y + 16, title, "title")
-    for row, (cells, colours) in enumerate(zip(texts, kinds, strict=True)):
-        for column, (cell, kind) in enumerate(zip(cells, colours, strict=True)):
-            drawing.box(16 + 32 * column, y + 26 + 26 * row, 30, 24, kind, cell)
+def draw_masking(example: SimpleNamespace) -> Drawing:
+    drawing = Drawing(574)
+    drawing.text(16, 28, "15% of the tokens are to be predicted; of these", "title")
+    for row, (share, text) in enumerate(((80, "become [MASK]"), (10, "a random token"), (10, "stay as they are"))):
+        drawing.rect(16, 40 + 30 * row, 3 * share, 24, "mark", radius=3)
+        drawing.text(24 + 3 * share, 58 + 30 * row, f"{share}% {text}")
+    for x, title in ((16, "text"), (150, "input"), (284, "label")):
+        drawing.text(x, 160, title, "title")
+    ids, labels, mask = (example.rows[name][0] for name in ("input_ids", "labels", "attention_mask"))
+    for row in range(sum(mask)):
+        y, drawn = 170 + 30 * row, labels[row] >= 0
+        seen = example.token(ids[row])
+        original = example.token(labels[row]) if drawn else seen
+        drawing.box(16, y, 110, 26, "special", original)
+        drawing.box(150, y, 110, 26, "mark" if drawn else "special", seen)
+        drawing.box(284, y, 60, 26, "mark" if drawn else "empty", labels[row])
+        if drawn:
+            kind = "masked" if seen == "[MASK]" else "unchanged" if seen == original else "random"
+            drawing.text(354, y + 19, kind)
+    return drawing
 
 
 def draw_batch(example: SimpleNamespace) -> Drawing:
-    drawing, batch, segments = Drawing(586), example.batch, segment_colours(example)
+    drawing = Drawing(590)
     drawing.text(16, 28, "[CLS] segment A [SEP] segment B [SEP]", "title")
     drawing.text(464, 28, "label", "title end")
-    for row, (a, b) in enumerate(example.spans):
-        y = 40 + 32 * row
-        drawing.box(16, y, 200, 28, "a", a)
-        drawing.box(220, y, 200, 28, "b", b)
-        drawing.text(464, y + 20, batch["next_sentence_label"][row].item(), "end")
-    labels = batch["labels"].tolist()
-    marked = [
-        ["mark" if label >= 0 else kind for label, kind in zip(*rows, strict=True)]
-        for rows in zip(labels, segments, strict=True)
-    ]
-    draw_grid(drawing, 150, "input_ids: 2 [CLS], 3 [SEP], 4 [MASK], 0 [PAD]", batch["input_ids"].tolist(), marked)
-    for y, name, title in (
-        (258, "token_type_ids", "token_type_ids: 0 up to the first [SEP], then 1"),
-        (366, "attention_mask", "attention_mask: 1 at tokens, 0 at padding"),
-    ):
-        kinds = [
-            [
-                "empty" if kind == "empty" else "ab"[segment] if name == "token_type_ids" else "special"
-                for kind, segment in zip(*rows, strict=True)
-            ]
-            for rows in zip(segments, batch["token_type_ids"].tolist(), strict=True)
-        ]
-        draw_grid(drawing, y, title, batch[name].tolist(), kinds)
-    texts = [[label if label >= 0 else "·" for label in row] for row in labels]
-    kinds = [["mark" if label >= 0 else "empty" for label in row] for row in labels]
-    draw_grid(drawing, 474, "labels: the ids to predict; · is -100", texts, kinds)
+    for row, (a, b) in enumerate(example.pairs):
+        drawing.box(16, 40 + 32 * row, 200, 28, "a", a)
+        drawing.box(220, 40 + 32 * row, 200, 28, "b", b)
+        drawing.text(464, 60 + 32 * row, example.rows["next_sentence_label"][row], "end")
+    titles = {
+        "input_ids": "input_ids: 2 [CLS], 3 [SEP], 4 [MASK], 0 [PAD]",
+        "token_type_ids": "token_type_ids: 0 up to the first [SEP], then 1",
+        "attention_mask": "attention_mask: 1 at tokens, 0 at padding",
+        "labels": "labels: the ids to predict; · is -100",
+    }
+    for table, title in enumerate(titles.values()):
+        drawing.text(16, 166 + 108 * table, title, "title")
+    for row, columns in enumerate(zip(*(example.rows[name] for name in titles), strict=True)):
+        for column, (token, segment, mask, label) in enumerate(zip(*columns, strict=True)):
+            kind = "special" if example.token(token) in ("[CLS]", "[SEP]") else "ab"[segment]
+            for table, (text, colour) in enumerate(
+                (
+                    (token, "empty" if not mask else "mark" if label >= 0 else kind),
+                    (segment, "ab"[segment] if mask else "empty"),
+                    (mask, "special" if mask else "empty"),
+                    (label, "mark") if label >= 0 else ("·", "empty"),
+                )
+            ):
+                drawing.cell(176 + 108 * table, row, column, colour, text)
     return drawing
 
 
 def draw_embeddings(example: SimpleNamespace) -> Drawing:
     position = 9
-    token, segment = (example.batch[name][0, position].item() for name in ("input_ids", "token_type_ids"))
-    tables, name = example.model.bert.embeddings, example.tokenizer.convert_ids_to_tokens(token)
+    token, segment = (example.rows[name][0][position] for name in ("input_ids", "token_type_ids"))
+    tables = example.model.bert.embeddings
     parts = [
-        (f"token {token}: “{name}”", tables.word_embeddings.weight[token], "a"),
+        (f"token {token}: “{example.token(token)}”", tables.word_embeddings.weight[token], "a"),
         (f"+ segment {segment}: B", tables.token_type_embeddings.weight[segment], "b"),
         (f"+ position {position}", tables.position_embeddings.weight[position], "c"),
     ]
@@ -202,47 +225,39 @@ def draw_attention(example: SimpleNamespace) -> Drawing:
     size = attention.head_dim
     q, k, v = (example.linear(x, layer)[:, :size] for layer in (attention.query, attention.key, attention.value))
     scores = q @ k.T / size**0.5
-    mask = torch.zeros(1, len(scores)).masked_fill(example.batch["attention_mask"][:1] == 0, -torch.inf)
+    mask = torch.zeros(1, len(scores)).masked_fill(example.batch["attention_mask"][:1] == 0, -math.inf)
     weights = example.stages["layer 1: attention weights"][0, 0]
 
     drawing = Drawing(840)
     drawing.text(16, 28, "1. Queries, keys and values: three linear layers", "title")
-    drawing.text(56, 58, f"x {shape(x)}", "middle")
-    drawing.matrix(16, 66, x)
+    drawing.matrix(16, 66, x, f"x {shape(x)}")
     drawing.text(112, 140, "· W + b =")
-    for left, name, values in ((214, "q", q), (304, "k", k), (394, "v", v)):
-        drawing.text(left + 20, 58, f"{name} {shape(values)}", "middle")
-        drawing.matrix(left, 66, values)
+    drawing.matrix(214, 66, q, f"q {shape(q)}")
+    drawing.matrix(304, 66, k, f"k {shape(k)}")
+    drawing.matrix(394, 66, v, f"v {shape(v)}")
 
     drawing.text(16, 240, "2. Scores: each query times each key", "title")
-    drawing.text(36, 270, "q", "middle")
-    drawing.matrix(16, 278, q)
+    drawing.matrix(16, 278, q, "q")
     drawing.text(66, 353, "·")
-    drawing.text(152, 320, f"kᵀ {shape(k.T)}", "middle")
-    drawing.matrix(82, 328, k.T)
+    drawing.matrix(82, 328, k.T, f"kᵀ {shape(k.T)}")
     drawing.text(232, 353, f"/ √{size} =")
-    drawing.text(374, 270, f"scores {shape(scores)}", "middle")
-    drawing.matrix(304, 278, scores)
+    drawing.matrix(304, 278, scores, f"scores {shape(scores)}")
 
     drawing.text(16, 452, "3. Weights: mask added, softmax along each row", "title")
     drawing.matrix(16, 478, scores)
     drawing.text(162, 553, "+")
-    drawing.text(178, 534, "0 at tokens")
-    drawing.matrix(178, 543, mask)
+    drawing.matrix(178, 543, mask, "0 at tokens")
     drawing.rect(308, 543, 10, 10, "mark")
     drawing.text(318, 574, "−∞ at padding", "end")
     drawing.arrow((326, 548), (354, 548))
-    drawing.matrix(364, 478, weights, size=7)
+    drawing.matrix(364, 499, weights, size=7)
 
     drawing.text(16, 652, "4. Context: means of the values, by weight", "title")
-    drawing.text(86, 682, f"weights {shape(weights)}", "middle")
-    drawing.matrix(16, 690, weights)
+    drawing.matrix(16, 690, weights, f"weights {shape(weights)}")
     drawing.text(166, 765, "·")
-    drawing.text(204, 682, "v", "middle")
-    drawing.matrix(184, 690, v)
+    drawing.matrix(184, 690, v, "v")
     drawing.text(240, 765, "=")
-    drawing.text(286, 682, f"context {shape(v)}", "middle")
-    drawing.matrix(266, 690, weights @ v)
+    drawing.matrix(266, 690, weights @ v, f"context {shape(v)}")
     return drawing
 
 
@@ -279,78 +294,24 @@ def draw_layer(example: SimpleNamespace) -> Drawing:
     return drawing
 
 
-def draw_masking(example: SimpleNamespace) -> Drawing:
-    drawing, batch = (
-        Drawing(566),
-        {name: values[0].tolist() for name, values in example.batch.items() if values.dim() > 1},
-    )
-    drawing.text(16, 28, "15% of the tokens are to be predicted; of these", "title")
-    for row, (share, text) in enumerate(((80, "become [MASK]"), (10, "a random token"), (10, "stay as they are"))):
-        y = 40 + 30 * row
-        drawing.rect(16, y, 3 * share, 24, "mark", radius=3)
-        drawing.text(24 + 3 * share, y + 18, f"{share}% {text}")
-    for x, title in ((16, "text"), (150, "input"), (284, "label")):
-        drawing.text(x, 160, title, "title")
-    for row in range(sum(batch["attention_mask"])):
-        y, label = 170 + 30 * row, batch["labels"][row]
-        name, original = example.tokenizer.convert_ids_to_tokens(
-            [batch["input_ids"][row], label if label >= 0 else batch["input_ids"][row]]
-        )
-        drawing.box(16, y, 110, 26, "special", original)
-        drawing.box(150, y, 110, 26, "mark" if label >= 0 else "special", name)
-        if label >= 0:
-            drawing.box(284, y, 60, 26, "mark", label)
-            drawing.text(354, y + 19, "masked" if name == "[MASK]" else "unchanged" if name == original else "random")
-        else:
-            drawing.box(284, y, 60, 26, "empty", -100)
-    return drawing
-
-
-def draw_pairs(example: SimpleNamespace) -> Drawing:
-    labels = example.batch["next_sentence_label"].tolist()
-    sentences = [
-        example.tokenizer.decode(example.dataset.corpus.tokens[start:end])
-        for start, end in pairwise(example.dataset.corpus.sentence_offsets)
-    ]
-    documents = list(zip(sentences[::2], sentences[1::2], strict=True))
-    drawing, y = Drawing(330), 40
-    drawing.text(16, 28, "three documents, each cut in two", "title")
-    for row, (a, b) in enumerate(documents):
-        drawing.box(16, y + 32 * row, 190, 28, "abc"[row], a)
-        drawing.box(210, y + 32 * row, 190, 28, "abc"[row], b)
-    drawing.arrow((400, 118), (420, 118), (420, 86), (404, 86))
-    drawing.arrow((420, 86), (420, 118), (404, 118))
-    drawing.text(428, 108, "swap")
-    drawing.arrow((208, 142), (208, 172))
-    drawing.text(16, 196, "three pairs", "title")
-    drawing.text(464, 196, "label", "title end")
-    for row, pair in enumerate(example.spans):
-        for column, text in enumerate(pair):
-            number = next(number for number, document in enumerate(documents) if text in document)
-            drawing.box(16 + 194 * column, 208 + 32 * row, 190, 28, "abc"[number], text)
-        drawing.text(464, 228 + 32 * row, labels[row], "end")
-    return drawing
-
-
 def draw_unpadding(example: SimpleNamespace) -> Drawing:
-    lengths = example.batch["attention_mask"].sum(1).tolist()
+    masks, colours = example.rows["attention_mask"], "abc"  # a colour for each sequence
+    lengths = [sum(mask) for mask in masks]
     total = sum(lengths)
     drawing = Drawing(494)
-    kinds = [
-        ["abc"[row] if cell else "empty" for cell in cells]
-        for row, cells in enumerate(example.batch["attention_mask"].tolist())
-    ]
-    draw_grid(drawing, 12, "padded: (B, S) = (3, 14)", example.batch["input_ids"].tolist(), kinds)
+    drawing.text(16, 28, f"padded: (B, S) = {shape(example.batch['input_ids'])}", "title")
+    for row, ids in enumerate(example.rows["input_ids"]):
+        for column, token in enumerate(ids):
+            drawing.cell(38, row, column, colours[row] if masks[row][column] else "empty", token)
     drawing.arrow((240, 118), (240, 146))
     drawing.text(16, 166, f"unpadded: (1, T) = (1, {total}), for all layers", "title")
+    drawing.text(16, 234, f"attention: {total} × {total}, within a sequence only", "title")
     start, width = 0, 448 / total
-    for row, length in enumerate(lengths):
-        x = 16 + start * width
-        drawing.box(x, 178, length * width - 2, 26, "abc"[row], f"{length} tokens", radius=0)
-        drawing.rect(16 + start * 6, 244 + start * 6, 6 * length, 6 * length, "abc"[row])
+    for colour, length in zip(colours, lengths, strict=True):
+        drawing.box(16 + start * width, 178, length * width - 2, 26, colour, f"{length} tokens")
+        drawing.rect(16 + start * 6, 244 + start * 6, length * 6, length * 6, colour)
         start += length
     drawing.rect(16, 244, 6 * total, 6 * total, "line")
-    drawing.text(16, 234, f"attention: {total} × {total}, within a sequence only", "title")
     return drawing
 
 
@@ -361,36 +322,37 @@ def diagrams() -> dict[str, str]:
     return {f"guide-{draw.__name__.removeprefix('draw_')}.svg": str(draw(example)) for draw in drawings}
 
 
+@torch.no_grad()
+def attention_weights(directory: Path, tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> list[Tensor]:
+    """Of each text: (layers, A, S, S)."""
+    model = ScratchBertModel.from_pretrained(directory, attn_implementation="eager").eval()
+    encodings = (tokenizer(text, return_tensors="pt") for text in texts)
+    return [torch.cat(model(**encoding, output_attentions=True).attentions) for encoding in encodings]
+
+
 def draw_trained(directory: Path) -> Drawing:
-    """Attention of a head of the first layer before and after a run. Prints how much each head of both layers looks at the
+    """Attention of a head of the first layer before and after a run. Prints how much each head of each layer looks at the
     previous token, at the token itself and at the next, on average over the run's held-out texts."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
+    tokens = tokenizer.convert_ids_to_tokens(tokenizer(SENTENCE)["input_ids"])
     texts = json.loads((directory / "snapshots/examples.json").read_text(encoding="utf-8"))["texts"]
-    encoding = tokenizer(SENTENCE, return_tensors="pt")
-    tokens = tokenizer.convert_ids_to_tokens(encoding["input_ids"][0])
     drawing, size, left = Drawing(756), 21, 104
     for column, token in enumerate(tokens):
         x = left + size * column + 16
         drawing.parts.append(f'<text transform="translate({x} 108) rotate(-90)">{token}</text>')
-    for y, title, weights_of in (
-        (116, "before training", directory / "snapshots/0"),
-        (448, "after training", directory),
+    for title, model, title_y, y in (
+        ("before training", directory / "snapshots/0", 28, 116),
+        ("after training", directory, 438, 448),
     ):
-        model = ScratchBertModel.from_pretrained(weights_of, attn_implementation="eager").eval()
-
-        def attention(inputs: BatchEncoding, model: ScratchBertModel = model) -> Tensor:
-            with torch.no_grad():
-                return torch.cat(model(**inputs, output_attentions=True).attentions)  # (layers, A, S, S)
-
-        drawing.text(left, y - 10 if y > 116 else 28, title, "title")
+        shown, *held_out = attention_weights(model, tokenizer, [SENTENCE, *texts])
+        drawing.text(left, title_y, title, "title")
+        drawing.matrix(left, y, shown[0, HEAD - 1], size=size, largest=1)
         for row, token in enumerate(tokens):
             drawing.text(left - 8, y + size * row + 16, token, "end")
-        drawing.matrix(left, y, attention(encoding)[0, HEAD - 1], size)
-        weights = [attention(tokenizer(text, return_tensors="pt")) for text in texts]
-        print(f"{title}, {len(texts)} texts: weight of the previous token, the token itself, the next one")
-        for offset in (-1, 0, 1):
-            means = torch.stack([each.diagonal(offset, -2, -1).mean(-1) for each in weights]).mean(0)
-            print([[round(mean, 2) for mean in layer] for layer in means.tolist()])
+        print(f"{title}, {len(texts)} texts: a row for each layer, a column for each head")
+        for offset, name in ((-1, "previous token"), (0, "token itself"), (1, "next token")):
+            means = torch.stack([weights.diagonal(offset, -2, -1).mean(-1) for weights in held_out]).mean(0)
+            print(name, [[round(mean, 2) for mean in layer] for layer in means.tolist()])
     return drawing
 
 
