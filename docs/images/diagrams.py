@@ -120,6 +120,35 @@ def read_example() -> SimpleNamespace:
     return example
 
 
+def draw_overview(example: SimpleNamespace) -> Drawing:
+    stages, layers = example.stages, example.SIZES["num_hidden_layers"]
+    states = shape(stages["embeddings"])
+    masked = sum(label >= 0 for row in example.rows["labels"] for label in row)
+    steps = [
+        ("special", "three texts"),
+        ("special", "pairs of segments"),
+        ("mark", f"masked batch: {shape(example.batch['input_ids'])}"),
+        ("b", f"embeddings: {states}"),
+        *(("a", f"layer {number}: {states}") for number in range(1, layers + 1)),
+    ]
+    drawing = Drawing(168 + 58 * len(steps))
+    for row, (kind, text) in enumerate(steps):
+        drawing.box(110, 16 + 58 * row, 260, 34, kind, text)
+        if row:
+            drawing.arrow((240, 58 * row - 8), (240, 58 * row + 16))
+    y = 58 * len(steps) - 8  # the end of the last layer
+    for x, name, read, logits in (
+        (16, "MLM", f"{masked} masked positions", f"({masked}, {example.SIZES['vocab_size']})"),
+        (248, "NSP", "[CLS] alone", shape(stages["NSP logits"])),
+    ):
+        drawing.arrow((240, y), (240, y + 12), (x + 108, y + 12), (x + 108, y + 28))
+        drawing.box(x, y + 28, 216, 74, "c", f"{name} head", read, logits)
+        drawing.arrow((x + 108, y + 102), (x + 108, y + 126))
+        drawing.box(x, y + 126, 216, 34, "special", f"{name} loss {stages[f'{name} loss']:.3f}")
+    drawing.text(240, y + 149, "+", "middle")
+    return drawing
+
+
 def draw_pairs(example: SimpleNamespace) -> Drawing:
     colours = dict(zip(example.sentences, "aabbcc", strict=True))  # a colour for each document
     drawing = Drawing(320)
@@ -318,7 +347,16 @@ def draw_unpadding(example: SimpleNamespace) -> Drawing:
 def diagrams() -> dict[str, str]:
     """Name → SVG of each diagram but the trained model's."""
     example = read_example()
-    drawings = (draw_pairs, draw_masking, draw_batch, draw_embeddings, draw_attention, draw_layer, draw_unpadding)
+    drawings = (
+        draw_overview,
+        draw_pairs,
+        draw_masking,
+        draw_batch,
+        draw_embeddings,
+        draw_attention,
+        draw_layer,
+        draw_unpadding,
+    )
     return {f"guide-{draw.__name__.removeprefix('draw_')}.svg": str(draw(example)) for draw in drawings}
 
 
