@@ -1,5 +1,6 @@
 """What mkdocs adds to the pages in docs/: README, CONTRIBUTING and CHANGELOG, the notebook with its outputs, and each source file
-that a page links to, with the link leading to the line of the symbol that it names."""
+that a page links to, with the link leading to the line of the symbol that it names. Formulas become MathML, which browsers draw without
+scripts or fonts from elsewhere; GitHub draws the same ```math blocks by itself."""
 
 import ast
 import json
@@ -8,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from posixpath import dirname, normpath, relpath
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -22,6 +24,7 @@ PAGES = {
     "notebooks/tour.ipynb": "tour.md",
 }
 FENCE = re.compile(r"(^```.*?^```)", flags=re.MULTILINE | re.DOTALL)
+MATH = re.compile(r"```math\n(.*)```", flags=re.DOTALL)
 LINK = re.compile(r"(?<=\])\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -73,6 +76,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = FENCE.split(markdown)
     parts[::2] = [LINK.sub(replace, part) for part in parts[::2]]
+    parts[1::2] = [
+        MATH.sub(lambda match: f'<div class="formula">{convert(match[1], display="block")}</div>', part)
+        for part in parts[1::2]
+    ]
     return "".join(parts)
 
 

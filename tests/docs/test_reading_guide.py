@@ -1,6 +1,10 @@
-"""docs/reading-guide.md: its numbers are those of docs/tiny_example.py, which are those of both models; its snippets run."""
+"""docs/reading-guide.md: its numbers are those of docs/tiny_example.py, which are those of both models; its snippets run, its
+quotations are those of the source, and its diagrams those of docs/images/diagrams.py."""
 
+import ast
 import re
+import runpy
+from textwrap import dedent
 
 import pytest
 import torch
@@ -16,7 +20,12 @@ def words_and_numbers(text: str) -> tuple[list[str], list[float]]:
     return re.sub(fraction, "#", text).split(), [float(number) for number in re.findall(fraction, text)]
 
 
-@pytest.mark.skipif(torch.__version__ < (2, 13), reason="older versions of PyTorch draw other initial weights")
+same_weights = pytest.mark.skipif(
+    torch.__version__ < (2, 13), reason="older versions of PyTorch draw other initial weights"
+)
+
+
+@same_weights
 def test_numbers_are_those_of_the_example(example, capsys):
     example["main"]()
     printed = capsys.readouterr().out.rstrip("\n").split("\n\n")
@@ -26,6 +35,56 @@ def test_numbers_are_those_of_the_example(example, capsys):
         (words, numbers), (expected_words, expected_numbers) = words_and_numbers(block), words_and_numbers(section)
         assert words == expected_words
         assert numbers == pytest.approx(expected_numbers, abs=0.011)  # they are rounded
+
+
+@same_weights
+def test_diagrams_are_those_of_the_example():
+    drawn = runpy.run_path(str(ROOT / "docs/images/diagrams.py"))["diagrams"]()
+    for name, svg in drawn.items():
+        words, numbers = words_and_numbers((ROOT / "docs/images" / name).read_text(encoding="utf-8"))
+        expected_words, expected_numbers = words_and_numbers(svg)
+        assert words == expected_words, name
+        assert numbers == pytest.approx(expected_numbers, abs=0.011), name  # they are rounded
+    shown = re.findall(r"^!\[[^\]]{60,}\]\(images/(guide-\w+\.svg)\)", GUIDE, flags=re.MULTILINE)  # with a description
+    assert sorted(shown) == sorted([*drawn, "guide-trained.svg"])
+
+
+def find_symbol(path: str, symbol: str) -> list[str]:
+    """The lines of a function or a method."""
+    source = (ROOT / path).read_text(encoding="utf-8")
+    node = ast.parse(source)
+    for name in symbol.split("."):
+        node = next(child for child in node.body if getattr(child, "name", None) == name)
+    return source.split("\n")[node.lineno - 1 : node.end_lineno]
+
+
+def has_lines(lines: list[str], quoted: str) -> bool:
+    """Whether lines contain, but for their indent, the parts of a quotation, which `# …` separates, in order."""
+    for part in quoted.split("# …\n"):
+        count = part.count("\n")
+        starts = range(len(lines) - count + 1)
+        start = next((n for n in starts if dedent("\n".join(lines[n : n + count])) == part.rstrip("\n")), None)
+        if start is None:
+            return False
+        lines = lines[start + count :]
+    return True
+
+
+def test_quotations_are_those_of_the_source():
+    blocks = re.findall(r"```py\n(.*?)```", GUIDE, flags=re.DOTALL)
+    quotations = [quotation for block in blocks for quotation in re.split(r"\n(?=# \S+\.py, )", block)]
+    assert len(quotations) > 10
+    for quotation in quotations:
+        head, quoted = quotation.split("\n", 1)
+        path, symbol = head.removeprefix("# ").split(", ")
+        assert has_lines(find_symbol(path, symbol), quoted), head
+
+
+def test_changed_quotation_is_found():
+    lines = ["def f(x):", "    if x:", "        x = 1", "        y = 2", "    return x"]
+    assert has_lines(lines, "if x:\n    x = 1\n# …\nreturn x\n")
+    assert not has_lines(lines, "x = 1\nreturn x\n")
+    assert not has_lines(lines, "return x\n# …\nx = 1\n")
 
 
 @pytest.mark.parametrize("training", [False, True])

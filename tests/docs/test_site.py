@@ -1,5 +1,6 @@
 """The site, as `make docs` builds it: whole, with links that lead somewhere, and nothing from other servers."""
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -79,3 +80,13 @@ def test_site_has_the_readme_the_guide_the_notebook_and_the_api(site):
     guide = pages[directory / "reading-guide/index.html"]
     to_lines = [target for target in guide.targets if "/source/" in target and "#__codelineno-0-" in target]
     assert len(to_lines) > 60
+
+
+def test_formulas_and_folded_parts_of_the_guide_are_drawn(site):
+    directory, _ = site
+    html = (directory / "reading-guide/index.html").read_text(encoding="utf-8")
+    source = (ROOT / "docs/reading-guide.md").read_text(encoding="utf-8")
+    assert html.count("<math ") == source.count("```math") > 10
+    assert "\\text" not in html and "$" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+    assert html.count("<details>") == source.count("<details")
+    assert "```" not in html and "[`" not in html  # Markdown that was left as it is
