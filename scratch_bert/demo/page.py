@@ -9,24 +9,13 @@ from functools import partial
 from . import drawing, inside, tasks, watch
 from .answers import Model
 from .environment import gr
-from .parts import SILENT, Results, fill, link_script
+from .parts import OPEN_LINK, SILENT, Results, fill, link_script
 from .runs import Run, describe_model
 from .server import serve
 
 
 NAME = "scratch_bert"
 MAX_EXAMPLES = 6
-# Selects the tab that the address names, once it is there. (An update of gr.Tabs would undo a click that was faster than the page.)
-OPEN_TAB = """() => {
-    const name = CSS.escape(new URL(window.location).searchParams.get("tab") ?? "");
-    const open = tries => {
-        const tab = document.querySelector(`.sb-tabs [data-tab-id="${name}"]`);
-        if (tab?.ariaSelected !== "true") tab?.click();
-        if (name && tries && !navigator.userActivation.hasBeenActive) setTimeout(open, 100, tries - 1);
-    };
-    open(30);
-}"""
-
 __all__ = ["build_page", "serve"]
 
 
@@ -71,7 +60,7 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
                     with gr.Tab(tab_title, id=name) as tab:
                         results.append(add_contents(name, shown))
                     tab.select(None, js=link_script(name, 0))
-        page.load(None, js=OPEN_TAB)
+        page.load(None, js=OPEN_LINK)
         for part in results:
             page.load(part.open_link, part.inputs, [*part.texts, *part.components], **SILENT)
     return page

@@ -47,13 +47,25 @@ class Results(NamedTuple):
 
 
 TEXT_NAMES = ("text", "text2")  # in a link
+# Selects the tab that the address names, until the page is ready and keeps it. (An update of gr.Tabs would undo a click that was
+# faster than the page.)
+OPEN_LINK = """() => {
+    ["pointerdown", "keydown"].forEach(type => window.addEventListener(type, () => { window.isUsed = true; }, true));
+    const name = CSS.escape(new URL(window.location).searchParams.get("tab") ?? "");
+    const open = tries => {
+        const tab = document.querySelector(`.sb-tabs [data-tab-id="${name}"]`);
+        if (tab?.ariaSelected !== "true") tab?.click();
+        if (name && tries && !window.isUsed) setTimeout(open, 100, tries - 1);
+    };
+    open(30);
+}"""
 
 
 def link_script(name: str, texts: int) -> str:
-    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not before the user has
-    done something, as the first tab is also selected when the page opens."""
+    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not before the page is
+    used, as tabs are also selected while it opens."""
     return f"""(...values) => {{
-        if (!navigator.userActivation.hasBeenActive) return values;
+        if (!window.isUsed) return values;
         const address = new URL(window.location), names = {list(TEXT_NAMES)};
         address.searchParams.set("tab", "{name}");
         names.forEach((name, i) => i < {texts} && values[i].length < {MAX_LINK}

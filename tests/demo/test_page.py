@@ -368,7 +368,7 @@ def test_compare(open_page, places, expect):
                 assert value == pytest.approx(100 * probability, abs=0.6)
 
 
-def test_address_carries_tab_and_texts(open_page, address, expect):
+def test_address_carries_tab_and_texts(open_page, places, expect):
     page = open_page()
     ask(page, "Next sentence", TEXT, OTHER)
     page.wait_for_url("**/?tab=next_sentence&text=*&text2=*")
@@ -377,13 +377,11 @@ def test_address_carries_tab_and_texts(open_page, address, expect):
     text = "rome is the capital of [MASK] & more"
     ask(page, "Watch it learn", text)
     page.wait_for_url("**/?tab=watch&text=*")
-    expect(page.locator("#watch dt").first).to_be_visible()
-    first = page.locator("#watch > .column").first.locator("dt").all_text_contents()
     other = open_page(address=page.url)
     expect(other.get_by_role("tab", name="Watch it learn", exact=True)).to_have_attribute("aria-selected", "true")
     panel = other.get_by_role("tabpanel").filter(visible=True)
     expect(panel.get_by_label("Sentence", exact=True)).to_have_value(text)
-    expect(other.locator("#watch > .column").first.locator("dt")).to_have_text(first)
+    expect_bars(expect, other.locator("#watch > .column").first, *top_k(places["trained"], text))
 
 
 def test_watch_it_learn(open_page, address, places, expect):
