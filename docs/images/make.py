@@ -38,17 +38,25 @@ def main() -> None:
         window = browser.new_page(viewport={"width": 1000, "height": 400})
         window.goto(address)
 
-        def open_tab(name: str) -> Locator:
+        def open_tab(name: str, action: str, text: str) -> Locator:
             window.get_by_role("tab", name=name, exact=True).click()
             panel = window.get_by_role("tabpanel").filter(visible=True)
-            panel.get_by_label("Sentence", exact=True).fill("If the file does not exist, an [MASK] is raised.")
-            panel.get_by_role("button", name="Predict", exact=True).click()
+            panel.get_by_label("Sentence", exact=True).fill(text)
+            panel.get_by_role("button", name=action, exact=True).click()
             window.wait_for_timeout(2000)
             return panel
 
-        open_tab("Masked words")
+        masked = "If the file does not exist, an [MASK] is raised."
+        open_tab("Masked words", "Predict", masked)
         take(window).save(IMAGES / "page.png", optimize=True)
-        slider = open_tab("Watch it learn").get_by_label("number input for Snapshot")
+        panel = open_tab("Attention", "Show", masked.replace("[MASK]", "error"))
+        panel.get_by_role("button", name="Layer 1, head 3").first.click()
+        window.wait_for_timeout(2000)
+        take(window).save(IMAGES / "attention.png", optimize=True)
+        window.get_by_role("tab", name="Embeddings", exact=True).click()
+        window.wait_for_timeout(1000)
+        take(window).save(IMAGES / "embeddings.png", optimize=True)
+        slider = open_tab("Watch it learn", "Predict", masked).get_by_label("number input for Snapshot")
         frames = []
         for number in range(len(runs[0].steps)):
             slider.fill(str(number + 1))
