@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from ..hub.loading import load_config, open_checkpoint, open_pretrained
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
+from ..training.console import show_on_console
 from ..training.memory import keep_freed_memory
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .data.sources import PretrainingData, build_collator, load_data
@@ -124,6 +125,7 @@ def evaluate_model(
             compute_metrics=metrics,
             preprocess_logits_for_metrics=metrics.reduce,
         )
+        show_on_console(trainer)
         results = trainer.evaluate()
     for metric, value in results.items():
         if not math.isfinite(value):

@@ -7,6 +7,7 @@ import time
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
+from transformers.trainer_utils import has_length
 from transformers.utils import logging
 
 
@@ -55,6 +56,8 @@ class PlainLines(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or "train_loss" in logs:  # the last entry, a summary of the training
             return
+        if not state.max_steps:  # an evaluation without a training, whose caller shows the results
+            return
         line = describe_entry(logs, state.global_step, state.max_steps)
         speed = describe_speed(logs)
         if speed:
@@ -65,19 +68,29 @@ class PlainLines(TrainerCallback):
 
 
 class ProgressLine(ProgressCallback):
-    """Shows the stock progress bars, the training's with the latest losses and the speed, and prints aligned lines above it."""
+    """Shows a progress bar of the training, with the latest losses and the speed, and aligned lines above it; and one of each
+    evaluation. A bar disappears at its end."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
             logging.disable_progress_bar()  # the bars of saves would break this one
             layout = "{percentage:3.0f}% |{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-            self.training_bar = tqdm(total=state.max_steps, dynamic_ncols=True, bar_format=layout)
+            self.training_bar = tqdm(
+                total=state.max_steps, dynamic_ncols=True, bar_format=layout, leave=False, delay=0
+            )
         self.current_step = 0
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.training_bar is not None:
             self.training_bar.total = state.max_steps  # with max_minutes, an estimate
         super().on_step_end(args, state, control, **kwargs)
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        if state.is_world_process_zero and self.prediction_bar is None and has_length(eval_dataloader):
+            self.prediction_bar = tqdm(
+                total=len(eval_dataloader), desc="Evaluation", dynamic_ncols=True, leave=False, delay=0
+            )
+        super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if self.training_bar is None or "train_loss" in logs:
