@@ -83,16 +83,21 @@ class FinetuningTrainer(ScratchBertTrainer):
         with output_dir_lock(self.args, self.record, checkpoint):
             metrics = self.results | self.train(resume_from_checkpoint=checkpoint).metrics
             self.raise_if_interrupted()
-            self.compute_metrics = None  # from here on, scores are computed from the predictions that are written
+            done, self.compute_metrics = (
+                self.final_evaluation,
+                None,
+            )  # scores are those of the predictions that are written
             for split, prefix in (("validation", "eval"), ("test", "test")):
                 if split not in task.features:
                     continue
-                output = self.predict(task.features[split], metric_key_prefix=prefix)
+                output = done if split == "validation" else None
+                output = output or self.predict(task.features[split], metric_key_prefix=prefix)
                 check_finite(output.predictions)
                 predictions = task.decode(split, output.predictions)
                 if split in task.references:
                     scores = task.compute_scores(split, predictions)
-                    metrics |= output.metrics | {f"{prefix}_{name}": value for name, value in scores.items()}
+                    metrics |= {name: value for name, value in output.metrics.items() if name.startswith(prefix)}
+                    metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
                     self.check_finite(metrics)
                 if self.is_world_process_zero():
                     with explain_write_errors("The predictions", output_dir):

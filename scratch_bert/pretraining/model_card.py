@@ -66,7 +66,7 @@ def write_pretraining_card(
         data_args=data_args,
         examples=0 if data_args.streaming else len(data.train_dataset),
         eval_source=eval_source,
-        eval_step=eval_steps[-1] if eval_steps else None,
+        eval_step=min(eval_steps[-1], trainer.weights_step) if eval_steps else None,
         eval_examples=len(trainer.eval_dataset) if trainer.eval_dataset else 0,
         held_out_examples=len(data.eval_dataset) if data.eval_dataset else 0,
         **training_context(trainer, directory, losses),

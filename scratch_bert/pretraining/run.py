@@ -101,7 +101,10 @@ class PretrainingRun:
             trainer = self.trainer
             trainer.results["train_runtime"] = metrics["train_runtime"]  # for the card
             if trainer.eval_dataset:
-                metrics |= last_evaluation(trainer) or trainer.evaluate()
+                evaluation = trainer.final_evaluation
+                scores = evaluation.metrics if evaluation else trainer.evaluate()
+                trainer.results |= {name: value for name, value in scores.items() if name.startswith("eval_")}
+                metrics |= trainer.results
             trainer.save_model()
             if trainer.is_world_process_zero():
                 write_metrics(trainer.args.output_dir, metrics)
@@ -128,14 +131,6 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
         ) from error
     trainer.raise_if_interrupted()
     return metrics
-
-
-def last_evaluation(trainer: PretrainingTrainer) -> dict[str, float]:
-    """The metrics of an evaluation after the last step, if there was one and the model is still that of this step."""
-    entry = next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
-    if entry.get("step") != trainer.state.global_step or trainer.args.load_best_model_at_end:
-        return {}
-    return {name: value for name, value in entry.items() if name != "step"}
 
 
 def prepare_pretraining(

@@ -87,6 +87,7 @@ class ScratchBertTrainer(Trainer):
     ):
         self.write_card, self.record = write_card, record or {}
         self.results: dict[str, float] = {}
+        self._evaluations: dict[int, EvalLoopOutput] = {}
         super().__init__(*args, **kwargs)
         if self.args.fsdp and not self.is_fsdp_enabled:
             raise ValueError(
@@ -328,9 +329,25 @@ class ScratchBertTrainer(Trainer):
 
     def evaluation_loop(self, dataloader: DataLoader, *args, **kwargs) -> EvalLoopOutput:
         shield_workers(dataloader)
+        if self.is_in_train:
+            best = self.state.best_global_step
+            self._evaluations = {step: output for step, output in self._evaluations.items() if step == best}
         output = super().evaluation_loop(dataloader, *args, **kwargs)
+        if self.is_in_train:
+            self._evaluations[self.state.global_step] = output
         self._wait_for_processes()
         return output
+
+    @property
+    def weights_step(self) -> int:
+        """The step after which the model had its weights: the last one, or that of the best checkpoint once it is loaded."""
+        best = not self.is_in_train and self.args.load_best_model_at_end and self.state.best_model_checkpoint
+        return self.state.best_global_step if best else self.state.global_step
+
+    @property
+    def final_evaluation(self) -> EvalLoopOutput | None:
+        """What this training's evaluation has given for the weights that the model has after it; None if there was none."""
+        return self._evaluations.get(self.weights_step)
 
     def _wait_for_processes(self) -> None:
         """Wait for the other processes, after which this one may exit.

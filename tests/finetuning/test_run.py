@@ -313,6 +313,27 @@ def test_early_stopping_keeps_the_best_checkpoint_and_resumes_its_count(run, fil
     assert resumed["eval_loss"] == metrics["eval_loss"]
 
 
+def test_best_checkpoint_is_evaluated_once(run, files, tmp_path, monkeypatch):
+    """Predictions and scores are those of its evaluation in the training."""
+    passes, evaluation_loop = [], FinetuningTrainer.evaluation_loop
+    monkeypatch.setattr(
+        FinetuningTrainer,
+        "evaluation_loop",
+        lambda *args, **kwargs: passes.append(1) or evaluation_loop(*args, **kwargs),
+    )
+    worst = {"metric_for_best_model": "loss", "greater_is_better": True}
+    metrics = run(**files, **worst, test_file=files["validation_file"])
+    assert len(passes) == 3 + 1  # three epochs, and the test split, whose examples are the same
+    losses = evaluations(tmp_path / "run", "loss")
+    assert metrics["eval_loss"] == max(losses) > losses[-1]
+    assert metrics["eval_accuracy"] == metrics["test_accuracy"] and metrics["epoch"] == 3
+    validation, test = (
+        [json.loads(line)["prediction"] for line in (tmp_path / f"run/{split}_predictions.jsonl").open()]
+        for split in ("validation", "test")
+    )
+    assert validation == test
+
+
 @pytest.mark.parametrize(("before", "after"), [(None, 1), (3, 1)], ids=["added", "changed"])
 def test_early_stopping_patience_is_that_of_the_resumed_run(before, after, run, files, tmp_path):
     options = {**files, "learning_rate": 0.0}  # nothing improves after the first evaluation
