@@ -88,6 +88,9 @@ class ModelOptions(ContinuationArguments, ArchitectureArguments):
 class SourceArguments(OptionGroup, group="Source"):
     """The source of the text: files or a dataset; without either, the built-in corpus."""
 
+    part_kind: ClassVar[str] = "held-out"
+    """What the part of the text is called that is not trained on."""
+
     train_file: list[str] | None = option(
         None,
         "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json or .jsonl, gzipped or not, or .parquet. "
@@ -350,7 +353,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
     )
     max_eval_examples: int = option(
         4000,
-        "Maximum number of held-out examples, evenly spread, to evaluate on in and after training; 0 for all.",
+        "Maximum number of examples, evenly spread, to evaluate on in and after training; 0 for all.",
         within="[0, 1e9]",
         group=EVALUATION,
     )
@@ -470,6 +473,7 @@ class SuiteArguments(OptionGroup, group="Evaluation"):
 class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments, SuiteArguments):
     """The text to evaluate on: all of `validation_file`, if given alone. The models provide the tokenizer."""
 
+    part_kind: ClassVar = "evaluated"
     streaming: ClassVar = False
     static_pairs: ClassVar = False
     single_segment_prob: ClassVar = 0.0

@@ -37,7 +37,7 @@ def main(argv: list[str] | None = None) -> None:
         if args.show_predictions:
             shown = (trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
             print(f"\n{data.objective.describe_predictions(*shown)}")
-        print(f"\n{describe_metrics({'model': metrics}, data.objective)}")
+        print(f"\n{describe_metrics({'model': metrics}, data.objective, f'{data.eval_kind} text')}")
         if plateaus := data.objective.describe_plateaus(metrics, len(trainer.eval_dataset)):
             print(f"\n{plateaus}")
     since = " since the resume" if run.checkpoint else ""

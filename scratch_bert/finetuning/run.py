@@ -27,7 +27,6 @@ from .baselines import baseline_scores
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
-from .sequence_classification import SequenceClassification
 from .task import Task, check_finite
 
 
@@ -143,9 +142,8 @@ class FinetuningRun:
 
     @cached_property
     def baselines(self) -> dict[str, float]:
-        """Scores of simple baselines, by the names that they have among the metrics; empty for other tasks than text
-        classification and regression."""
-        return baseline_scores(self.task) if isinstance(self.task, SequenceClassification) else {}
+        """Scores of simple baselines, by the names that they have among the metrics."""
+        return baseline_scores(self.task)
 
     def train(self) -> Results:
         """Train, predict, save. Each seed leaves its model, predictions and metrics.json in its directory.

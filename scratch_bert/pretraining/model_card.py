@@ -34,9 +34,7 @@ def write_pretraining_card(
     source = (
         data_args.dataset_name if on_the_hub else "texts in memory" if "texts" in in_memory else _source(data_args)
     )
-    eval_source = (
-        "validation text" if data_args.validation_file or "eval_texts" in in_memory else "text held out from training"
-    )
+    eval_source = "text held out from training" if data.eval_kind == "held-out" else f"{data.eval_kind} text"
     losses = {"MLM loss (nats)": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
     losses |= {
         f"{row.label} (nats)": [row.metric, f"eval_{row.metric}"]

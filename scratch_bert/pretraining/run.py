@@ -256,7 +256,7 @@ def build_trainer(
     eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, args.max_eval_examples)
     if eval_dataset is not data.eval_dataset:
         logger.info(
-            f"Evaluation: {len(eval_dataset):,} of the {len(data.eval_dataset):,} held-out examples, evenly spread; "
+            f"Evaluation: {len(eval_dataset):,} of the {len(data.eval_dataset):,} {data.eval_kind} examples, evenly spread; "
             "max_eval_examples=0 for all"
         )
     tokenizer = copy_with_length(data.tokenizer, model.config.max_position_embeddings)

@@ -12,8 +12,19 @@ from transformers.utils import logging
 
 
 TIMINGS = ("_runtime", "_per_second", "_time")  # suffixes of the timings that Trainer adds to the metrics
-# Parts of the names of entries that are not shown: redundant ones, and the baselines, which do not change.
-NOT_SHOWN = (*TIMINGS, "epoch", "step", "total_flos", "learning_rate", "unigram", "majority", "perplexity", "speed/")
+# Parts of the names of entries that are not shown: redundant ones, standard errors, and the baselines, which do not change.
+NOT_SHOWN = (
+    *TIMINGS,
+    "epoch",
+    "step",
+    "total_flos",
+    "learning_rate",
+    "unigram",
+    "majority",
+    "perplexity",
+    "stderr",
+    "speed/",
+)
 
 
 def show_on_console(trainer: Trainer) -> None:

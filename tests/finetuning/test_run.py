@@ -164,7 +164,11 @@ def test_multiple_choice(run, tmp_path):
         examples.append({"text": "what is it", "choices": choices, "label": label})
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, examples)))
     options = {"train_file": [str(tmp_path / "train.jsonl")], "num_train_epochs": 6, **WITHOUT_CHECKPOINTS}
-    assert run(task="multiple-choice", learning_rate=5e-3, **options)["eval_accuracy"] > 0.9
+    metrics = run(task="multiple-choice", learning_rate=5e-3, **options)
+    assert metrics["eval_accuracy"] > 0.9
+    card = (tmp_path / "run/README.md").read_text()
+    assert f"| {metrics['eval_accuracy']:.4f} | {metrics['baseline_majority_accuracy']:.4f} |\n" in card
+    assert "bag of words" not in card
 
 
 def test_glue_task_finds_its_dataset_on_the_hub(run, tmp_path, monkeypatch):

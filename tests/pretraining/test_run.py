@@ -532,8 +532,8 @@ def test_validation_file_that_is_the_training_text_is_a_warning(options, text_fi
     caplog.set_level("WARNING", "scratch_bert")
     prepare_pretraining(*options(tmp_path / "run", data={"validation_file": [str(text_file)]}))
     assert (
-        "Held-out text: 100.0% of its tokens are in stretches of 50 tokens that the training text has" in caplog.text
+        "Validation text: 100.0% of its tokens are in stretches of 50 tokens that the training text has" in caplog.text
     )
     caplog.clear()
     prepare_pretraining(*options(tmp_path / "other"))
-    assert "Held-out text" not in caplog.text  # no warning
+    assert "Validation text" not in caplog.text  # no warning

@@ -132,7 +132,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
     file.write_text(lines if suffix == ".yaml" else json.dumps(options))
     flags = [*SIZES, "--report_to", "tensorboard", "--logging_steps", 1, "--output_dir", output_dir]
     run_script(monkeypatch, "pretrain.py", file, *flags)
-    assert "Held-out text: 2 documents, 4 sentences" in caplog.text
+    assert "Validation text: 2 documents, 4 sentences" in caplog.text
     config = json.loads((output_dir / "config.json").read_text())
     assert (config["norm_first"], config["num_hidden_layers"]) == (True, 1)
     assert config["position_embedding_type"] == "sinusoidal"
@@ -285,7 +285,7 @@ def sources(documents, tmp_path_factory):
     [
         (["--train_file", "table.csv.gz", "--text_column", "body"], "Held-out text: 9.6% of the tokens, the ends of"),
         (["--train_file", "texts", "--text_format", "file"], "Training text: 46 documents"),
-        (["--dataset_name", "files", "--text_column", "body"], "Held-out text: 7 documents"),
+        (["--dataset_name", "files", "--text_column", "body"], "Validation text: 7 documents"),
         (
             ["--dataset_name", "saved", "--text_column", "body", "--whole_word_mask"],
             "Held-out text: 9.6% of the tokens, the ends of",
