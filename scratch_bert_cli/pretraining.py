@@ -316,7 +316,12 @@ def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
 class PretrainingOptions(CommonOptions, group="Training"):
     """The options of training, with the defaults of a short run on the built-in corpus."""
 
-    output_dir: str | None = option("runs/pretrain", "Directory for checkpoints, the model, its card and its metrics.")
+    numbered: ClassVar = "runs/pretrain"
+
+    output_dir: str | None = option(
+        None,
+        "Directory for checkpoints, the model, its card and its metrics. Default: runs/pretrain-1, or the next number that is free; to resume, the newest.",
+    )
     num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.", within="(0, 1e9]")
     per_device_train_batch_size: int = option(16, "Examples per step and device.", within="[1, 1000000]")
     learning_rate: float = option(1e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")

@@ -215,6 +215,21 @@ def test_task_is_the_first_argument_and_an_options_file_the_second(tmp_path, cap
         assert "The first argument must be one of one, two." in capsys.readouterr().err
 
 
+def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def output_dir(**options):
+        return from_keywords(PretrainingOptions, **options)[0].output_dir
+
+    assert output_dir() == output_dir(resume_from_checkpoint="auto") == "runs/pretrain-1"
+    for name in ("pretrain-1", "pretrain-9", "pretrain-10", "pretrain-10-old", "pretrain", "finetune-77"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    assert output_dir() == "runs/pretrain-11"
+    assert output_dir(resume_from_checkpoint="auto") == output_dir(resume_from_checkpoint=True) == "runs/pretrain-10"
+    assert output_dir(resume_from_checkpoint="runs/pretrain-9/checkpoint-4") == "runs/pretrain-9"
+    assert output_dir(output_dir="mine") == "mine"
+
+
 def test_similar_suggests_a_name_or_nothing():
     assert similar("norm_fist", ["norm_first", "head_dim"]) == " Did you mean norm_first?"
     assert similar("entirely_other", ["norm_first", "head_dim"]) == ""

@@ -14,7 +14,7 @@ def finetune(
     data: Any,
     model: str | Path,
     *,
-    output_dir: str | Path = "runs/finetune",
+    output_dir: str | Path | None = None,
     validation: Any = None,
     test: Any = None,
     **options: Any,
@@ -30,10 +30,10 @@ def finetune(
     of GLUE gives the dataset. `options` are those of scripts/finetune.py. Raises `ValueError` or `OSError` for options,
     data and models that can't be used, and the errors of `FinetuningRun.train`.
     """
-    check_paths(task=task, model=model, output_dir=output_dir)
+    check_paths(task=task, model=model, **({} if output_dir is None else {"output_dir": output_dir}))
     for option, keyword in (("train_file", "data"), ("validation_file", "validation"), ("test_file", "test")):
         if data is not None and options.get(option):
             raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")
-    options |= {"model_name_or_path": str(model), "output_dir": str(output_dir)}
+    options |= {"model_name_or_path": str(model), "output_dir": output_dir}
     task_args, args = from_keywords(TaskArguments, FinetuningArguments, **options)
     return run_finetuning(task, task_args, args, as_splits(data, validation=validation, test=test))

@@ -231,7 +231,9 @@ def prepare_finetuning(
     task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None
 ) -> FinetuningRun:
     """A run that is ready to train: see `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
-    return open_run(task_name, task_args, args, data).prepare()
+    run = open_run(task_name, task_args, args, data)
+    logger.info(f"Output: {args.output_dir}")
+    return run.prepare()
 
 
 def open_run(task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None) -> FinetuningRun:

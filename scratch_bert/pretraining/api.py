@@ -15,7 +15,7 @@ def pretrain(
     texts: Iterable | str | Path | None = None,
     preset: str | None = None,
     *,
-    output_dir: str | Path = "runs/pretrain",
+    output_dir: str | Path | None = None,
     validation: Iterable | str | Path | None = None,
     **options: Any,
 ) -> dict[str, float]:
@@ -41,9 +41,9 @@ def pretrain(
             raise ValueError(f"There is no split 'train' and no column text, but {known}: give a list of texts.")
         validation = texts.get("validation") if validation is None else validation
         texts = texts["train"]
-    names = ("model_name_or_path", "tokenizer_name_or_path")
-    check_paths(output_dir=output_dir, **{name: options[name] for name in names if options.get(name) is not None})
-    options |= {"output_dir": str(output_dir)} | ({"preset": preset} if preset else {})
+    options |= {"output_dir": output_dir, "preset": preset}
+    names = ("output_dir", "model_name_or_path", "tokenizer_name_or_path")
+    check_paths(**{name: options[name] for name in names if options.get(name) is not None})
     in_memory = {}
     for name, given, option in (("texts", texts, "train_file"), ("eval_texts", validation, "validation_file")):
         files = _as_files(given)

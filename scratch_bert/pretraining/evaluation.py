@@ -12,9 +12,8 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from ..hub.loading import load_config, open_checkpoint, open_pretrained
 from ..model.modeling_scratch_bert import AUTO_MODELS
-from ..repository import read_json
+from ..repository import RUN_FILE, read_json
 from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
-from ..training.checkpoint import RUN_FILE
 from ..training.console import show_on_console
 from ..training.memory import keep_freed_memory
 from .arguments import EvaluationArguments, EvaluationDataArguments

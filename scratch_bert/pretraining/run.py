@@ -143,6 +143,7 @@ def prepare_pretraining(
     options = Options(model_args, data_args, args, texts)
     if args.should_save:
         check_output_dir("output_dir", Path(args.output_dir))
+    logger.info(f"Output: {args.output_dir}")
     if not (
         data_args.validation_share or data_args.validation_file or data_args.dataset_name or data_args.prepared_data
     ):

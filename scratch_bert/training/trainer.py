@@ -34,9 +34,10 @@ from ..hub.model_card import is_customized
 from ..hub.publishing import check_branch, ensure_branch, public_files, publish
 from ..hub.weights import find_not_finite
 from ..model.configuration_scratch_bert import ScratchBertConfig
+from ..repository import RUN_FILE
 from ..storage import MANIFEST, STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
-from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
+from .checkpoint import explain_write_errors, find_best, saved_step, write_checkpoint
 from .clock import LENGTH, UNKNOWN, Clock
 from .console import show_on_console
 from .memory import keep_freed_memory

@@ -416,6 +416,6 @@ def test_default_run_learns(tmp_path):
     start = time.monotonic()
     run_process(SCRIPTS / "pretrain.py", cwd=tmp_path)
     print(f"\n{time.monotonic() - start:.0f} seconds in all")
-    metrics = json.loads((tmp_path / "runs" / "pretrain" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "runs" / "pretrain-1" / "metrics.json").read_text())
     print({name: round(value, 4) for name, value in metrics.items()})
     assert metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] - 1
