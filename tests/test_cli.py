@@ -22,7 +22,7 @@ from scratch_bert.pretraining.arguments import (
 from scratch_bert.training.trainer import Interrupted
 from scratch_bert_cli.finetuning import TaskArguments
 from scratch_bert_cli.glue import GlueArguments, GlueOptions
-from scratch_bert_cli.main import VERBS
+from scratch_bert_cli.main import VERBS, command
 from scratch_bert_cli.options import option, read_options
 from scratch_bert_cli.pretraining import PretrainingOptions
 from scratch_bert_cli.training import RANGES, trainer_options
@@ -228,6 +228,20 @@ def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path,
     assert output_dir(resume_from_checkpoint="auto") == output_dir(resume_from_checkpoint=True) == "runs/pretrain-10"
     assert output_dir(resume_from_checkpoint="runs/pretrain-9/checkpoint-4") == "runs/pretrain-9"
     assert output_dir(output_dir="mine") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        ("scripts/pretrain.py", "python scripts/demo.py 'runs/a b'"),
+        ("pretrain.py", "python demo.py 'runs/a b'"),
+        ("scratch-bert pretrain", "scratch-bert demo 'runs/a b'"),
+        ("/usr/bin/scratch-bert-pretrain", "scratch-bert demo 'runs/a b'"),
+    ],
+)
+def test_next_commands_are_in_the_form_of_this_one(started, expected, monkeypatch):
+    monkeypatch.setattr("sys.argv", [started])
+    assert command("demo", "runs/a b") == expected
 
 
 def test_similar_suggests_a_name_or_nothing():

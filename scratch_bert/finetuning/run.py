@@ -18,12 +18,13 @@ from scratch_bert_cli.outputs import check_output_dir
 from ..hub.loading import load_config
 from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.checkpoint import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
+from ..training.console import TIMINGS, describe_output, fill
 from ..training.counting import CountingCollator
 from ..training.output_dir import output_dir_lock, read_metrics, write_metrics
 from ..training.resume import check_same_run, check_same_weights
 from ..training.trainer import ScratchBertTrainer
 from .arguments import FinetuningArguments, TaskArguments
-from .baselines import baseline_scores
+from .baselines import baseline_scores, scores_by_baseline
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
@@ -161,6 +162,20 @@ class FinetuningRun:
         if self.task_args.seeds and self.seed_runs[0].args.should_save:
             write_metrics(self.output_dir, results._asdict())
         return results
+
+    def report(self, results: Results) -> str:
+        """For the terminal: the results of `train` beside the baselines, and where it has written what."""
+        baselines = scores_by_baseline(results.mean)
+        lines = [f"{'':<26}{'this model':>18}" + "".join(f"{title:>18}" for title in baselines)] if baselines else []
+        for name, mean in results.mean.items():
+            if name.startswith(("eval_", "test_")) and not name.endswith(TIMINGS):
+                value = f"{mean:.4f} ± {results.std[name]:.4f}" if self.task_args.seeds else f"{mean:.4f}"
+                metric = name.removeprefix("eval_")
+                columns = "".join(f"{scores[metric]:>18.4f}" for scores in baselines.values() if metric in scores)
+                lines.append(f"{metric.replace('_', ' '):<26}{value:>18}{columns}")
+        seeds = f"In {self.output_dir}/seed-*: models, cards and predictions. Mean and deviation: {self.output_dir}/{METRICS_FILE}"
+        lines += ["", fill(seeds) if self.task_args.seeds else describe_output(self.output_dir)]
+        return "\n".join(lines)
 
     def _train_seed(self, run: _SeedRun) -> dict[str, float]:
         trainer = self.first_trainer or self.build_trainer(run)

@@ -19,6 +19,7 @@ from ..tokenizer import copy_with_length, describe_vocabulary
 from ..training.callbacks import extend_tensorboard
 from ..training.checkpoint import find_checkpoint, saved_step
 from ..training.clock import Clock
+from ..training.console import describe_output, fill
 from ..training.output_dir import output_dir_lock, write_metrics
 from ..training.resume import check_same_architecture, check_same_run, check_same_weights
 from .arguments import (
@@ -31,7 +32,7 @@ from .arguments import (
 from .build_model import build_model, choose_tokenizer, resolve_config, start_config
 from .data.examples import evenly_spread
 from .data.sources import PretrainingData, build_collator, load_data
-from .metrics import PretrainingMetrics, unigram_log_probs
+from .metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
 from .model_card import write_pretraining_card
 from .predictions import masked_texts
 from .snapshots import SnapshotCallback, default_count
@@ -109,6 +110,21 @@ class PretrainingRun:
             if trainer.is_world_process_zero():
                 write_metrics(trainer.args.output_dir, metrics)
         return metrics
+
+    def report(self, metrics: dict[str, float]) -> str:
+        """For the terminal: predictions, then the results of `train`, and where it has written what."""
+        args, data, parts = self.trainer.args, self.data, []
+        if data.eval_dataset:
+            if args.show_predictions:
+                shown = (self.trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
+                parts.append(data.objective.describe_predictions(*shown))
+            parts.append(describe_metrics({"model": metrics}, data.objective, f"{data.eval_kind} text"))
+            parts.append(fill(data.objective.describe_plateaus(metrics, len(self.trainer.eval_dataset))))
+        since = " since the resume" if self.checkpoint else ""
+        if self.checkpoint and args.max_minutes:
+            since += f", {self.trainer.minutes_used:.1f} of {args.max_minutes:g} minutes in all"
+        parts.append(f"Trained for {metrics['train_runtime']:.0f} s{since}.\n{describe_output(args.output_dir)}")
+        return "\n\n".join(filter(None, parts))
 
 
 @contextmanager

@@ -3,12 +3,18 @@
 import json
 import math
 import sys
+import textwrap
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
 from transformers.trainer_utils import has_length
-from transformers.utils import logging
+from transformers.utils import CONFIG_NAME, logging
+
+from .checkpoint import METRICS_FILE, checkpoints_in, snapshots_in
 
 
 TIMINGS = ("_runtime", "_per_second", "_time")  # suffixes of the timings that Trainer adds to the metrics
@@ -52,10 +58,38 @@ def describe_entry(logs: dict[str, float], step: int, max_steps: int) -> str:
     return f"{kind:<5} {place:>{2 * len(f'{max_steps:,}') + 1}}{columns}"
 
 
+def fill(text: str) -> str:
+    """Text in lines of 80 characters at most. Longer words, such as paths, stay whole."""
+    return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
+
+
+def describe_output(output_dir: str) -> str:
+    """What a finished run has left in its directory."""
+    directory = Path(output_dir)
+    parts = ["the model with its tokenizer"] * (directory / CONFIG_NAME).exists()
+    parts += ["its card (README.md)"] * (directory / "README.md").exists()
+    parts += [f"{len(found)} snapshots"] if (found := snapshots_in(directory)) else []
+    parts += [f"checkpoints (the last is {found[-1].name})"] if (found := checkpoints_in(directory)) else []
+    parts += sorted(file.name for file in directory.glob("*predictions.json*"))
+    return fill(f"In {output_dir}: {', '.join(parts)}, {METRICS_FILE}.")
+
+
 def describe_speed(logs: dict[str, float]) -> str:
     if "speed/tokens_per_second" not in logs:
         return ""
     return f"{logs['speed/tokens_per_second']:,.0f} tokens/s, MFU {logs['speed/mfu']:.0%}"
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Within `with`, transformers shows no progress bars, such as those of saves, which would break that of a training."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 class PlainLines(TrainerCallback):
@@ -84,7 +118,6 @@ class ProgressLine(ProgressCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
-            logging.disable_progress_bar()  # the bars of saves would break this one
             layout = "{percentage:3.0f}% |{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
             self.training_bar = tqdm(
                 total=state.max_steps, dynamic_ncols=True, bar_format=layout, leave=False, delay=0

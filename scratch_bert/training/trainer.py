@@ -39,7 +39,7 @@ from ..storage import MANIFEST, STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
 from .checkpoint import explain_write_errors, find_best, saved_step, write_checkpoint
 from .clock import LENGTH, UNKNOWN, Clock
-from .console import show_on_console
+from .console import show_on_console, without_progress_bars
 from .memory import keep_freed_memory
 from .output_dir import read_metrics
 from .resume import ResumeCallback, check_optimizer_state, check_processes, merge_hyperparameters
@@ -318,7 +318,8 @@ class ScratchBertTrainer(Trainer):
         if plugin:  # also checkpoints whose training state is sharded have the complete model
             kind = plugin.state_dict_type
             plugin.set_state_dict_type("FULL_STATE_DICT")
-        super().save_model(str(directory), _internal_call=True)
+        with without_progress_bars():
+            super().save_model(str(directory), _internal_call=True)
         if plugin:
             plugin.set_state_dict_type(kind)
         if not self.args.should_save:

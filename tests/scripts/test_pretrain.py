@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -85,6 +86,19 @@ def test_run_shows_its_data_losses_and_predictions(run):
     assert stdout.count("[MASK]") == stdout.count("  B: ") == 4
     assert re.search(r"MLM loss +\d+\.\d+ +\d+\.\d+", stdout)
     assert not re.search("warning|missing", stderr, re.IGNORECASE)
+
+
+def test_run_ends_with_its_results_on_one_screen(run):
+    output_dir, stdout, stderr = run
+    _, results = stdout.split("\nheld-out text ")
+    lines = f"held-out text {results}".splitlines()
+    assert len(lines) <= 24 and not stderr.endswith(stdout[-50:])
+    assert all(len(line) <= 80 for line in lines if str(output_dir) not in line)
+    assert re.search(r"NSP accuracy +0\.\d{3} ± 0\.\d{3} +0\.\d{3}\n", results)
+    assert " checkpoints (the last is checkpoint-4), metrics.json." in results.replace("\n", " ")
+    commands = [shlex.split(line) for line in lines[lines.index("Next:") + 1 :]]
+    assert [Path(script).name for _, script, *_ in commands] == ["demo.py", "finetune.py", "push_to_hub.py"]
+    assert all(Path(script).is_file() and str(output_dir) in rest for _, script, *rest in commands)
 
 
 def test_model_card_has_the_metrics_and_no_path(run):
