@@ -83,10 +83,8 @@ class FinetuningTrainer(ScratchBertTrainer):
         with output_dir_lock(self.args, self.record, checkpoint):
             metrics = self.results | self.train(resume_from_checkpoint=checkpoint).metrics
             self.raise_if_interrupted()
-            done, self.compute_metrics = (
-                self.final_evaluation,
-                None,
-            )  # scores are those of the predictions that are written
+            done = self.final_evaluation
+            self.compute_metrics = None  # from here on, scores are computed from the predictions that are written
             for split, prefix in (("validation", "eval"), ("test", "test")):
                 if split not in task.features:
                     continue

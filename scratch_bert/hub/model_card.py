@@ -182,44 +182,38 @@ def write_conversion_card(
         if files[name]:
             shutil.copy(files[name], directory / name)
     metadata, body = _split(Path(files["README.md"]).read_text(encoding="utf-8", errors="replace"))
-    base_model = None if Path(source).exists() else source
-    kind, other = (model.config.model_type, {"bert": "scratch_bert", "scratch_bert": "bert"}[model.config.model_type])
-    own = _NAME.search(body)
-    if kind == "scratch_bert" and not own:
-        auto_class = next(name for name, model_class in AUTO_MODELS.items() if type(model) is model_class)
-        write_card(
-            directory,
-            model_name=place.name,
-            path=path_in_card(place),
-            auto_class=auto_class,
-            config=model.config,
-            metadata={},
-            base_model=base_model,
-            difference=difference,
-        )
-        _, ours = _split((directory / "README.md").read_text(encoding="utf-8"))
-        metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(auto_class)} | metadata
-        body = f"{ours.rstrip()}\n\nThe card of the model before its conversion:\n\n{body.lstrip()}"
+    base_model, kind = None if Path(source).exists() else source, model.config.model_type
+    if kind == "bert" or _NAME.search(body):
+        body = _adapted(body, kind, path_in_card(place), base_model, difference)
     else:
-        body = re.sub(
-            rf"{re.escape(_MARK_START)}.*?-->\n*|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*", "", body, flags=re.S
-        )
-        body = _OF_THE_CODE.sub("", with_name(body, path_in_card(place)))
-        body = re.sub(rf"^A {other} model for", f"A {kind} model for", body, flags=re.MULTILINE)
-        note = f"""{_CONVERSION}
-The weights of {base_model or f"a {other}"}, converted to {kind}. On a few sequences of random tokens, the largest difference between the
-outputs of the two models was {difference:.1e}."""
-        if kind == "scratch_bert":
-            body = _CALLS.sub(r"\1, trust_remote_code=True", body)
-            note += f"\n\n{CODE_NOTE}"
-        body = below_title(body, f"{note}\n{_END}")
-    tags = [tag for tag in metadata.get("tags") or [] if tag not in TAGS]
+        auto_class = next(name for name, model_class in AUTO_MODELS.items() if type(model) is model_class)
+        context = {"path": path_in_card(place), "base_model": base_model, "difference": difference}
+        write_card(directory, place.name, auto_class, model.config, metadata={}, **context)
+        ours, text = _split((directory / "README.md").read_text(encoding="utf-8"))
+        metadata = ours | metadata
+        body = f"{text.rstrip()}\n\nThe card of the model before its conversion:\n\n{body.lstrip()}"
+    tags = metadata.get("tags") or []
+    tags = [tag for tag in ([tags] if isinstance(tags, str) else tags) if tag not in TAGS]
     metadata["tags"] = tags + (TAGS if kind == "scratch_bert" else [kind])
     metadata |= {"base_model": base_model} if base_model else {}
-    metadata = {name: value for name, value in metadata.items() if value is not None}
     text = f"---\n{yaml_dump(metadata, sort_keys=False)}---\n\n{body.lstrip()}"
     (directory / "README.md").write_text(text, encoding="utf-8")
     return True
+
+
+def _adapted(body: str, kind: str, path: str, base_model: str | None, difference: float) -> str:
+    """The text of a card after a conversion of its model to a `kind`, with a note below its title, in place of an earlier one."""
+    other = "bert" if kind == "scratch_bert" else "scratch_bert"
+    left_out = rf"{re.escape(_MARK_START)}.*?-->\n*|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
+    body = _OF_THE_CODE.sub("", re.sub(left_out, "", with_name(body, path), flags=re.DOTALL))
+    body = re.sub(rf"^A {other} model for", f"A {kind} model for", body, flags=re.MULTILINE)
+    note = (
+        f"The weights of {base_model or f'a {other}'}, converted to {kind}. On a few sequences of random tokens, the largest difference\n"
+        f"between the outputs of the two models was {difference:.1e}."
+    )
+    if kind == "scratch_bert":
+        body, note = _CALLS.sub(r"\1, trust_remote_code=True", body), f"{note}\n\n{CODE_NOTE}"
+    return below_title(body, f"{_CONVERSION}\n{note}\n{_END}")
 
 
 def _split(card: str) -> tuple[dict[str, Any], str]:

@@ -39,7 +39,7 @@ def evaluate(
 
 
 def name_of_text(data: PretrainingData, data_args: EvaluationDataArguments, names: Iterable[str]) -> str:
-    """What the text is called for a reader: `held-out` if the runs that trained all these models have held it out."""
+    """What the text is called for a reader: held-out text, if the runs that trained all these models have held it out."""
     whole = data.eval_dataset is data.train_dataset or data_args.validation_file
     if not whole and all(_held_out_checksum(Path(name)) == f"CRC-32 {data.eval_checksum:08x}" for name in names):
         return "held-out text"
@@ -50,9 +50,10 @@ def name_of_text(data: PretrainingData, data_args: EvaluationDataArguments, name
 
 def _held_out_checksum(model: Path) -> str | None:
     """What the run that trained a model has recorded of its held-out text."""
-    if not (model / RUN_FILE).is_file():
+    try:
+        record = read_json(model / RUN_FILE)
+    except (OSError, ValueError):
         return None
-    record = read_json(model / RUN_FILE)
     return {**record.get("options", {}), **record.get("fixed", {})}.get("held-out text")
 
 

@@ -57,7 +57,7 @@ class PretrainingData:
     held_out: str = ""
     """What is held out, and how much of it is in the training text, too."""
     quality: str = ""
-    """Unknown tokens in the training text, and what was skipped."""
+    """Unknown tokens in the training and the held-out text, and what was skipped."""
 
 
 class Source:
