@@ -68,8 +68,8 @@ def describe_output(output_dir: str) -> str:
     directory = Path(output_dir)
     parts = ["the model with its tokenizer"] * (directory / CONFIG_NAME).exists()
     parts += ["its card (README.md)"] * (directory / "README.md").exists()
-    parts += [f"{len(found)} snapshots"] if (found := snapshots_in(directory)) else []
-    parts += [f"checkpoints (the last is {found[-1].name})"] if (found := checkpoints_in(directory)) else []
+    for kind, saved in (("snapshot", snapshots_in(directory)), ("checkpoint", checkpoints_in(directory))):
+        parts += [f"{len(saved)} {kind}{'s' * (len(saved) > 1)}"] if saved else []
     parts += sorted(file.name for file in directory.glob("*predictions.json*"))
     return fill(f"In {output_dir}: {', '.join(parts)}, {METRICS_FILE}.")
 
