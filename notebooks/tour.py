@@ -43,7 +43,6 @@ import datasets
 import matplotlib.pyplot as plt
 import torch
 import transformers
-from IPython.display import display
 from transformers import TrainerCallback
 
 from scratch_bert.finetuning import run as finetuning
@@ -63,6 +62,10 @@ from scratch_bert.training.console import PlainLines
 STEPS = int(os.environ.get("TOUR_STEPS", 1500))  # of pretraining
 WORK = Path(tempfile.mkdtemp())  # for all that is written
 plt.rcParams["figure.dpi"] = 80  # small outputs
+IN_NOTEBOOK = "get_ipython" in globals()  # as a script, the tour prints, and draws nothing
+if not IN_NOTEBOOK:
+    plt.switch_backend("agg")
+    warnings.filterwarnings("ignore", message="FigureCanvasAgg is non-interactive")
 datasets.disable_progress_bars()
 transformers.utils.logging.disable_progress_bar()
 transformers.utils.logging.set_verbosity_error()
@@ -205,6 +208,8 @@ draw_attention(outputs, example)
 # %%
 class LiveCurves(TrainerCallback):
     def __init__(self):
+        from IPython.display import display
+
         self.figure, self.axes = plt.subplots(1, 2, figsize=(9, 3), layout="constrained")
         plt.close(self.figure)
         self.shown = display(self.figure, display_id=True)
@@ -225,8 +230,9 @@ class LiveCurves(TrainerCallback):
         self.shown.update(self.figure)
 
 
-run.trainer.remove_callback(PlainLines)
-run.trainer.add_callback(LiveCurves())
+if IN_NOTEBOOK:
+    run.trainer.remove_callback(PlainLines)
+    run.trainer.add_callback(LiveCurves())
 metrics = run.train()
 print(f"{metrics['train_runtime']:.0f} seconds\n")
 print(describe_metrics({"my-bert": metrics}))

@@ -39,6 +39,24 @@ def one_line_errors(
         sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))
 
 
+@contextmanager
+def shown_messages(level: int = logging.INFO) -> Iterator[None]:
+    """Within `with`, print our log messages of this level and above as plain lines on stderr, unless the application has
+    configured logging."""
+    logger = logging.getLogger("scratch_bert")
+    if logger.hasHandlers() or logger.level:
+        yield
+        return
+    handler = logging.StreamHandler()  # with the format of plain lines
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+
 def configure_logging(level: int = logging.INFO) -> None:
     """Print our log messages of this level and above as plain lines on stderr; progress bars only on a terminal."""
     if not sys.stderr.isatty():

@@ -8,6 +8,9 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers.utils import cached_file
 
 
+RUN_FILE = "run.json"  # in output directories and checkpoints: the record of the run, written before its first step
+
+
 def find_file(name: str | Path, file: str, revision: str | None = None, required: bool = False) -> Path | None:
     """A file of the directory or Hub repository `name`; None if it has no such file.
 
@@ -20,8 +23,12 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
         where = "" if Path(name).is_dir() else f"{name} is not a directory, and cannot be had from the Hub: "
         raise OSError(where + one_line(error)) from error
     if required and found is None:
-        checkpoints = (path.parent.name for path in Path(name).glob(f"checkpoint-*/{file}"))
-        checkpoints = sorted(checkpoints, key=lambda checkpoint: (len(checkpoint), checkpoint))
+        saved = [path.parent for kind in ("checkpoint-*", "snapshots/*") for path in Path(name).glob(f"{kind}/{file}")]
+        if not saved and (Path(name) / RUN_FILE).is_file():
+            raise FileNotFoundError(
+                f"The run in {name} has no snapshot or checkpoint yet: try again when it has saved the first."
+            )
+        checkpoints = sorted((path.relative_to(name).as_posix() for path in saved), key=lambda path: (len(path), path))
         remedy = f" Its checkpoints are: {', '.join(checkpoints)}." if checkpoints else ""
         raise FileNotFoundError(
             f"{name} has no {file}: this is not a model, as written by save_pretrained or Trainer.{remedy}"
@@ -30,7 +37,8 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
 
 
 def check_name(name: str | Path) -> None:
-    """Raise `OSError` or `ValueError` for what is neither a directory nor the name of a Hub repository."""
+    """Raise `OSError` or `ValueError` for what is neither a directory nor the name of a Hub repository. A name in a directory
+    that exists here is a path."""
     text = str(name)
     if not text.strip():
         raise ValueError("The name of a model or tokenizer is empty: name a directory or a Hub repository.")
@@ -42,10 +50,17 @@ def check_name(name: str | Path) -> None:
         return
     if os.path.exists(text):
         raise NotADirectoryError(f"{name} is a file: name the directory that it is in.")
+    parent, here = os.path.dirname(text), ""
     try:
         validate_repo_id(text)
+        if not os.path.isdir(parent):
+            return
+        here = f": {parent} is a directory here. To load this repository from the Hub, run the command in another directory"
     except HFValidationError:
-        raise FileNotFoundError(f"There is no model directory {name}.") from None
+        pass
+    raise FileNotFoundError(
+        f"There is no model directory {name}{here}. If a run is just starting there, wait for its first snapshot."
+    )
 
 
 def read_json(file: Path) -> dict:

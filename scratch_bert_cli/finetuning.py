@@ -1,6 +1,7 @@
 """The options of fine-tuning."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .options import OptionGroup, option
 from .training import EVALUATION, INTERVALS, CommonOptions
@@ -144,8 +145,11 @@ class TaskArguments(RunArguments, TaskDataArguments, CheckpointArguments, group=
 class FinetuningOptions(CommonOptions):
     """The options of training, with the usual values of BERT's fine-tuning (paper, appendix A.3)."""
 
+    numbered: ClassVar = "runs/finetune"
+
     output_dir: str | None = option(
-        "runs/finetune", "Directory for checkpoints, the model, its card, predictions and metrics."
+        None,
+        "Directory for checkpoints, the model, its card, predictions and metrics. Default: runs/finetune-1, or the next number that is free; to resume, the newest.",
     )
     per_device_train_batch_size: int = option(32, "Examples per step and device.", within="[1, 1000000]")
     learning_rate: float | None = option(

@@ -1,6 +1,7 @@
 """The options of fine-tuning on all tasks of GLUE."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from .finetuning import GLUE_TASKS, CheckpointArguments, FinetuningOptions, RunArguments
 from .options import OptionGroup, option
@@ -45,7 +46,12 @@ class GlueOptions(FinetuningOptions):
     """The options of training: the same for all tasks. The scores are those of the last step, so that no checkpoint is
     selected by the sets that are reported."""
 
-    output_dir: str | None = option("runs/glue", "Directory for glue.json, glue.md and the runs, in TASK/seed-N.")
+    numbered: ClassVar = "runs/glue"
+
+    output_dir: str | None = option(
+        None,
+        "Directory for glue.json, glue.md and the runs, in TASK/seed-N. Default: runs/glue-1, or the next number that is free; to resume, the newest.",
+    )
     num_train_epochs: float = option(5, "Passes over the training examples.", within="(0, 1e9]")
     eval_strategy: str = option("no", "When to evaluate during the training.", choices=INTERVALS)
     save_strategy: str = option(

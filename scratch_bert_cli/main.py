@@ -1,8 +1,10 @@
 """The command `scratch-bert`: a verb for each script."""
 
+import shlex
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 from .options import similar
 from .process import script
@@ -19,6 +21,15 @@ VERBS = {  # verb → script, summary
     "push": ("push_to_hub", "Publish a model on the Hugging Face Hub."),
     "demo": ("demo", "Try models on a web page."),
 }
+
+
+def command(verb: str, *arguments: str) -> str:
+    """The command line of a verb, in the form that this program was started in: a script, or `scratch-bert`."""
+    started = Path(sys.argv[0])
+    program = ["scratch-bert", verb]
+    if started.suffix == ".py":
+        program = ["python", str(started.with_name(f"{VERBS[verb][0]}.py"))]
+    return shlex.join([*program, *arguments])
 
 
 @script

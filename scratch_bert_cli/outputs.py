@@ -1,9 +1,28 @@
-"""Checks that results can be written where they are to go, before any work. They leave nothing behind."""
+"""Where results go if no option says so, and checks that they can be written there, before any work. They leave nothing
+behind."""
 
 import errno
 import os
+import re
 import tempfile
 from pathlib import Path
+
+
+NEWEST = (
+    "auto",
+    "last",
+    "true",
+)  # values of resume_from_checkpoint that name no directory; `True` is the stock Trainer's
+
+
+def numbered_dir(beginning: str, resume_from: str | None) -> str:
+    """The next new directory of `beginning`-1, -2, …; to resume, the newest one, or that of the checkpoint which is named."""
+    if resume_from and str(resume_from).lower() not in NEWEST:
+        return str(Path(resume_from).parent)
+    place = Path(beginning)
+    found = (re.fullmatch(rf"{place.name}-(\d+)", path.name) for path in place.parent.glob(f"{place.name}-*"))
+    newest = max((int(match[1]) for match in found if match), default=0)
+    return f"{beginning}-{max(newest, 1) if resume_from else newest + 1}"
 
 
 def check_output_dir(option: str, directory: Path) -> None:

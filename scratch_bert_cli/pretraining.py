@@ -88,6 +88,9 @@ class ModelOptions(ContinuationArguments, ArchitectureArguments):
 class SourceArguments(OptionGroup, group="Source"):
     """The source of the text: files or a dataset; without either, the built-in corpus."""
 
+    part_kind: ClassVar[str] = "held-out"
+    """What the part of the text is called that is not trained on."""
+
     train_file: list[str] | None = option(
         None,
         "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json or .jsonl, gzipped or not, or .parquet. "
@@ -313,7 +316,12 @@ def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
 class PretrainingOptions(CommonOptions, group="Training"):
     """The options of training, with the defaults of a short run on the built-in corpus."""
 
-    output_dir: str | None = option("runs/pretrain", "Directory for checkpoints, the model, its card and its metrics.")
+    numbered: ClassVar = "runs/pretrain"
+
+    output_dir: str | None = option(
+        None,
+        "Directory for checkpoints, the model, its card and its metrics. Default: runs/pretrain-1, or the next number that is free; to resume, the newest.",
+    )
     num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.", within="(0, 1e9]")
     per_device_train_batch_size: int = option(16, "Examples per step and device.", within="[1, 1000000]")
     learning_rate: float = option(1e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
@@ -350,7 +358,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
     )
     max_eval_examples: int = option(
         4000,
-        "Maximum number of held-out examples, evenly spread, to evaluate on in and after training; 0 for all.",
+        "Maximum number of examples, evenly spread, to evaluate on in and after training; 0 for all.",
         within="[0, 1e9]",
         group=EVALUATION,
     )
@@ -470,6 +478,7 @@ class SuiteArguments(OptionGroup, group="Evaluation"):
 class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments, SuiteArguments):
     """The text to evaluate on: all of `validation_file`, if given alone. The models provide the tokenizer."""
 
+    part_kind: ClassVar = "evaluated"
     streaming: ClassVar = False
     static_pairs: ClassVar = False
     single_segment_prob: ClassVar = 0.0

@@ -88,11 +88,14 @@ def is_lack_of_space(error: BaseException) -> bool:
 
 def script(main: Callable[..., None]) -> Callable[..., None]:
     """Decorator of the main function of a script: it continues when its output is lost, and Ctrl-C or a lack of memory, files,
-    threads or space ends it with one line, also during its imports."""
+    threads or space ends it with one line, also during its imports. The libraries' progress bars appear after a second, and
+    disappear at their end."""
 
     @wraps(main)
     def run(*argv: list[str] | None) -> None:
         tolerate_lost_output()
+        os.environ.setdefault("TQDM_DELAY", "1")  # tqdm reads its defaults when it is imported
+        os.environ.setdefault("TQDM_LEAVE", "")  # false
         try:
             os.getcwd()
         except FileNotFoundError:

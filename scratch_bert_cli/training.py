@@ -5,8 +5,10 @@ import re
 from dataclasses import dataclass, make_dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 from .options import OTHERS, OptionGroup, option
+from .outputs import numbered_dir
 
 
 EVALUATION = "Evaluation, checkpoints and log"
@@ -26,6 +28,9 @@ RANGES = {  # of numbers among Trainer's other options
 
 @dataclass
 class OptimizationOptions(OptionGroup, group="Training"):
+    numbered: ClassVar[str]
+    """The default of output_dir, without its number."""
+
     output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
     resume_from_checkpoint: str | None = option(
         None,
@@ -57,6 +62,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
 
     def __post_init__(self):
         super().__post_init__()
+        self.output_dir = self.output_dir or numbered_dir(self.numbered, self.resume_from_checkpoint)
         if not (1 <= self.max_steps <= 1e9 or self.max_steps == -1):
             raise ValueError(
                 f"max_steps must be at least 1 and at most 1,000,000,000, or -1 for num_train_epochs, got {self.max_steps}."

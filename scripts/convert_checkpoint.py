@@ -32,8 +32,8 @@ def main(argv: list[str] | None = None) -> None:
     print(f"Largest difference between the outputs of the two models: {conversion.difference:.1e}")
     if not conversion.has_tokenizer:
         print("The source has no tokenizer: save one in the same directory before you publish the model.")
-    if args.to == "bert":
-        print("No model card was written: write one before you publish the model, with the source's licence.")
+    if not conversion.has_card:
+        print("The source has no model card: write one before you publish the model.")
     print(f"Saved {conversion.model_class} to {args.destination}")
 
 

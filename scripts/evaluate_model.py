@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
 
     from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.pretraining.blimp import add_to_card, describe_scores, evaluate_blimp
-    from scratch_bert.pretraining.evaluation import evaluate, model_predictions
+    from scratch_bert.pretraining.evaluation import evaluate, model_predictions, name_of_text
     from scratch_bert.pretraining.metrics import describe_metrics
 
     configure_logging()
@@ -40,10 +40,11 @@ def main(argv: list[str] | None = None) -> None:
                     write_results(results, args.output_file)
         else:
             results, data = evaluate(data_args, args)
-            held_out = data.eval_dataset is not data.train_dataset
-            print(f"\n{describe_metrics(results, data.objective, held_out)}")
             for name in args.model_name_or_path if args.show_predictions else ():
                 print(f"\n{name}\n{model_predictions(name, data, args)}")
+            text = name_of_text(data, data_args, args.model_name_or_path)
+            unigrams_of = "the same text" if data.eval_dataset is data.train_dataset else "the training text"
+            print(f"\n{describe_metrics(results, data.objective, text, unigrams_of)}")
             write_results(results, args.output_file)
 
 

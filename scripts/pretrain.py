@@ -6,6 +6,7 @@ Without options: a tiny model on the built-in corpus, in a few minutes on two CP
 
 import logging
 
+from scratch_bert_cli.main import command
 from scratch_bert_cli.options import read_options
 from scratch_bert_cli.pretraining import DataArguments, ModelOptions, PretrainingOptions
 from scratch_bert_cli.process import script
@@ -20,7 +21,6 @@ def main(argv: list[str] | None = None) -> None:
     from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.files import TextError
     from scratch_bert.pretraining.arguments import ModelArguments, PretrainingArguments
-    from scratch_bert.pretraining.metrics import describe_metrics
     from scratch_bert.pretraining.run import prepare_pretraining
     from scratch_bert.training.trainer import DivergenceError
 
@@ -30,21 +30,12 @@ def main(argv: list[str] | None = None) -> None:
         run = prepare_pretraining(model_args, data_args, args)
     with one_line_errors((OSError, TextError, DivergenceError, ImportError)):
         metrics = run.train()
-    trainer, data = run.trainer, run.data
-    if not trainer.is_world_process_zero():
+    if not run.trainer.is_world_process_zero():
         return
-    if data.eval_dataset:
-        if args.show_predictions:
-            shown = (trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
-            print(f"\n{data.objective.describe_predictions(*shown)}")
-        print(f"\n{describe_metrics({'model': metrics}, data.objective)}")
-        seen = (len(trainer.eval_dataset), trainer.examples_seen, trainer.examples_per_minute)
-        if plateaus := data.objective.describe_plateaus(trainer.latest_metrics() | metrics, *seen):
-            print(f"\n{plateaus}")
-    since = " since the resume" if run.checkpoint else ""
-    if run.checkpoint and args.max_minutes:
-        since += f", {trainer.minutes_used:.1f} of {args.max_minutes:g} minutes in all"
-    print(f"\nTrained for {metrics['train_runtime']:.0f} s{since}. The model is in {args.output_dir}")
+    print(f"\n{run.report(metrics)}\n\nNext:")
+    print(f"  {command('demo', args.output_dir)}")
+    print(f"  {command('finetune', 'sst2', '--model_name_or_path', args.output_dir)}")
+    print(f"  {command('push', args.output_dir, 'USER/NAME', '--dry_run')}")
 
 
 if __name__ == "__main__":

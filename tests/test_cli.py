@@ -22,7 +22,7 @@ from scratch_bert.pretraining.arguments import (
 from scratch_bert.training.trainer import Interrupted
 from scratch_bert_cli.finetuning import TaskArguments
 from scratch_bert_cli.glue import GlueArguments, GlueOptions
-from scratch_bert_cli.main import VERBS
+from scratch_bert_cli.main import VERBS, command
 from scratch_bert_cli.options import option, read_options
 from scratch_bert_cli.pretraining import PretrainingOptions
 from scratch_bert_cli.training import RANGES, trainer_options
@@ -213,6 +213,35 @@ def test_task_is_the_first_argument_and_an_options_file_the_second(tmp_path, cap
         with pytest.raises(SystemExit):
             read_options(ModelArguments, argv=argv, **options)
         assert "The first argument must be one of one, two." in capsys.readouterr().err
+
+
+def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def output_dir(**options):
+        return from_keywords(PretrainingOptions, **options)[0].output_dir
+
+    assert output_dir() == output_dir(resume_from_checkpoint="auto") == "runs/pretrain-1"
+    for name in ("pretrain-1", "pretrain-9", "pretrain-10", "pretrain-10-old", "pretrain", "finetune-77"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    assert output_dir() == "runs/pretrain-11"
+    assert output_dir(resume_from_checkpoint="auto") == output_dir(resume_from_checkpoint=True) == "runs/pretrain-10"
+    assert output_dir(resume_from_checkpoint="runs/pretrain-9/checkpoint-4") == "runs/pretrain-9"
+    assert output_dir(output_dir="mine") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("started", "expected"),
+    [
+        ("scripts/pretrain.py", "python scripts/demo.py 'runs/a b'"),
+        ("pretrain.py", "python demo.py 'runs/a b'"),
+        ("scratch-bert pretrain", "scratch-bert demo 'runs/a b'"),
+        ("/usr/bin/scratch-bert-pretrain", "scratch-bert demo 'runs/a b'"),
+    ],
+)
+def test_next_commands_are_in_the_form_of_this_one(started, expected, monkeypatch):
+    monkeypatch.setattr("sys.argv", [started])
+    assert command("demo", "runs/a b") == expected
 
 
 def test_similar_suggests_a_name_or_nothing():

@@ -1,4 +1,4 @@
-"""What a model has to beat in text classification and regression: a constant prediction, and a bag of words."""
+"""What a model has to beat: a constant prediction and, in text classification and regression, a bag of words."""
 
 import logging
 import warnings
@@ -12,6 +12,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from .metrics import METRICS
 from .sequence_classification import SequenceClassification
+from .task import Task
 
 
 logger = logging.getLogger("scratch_bert")
@@ -25,17 +26,19 @@ MAX_CHARACTERS = 20_000_000
 MAX_TARGETS = 2_000_000  # examples × classes: there is a classifier for each class
 
 
-def baseline_scores(task: SequenceClassification) -> dict[str, float]:
+def baseline_scores(task: Task) -> dict[str, float]:
     """The baselines' scores on the splits with labels that are not for training, such as `baseline_majority_accuracy` for
-    validation and `baseline_bag_of_words_test_accuracy` for test, by those of the task's metrics that are our own."""
+    validation and `baseline_bag_of_words_test_accuracy` for test, by those of the task's metrics that are our own. Empty for a
+    task without baselines."""
     metrics = [name for name in task.metrics if name in METRICS]
-    if not metrics:
-        return {}
     splits = [split for split in ("validation", "test") if split in task.references]
-    constant = constant_prediction(task)
-    kind = "mean" if task.problem_type == "regression" else "majority"
-    predictions = {kind: {split: [constant] * len(task.references[split]) for split in splits}}
-    predictions["bag_of_words"] = bag_of_words_predictions(task, splits) or predictions[kind]
+    constant = {split: task.constant_predictions(split) for split in splits}
+    if not metrics or None in constant.values():
+        return {}
+    kind = "mean" if task.model_options.get("problem_type") == "regression" else "majority"
+    predictions = {kind: constant}
+    if isinstance(task, SequenceClassification):
+        predictions["bag_of_words"] = bag_of_words_predictions(task, splits) or constant
     scores = {}
     for kind, by_split in predictions.items():
         for split in splits:
@@ -56,17 +59,6 @@ def scores_by_baseline(metrics: dict[str, float]) -> dict[str, dict[str, float]]
         if scores:
             found[title] = scores
     return found
-
-
-def constant_prediction(task: SequenceClassification) -> float | int | list[int]:
-    """The best prediction without the text: the mean of the training labels, the most frequent class, or the classes that more
-    than half of the examples have."""
-    labels = np.array(task.references["train"])
-    if task.problem_type == "regression":
-        return float(labels.mean())
-    if task.problem_type == "multi_label_classification":
-        return (labels.mean(0) > 0.5).astype(int).tolist()
-    return int(np.bincount(labels).argmax())
 
 
 def bag_of_words_predictions(task: SequenceClassification, splits: Sequence[str]) -> dict[str, list] | None:

@@ -18,16 +18,16 @@ from scratch_bert_cli.outputs import check_output_dir
 from ..hub.loading import load_config
 from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.checkpoint import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
+from ..training.console import TIMINGS, describe_output, fill
 from ..training.counting import CountingCollator
 from ..training.output_dir import output_dir_lock, read_metrics, write_metrics
 from ..training.resume import check_same_run, check_same_weights
 from ..training.trainer import ScratchBertTrainer
 from .arguments import FinetuningArguments, TaskArguments
-from .baselines import baseline_scores
+from .baselines import baseline_scores, scores_by_baseline
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
-from .sequence_classification import SequenceClassification
 from .task import Task, check_finite
 
 
@@ -83,16 +83,19 @@ class FinetuningTrainer(ScratchBertTrainer):
         with output_dir_lock(self.args, self.record, checkpoint):
             metrics = self.results | self.train(resume_from_checkpoint=checkpoint).metrics
             self.raise_if_interrupted()
+            done = self.final_evaluation
             self.compute_metrics = None  # from here on, scores are computed from the predictions that are written
             for split, prefix in (("validation", "eval"), ("test", "test")):
                 if split not in task.features:
                     continue
-                output = self.predict(task.features[split], metric_key_prefix=prefix)
+                output = done if split == "validation" else None
+                output = output or self.predict(task.features[split], metric_key_prefix=prefix)
                 check_finite(output.predictions)
                 predictions = task.decode(split, output.predictions)
                 if split in task.references:
                     scores = task.compute_scores(split, predictions)
-                    metrics |= output.metrics | {f"{prefix}_{name}": value for name, value in scores.items()}
+                    metrics |= {name: value for name, value in output.metrics.items() if name.startswith(prefix)}
+                    metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
                     self.check_finite(metrics)
                 if self.is_world_process_zero():
                     with explain_write_errors("The predictions", output_dir):
@@ -138,9 +141,8 @@ class FinetuningRun:
 
     @cached_property
     def baselines(self) -> dict[str, float]:
-        """Scores of simple baselines, by the names that they have among the metrics; empty for other tasks than text
-        classification and regression."""
-        return baseline_scores(self.task) if isinstance(self.task, SequenceClassification) else {}
+        """Scores of simple baselines, by the names that they have among the metrics."""
+        return baseline_scores(self.task)
 
     def train(self) -> Results:
         """Train, predict, save. Each seed leaves its model, predictions and metrics.json in its directory.
@@ -158,6 +160,20 @@ class FinetuningRun:
         if self.task_args.seeds and self.seed_runs[0].args.should_save:
             write_metrics(self.output_dir, results._asdict())
         return results
+
+    def report(self, results: Results) -> str:
+        """For the terminal: the results of `train` beside the baselines, and where it has written what."""
+        baselines = scores_by_baseline(results.mean)
+        lines = [f"{'':<26}{'this model':>18}" + "".join(f"{title:>18}" for title in baselines)] if baselines else []
+        for name, mean in results.mean.items():
+            if name.startswith(("eval_", "test_")) and not name.endswith(TIMINGS):
+                value = f"{mean:.4f} ± {results.std[name]:.4f}" if self.task_args.seeds else f"{mean:.4f}"
+                metric = name.removeprefix("eval_")
+                columns = "".join(f"{scores[metric]:>18.4f}" for scores in baselines.values() if metric in scores)
+                lines.append(f"{metric.replace('_', ' '):<26}{value:>18}{columns}")
+        seeds = f"In {self.output_dir}/seed-*: models, cards and predictions. Mean and deviation: {self.output_dir}/{METRICS_FILE}"
+        lines += ["", fill(seeds) if self.task_args.seeds else describe_output(self.output_dir)]
+        return "\n".join(lines)
 
     def _train_seed(self, run: _SeedRun) -> dict[str, float]:
         trainer = self.first_trainer or self.build_trainer(run)
@@ -228,7 +244,9 @@ def prepare_finetuning(
     task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None
 ) -> FinetuningRun:
     """A run that is ready to train: see `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
-    return open_run(task_name, task_args, args, data).prepare()
+    run = open_run(task_name, task_args, args, data)
+    logger.info(f"Output: {args.output_dir}")
+    return run.prepare()
 
 
 def open_run(task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None) -> FinetuningRun:

@@ -97,6 +97,17 @@ class SequenceClassification(ClassLabelTask):
             return (logits > 0).astype(int).tolist()
         return logits.argmax(-1).tolist()
 
+    def constant_predictions(self, split: str) -> list:
+        """The mean of the training labels, the most frequent class, or the classes that more than half of the examples have."""
+        labels = np.array(self.references["train"])
+        if self.problem_type == "regression":
+            constant = float(labels.mean())
+        elif self.problem_type == "multi_label_classification":
+            constant = (labels.mean(0) > 0.5).astype(int).tolist()
+        else:
+            constant = int(np.bincount(labels).argmax())
+        return [constant] * len(self.references[split])
+
     def format_prediction(self, prediction: Any) -> Any:
         if self.problem_type == "regression":
             return prediction

@@ -126,6 +126,10 @@ class Task:
         """A prediction for each example of a split, from the logits of all its features."""
         raise NotImplementedError
 
+    def constant_predictions(self, split: str) -> list | None:
+        """The best predictions for a split that do not depend on the inputs, as a baseline; None for a task without."""
+        return None
+
     def format_prediction(self, prediction: Any) -> Any:
         """A prediction for readers, with names for label ids."""
         return prediction

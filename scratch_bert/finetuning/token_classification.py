@@ -1,6 +1,7 @@
 """Token classification: a label for each word."""
 
 import logging
+from collections import Counter
 from itertools import chain
 from typing import ClassVar
 
@@ -85,6 +86,11 @@ class TokenClassification(ClassLabelTask):
                 for example, words in zip(example_of, first_of, strict=True)
             ]
         return Dataset.from_dict(columns)
+
+    def constant_predictions(self, split: str) -> list[list[str]]:
+        """The most frequent label of a training word."""
+        [(label, _)] = Counter(chain(*self.references["train"])).most_common(1)
+        return [[label] * len(labels) for labels in self.references[split]]
 
     def decode(self, split: str, logits: np.ndarray) -> list[list[str]]:
         predictions = [[self.default_label] * len(words) for words in self.splits[split]["text"]]

@@ -41,6 +41,7 @@ class Conversion:
     difference: float
     """Largest difference between the outputs of the source and of the result, reloaded from its files, in fp32."""
     has_tokenizer: bool
+    has_card: bool
     dropped: list[str]
     """Pooler weights that the head does not use: old versions of transformers saved them with every head."""
 
@@ -50,7 +51,7 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
 
-    `to` is `bert` or `scratch_bert`; the latter's directory also gets a model card. Any head is converted; the weights keep
+    `to` is `bert` or `scratch_bert`. The source's model card is adapted; if it has none, none is written. Any head is converted; the weights keep
     their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError`, and writes
     nothing, if the source is of another type, incomplete or damaged, if its tokenizer can't be read or is larger than the
     model, if its config has an option that the target does not support, if the outputs of the two models differ, or if
@@ -85,10 +86,9 @@ def convert_checkpoint(
         difference, scale = compare_outputs(model, target_class.from_pretrained(result, **options))
         if not difference <= 1e-4 * max(1.0, scale):
             raise ValueError(f"The outputs of the result differ from those of {source} by {difference:.2g}.")
-        if to == "scratch_bert":
-            write_conversion_card(result, target, difference, source, revision)
+        has_card = write_conversion_card(result, destination, target, difference, source, revision)
         os.replace(result, destination)
-    return Conversion(target_class.__name__, difference, tokenizer is not None, dropped)
+    return Conversion(target_class.__name__, difference, tokenizer is not None, has_card, dropped)
 
 
 def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:

@@ -1,7 +1,10 @@
-"""Model cards: the parts that all of them share, and the card of a converted model. No card names a path, user or host."""
+"""Model cards: the parts that all of them share, and the card of a converted model. No card names an absolute path, user or
+host."""
 
 import hashlib
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,20 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 _MARK_START = "<!-- Written by a training"  # in the marks of all versions
 MARK = f"{_MARK_START} run. Delete this line to keep your changes: the next run then leaves the card alone. -->"
 TAGS = ["bert", "scratch_bert"]
+CODE_NOTE = """The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit that you
+have read with `revision="…"` in each call."""
+_NAME = re.compile(
+    r'^name = ".*"(?=  # the directory or the repo)', re.MULTILINE
+)  # the model's, in the snippets of a card
+_TITLE = re.compile(r"\s*(<!--.*?-->\s*)?# .*\n")
+# What a card says of the code in its repository, which a BERT does not have.
+_OF_THE_CODE = re.compile(
+    rf" The model's code is in this repository\.|{re.escape(CODE_NOTE)}\n\n| The code's SHA-256 [^.]*\.|,\s*trust_remote_code=True"
+)
+# The calls in a card's snippets that need the code, if there is one.
+_CALLS = re.compile(r"((?:from_pretrained\(|pipeline\([^()\n]*model=)name)(?=[,)])")
+_CONVERSION, _END = "<!-- Of the conversion: the next one replaces this. -->", "<!-- End of the conversion. -->"
+BESIDE_CARDS = ("curves.png", "LICENSE")
 PIPELINES = {  # multiple choice and NSP have none
     "AutoModel": "feature-extraction",
     "AutoModelForPreTraining": "fill-mask",
@@ -39,6 +56,24 @@ def is_customized(directory: Path) -> bool:
     """Whether the directory has a README.md written by a user: without the mark of a training run."""
     card = directory / "README.md"
     return card.exists() and _MARK_START not in card.read_text(encoding="utf-8")
+
+
+def with_name(card: str, name: str) -> str:
+    """The text of a card whose snippets open the model `name`, a path or a repository."""
+    return _NAME.sub(lambda _: f'name = "{name}"', card)
+
+
+def below_title(body: str, text: str) -> str:
+    """The text of a card, without its metadata, with `text` below its title, or at its beginning if it has none."""
+    title = _TITLE.match(body)
+    end = title.end() if title else 0
+    return f"{body[:end]}\n{text}\n{body[end:]}"
+
+
+def path_in_card(directory: Path) -> str:
+    """How snippets name a directory: by its path from the current directory, if it is in there, and otherwise by its name."""
+    path, here = Path(os.path.abspath(directory)), Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
 
 def write_card(
@@ -62,6 +97,7 @@ def write_card(
             for name, value in BERT_VALUES.items()
             if config.model_type == "scratch_bert" and getattr(config, name) != value
         },
+        code_note=CODE_NOTE,
         package_version=__version__,
         code_hash=code_hash(),
         **context,
@@ -131,34 +167,65 @@ def _last(node: yaml.Node) -> yaml.Node:
 
 
 def write_conversion_card(
-    directory: Path, model: PreTrainedModel, difference: float, source: str, revision: str | None = None
-) -> None:
-    """Write the README.md of a model converted from `source`, a directory or a Hub repository."""
-    base_model = None if Path(source).exists() else source
-    inherited = {
-        name: value
-        for name, value in _metadata_of(source, revision).items()
-        if name in ("language", "datasets") or name.startswith("license")
-    }
-    write_card(
-        directory,
-        model_name=directory.name,
-        auto_class=next(name for name, model_class in AUTO_MODELS.items() if type(model) is model_class),
-        config=model.config,
-        metadata={"base_model": base_model, **inherited},
-        base_model=base_model,
-        difference=difference,
-    )
+    directory: Path, place: Path, model: PreTrainedModel, difference: float, source: str, revision: str | None = None
+) -> bool:
+    """Write the card of a model converted from `source`, a directory or a Hub repository, into `directory`, which will be moved
+    to `place`: the source's card, adapted. A card that is not of ours gets one of ours before its text, for a scratch_bert.
 
-
-def _metadata_of(source: str, revision: str | None) -> dict:
-    """The metadata of the source's own card; empty if there is none that can be read."""
+    Returns False, and writes nothing, if the source has no card.
+    """
     optional = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
-    card = cached_file(source, "README.md", revision=revision, **optional)
+    files = {name: cached_file(source, name, revision=revision, **optional) for name in ("README.md", *BESIDE_CARDS)}
+    if files["README.md"] is None:
+        return False
+    for name in BESIDE_CARDS:
+        if files[name]:
+            shutil.copy(files[name], directory / name)
+    metadata, body = _split(Path(files["README.md"]).read_text(encoding="utf-8", errors="replace"))
+    base_model, kind = None if Path(source).exists() else source, model.config.model_type
+    if kind == "bert" or _NAME.search(body):
+        body = _adapted(body, kind, path_in_card(place), base_model, difference)
+    else:
+        auto_class = next(name for name, model_class in AUTO_MODELS.items() if type(model) is model_class)
+        context = {"path": path_in_card(place), "base_model": base_model, "difference": difference}
+        write_card(directory, place.name, auto_class, model.config, metadata={}, **context)
+        ours, text = _split((directory / "README.md").read_text(encoding="utf-8"))
+        metadata = ours | metadata
+        body = f"{text.rstrip()}\n\nThe card of the model before its conversion:\n\n{body.lstrip()}"
+    tags = metadata.get("tags") or []
+    tags = [tag for tag in ([tags] if isinstance(tags, str) else tags) if tag not in TAGS]
+    metadata["tags"] = tags + (TAGS if kind == "scratch_bert" else [kind])
+    metadata |= {"base_model": base_model} if base_model else {}
+    text = f"---\n{yaml_dump(metadata, sort_keys=False)}---\n\n{body.lstrip()}"
+    (directory / "README.md").write_text(text, encoding="utf-8")
+    return True
+
+
+def _adapted(body: str, kind: str, path: str, base_model: str | None, difference: float) -> str:
+    """The text of a card after a conversion of its model to a `kind`, with a note below its title, in place of an earlier one."""
+    other = "bert" if kind == "scratch_bert" else "scratch_bert"
+    left_out = rf"{re.escape(_MARK_START)}.*?-->\n*|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
+    body = _OF_THE_CODE.sub("", re.sub(left_out, "", with_name(body, path), flags=re.DOTALL))
+    body = re.sub(rf"^A {other} model for", f"A {kind} model for", body, flags=re.MULTILINE)
+    note = (
+        f"The weights of {base_model or f'a {other}'}, converted to {kind}. On a few sequences of random tokens, the largest difference\n"
+        f"between the outputs of the two models was {difference:.1e}."
+    )
+    if kind == "scratch_bert":
+        body, note = _CALLS.sub(r"\1, trust_remote_code=True", body), f"{note}\n\n{CODE_NOTE}"
+    return below_title(body, f"{_CONVERSION}\n{note}\n{_END}")
+
+
+def _split(card: str) -> tuple[dict[str, Any], str]:
+    """The metadata of a card, without those that cannot be read, and its text."""
+    header = REGEX_YAML_BLOCK.match(card)
+    if not header:
+        return {}, card
     try:
-        return ModelCard.load(card).data.to_dict() if card else {}
-    except (ValueError, YAMLError):
-        return {}
+        metadata = yaml.safe_load(header[2])
+    except YAMLError:
+        metadata = None
+    return metadata if isinstance(metadata, dict) else {}, card[header.end() :]
 
 
 def code_hash() -> str:

@@ -21,6 +21,7 @@ from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import one_line, read_json
 from ..tokenizer import check_vocabulary, load_tokenizer
 from .loading import check_config, find_new_weights, load_config, reason, some
+from .model_card import BESIDE_CARDS, below_title, with_name
 from .secrets import check_no_link, check_private
 from .space import check_space, push_space, space_files
 from .weights import INDEX, WEIGHTS, find_not_finite, read_index, read_shapes
@@ -28,7 +29,7 @@ from .weights import INDEX, WEIGHTS, find_not_finite, read_index, read_shapes
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
-PUBLIC_FILES = ("README.md", "curves.png", "LICENSE", "config.json", *TOKENIZER)
+PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", *TOKENIZER)
 PNG = b"\x89PNG\r\n\x1a\n"  # how a picture begins
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
@@ -331,11 +332,9 @@ def ensure_branch(api: HfApi, repo_id: str, revision: str | None) -> None:
 
 def _card_for(repo_id: str, card: Path, space: str | None) -> bytes:
     text = card.read_text(encoding="utf-8")
-    text = re.sub(r'^name = ".*"(?=  # the directory or the repo)', f'name = "{repo_id}"', text, flags=re.MULTILINE)
+    text = with_name(text, repo_id)
     if space:  # below the title
         link = f"[Try it in a Space](https://huggingface.co/spaces/{space})"
         header, body = re.fullmatch(r"(---\n.*?\n---\n)?(.*)", text, re.DOTALL).groups(default="")
-        title = re.match(r"\s*(<!--.*?-->\s*)?# .*\n", body)  # if the card begins with one
-        end = title.end() if title else 0
-        text = f"{header}{body[:end]}\n{link}\n{body[end:]}"
+        text = f"{header}{below_title(body, link)}"
     return text.encode()

@@ -1,26 +1,30 @@
 """A complete pretraining run in one call, from files or from memory."""
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from ..cli import check_paths, from_keywords
+from ..cli import check_paths, from_keywords, shown_messages
 from .arguments import DataArguments, InMemoryDataArguments, ModelArguments, PretrainingArguments
 from .run import prepare_pretraining
+
+
+logger = logging.getLogger("scratch_bert")
 
 
 def pretrain(
     texts: Iterable | str | Path | None = None,
     preset: str | None = None,
     *,
-    output_dir: str | Path = "runs/pretrain",
+    output_dir: str | Path | None = None,
     validation: Iterable | str | Path | None = None,
     **options: Any,
 ) -> dict[str, float]:
-    """Pretrain a BERT as scripts/pretrain.py does, and save it with its tokenizer, code and card in `output_dir`.
-    After
+    """Pretrain a BERT as scripts/pretrain.py does, and save it with its tokenizer, code and card in `output_dir`, by default
+    runs/pretrain-1, or the next number that is free. After
 
         metrics = pretrain(frame, preset="mini", text_column="review", output_dir="runs/mine", max_steps=1000)
 
@@ -32,6 +36,8 @@ def pretrain(
     `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
     scripts/pretrain.py.
 
+    Messages and results are printed unless the application has configured logging; then they go to the logger scratch_bert.
+
     Returns the metrics. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of
     `PretrainingRun.train`.
     """
@@ -41,9 +47,9 @@ def pretrain(
             raise ValueError(f"There is no split 'train' and no column text, but {known}: give a list of texts.")
         validation = texts.get("validation") if validation is None else validation
         texts = texts["train"]
-    names = ("model_name_or_path", "tokenizer_name_or_path")
-    check_paths(output_dir=output_dir, **{name: options[name] for name in names if options.get(name) is not None})
-    options |= {"output_dir": str(output_dir)} | ({"preset": preset} if preset else {})
+    options |= {"output_dir": output_dir, "preset": preset}
+    names = ("output_dir", "model_name_or_path", "tokenizer_name_or_path")
+    check_paths(**{name: options[name] for name in names if options.get(name) is not None})
     in_memory = {}
     for name, given, option in (("texts", texts, "train_file"), ("eval_texts", validation, "validation_file")):
         files = _as_files(given)
@@ -55,7 +61,12 @@ def pretrain(
             in_memory[name] = list(given) if isinstance(given, Iterator) else given
     data_options = InMemoryDataArguments if "texts" in in_memory else DataArguments
     arguments = from_keywords(ModelArguments, data_options, PretrainingArguments, **options)
-    return prepare_pretraining(*arguments, **in_memory).train()
+    with shown_messages(logging.INFO if arguments[-1].should_log else logging.ERROR):
+        run = prepare_pretraining(*arguments, **in_memory)
+        metrics = run.train()
+        if run.trainer.is_world_process_zero() and logger.isEnabledFor(logging.INFO):
+            logger.info(f"\n{run.report(metrics)}")
+    return metrics
 
 
 def _as_files(given: Any) -> list[str]:

@@ -4,13 +4,17 @@ import inspect
 import logging
 import math
 import tempfile
+from collections.abc import Iterable
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from ..hub.loading import load_config, open_checkpoint, open_pretrained
 from ..model.modeling_scratch_bert import AUTO_MODELS
+from ..repository import RUN_FILE, read_json
 from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
+from ..training.console import show_on_console
 from ..training.memory import keep_freed_memory
 from .arguments import EvaluationArguments, EvaluationDataArguments
 from .data.sources import PretrainingData, build_collator, load_data
@@ -32,6 +36,25 @@ def evaluate(
     check_mlm_heads(args)
     data = load_examples(data_args, args)
     return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
+
+
+def name_of_text(data: PretrainingData, data_args: EvaluationDataArguments, names: Iterable[str]) -> str:
+    """What the text is called for a reader: held-out text, if the runs that trained all these models have held it out."""
+    whole = data.eval_dataset is data.train_dataset or data_args.validation_file
+    if not whole and all(_held_out_checksum(Path(name)) == f"CRC-32 {data.eval_checksum:08x}" for name in names):
+        return "held-out text"
+    names = data_args.validation_file or data_args.train_file or [data_args.dataset_name or data_args.prepared_data]
+    source = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0] or "the built-in corpus"
+    return f"{'text' if whole else 'part'} of {source}"
+
+
+def _held_out_checksum(model: Path) -> str | None:
+    """What the run that trained a model has recorded of its held-out text."""
+    try:
+        record = read_json(model / RUN_FILE)
+    except (OSError, ValueError):
+        return None
+    return {**record.get("options", {}), **record.get("fixed", {})}.get("held-out text")
 
 
 def check_mlm_heads(args: EvaluationArguments) -> None:
@@ -124,6 +147,7 @@ def evaluate_model(
             compute_metrics=metrics,
             preprocess_logits_for_metrics=metrics.reduce,
         )
+        show_on_console(trainer)
         results = trainer.evaluate()
     for metric, value in results.items():
         if not math.isfinite(value):

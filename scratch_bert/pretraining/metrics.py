@@ -104,27 +104,31 @@ MLM_ROWS = (
 
 
 def describe_metrics(
-    results: dict[str, dict[str, float]], objective: str | Objective = "nsp", held_out: bool = True
+    results: dict[str, dict[str, float]],
+    objective: str | Objective = "nsp",
+    text: str = "held-out text",
+    unigrams_of: str = "the training text",
 ) -> str:
-    """Table for the terminal of models evaluated on the same examples: a column for each model, and for the baseline.
-
-    The examples are `held_out` from the text that the unigram baseline is estimated on, or all of that text.
-    """
+    """Table for the terminal of models evaluated on the same `text`: a column for each model, and for the baseline. Accuracies
+    that are means over examples have their standard errors."""
     rows = (*MLM_ROWS, *find_objective(objective).metric_rows)
-    first, width = max(20, *(len(row.label) + 2 for row in rows)), max(10, *(len(name) + 2 for name in results))
-    lines = [
-        f"{'held-out text' if held_out else 'all of the text':<{first}}"
-        + "".join(f"{name:>{width}}" for name in [*results, "baseline"])
-    ]
+    first = max(20, len(text) + 2, *(len(row.label) + 2 for row in rows))
+    width = max(15, *(len(name) + 2 for name in results))
+    lines = [f"{text:<{first}}" + "".join(f"{name:>{width}}" for name in [*results, "baseline"])]
     for row in rows:
-        found = [metrics.get(f"eval_{row.metric}") for metrics in results.values()]
-        if all(value is None for value in found):
+        if not any(f"eval_{row.metric}" in metrics for metrics in results.values()):
             continue
-        baselines = [metrics.get(f"eval_{row.baseline}") for metrics in results.values()]
-        found.append(next((value for value in baselines if value is not None), None))
-        lines.append(
-            f"{row.label:<{first}}" + "".join(f"{'' if value is None else f'{value:.3f}':>{width}}" for value in found)
-        )
-    text = "the training text" if held_out else "the same text"
+        found = [describe_value(metrics, row.metric) for metrics in results.values()]
+        baselines = [describe_value(metrics, row.baseline) for metrics in results.values()]
+        found.append(next(filter(None, baselines), ""))
+        lines.append(f"{row.label:<{first}}" + "".join(f"{value:>{width}}" for value in found))
     others = dict.fromkeys(row.baseline_name for row in rows if row.metric.endswith("accuracy") and row.baseline)
-    return "\n".join([*lines, f"Baselines: {'; '.join([f'unigrams of {text}', *others])}."])
+    return "\n".join([*lines, f"Baselines: {'; '.join([f'unigrams of {unigrams_of}', *others])}."])
+
+
+def describe_value(metrics: dict[str, float], name: str | None) -> str:
+    """The value of a metric of an evaluation, with its standard error, if it has one; empty if there is no such metric."""
+    if f"eval_{name}" not in metrics:
+        return ""
+    error = metrics.get(f"eval_{name}_stderr")
+    return f"{metrics[f'eval_{name}']:.3f}" + ("" if error is None else f" ± {error:.3f}")

@@ -34,9 +34,7 @@ def write_pretraining_card(
     source = (
         data_args.dataset_name if on_the_hub else "texts in memory" if "texts" in in_memory else _source(data_args)
     )
-    eval_source = (
-        "validation text" if data_args.validation_file or "eval_texts" in in_memory else "text held out from training"
-    )
+    eval_source = "text held out from training" if data.eval_kind == "held-out" else f"{data.eval_kind} text"
     losses = {"MLM loss (nats)": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
     losses |= {
         f"{row.label} (nats)": [row.metric, f"eval_{row.metric}"]
@@ -66,7 +64,7 @@ def write_pretraining_card(
         data_args=data_args,
         examples=0 if data_args.streaming else len(data.train_dataset),
         eval_source=eval_source,
-        eval_step=eval_steps[-1] if eval_steps else None,
+        eval_step=min(eval_steps[-1], trainer.weights_step) if eval_steps else None,
         eval_examples=len(trainer.eval_dataset) if trainer.eval_dataset else 0,
         held_out_examples=len(data.eval_dataset) if data.eval_dataset else 0,
         **training_context(trainer, directory, losses),

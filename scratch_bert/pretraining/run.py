@@ -19,6 +19,7 @@ from ..tokenizer import copy_with_length, describe_vocabulary
 from ..training.callbacks import extend_tensorboard
 from ..training.checkpoint import find_checkpoint, saved_step
 from ..training.clock import Clock
+from ..training.console import describe_output, fill
 from ..training.output_dir import output_dir_lock, write_metrics
 from ..training.resume import check_same_architecture, check_same_run, check_same_weights
 from .arguments import (
@@ -31,7 +32,7 @@ from .arguments import (
 from .build_model import build_model, choose_tokenizer, resolve_config, start_config
 from .data.examples import evenly_spread
 from .data.sources import PretrainingData, build_collator, load_data
-from .metrics import PretrainingMetrics, unigram_log_probs
+from .metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
 from .model_card import write_pretraining_card
 from .predictions import examples_to_try
 from .snapshots import SnapshotCallback, default_count
@@ -101,11 +102,31 @@ class PretrainingRun:
             trainer = self.trainer
             trainer.results["train_runtime"] = metrics["train_runtime"]  # for the card
             if trainer.eval_dataset:
-                metrics |= last_evaluation(trainer) or trainer.evaluate()
+                evaluation = trainer.final_evaluation
+                scores = evaluation.metrics if evaluation else trainer.evaluate()
+                trainer.results |= {name: value for name, value in scores.items() if name.startswith("eval_")}
+                metrics |= trainer.results
             trainer.save_model()
             if trainer.is_world_process_zero():
                 write_metrics(trainer.args.output_dir, metrics)
         return metrics
+
+    def report(self, metrics: dict[str, float]) -> str:
+        """For the terminal: predictions, then the results of `train`, and where it has written what."""
+        args, data, parts = self.trainer.args, self.data, []
+        if data.eval_dataset:
+            if args.show_predictions:
+                shown = (self.trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
+                parts.append(data.objective.describe_predictions(*shown))
+            parts.append(describe_metrics({"model": metrics}, data.objective, f"{data.eval_kind} text"))
+            seen = (len(self.trainer.eval_dataset), self.trainer.examples_seen, self.trainer.examples_per_minute)
+            latest = self.trainer.latest_metrics() | metrics
+            parts.append(fill(data.objective.describe_plateaus(latest, *seen)))
+        since = " since the resume" if self.checkpoint else ""
+        if self.checkpoint and args.max_minutes:
+            since += f", {self.trainer.minutes_used:.1f} of {args.max_minutes:g} minutes in all"
+        parts.append(f"Trained for {metrics['train_runtime']:.0f} s{since}.\n{describe_output(args.output_dir)}")
+        return "\n\n".join(filter(None, parts))
 
 
 @contextmanager
@@ -130,14 +151,6 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
     return metrics
 
 
-def last_evaluation(trainer: PretrainingTrainer) -> dict[str, float]:
-    """The metrics of an evaluation after the last step, if there was one and the model is still that of this step."""
-    entry = next((entry for entry in reversed(trainer.state.log_history) if "eval_loss" in entry), {})
-    if entry.get("step") != trainer.state.global_step or trainer.args.load_best_model_at_end:
-        return {}
-    return {name: value for name, value in entry.items() if name != "step"}
-
-
 def prepare_pretraining(
     model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, **texts: Iterable | None
 ) -> PretrainingRun:
@@ -148,6 +161,7 @@ def prepare_pretraining(
     options = Options(model_args, data_args, args, texts)
     if args.should_save:
         check_output_dir("output_dir", Path(args.output_dir))
+    logger.info(f"Output: {args.output_dir}")
     if not (
         data_args.validation_share or data_args.validation_file or data_args.dataset_name or data_args.prepared_data
     ):
@@ -261,7 +275,7 @@ def build_trainer(
     eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, args.max_eval_examples)
     if eval_dataset is not data.eval_dataset:
         logger.info(
-            f"Evaluation: {len(eval_dataset):,} of the {len(data.eval_dataset):,} held-out examples, evenly spread; "
+            f"Evaluation: {len(eval_dataset):,} of the {len(data.eval_dataset):,} {data.eval_kind} examples, evenly spread; "
             "max_eval_examples=0 for all"
         )
     tokenizer = copy_with_length(data.tokenizer, model.config.max_position_embeddings)

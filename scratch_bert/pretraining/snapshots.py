@@ -3,17 +3,16 @@
 import logging
 import shutil
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from ..storage import STAGING, move_into_place, write_json
 from ..training.checkpoint import EXAMPLES, SNAPSHOTS, snapshots_in
+from ..training.console import without_progress_bars
 
 
 logger = logging.getLogger("scratch_bert")
@@ -84,17 +83,6 @@ class SnapshotCallback(TrainerCallback):
             shutil.rmtree(staged, ignore_errors=True)
             self.taken = len(self.shares)
             logger.warning(f"No more snapshots are kept: {place} cannot be written ({error})")
-
-
-@contextmanager
-def without_progress_bars() -> Iterator[None]:
-    shown = is_progress_bar_enabled()
-    disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            enable_progress_bar()
 
 
 def in_bf16(model: PreTrainedModel) -> dict[str, torch.Tensor]:

@@ -20,13 +20,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from .. import storage
 from ..hub.weights import INDEX, UNREADABLE, WEIGHTS, find_not_finite, read_index
-from ..repository import read_json
+from ..repository import RUN_FILE, read_json
 from ..storage import LOCK, MANIFEST, STAGING, move_into_place, read_record, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
 
-RUN_FILE = "run.json"  # in output directories and checkpoints: the record of the run, written before its first step
 SNAPSHOTS = "snapshots"  # in output directories: models named by their step, to look at
 EXAMPLES = "examples.json"  # in the directory of snapshots: texts to try them on
 METRICS_FILE = "metrics.json"  # in output directories: the last file that a run writes
@@ -157,8 +156,10 @@ def find_best(output_dir: Path, state: TrainerState) -> str | None:
 
 
 def resumes_newest(args: TrainingArguments) -> bool:
-    """Whether `--resume_from_checkpoint` names no directory; `True` is the stock Trainer's value for that."""
-    return str(args.resume_from_checkpoint).lower() in ("auto", "last", "true")
+    """Whether `--resume_from_checkpoint` names no directory."""
+    from scratch_bert_cli.outputs import NEWEST  # as above
+
+    return str(args.resume_from_checkpoint).lower() in NEWEST
 
 
 def find_checkpoint(args: TrainingArguments) -> str | None:

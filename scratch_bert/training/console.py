@@ -3,16 +3,34 @@
 import json
 import math
 import sys
+import textwrap
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
-from transformers.utils import logging
+from transformers.trainer_utils import has_length
+from transformers.utils import CONFIG_NAME, logging
+
+from .checkpoint import METRICS_FILE, checkpoints_in, snapshots_in
 
 
 TIMINGS = ("_runtime", "_per_second", "_time")  # suffixes of the timings that Trainer adds to the metrics
-# Parts of the names of entries that are not shown: redundant ones, and the baselines, which do not change.
-NOT_SHOWN = (*TIMINGS, "epoch", "step", "total_flos", "learning_rate", "unigram", "majority", "perplexity", "speed/")
+# Parts of the names of entries that are not shown: redundant ones, standard errors, and the baselines, which do not change.
+NOT_SHOWN = (
+    *TIMINGS,
+    "epoch",
+    "step",
+    "total_flos",
+    "learning_rate",
+    "unigram",
+    "majority",
+    "perplexity",
+    "stderr",
+    "speed/",
+)
 
 
 def show_on_console(trainer: Trainer) -> None:
@@ -40,10 +58,38 @@ def describe_entry(logs: dict[str, float], step: int, max_steps: int) -> str:
     return f"{kind:<5} {place:>{2 * len(f'{max_steps:,}') + 1}}{columns}"
 
 
+def fill(text: str) -> str:
+    """Text in lines of 80 characters at most. Longer words, such as paths, stay whole."""
+    return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
+
+
+def describe_output(output_dir: str) -> str:
+    """What a finished run has left in its directory."""
+    directory = Path(output_dir)
+    parts = ["the model with its tokenizer"] * (directory / CONFIG_NAME).exists()
+    parts += ["its card (README.md)"] * (directory / "README.md").exists()
+    for kind, saved in (("snapshot", snapshots_in(directory)), ("checkpoint", checkpoints_in(directory))):
+        parts += [f"{len(saved)} {kind}{'s' * (len(saved) > 1)}"] if saved else []
+    parts += sorted(file.name for file in directory.glob("*predictions.json*"))
+    return fill(f"In {output_dir}: {', '.join(parts)}, {METRICS_FILE}.")
+
+
 def describe_speed(logs: dict[str, float]) -> str:
     if "speed/tokens_per_second" not in logs:
         return ""
     return f"{logs['speed/tokens_per_second']:,.0f} tokens/s, MFU {logs['speed/mfu']:.0%}"
+
+
+@contextmanager
+def without_progress_bars() -> Iterator[None]:
+    """Within `with`, transformers shows no progress bars, such as those of saves, which would break that of a training."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 class PlainLines(TrainerCallback):
@@ -55,6 +101,8 @@ class PlainLines(TrainerCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or "train_loss" in logs:  # the last entry, a summary of the training
             return
+        if not state.max_steps:  # an evaluation without a training, whose caller shows the results
+            return
         line = describe_entry(logs, state.global_step, state.max_steps)
         speed = describe_speed(logs)
         if speed:
@@ -65,19 +113,28 @@ class PlainLines(TrainerCallback):
 
 
 class ProgressLine(ProgressCallback):
-    """Shows the stock progress bars, the training's with the latest losses and the speed, and prints aligned lines above it."""
+    """Shows a progress bar of the training, with the latest losses and the speed, and aligned lines above it; and one of each
+    evaluation. A bar disappears at its end."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
-            logging.disable_progress_bar()  # the bars of saves would break this one
             layout = "{percentage:3.0f}% |{bar:10}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
-            self.training_bar = tqdm(total=state.max_steps, dynamic_ncols=True, bar_format=layout)
+            self.training_bar = tqdm(
+                total=state.max_steps, dynamic_ncols=True, bar_format=layout, leave=False, delay=0
+            )
         self.current_step = 0
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.training_bar is not None:
             self.training_bar.total = state.max_steps  # with max_minutes, an estimate
         super().on_step_end(args, state, control, **kwargs)
+
+    def on_prediction_step(self, args, state, control, eval_dataloader=None, **kwargs):
+        if state.is_world_process_zero and self.prediction_bar is None and has_length(eval_dataloader):
+            self.prediction_bar = tqdm(
+                total=len(eval_dataloader), desc="Evaluation", dynamic_ncols=True, leave=False, delay=0
+            )
+        super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if self.training_bar is None or "train_loss" in logs:

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..hub.model_card import MARK
+from ..hub.model_card import MARK, path_in_card
 from .trainer import ScratchBertTrainer
 
 
@@ -17,8 +18,12 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
     title in `losses`, with the log entries of these names, and one for the learning rate."""
     args, history = trainer.args, trainer.state.log_history
     panels = {**losses, "learning rate": ["learning_rate"]}
+    place = Path(args.output_dir)
+    if directory.name.startswith(PREFIX_CHECKPOINT_DIR):
+        place /= directory.name
     return {
         "mark": MARK,
+        "path": trainer.hub_model_id or path_in_card(place),
         "args": args,
         "state": trainer.state,
         "minutes_used": trainer.minutes_used,

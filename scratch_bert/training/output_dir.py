@@ -8,9 +8,9 @@ from pathlib import Path
 from huggingface_hub.dataclasses import type_validator
 from transformers import TrainingArguments
 
-from ..repository import read_json
+from ..repository import RUN_FILE, read_json
 from ..storage import STAGING, locked, write_json
-from .checkpoint import METRICS_FILE, RUN_FILE, explain_write_errors
+from .checkpoint import METRICS_FILE, explain_write_errors
 
 
 def read_metrics(directory: str | Path) -> dict[str, float]:

@@ -14,8 +14,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..hub.loading import find_new_weights, load_config, some
 from ..hub.weights import INDEX, WEIGHTS
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
+from ..repository import RUN_FILE
 from ..storage import read_record
-from .checkpoint import FSDP_STATES, RUN_FILE, archive_later_checkpoints
+from .checkpoint import FSDP_STATES, archive_later_checkpoints
 
 
 logger = logging.getLogger("scratch_bert")

@@ -34,11 +34,12 @@ from ..hub.model_card import is_customized
 from ..hub.publishing import check_branch, ensure_branch, public_files, publish
 from ..hub.weights import find_not_finite
 from ..model.configuration_scratch_bert import ScratchBertConfig
+from ..repository import RUN_FILE
 from ..storage import MANIFEST, STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
-from .checkpoint import RUN_FILE, explain_write_errors, find_best, saved_step, write_checkpoint
+from .checkpoint import explain_write_errors, find_best, saved_step, write_checkpoint
 from .clock import LENGTH, UNKNOWN, Clock
-from .console import show_on_console
+from .console import show_on_console, without_progress_bars
 from .memory import keep_freed_memory
 from .output_dir import read_metrics
 from .resume import ResumeCallback, check_optimizer_state, check_processes, merge_hyperparameters
@@ -87,6 +88,7 @@ class ScratchBertTrainer(Trainer):
     ):
         self.write_card, self.record = write_card, record or {}
         self.results: dict[str, float] = {}
+        self._evaluations: dict[int, EvalLoopOutput] = {}
         super().__init__(*args, **kwargs)
         if self.args.fsdp and not self.is_fsdp_enabled:
             raise ValueError(
@@ -316,7 +318,8 @@ class ScratchBertTrainer(Trainer):
         if plugin:  # also checkpoints whose training state is sharded have the complete model
             kind = plugin.state_dict_type
             plugin.set_state_dict_type("FULL_STATE_DICT")
-        super().save_model(str(directory), _internal_call=True)
+        with without_progress_bars():
+            super().save_model(str(directory), _internal_call=True)
         if plugin:
             plugin.set_state_dict_type(kind)
         if not self.args.should_save:
@@ -328,9 +331,25 @@ class ScratchBertTrainer(Trainer):
 
     def evaluation_loop(self, dataloader: DataLoader, *args, **kwargs) -> EvalLoopOutput:
         shield_workers(dataloader)
+        if self.is_in_train:
+            best = self.state.best_global_step
+            self._evaluations = {step: output for step, output in self._evaluations.items() if step == best}
         output = super().evaluation_loop(dataloader, *args, **kwargs)
+        if self.is_in_train:
+            self._evaluations[self.state.global_step] = output
         self._wait_for_processes()
         return output
+
+    @property
+    def weights_step(self) -> int:
+        """The step after which the model had its weights: the last one, or that of the best checkpoint once it is loaded."""
+        best = not self.is_in_train and self.args.load_best_model_at_end and self.state.best_model_checkpoint
+        return self.state.best_global_step if best else self.state.global_step
+
+    @property
+    def final_evaluation(self) -> EvalLoopOutput | None:
+        """What this training's evaluation has given for the weights that the model has after it; None if there was none."""
+        return self._evaluations.get(self.weights_step)
 
     def _wait_for_processes(self) -> None:
         """Wait for the other processes, after which this one may exit.

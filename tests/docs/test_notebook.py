@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from helpers import ROOT
+from helpers import ROOT, run_process
 
 
 SCRIPT, NOTEBOOK = ROOT / "notebooks/tour.py", ROOT / "notebooks/tour.ipynb"
@@ -39,6 +39,17 @@ def test_outputs_are_kept_small_and_without_errors_or_paths():
     assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
     assert not [output for output in outputs if output["output_type"] == "error" or output.get("name") == "stderr"]
     assert not re.search(r"/tmp/|/root/|/home/", text) and '"execution"' not in text  # paths, times
+
+
+@pytest.mark.slow
+def test_notebook_runs_as_a_script(tmp_path):
+    """From any directory, without a display and without IPython."""
+    (tmp_path / "IPython.py").write_text("raise ImportError")
+    environment = {"TOUR_STEPS": "20", "DISPLAY": "", "TMPDIR": str(tmp_path), "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    shown = run_process(SCRIPT, cwd=tmp_path, **environment)
+    assert re.search(r"MLM loss +\d\.\d+ +6\.\d+", shown.stdout) and "train 20/20" in shown.stdout
+    assert "ScratchBertModel (1, 7, 128)" in shown.stdout and "Warning" not in shown.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["IPython.py"]
 
 
 @pytest.mark.slow

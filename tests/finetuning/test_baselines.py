@@ -4,7 +4,10 @@ from scipy import sparse
 
 from scratch_bert.finetuning import baselines
 from scratch_bert.finetuning.baselines import baseline_scores, compare, scores_by_baseline
+from scratch_bert.finetuning.multiple_choice import MultipleChoice
+from scratch_bert.finetuning.question_answering import QuestionAnswering
 from scratch_bert.finetuning.sequence_classification import SequenceClassification
+from scratch_bert.finetuning.token_classification import TokenClassification
 
 
 GOOD = {"text": ["very good", "quite good", "so good", "very bad", "so bad"], "label": ["1", "1", "1", "0", "0"]}
@@ -47,6 +50,21 @@ def test_three_classes_and_several_labels_for_each(make_task):
     several = {"text": ["cat", "dog", "cat dog", "cow"] * 4, "label": [["a"], ["b"], ["a", "b"], []] * 4}
     scores = baseline_scores(make_task(SequenceClassification, several))
     assert scores["baseline_majority_accuracy"] == 0.25 and scores["baseline_bag_of_words_accuracy"] == 1
+
+
+def test_tags_and_choices_have_the_majority_alone(make_task):
+    train = {"text": [["the", "cat", "ran"], ["Ada", "ran"]], "label": [["O", "O", "O"], ["B-X", "O"]]}
+    validation = {"text": [["Ada", "is", "here"]], "label": [["B-X", "O", "O"]]}
+    scores = baseline_scores(make_task(TokenClassification, train, validation))
+    assert scores["baseline_majority_accuracy"] == pytest.approx(2 / 3) and scores["baseline_majority_f1"] == 0
+    choices = {"text": ["a", "b", "c"], "choices": [["x", "y"]] * 3}
+    task = make_task(MultipleChoice, {**choices, "label": [1, 1, 0]}, {**choices, "label": [0, 0, 1]})
+    assert baseline_scores(task) == {"baseline_majority_accuracy": pytest.approx(1 / 3)}
+
+
+def test_answers_have_no_baseline(make_task):
+    columns = {"text": ["Ada ran."], "text_pair": ["Who?"], "label": [{"text": ["Ada"], "answer_start": [0]}]}
+    assert baseline_scores(make_task(QuestionAnswering, columns)) == {}
 
 
 def test_features_of_pairs():

@@ -164,7 +164,11 @@ def test_multiple_choice(run, tmp_path):
         examples.append({"text": "what is it", "choices": choices, "label": label})
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, examples)))
     options = {"train_file": [str(tmp_path / "train.jsonl")], "num_train_epochs": 6, **WITHOUT_CHECKPOINTS}
-    assert run(task="multiple-choice", learning_rate=5e-3, **options)["eval_accuracy"] > 0.9
+    metrics = run(task="multiple-choice", learning_rate=5e-3, **options)
+    assert metrics["eval_accuracy"] > 0.9
+    card = (tmp_path / "run/README.md").read_text()
+    assert f"| {metrics['eval_accuracy']:.4f} | {metrics['baseline_majority_accuracy']:.4f} |\n" in card
+    assert "bag of words" not in card
 
 
 def test_glue_task_finds_its_dataset_on_the_hub(run, tmp_path, monkeypatch):
@@ -311,6 +315,27 @@ def test_early_stopping_keeps_the_best_checkpoint_and_resumes_its_count(run, fil
     resumed = run("resumed", resume_from_checkpoint=str(previous), **options)
     assert [path.name for path in checkpoints(tmp_path / "resumed")] == [last.name]
     assert resumed["eval_loss"] == metrics["eval_loss"]
+
+
+def test_best_checkpoint_is_evaluated_once(run, files, tmp_path, monkeypatch):
+    """Predictions and scores are those of its evaluation in the training."""
+    passes, evaluation_loop = [], FinetuningTrainer.evaluation_loop
+    monkeypatch.setattr(
+        FinetuningTrainer,
+        "evaluation_loop",
+        lambda *args, **kwargs: passes.append(1) or evaluation_loop(*args, **kwargs),
+    )
+    worst = {"metric_for_best_model": "loss", "greater_is_better": True}
+    metrics = run(**files, **worst, test_file=files["validation_file"])
+    assert len(passes) == 3 + 1  # three epochs, and the test split, whose examples are the same
+    losses = evaluations(tmp_path / "run", "loss")
+    assert metrics["eval_loss"] == max(losses) > losses[-1]
+    assert metrics["eval_accuracy"] == metrics["test_accuracy"] and metrics["epoch"] == 3
+    validation, test = (
+        [json.loads(line)["prediction"] for line in (tmp_path / f"run/{split}_predictions.jsonl").open()]
+        for split in ("validation", "test")
+    )
+    assert validation == test
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, 1), (3, 1)], ids=["added", "changed"])

@@ -238,10 +238,27 @@ def test_name_of_no_model_is_rejected(name, message, open_it):
         open_it(name)
 
 
+@pytest.mark.parametrize("open_it", [load_config, load_tokenizer, find_weights])
+def test_name_in_a_directory_that_exists_is_not_looked_for_on_the_hub(open_it, hub, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    requests = len(hub.requests)
+    with pytest.raises(
+        FileNotFoundError, match="no model directory runs/early in the directory runs, .* wait for its"
+    ):
+        open_it("runs/early")
+    assert len(hub.requests) == requests
+
+
 def test_checkpoints_of_a_run_without_a_model_are_named(model):
-    shutil.copytree(model, model.parent / "run/checkpoint-20")
+    run = model.parent / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="The run in .*run has no snapshot or checkpoint yet"):
+        load_config(str(run))
+    shutil.copytree(model, run / "checkpoint-20")
     with pytest.raises(OSError, match="has no config.json: .* Its checkpoints are: checkpoint-20"):
-        load_config(str(model.parent / "run"))
+        load_config(str(run))
 
 
 @pytest.mark.parametrize("open_it", [load_config, load_tokenizer])

@@ -12,22 +12,19 @@ from PIL import Image
 
 from helpers import make_bert, run_script, run_without_package
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.hub.model_card import code_hash
+from scratch_bert.hub.model_card import code_hash, path_in_card
+from scratch_bert.training.clock import Clock
 
 
 RUN = ["--max_seq_length", 64, "--per_device_train_batch_size", 4, "--eval_steps", 4, "--logging_steps", 2]
 RUN += ["--save_steps", 4, "--validation_share", 0.1, "--output_dir"]
 
 
-def run_snippets(*directories: Path, home: Path) -> None:
-    """All of the cards' Python, one block after another, where each card's name of the model is a directory."""
-    code = ""
-    for directory in directories:
-        blocks = re.findall(r"```python\n(.*?)```", (directory / "README.md").read_text(), re.DOTALL)
-        assert len(blocks) >= 3
-        code += "".join(blocks)
-        (home / directory.name).symlink_to(directory)
-    run_without_package(code, home=home)
+def snippets(directory: Path) -> str:
+    """All Python of a model's card."""
+    blocks = re.findall(r"```python\n(.*?)```", (directory / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) >= 3
+    return "".join(blocks)
 
 
 def assert_valid(card: Path, hub) -> None:
@@ -42,10 +39,10 @@ def assert_valid(card: Path, hub) -> None:
 
 @pytest.fixture(scope="module")
 def run(curves, tmp_path_factory):
-    output_dir = tmp_path_factory.mktemp("runs") / "my-bert"
     with pytest.MonkeyPatch.context() as patch:
-        run_script(patch, "pretrain.py", "--max_steps", 8, "--license", "apache-2.0", *RUN, output_dir)
-    return output_dir
+        patch.chdir(tmp_path_factory.mktemp("here"))
+        run_script(patch, "pretrain.py", "--max_steps", 8, "--license", "apache-2.0", *RUN, "runs/my-bert")
+        return Path("runs/my-bert").absolute()
 
 
 def test_model_card_of_a_run(run, hub):
@@ -101,24 +98,78 @@ def test_model_card_licence_is_checked_before_training(tmp_path, monkeypatch, ca
 @pytest.mark.parametrize("head", ["Model", "ForPreTraining", "ForSequenceClassification"])
 def test_model_card_of_a_conversion(head, tokenizer, hub, tmp_path):
     make_bert(head, tmp_path / "bert", tokenizer)
-    (tmp_path / "bert/README.md").write_text("---\nlicense: [broken\n---\n# A BERT\n")
+    assert not convert_checkpoint(tmp_path / "bert", tmp_path / "without").has_card
+    assert not (tmp_path / "without/README.md").exists()
+    (tmp_path / "bert/README.md").write_text("---\nlicense: [broken\n---\n# A BERT\n\nOf mine.\n")
     convert_checkpoint(tmp_path / "bert", tmp_path / "other")
     assert_valid(tmp_path / "other/README.md", hub)
-    (tmp_path / "bert/README.md").write_text("---\nlicense: mit\nlanguage: de\n---\n# A BERT\n")
+    (tmp_path / "bert/README.md").write_text(
+        "---\nlicense: mit\nlanguage: de\ntags: [mine]\n---\n# A BERT\n\nOf mine.\n"
+    )
     assert convert_checkpoint(tmp_path / "bert", tmp_path / "converted").model_class == f"ScratchBert{head}"
     assert_valid(tmp_path / "converted/README.md", hub)
     data = ModelCard.load(tmp_path / "converted/README.md").data
-    assert (data.license, data.language) == ("mit", "de")
+    assert (data.license, data.language, data.tags) == ("mit", "de", ["mine", "bert", "scratch_bert"])
     assert data.get("base_model") is None  # the source is not a repository of the Hub
     text = (tmp_path / "converted/README.md").read_text()
-    assert ('pipeline("fill-mask"' in text) == (head == "ForPreTraining")
+    assert ('pipeline("fill-mask"' in text) == (head == "ForPreTraining") and "\nOf mine.\n" in text
 
 
-def test_model_card_snippets_run(run, tokenizer, tmp_path):
-    """Those of a pretraining run and of conversions, in one process."""
-    directories = [run]
+def test_model_card_snippets_run_where_the_command_did(run, monkeypatch):
+    here = run.parent.parent
+    card = (run / "README.md").read_text()
+    assert 'name = "runs/my-bert"  # the' in card and str(here) not in card
+    assert 'name = "runs/my-bert/checkpoint-4"  # the' in (run / "checkpoint-4/README.md").read_text()
+    run_without_package(snippets(run), home=here)
+
+
+def test_model_card_of_a_run_that_is_converted_to_bert_and_back(run, hub, monkeypatch):
+    """It keeps its results; the snippets are those of a model without code, and then with it again."""
+    monkeypatch.chdir(run.parent.parent)
+    convert_checkpoint("runs/my-bert", "runs/bert", "bert")
+    convert_checkpoint("runs/bert", "runs/back", "scratch_bert")
+    cards = {name: Path("runs", name, "README.md").read_text() for name in ("my-bert", "bert", "back")}
+    [results] = {re.search(r"(?s)## Results\n.*?(?=## Model)", card)[0] for card in cards.values()}
+    assert "NSP accuracy" in results and "Written by a training run" not in cards["bert"] + cards["back"]
+    assert not re.search("trust_remote_code|model's code|SHA-256", cards["bert"])
+    assert "converted to bert" in cards["bert"] and "converted to bert" not in cards["back"]
+    assert cards["back"].count("trust_remote_code=True") == cards["my-bert"].count("trust_remote_code=True")
+    data = {name: ModelCard.load(Path("runs", name, "README.md")).data.to_dict() for name in cards}
+    assert data["bert"]["tags"] == ["next-sentence-prediction", "bert"]
+    for name in ("bert", "back"):
+        assert {**data[name], "tags": None} == {**data["my-bert"], "tags": None}
+        assert_valid(Path("runs", name, "README.md").absolute(), hub)
+        assert Path("runs", name, "curves.png").read_bytes() == (run / "curves.png").read_bytes()
+        run_without_package(snippets(Path("runs", name)), home=Path.cwd())
+
+
+def test_model_card_snippets_of_a_conversion_run(tokenizer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code = ""
     for head in ("Model", "ForSequenceClassification"):
         make_bert(head, tmp_path / "bert" / head, tokenizer, max_position_embeddings=64)
-        convert_checkpoint(tmp_path / "bert" / head, tmp_path / "converted" / head)
-        directories.append(tmp_path / "converted" / head)
-    run_snippets(*directories, home=tmp_path)
+        (tmp_path / "bert" / head / "README.md").write_text("# A BERT\n")
+        convert_checkpoint(tmp_path / "bert" / head, Path("converted", head))
+        code += snippets(Path("converted", head))
+    run_without_package(code, home=tmp_path)
+
+
+def test_model_card_names_no_directory_outside(tmp_path):
+    assert path_in_card(tmp_path / "run") == "run"
+
+
+@pytest.mark.parametrize(("minutes", "words"), [(1, "1 minute ("), (0.5, "0.5 minutes (")])
+def test_model_card_has_the_budget(minutes, words, tmp_path, monkeypatch, text_file):
+    options = [
+        "--train_file",
+        text_file,
+        "--vocab_size",
+        500,
+        "--max_seq_length",
+        32,
+        "--output_dir",
+        tmp_path / "run",
+    ]
+    monkeypatch.setattr(Clock, "share", property(lambda clock: float(clock.used > 0)))  # over after a step
+    run_script(monkeypatch, "pretrain.py", *options, "--max_minutes", minutes, "--snapshots", 1)
+    assert f"| budget | {words}" in (tmp_path / "run/README.md").read_text()

@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 from transformers import BertConfig, BertModel, Trainer, TrainingArguments
 
 import scratch_bert
-from helpers import SMALL, run_process
+from helpers import ROOT, SMALL, run_process
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.pretraining import (
     OBJECTIVES,
@@ -244,3 +244,28 @@ def test_a_users_own_registered_class_is_saved_as_itself(tmp_path, monkeypatch):
 def test_evaluation_takes_what_a_checkpoint_can_do_of_the_objective(saved):
     for name, found in (("contrastive", "contrastive"), ("nsp+contrastive", "nsp+contrastive"), ("sop", "sop")):
         assert open_with_objective(OBJECTIVES[name], str(saved), False)[1].name == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("configuration", "shown"),
+    [("", True), ("logging.basicConfig()", False), ("logging.getLogger('scratch_bert').setLevel('ERROR')", False)],
+    ids=["not configured", "root", "scratch_bert"],
+)
+def test_messages_are_shown_unless_the_application_has_configured_logging(configuration, shown, text_file, tmp_path):
+    code = f"""
+import logging, scratch_bert
+{configuration}
+root, ours = logging.getLogger(), logging.getLogger("scratch_bert")
+before = (root.level, root.handlers[:], ours.level, ours.handlers[:])
+options = {{"max_steps": 2, "logging_steps": 1, "save_strategy": "no", "max_seq_length": 32, "vocab_size": 500}}
+scratch_bert.pretrain({str(text_file)!r}, output_dir="run", **options)
+table = {{"text": ["a class", "a name"] * 8, "label": ["good", "bad"] * 8}}
+scratch_bert.finetune("sequence-classification", table, "run", output_dir="tuned", max_steps=2)
+assert (root.level, root.handlers[:], ours.level, ours.handlers[:]) == before
+"""
+    result = run_process("-c", code, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert "train 2/2  loss" in result.stdout and "Writing model shards" not in result.stderr
+    for part in ("Held-out text: ", "MLM: the masked word", "NSP accuracy ", "In run: the model", "bag of words"):
+        assert (part in result.stderr) == shown, part
+    assert ("In tuned: the model" in result.stderr) == shown

@@ -74,6 +74,8 @@ def test_metrics_under_trainer_equal_those_of_one_big_batch(pairs, corpus, token
         "nsp_loss": F.cross_entropy(nsp_logits, nsp_labels).item(),
         "nsp_accuracy": (nsp_logits.argmax(-1) == nsp_labels).float().mean().item(),
         "nsp_majority_accuracy": max(share, 1 - share),
+        "nsp_accuracy_stderr": (nsp_logits.argmax(-1) == nsp_labels).float().std(correction=0).item()
+        / len(nsp_labels) ** 0.5,
         "nsp_majority_loss": -sum(p * np.log(p) for p in (share, 1 - share)),
     }
     for name, value in expected.items():
@@ -110,6 +112,7 @@ METRICS = {
     "eval_nsp_loss": 0.6,
     "eval_nsp_majority_loss": 0.7,
     "eval_nsp_accuracy": 0.75,
+    "eval_nsp_accuracy_stderr": 0.0306,
     "eval_nsp_majority_accuracy": 0.55,
 }
 
@@ -127,15 +130,15 @@ def test_metrics_of_models_are_columns_beside_the_baseline():
         ["MLM perplexity", "12.250", "13.250", ""],
         ["MLM accuracy", "0.500", "1.500", ""],
         ["NSP loss", "0.600", "0.700"],
-        ["NSP accuracy", "0.750", "0.550"],
+        ["NSP accuracy", "0.750 ± 0.031", "0.550"],
         ["Baselines: unigrams of the training text; majority class."],
     ]
     assert {len(line) for line in table.splitlines()[:-1]} == {20 + 3 * len("a-longer-name  ")}
 
 
 def test_metrics_table_names_the_objective_and_the_text():
-    table = describe_metrics({"model": METRICS}, "sop", held_out=False)
-    assert cells(table)[0] == ["all of the text", "model", "baseline"]
+    table = describe_metrics({"model": METRICS}, "sop", "text of a.txt", "the same text")
+    assert cells(table)[0] == ["text of a.txt", "model", "baseline"]
     assert cells(table)[4] == ["SOP loss", "0.600", "0.700"]
     assert table.endswith("Baselines: unigrams of the same text; majority class.")
 

@@ -27,6 +27,7 @@ from scratch_bert.pretraining.arguments import (
 )
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
+from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.storage import seal
 from scratch_bert.tokenizer import segment_ids
 from scratch_bert.training import clock
@@ -140,6 +141,32 @@ def test_run_with_a_segment_id_for_padding(options, tmp_path):
     prepare_pretraining(
         *options(tmp_path / "run", data={"first_segment_id": 1}, max_steps=6, resume_from_checkpoint="auto")
     ).train()
+
+
+WORST = {"load_best_model_at_end": True, "metric_for_best_model": "mlm_loss", "greater_is_better": True}
+
+
+@pytest.mark.parametrize(
+    ("training", "evaluations", "step"),
+    [
+        pytest.param({"eval_steps": 2}, 2, 4, id="at the last step"),
+        pytest.param({"eval_steps": 3, "save_steps": 3}, 2, 4, id="not at the last step"),
+        pytest.param({"eval_steps": 2, "muon_learning_rate": 0.1, **WORST}, 2, 2, id="of another checkpoint"),
+    ],
+)
+def test_model_is_evaluated_once(training, evaluations, step, options, tmp_path, monkeypatch):
+    passes, evaluation_loop = [], PretrainingTrainer.evaluation_loop
+    monkeypatch.setattr(
+        PretrainingTrainer,
+        "evaluation_loop",
+        lambda *args, **kwargs: passes.append(1) or evaluation_loop(*args, **kwargs),
+    )
+    run = prepare_pretraining(*options(tmp_path / "run", **training))
+    metrics = run.train()
+    assert len(passes) == evaluations
+    assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(run.trainer.evaluate()), rel=1e-6)
+    card = (tmp_path / "run" / "README.md").read_text()
+    assert f"After {step} steps" in card and f" {metrics['eval_mlm_loss']:.3f} " in card
 
 
 def test_run_without_sentence_objective_and_held_out_text(options, tmp_path):
@@ -454,7 +481,7 @@ def evaluation(data_args, name, **data):
 def test_evaluation_gives_the_metrics_of_pretraining(finished, options):
     directory, run, expected = finished
     metrics, data = evaluation(options(directory)[1], directory)
-    assert len(mlm_and_nsp(expected)) == 8
+    assert len(mlm_and_nsp(expected)) == 9
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(expected), rel=1e-5)
     assert data.eval_dataset is not data.train_dataset
     assert len(data.eval_dataset) == len(run.data.eval_dataset)
@@ -505,8 +532,8 @@ def test_validation_file_that_is_the_training_text_is_a_warning(options, text_fi
     caplog.set_level("WARNING", "scratch_bert")
     prepare_pretraining(*options(tmp_path / "run", data={"validation_file": [str(text_file)]}))
     assert (
-        "Held-out text: 100.0% of its tokens are in stretches of 50 tokens that the training text has" in caplog.text
+        "Validation text: 100.0% of its tokens are in stretches of 50 tokens that the training text has" in caplog.text
     )
     caplog.clear()
     prepare_pretraining(*options(tmp_path / "other"))
-    assert "Held-out text" not in caplog.text  # no warning
+    assert "Validation text" not in caplog.text  # no warning

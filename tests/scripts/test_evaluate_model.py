@@ -52,7 +52,7 @@ def mlm_and_nsp(metrics):
 
 def test_bert_and_its_conversion_get_the_same_metrics(evaluate, bert, converted, capsys):
     one, two = evaluate(bert, converted)
-    assert len(mlm_and_nsp(one)) == 8
+    assert len(mlm_and_nsp(one)) == 9
     assert mlm_and_nsp(one) == pytest.approx(mlm_and_nsp(two), rel=1e-5)
     assert one["eval_mlm_unigram_loss"] == two["eval_mlm_unigram_loss"]
     table = capsys.readouterr().out
@@ -78,10 +78,25 @@ def test_predictions_of_each_model_are_shown_on_request(evaluate, bert, tokenize
 
 def test_validation_file_alone_is_evaluated_on_completely(evaluate, bert, text_file, capsys):
     (held_out,) = evaluate(bert)
-    assert "held-out text" in capsys.readouterr().out
+    assert f"\npart of {text_file}  " in capsys.readouterr().out
     (whole,) = evaluate(bert, text=("--validation_file", text_file), name="whole.json")
-    assert "all of the text" in capsys.readouterr().out
+    assert f"\ntext of {text_file}  " in capsys.readouterr().out
     assert whole["eval_runtime"] > 0 and whole["eval_mlm_loss"] != held_out["eval_mlm_loss"]
+
+
+def test_text_is_called_held_out_if_the_training_has_not_seen_it(evaluate, text_file, tmp_path, monkeypatch, capsys):
+    options = ["--max_seq_length", 40, "--sentence_splitter", "line", "--cache_dir", tmp_path / "cache"]
+    options += ["--max_steps", 1, "--save_strategy", "no", "--vocab_size", 500, "--snapshots", 1]
+    run_script(
+        monkeypatch, "pretrain.py", "--train_file", text_file, *options, "--output_dir", tmp_path / "a", "--seed", 1
+    )
+    assert "\nheld-out text  " in capsys.readouterr().out
+    text = ("--train_file", text_file)
+    evaluate(tmp_path / "a", text=(*text, "--seed", 1), name="same.json")
+    assert "\nheld-out text  " in capsys.readouterr().out
+    evaluate(tmp_path / "a", text=(*text, "--seed", 2), name="other.json")
+    shown = capsys.readouterr()
+    assert f"\npart of {text_file}  " in shown.out and "held-out" not in (shown.out + shown.err).lower()
 
 
 def test_model_without_nsp_head_gets_the_same_masks(evaluate, bert, tokenizer, tmp_path):

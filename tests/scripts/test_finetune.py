@@ -38,14 +38,18 @@ def test_finetune_prints_the_metrics(finetune, tmp_path, capsys):
     finetune("sequence-classification", "--train_file", "a.csv", "--validation_file", "a.csv")
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     printed = capsys.readouterr().out.splitlines()
-    assert f"{'':<28}        this model    majority class      bag of words" in printed
+    assert f"{'':<26}        this model    majority class      bag of words" in printed
     values = [
         metrics[name] for name in ("eval_accuracy", "baseline_majority_accuracy", "baseline_bag_of_words_accuracy")
     ]
-    assert f"accuracy                    {''.join(f'{value:>18.4f}' for value in values)}" in printed
-    assert f"loss                        {metrics['eval_loss']:>18.4f}" in printed
+    assert f"accuracy                  {''.join(f'{value:>18.4f}' for value in values)}" in printed
+    assert f"loss                      {metrics['eval_loss']:>18.4f}" in printed
     assert not any(line.startswith("runtime") for line in printed)
-    assert printed[-1] == "Model, predictions and metrics.json are in run"
+    assert printed[-6].startswith("In run: the model with its tokenizer, its card (README.md), ")
+    assert "validation_predictions.jsonl, metrics.json." in printed[-5]
+    commands = [f"python {SCRIPTS}/demo.py run", f"python {SCRIPTS}/push_to_hub.py run USER/NAME --dry_run"]
+    assert printed[-3:] == ["Next:", *(f"  {command}" for command in commands)]
+    assert max(map(len, printed[:-2])) <= 80
 
 
 def test_finetune_prints_mean_and_standard_deviation_of_seeds(finetune, tmp_path, capsys):
@@ -54,7 +58,10 @@ def test_finetune_prints_mean_and_standard_deviation_of_seeds(finetune, tmp_path
     assert set(metrics["seeds"]) == {"1", "2"}
     printed = capsys.readouterr().out
     assert f" {metrics['mean']['eval_loss']:.4f} ± {metrics['std']['eval_loss']:.4f}\n" in printed
-    assert "are in run/seed-*" in printed
+    assert (
+        "In run/seed-*: models, cards and predictions." in printed
+        and f"  python {SCRIPTS}/demo.py run/seed-1\n" in printed
+    )
 
 
 def test_ctrl_c_ends_with_one_line(finetune, monkeypatch, capsys):

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -87,6 +88,19 @@ def test_run_shows_its_data_losses_and_predictions(run):
     assert not re.search("warning|missing", stderr, re.IGNORECASE)
 
 
+def test_run_ends_with_its_results_on_one_screen(run):
+    output_dir, stdout, stderr = run
+    _, results = stdout.split("\nheld-out text ")
+    lines = f"held-out text {results}".splitlines()
+    assert len(lines) <= 24 and not stderr.endswith(stdout[-50:])
+    assert all(len(line) <= 80 for line in lines if str(output_dir) not in line)
+    assert re.search(r"NSP accuracy +0\.\d{3} ± 0\.\d{3} +0\.\d{3}\n", results)
+    assert " snapshots, 1 checkpoint, metrics.json." in results.replace("\n", " ")
+    commands = [shlex.split(line) for line in lines[lines.index("Next:") + 1 :]]
+    assert [Path(script).name for _, script, *_ in commands] == ["demo.py", "finetune.py", "push_to_hub.py"]
+    assert all(Path(script).is_file() and str(output_dir) in rest for _, script, *rest in commands)
+
+
 def test_model_card_has_the_metrics_and_no_path(run):
     output_dir, _, _ = run
     card = (output_dir / "README.md").read_text()
@@ -132,7 +146,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
     file.write_text(lines if suffix == ".yaml" else json.dumps(options))
     flags = [*SIZES, "--report_to", "tensorboard", "--logging_steps", 1, "--output_dir", output_dir]
     run_script(monkeypatch, "pretrain.py", file, *flags)
-    assert "Held-out text: 2 documents, 4 sentences" in caplog.text
+    assert "Validation text: 2 documents, 4 sentences" in caplog.text
     config = json.loads((output_dir / "config.json").read_text())
     assert (config["norm_first"], config["num_hidden_layers"]) == (True, 1)
     assert config["position_embedding_type"] == "sinusoidal"
@@ -285,7 +299,7 @@ def sources(documents, tmp_path_factory):
     [
         (["--train_file", "table.csv.gz", "--text_column", "body"], "Held-out text: 9.6% of the tokens, the ends of"),
         (["--train_file", "texts", "--text_format", "file"], "Training text: 46 documents"),
-        (["--dataset_name", "files", "--text_column", "body"], "Held-out text: 7 documents"),
+        (["--dataset_name", "files", "--text_column", "body"], "Validation text: 7 documents"),
         (
             ["--dataset_name", "saved", "--text_column", "body", "--whole_word_mask"],
             "Held-out text: 9.6% of the tokens, the ends of",
@@ -416,6 +430,6 @@ def test_default_run_learns(tmp_path):
     start = time.monotonic()
     run_process(SCRIPTS / "pretrain.py", cwd=tmp_path)
     print(f"\n{time.monotonic() - start:.0f} seconds in all")
-    metrics = json.loads((tmp_path / "runs" / "pretrain" / "metrics.json").read_text())
+    metrics = json.loads((tmp_path / "runs" / "pretrain-1" / "metrics.json").read_text())
     print({name: round(value, 4) for name, value in metrics.items()})
     assert metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] - 1

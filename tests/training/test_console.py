@@ -66,17 +66,14 @@ def test_entries_with_trainers_own_timings_are_shown(capsys):
     assert capsys.readouterr().out == "train 1/2  loss 1\n"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(os.name != "posix", reason="opens a pseudo-terminal")
-def test_terminal_shows_a_progress_line(text_file, tmp_path):
-    options = ["--train_file", text_file, "--output_dir", tmp_path / "run", *SHORT]
+def run_in_terminal(*command) -> str:
+    """What Python with these arguments writes to a terminal of 40 lines of 120 characters."""
     import fcntl
     import termios
 
     ours, theirs = os.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))  # 40 lines of 120 characters
-    command = [sys.executable, SCRIPTS / "pretrain.py", *options]
-    process = subprocess.Popen(list(map(str, command)), stdout=theirs, stderr=theirs)
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    process = subprocess.Popen([sys.executable, *map(str, command)], stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     while True:
@@ -89,8 +86,59 @@ def test_terminal_shows_a_progress_line(text_file, tmp_path):
         shown += part
     os.close(ours)
     assert process.wait() == 0
-    text = shown.decode()
+    return shown.decode()
+
+
+def what_stays(shown: str) -> list[str]:
+    """The lines that a terminal ends with."""
+    lines, row, column = [[]], 0, 0
+    for code, count, character in re.findall(r"(\x1b\[(\d*)[A-Z])|(.)", shown, re.DOTALL):
+        if code:
+            assert code[-1] == "A"
+            row -= int(count or 1)
+        elif character == "\r":
+            column = 0
+        elif character == "\n":
+            row += 1
+            lines += [[]] * (row == len(lines))
+        else:
+            lines[row][column:] = [*" " * (column - len(lines[row])), character, *lines[row][column + 1 :]]
+            column += 1
+    return ["".join(line).rstrip() for line in lines]
+
+
+in_terminal = pytest.mark.skipif(os.name != "posix", reason="opens a pseudo-terminal")
+
+
+@in_terminal
+@pytest.mark.slow
+def test_terminal_shows_a_progress_line(text_file, tmp_path):
+    options = ["--train_file", text_file, "--output_dir", tmp_path / "run", *SHORT]
+    text = run_in_terminal(SCRIPTS / "pretrain.py", *options)
     assert re.search(
         r"100% \|█+\| 4/4 \[00:\d\d<00:00, loss [\d.]+, mlm_accuracy [\d.e-]+, [\d,]+ tokens/s, MFU \d+%\]", text
     )
     assert "eval  2/4  loss " in text and "train 4/4  loss " in text
+    assert not [line for line in what_stays(text) if "█" in line or "it/s" in line]
+
+
+@in_terminal
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "progress"),
+    [
+        ("evaluate_model.py --model_name_or_path MODEL --validation_file TEXT", True),
+        ("finetune.py sequence-classification --model_name_or_path MODEL --train_file TABLE --max_steps 2", True),
+        ("convert_checkpoint.py MODEL TO --to bert", False),
+    ],
+)
+def test_terminal_keeps_no_progress_bars(command, progress, saved, text_file, tmp_path):
+    (tmp_path / "a.csv").write_text("text,label\n" + "a class is an object,good\na class is a name,bad\n" * 20)
+    places = {"MODEL": saved, "TEXT": text_file, "TABLE": tmp_path / "a.csv", "TO": tmp_path / "to"}
+    script, *options = [places.get(word, word) for word in command.split()]
+    options += {"finetune.py": ["--output_dir", tmp_path / "run"], "evaluate_model.py": ["--max_seq_length", 40]}.get(
+        script, []
+    )
+    shown = run_in_terminal(SCRIPTS / script, *options)
+    assert ("Evaluation:" in shown) == progress and "Loading weights" not in shown
+    assert not [line for line in what_stays(shown) if "█" in line or "it/s" in line]

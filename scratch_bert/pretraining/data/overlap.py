@@ -40,9 +40,14 @@ class Tokens(Protocol):
 
 
 def report_overlap(
-    training: Tokens, held_out: Tokens, vocab_size: int, cache_dir: str | Path, name: str = "the training text"
+    training: Tokens,
+    held_out: Tokens,
+    vocab_size: int,
+    cache_dir: str | Path,
+    name: str = "held-out text",
+    training_name: str = "the training text",
 ) -> str:
-    """Log what fraction of the held-out text is in the training text, too, which has this `name`, with a warning above
+    """Log what fraction of the held-out text is in the training text, too, which have these names, with a warning above
     1%; return it as a phrase. It is measured once, and kept in the cache."""
 
     def measure(directory: Path) -> None:
@@ -52,14 +57,14 @@ def report_overlap(
     tokens = int(held_out.token_counts(vocab_size).sum())
     settings = (training.checksum(), held_out.checksum(), tokens, WINDOW, SHORTEST, MAX_HELD_OUT)
     fraction = json.loads((cached(cache_dir, "overlap", settings, measure) / "shared.json").read_text())
-    phrase = f"{fraction:.1%} of its tokens are in stretches of {WINDOW} tokens that {name} has, too"
+    phrase = f"{fraction:.1%} of its tokens are in stretches of {WINDOW} tokens that {training_name} has, too"
     if fraction > WARN_ABOVE:
         logger.warning(
-            f"Held-out text: {phrase}, so evaluation measures what is memorised. Remove duplicates from the text, or evaluate "
+            f"{name.capitalize()}: {phrase}, so evaluation measures what is memorised. Remove duplicates from the text, or evaluate "
             "on other text"
         )
     else:
-        logger.info(f"Held-out text: {phrase}")
+        logger.info(f"{name.capitalize()}: {phrase}")
     return phrase
 
 

@@ -52,6 +52,8 @@ class PretrainingData:
     train_checksum: int = 0
     """CRC-32 of the training text's tokens; of a stream's first documents and the sizes of its files."""
     eval_checksum: int | None = None
+    eval_kind: str = "validation"
+    """What the text to evaluate on is called: `held-out` if it is a part of the training text that is not trained on."""
     held_out: str = ""
     """What is held out, and how much of it is in the training text, too."""
     quality: str = ""
@@ -86,10 +88,12 @@ class MappedSource(Source):
             text.check_not_empty()
         tokenizer = self.tokenizer or self.train_tokenizer()
         corpus, eval_corpus, held_out = self.encode(tokenizer)
+        eval_kind = "validation" if self.eval_text else self.args.part_kind
         if eval_corpus:
-            logger.info(f"Held-out text: {held_out}")
-            vocab_size = vocabulary_size(tokenizer)
-            overlap = report_overlap(corpus, eval_corpus, vocab_size, self.args.cache_dir, self.name_of_training_text)
+            name = f"{eval_kind} text"
+            logger.info(f"{name.capitalize()}: {held_out}")
+            names = (name, self.name_of_training_text)
+            overlap = report_overlap(corpus, eval_corpus, vocabulary_size(tokenizer), self.args.cache_dir, *names)
             held_out = f"{held_out}; {overlap}"
         percentile = self.args.length_percentile
         settings = {
@@ -111,8 +115,8 @@ class MappedSource(Source):
             try:
                 eval_dataset = SentencePairDataset(eval_corpus, **settings)
             except ValueError as error:
-                raise ValueError(f"The held-out text, {eval_corpus.summary()}, gives no examples. {error}") from None
-            logger.info(f"Held-out text: {eval_corpus.summary()} → {eval_dataset.summary()}")
+                raise ValueError(f"The {name}, {eval_corpus.summary()}, gives no examples. {error}") from None
+            logger.info(f"{name.capitalize()}: {eval_corpus.summary()} → {eval_dataset.summary()}")
         return PretrainingData(
             tokenizer=tokenizer,
             objective=settings["objective"],
@@ -120,6 +124,7 @@ class MappedSource(Source):
             first_examples=first_examples,
             max_seq_length=settings["max_seq_length"],
             token_counts=corpus.token_counts(vocabulary_size(tokenizer)),
+            eval_kind=eval_kind,
             held_out=held_out,
             eval_checksum=eval_corpus and eval_corpus.checksum(),
             **train,
@@ -200,7 +205,7 @@ class StreamSource(MappedSource):
     def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None, str]:
         corpus, eval_corpus = self.first_documents(self.text, tokenizer), None
         if self.eval_text and any(isinstance(shard, datasets.IterableDataset) for shard in self.eval_text.shards):
-            logger.info(f"Held-out text: at most the first {self.args.stream_buffer:,} documents of the split")
+            logger.info(f"Validation text: at most the first {self.args.stream_buffer:,} documents of the split")
             eval_corpus = self.first_documents(self.eval_text, tokenizer)
         elif self.eval_text:
             eval_corpus = self.map(self.eval_text, tokenizer)
@@ -267,9 +272,9 @@ class PreprocessedSource(Source):
         )
         warn_of_unknown(data.token_counts[examples.tokenizer.unk_token_id] / data.token_counts.sum())
         if "validation" in splits:
-            name = "the first file" if args.streaming else "the training text"
+            names = ("validation text", "the first file" if args.streaming else "the training text")
             vocab_size = vocabulary_size(examples.tokenizer)
-            data.held_out = report_overlap(first_examples, splits["validation"], vocab_size, args.cache_dir, name)
+            data.held_out = report_overlap(first_examples, splits["validation"], vocab_size, args.cache_dir, *names)
         if not args.streaming:
             return data
         logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")

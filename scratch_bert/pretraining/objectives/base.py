@@ -153,10 +153,10 @@ class Objective:
         if in_training < learned:
             return (
                 f"The training text has been memorised: its MLM loss is {in_training:.2f}, that of held-out text "
-                f"{metrics['eval_mlm_loss']:.2f}.\nWhat helps: more text, or fewer epochs."
+                f"{metrics['eval_mlm_loss']:.2f}. What helps: more text, or fewer epochs."
             )
         return (
-            "MLM has learned little more than the frequency of each token: train longer (max_minutes, max_steps or\n"
+            "MLM has learned little more than the frequency of each token: train longer (max_minutes, max_steps or "
             "num_train_epochs), or on more text."
         )
 
@@ -184,7 +184,7 @@ class Objective:
 
 class PairClassification(Objective):
     """An objective that predicts a label of two segments: its metrics are loss and accuracy, with the majority class
-    as baseline. The model returns MLM's logits first, and then the pairs' (B, classes)."""
+    as baseline, and the accuracy's standard error. The model returns MLM's logits first, and then the pairs' (B, classes)."""
 
     label_0: str
     """Phrase for the meaning of label 0."""
@@ -206,10 +206,12 @@ class PairClassification(Objective):
         counts = [count for name, count in sums.items() if name.startswith(f"{self.prefix}_label_")]
         total = max(sum(counts), 1)
         fractions = [count / total for count in counts]
+        accuracy = sums[f"{self.prefix}_correct"] / total
         return {
             f"{self.prefix}_loss": sums[f"{self.prefix}_loss"] / total,
             f"{self.prefix}_majority_loss": -sum(part * math.log(part) for part in fractions if part > 0),
-            f"{self.prefix}_accuracy": sums[f"{self.prefix}_correct"] / total,
+            f"{self.prefix}_accuracy": accuracy,
+            f"{self.prefix}_accuracy_stderr": math.sqrt(accuracy * (1 - accuracy) / total),
             f"{self.prefix}_majority_accuracy": max(fractions),
         }
 

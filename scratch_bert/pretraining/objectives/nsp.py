@@ -49,10 +49,8 @@ class NextSentencePrediction(NextSentenceHead):
         return trim(np.concatenate(pairs), limit)
 
     def describe_plateaus(self, metrics: dict[str, float], held_out: int, trained: int, per_minute: float) -> str:
-        mlm, chance = (
-            super().describe_plateaus(metrics, held_out, trained, per_minute),
-            metrics["eval_nsp_majority_accuracy"],
-        )
+        mlm = super().describe_plateaus(metrics, held_out, trained, per_minute)
+        chance = metrics["eval_nsp_majority_accuracy"]
         margin = max(0.02, 2 * math.sqrt(chance * (1 - chance) / held_out))  # two standard errors
         if mlm or metrics["eval_nsp_accuracy"] > chance + margin:
             return mlm
@@ -60,16 +58,14 @@ class NextSentencePrediction(NextSentenceHead):
         in_training = metrics.get("nsp_loss", math.inf)
         if in_training < 0.9 * min(metrics["eval_nsp_majority_loss"], metrics["eval_nsp_loss"]):
             return (
-                f"{found} The training pairs have been memorised:\n"
-                f"their NSP loss is {in_training:.2f}, that of held-out pairs {metrics['eval_nsp_loss']:.2f}. "
-                "What helps: more text, or fewer epochs."
+                f"{found} The training pairs have been memorised: their NSP loss is {in_training:.2f}, that of held-out pairs "
+                f"{metrics['eval_nsp_loss']:.2f}. What helps: more text, or fewer epochs."
             )
         minutes = [math.ceil(count / per_minute) for count in (30_000, 90_000) if per_minute]
         return (
-            f"{found} It usually takes 30,000 to 90,000\n"
-            f"training examples{', here {} to {} minutes'.format(*minutes) if minutes else ''}; this run has seen {trained:,}. What "
-            "helps: longer training, larger batches\n(per_device_train_batch_size), more and longer pairs (single_segment_prob "
-            "and short_seq_prob near 0). More: docs/learning.md"
+            f"{found} It usually takes 30,000 to 90,000 training examples{', here {} to {} minutes'.format(*minutes) if minutes else ''}; "
+            f"this run has seen {trained:,}. What helps: longer training, larger batches (per_device_train_batch_size), more and longer "
+            "pairs (single_segment_prob and short_seq_prob near 0). More: docs/learning.md"
         )
 
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:
