@@ -1,15 +1,18 @@
-"""The site, as `make docs` builds it: whole, with links that lead somewhere, and nothing from other servers."""
+"""The site, as `make docs` builds it: whole, with links that lead somewhere, nothing from other servers, and nothing wider
+than its place."""
 
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from helpers import ROOT, run_process
+from helpers import BROWSER_OPTIONS, CHROMIUM, ROOT, run_process
 
 
 pytestmark = pytest.mark.slow
+TABLES = ".md-typeset__scrollwrap, table, html"  # what a table scrolls in
 
 
 class Links(HTMLParser):
@@ -79,3 +82,27 @@ def test_site_has_the_readme_the_guide_the_notebook_and_the_api(site):
     guide = pages[directory / "reading-guide/index.html"]
     to_lines = [target for target in guide.targets if "/source/" in target and "#__codelineno-0-" in target]
     assert len(to_lines) > 60
+
+
+@pytest.mark.integrations
+@pytest.mark.skipif(not (find_spec("playwright") and CHROMIUM.exists()), reason="needs playwright and Chromium")
+@pytest.mark.parametrize(("width", "elements"), [(1280, f"pre > code, {TABLES}"), (390, TABLES)])
+def test_nothing_is_wider_than_its_place(site, width, elements):
+    """Code may scroll sideways on a phone, and source listings anywhere."""
+    from playwright.sync_api import sync_playwright
+
+    directory, pages = site
+    wide = """(elements) => [...document.querySelectorAll(elements)]
+        .filter((element) => element.scrollWidth > element.clientWidth)
+        .map((element) => element.textContent.trim().slice(0, 60))"""
+    found = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=BROWSER_OPTIONS)
+        window = browser.new_page(viewport={"width": width, "height": 900})
+        for page in sorted(pages):
+            if directory / "source" not in page.parents:
+                window.goto(page.as_uri())
+                found[str(page.relative_to(directory))] = window.evaluate(wide, elements)
+        browser.close()
+    assert len(found) > 20
+    assert not {page: texts for page, texts in found.items() if texts}
