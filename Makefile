@@ -61,7 +61,7 @@ docs: $(DOCS_INSTALLED) ## Build the documentation into site/, with warnings as 
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
 
 docs-version: $(DOCS_INSTALLED) ## Commit the documentation of VERSION, as the latest, to the branch gh-pages
-	NO_MKDOCS_2_WARNING=1 PATH=$(CURDIR)/.venv/bin:$$PATH mike deploy --update-aliases $(VERSION) latest
+	NO_MKDOCS_2_WARNING=1 PATH=$(CURDIR)/.venv/bin:$$PATH mike deploy --update-aliases $(or $(VERSION),$(error VERSION=0.1)) latest
 
 notebook: $(DOCS_INSTALLED) ## Run notebooks/tour.py as a notebook, and keep its outputs
 	.venv/bin/python -c "import jupytext, nbclient; \

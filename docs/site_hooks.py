@@ -22,7 +22,7 @@ PAGES = {
     "notebooks/tour.ipynb": "tour.md",
 }
 FENCE = re.compile(r"(^```.*?^```)", flags=re.MULTILINE | re.DOTALL)
-INLINE_CODE = re.compile(r"(?<!<pre>)<code>[^<]*</code>")
+INLINE_CODE = re.compile(r"<code>[^<]*</code>")
 OPTION = re.compile(r"--\w+")
 LINK = re.compile(r"(?<=\])\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
