@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help pretrain test test-versions gpu check format docs notebook
+.PHONY: help pretrain test test-versions gpu check format docs docs-version notebook
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 OUTPUT_DIR ?= runs/$(shell date +%Y-%m-%d_%H-%M-%S)
@@ -59,6 +59,9 @@ format: $(INSTALLED) ## Format, and fix the style errors that can be fixed
 
 docs: $(DOCS_INSTALLED) ## Build the documentation into site/, with warnings as errors
 	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
+
+docs-version: $(DOCS_INSTALLED) ## Commit the documentation of VERSION, as the latest, to the branch gh-pages
+	NO_MKDOCS_2_WARNING=1 PATH=$(CURDIR)/.venv/bin:$$PATH mike deploy --update-aliases $(or $(VERSION),$(error VERSION=0.1)) latest
 
 notebook: $(DOCS_INSTALLED) ## Run notebooks/tour.py as a notebook, and keep its outputs
 	.venv/bin/python -c "import jupytext, nbclient; \

@@ -2,9 +2,10 @@
 """Measure the cost of common mistakes in BERT tutorials: a small patch adds each to the package, and a model is
 trained for the same number of steps on the built-in corpus, and evaluated on the same held-out examples.
 
-`python benchmarks/mistakes.py` measures all mistakes, `python benchmarks/mistakes.py none shared_layers` those named;
-`none` is the unpatched package. `shown` metrics are what a training log with the mistake shows; `true` metrics are the
-package's, of the same model. docs/mistakes.md explains each mistake, and names the test that fails with it."""
+`python benchmarks/mistakes.py` measures all mistakes, `python benchmarks/mistakes.py shared_layers` those named, after
+`none`, the unpatched package. `log` is the loss of the last training steps; `shown` metrics are those of an evaluation
+with the mistake; `true` metrics are the package's, of the same model. docs/mistakes.md explains each mistake, and names
+the test that fails with it."""
 
 import argparse
 import statistics
@@ -126,6 +127,15 @@ def mean_over_all_tokens():
     return mock.patch.multiple(modeling.ScratchBertWithMLMHead, mlm_logits_and_loss=mlm_logits_and_loss)
 
 
+def softmax_twice():
+    original = modeling.cross_entropy
+
+    def cross_entropy(logits, *labels, **options):
+        return original(logits.softmax(-1), *labels, **options)  # which takes its own softmax
+
+    return mock.patch.multiple(modeling, cross_entropy=cross_entropy)
+
+
 def all_tokens_labelled():
     def change(collator, mask_tokens, inputs, special_tokens_mask):
         labels = inputs.masked_fill(special_tokens_mask.bool(), -100)  # instead of masked tokens only
@@ -217,6 +227,10 @@ def evaluated_on_training_text():
     return mock.patch.multiple(TokenizedCorpus, hold_out=hold_out)
 
 
+def no_eval():
+    return mock.patch.multiple(modeling.ScratchBertForPreTraining, eval=lambda self: self.train())  # leaves dropout on
+
+
 def no_unknown_token():
     original = tokenizer.WordLevel
     return mock.patch.multiple(tokenizer, WordLevel=lambda vocab, unk_token: original(vocab))
@@ -231,6 +245,10 @@ class Mistake(NamedTuple):
     scope: str = "training"
     """What is affected. `model`: the model, in every evaluation, too; `training`: data and loss, also in the
     evaluation that is `shown`; `evaluation`: only the latter."""
+    objective: str | None = "mlm"
+    """Whose table it belongs to; None if no model is trained."""
+    dropout: float = 0.0
+    """Of the model, for a mistake that has no effect without it."""
 
 
 MISTAKES = {
@@ -242,19 +260,21 @@ MISTAKES = {
     "mask_shape": Mistake(mask_shape, "model"),
     "loss_over_padding": Mistake(loss_over_padding),
     "mean_over_all_tokens": Mistake(mean_over_all_tokens),
+    "softmax_twice": Mistake(softmax_twice),
     "all_tokens_labelled": Mistake(all_tokens_labelled),
     "special_tokens_masked": Mistake(special_tokens_masked),
     "static_masks": Mistake(static_masks),
-    "same_document_negatives": Mistake(same_document_negatives),
-    "false_negatives": Mistake(false_negatives),
-    "labels_inverted": Mistake(labels_inverted),
+    "same_document_negatives": Mistake(same_document_negatives, objective="nsp"),
+    "false_negatives": Mistake(false_negatives, objective="nsp"),
+    "labels_inverted": Mistake(labels_inverted, objective="nsp"),
     "accuracy_of_all_tokens": Mistake(all_tokens_labelled, "evaluation"),
     "evaluated_on_training_text": Mistake(evaluated_on_training_text, "evaluation"),
-    "no_unknown_token": Mistake(no_unknown_token, "evaluation"),
+    "no_eval": Mistake(no_eval, dropout=0.1),
+    "no_unknown_token": Mistake(no_unknown_token, objective=None),
 }
 
-BATCH_SIZE, STEPS, LOGGING_STEPS = 32, 300, 50
-METRICS = ("mlm_loss", "mlm_accuracy", "nsp_accuracy")
+BATCH_SIZE, LOGGING_STEPS = 32, 50
+STEPS = {"mlm": 300, "nsp": 500}  # NSP is learned later
 
 
 @cache
@@ -264,7 +284,8 @@ def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
     training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
     training |= {"logging_steps": min(LOGGING_STEPS, steps)}
     with tempfile.TemporaryDirectory() as directory, mistake.patch():
-        run = prepare_pretraining(ModelArguments(), DataArguments(), PretrainingArguments(directory, **training))
+        model = ModelArguments(dropout=mistake.dropout)
+        run = prepare_pretraining(model, DataArguments(), PretrainingArguments(directory, **training))
         run.trainer.remove_callback(PlainLines)
         run.trainer.train()
     return run.trainer
@@ -277,18 +298,18 @@ def held_out_examples(seed: int) -> SentencePairDataset:
 
 
 def measure(name: str, seed: int, steps: int) -> dict[str, float]:
-    """The last MLM loss in the log of a model with a mistake, and its metrics with the mistake and without."""
+    """The last losses in the log of a model with a mistake, and its metrics with the mistake and without."""
     mistake = MISTAKES[name]
     trainer = train("none" if mistake.scope == "evaluation" else name, seed, steps)
-    log = [entry["mlm_loss"] for entry in trainer.state.log_history if "mlm_loss" in entry]
+    log = [entry for entry in trainer.state.log_history if "mlm_loss" in entry][-1]
     with mistake.patch():
         shown = trainer.evaluate(load_data(DataArguments(), seed).eval_dataset)
     held_out = held_out_examples(seed)
     with mistake.patch() if mistake.scope == "model" else nullcontext():
         true = trainer.evaluate(held_out)
-    results = {"log": log[-1]}
+    results = {f"log_{objective}_loss": log[f"{objective}_loss"] for objective in STEPS}
     for kind, metrics in (("shown", shown), ("true", true)):
-        results |= {f"{kind}_{metric}": metrics[f"eval_{metric}"] for metric in METRICS}
+        results |= {name.replace("eval", kind, 1): value for name, value in metrics.items()}
     return results
 
 
@@ -311,35 +332,37 @@ def measure_unknown_words() -> str:
     return "Unknown in held-out text: " + "; ".join(fractions) + "."
 
 
-def describe(name: str, results: list[dict[str, float]]) -> str:
-    """A row of the table: means over the seeds."""
+def describe(name: str, objective: str, results: list[dict[str, float]]) -> str:
+    """A row of the objective's table: means over the seeds."""
     mean = {key: statistics.mean(result[key] for result in results) for key in results[0]}
-    shown, true = (
-        ", ".join(f"{mean[f'{kind}_{metric}']:.{2 if metric == 'mlm_loss' else 3}f}" for metric in METRICS)
-        for kind in ("shown", "true")
-    )
-    return f"| `{name}` | {mean['log']:.2f} | {shown} | {true} |"
+    losses = [f"{mean[f'{kind}_{objective}_loss']:.2f}" for kind in ("log", "shown", "true")]
+    accuracies = [f"{mean[f'{kind}_{objective}_accuracy']:.3f}" for kind in ("shown", "true")]
+    return f"| {' | '.join([f'`{name}`', *losses, *accuracies])} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("mistakes", nargs="*", help=f"Any of {', '.join(MISTAKES)}. Default: all.")
     parser.add_argument("--seeds", nargs="+", type=int, default=[42], help="Train with each; the table has the means.")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"Training steps, of {BATCH_SIZE} examples.")
+    parser.add_argument("--steps", type=int, help=f"Training steps, of {BATCH_SIZE} examples. Default: {STEPS}.")
     args = parser.parse_args()
     unknown = set(args.mistakes) - set(MISTAKES)
     if unknown:
         parser.error(f"there is no mistake {', '.join(sorted(unknown))}, but {', '.join(MISTAKES)}")
-    if args.steps < 1 or args.steps > LOGGING_STEPS and args.steps % LOGGING_STEPS:
+    if args.steps is not None and (args.steps < 1 or args.steps > LOGGING_STEPS and args.steps % LOGGING_STEPS):
         parser.error(f"--steps must be positive, and a multiple of {LOGGING_STEPS} beyond that, not {args.steps}")
-    print("| | MLM loss in the log | shown: MLM loss, accuracy; NSP accuracy | true |")
-    print("| --- | ---: | ---: | ---: |")
     names = args.mistakes or list(MISTAKES)
-    for name in names:
-        if name != "no_unknown_token":
-            print(describe(name, [measure(name, seed, args.steps) for seed in args.seeds]), flush=True)
+    for objective, steps in STEPS.items():
+        measured = [name for name in names if MISTAKES[name].objective == objective]
+        if measured:
+            print(f"| {objective.upper()} | loss: log | shown | true | accuracy: shown | true |")
+            print("| --- | ---: | ---: | ---: | ---: | ---: |")
+            for name in dict.fromkeys(["none", *measured]):
+                results = [measure(name, seed, args.steps or steps) for seed in args.seeds]
+                print(describe(name, objective, results), flush=True)
+            print()
     if "no_unknown_token" in names:
-        print(f"\n{measure_unknown_words()}")
+        print(measure_unknown_words())
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ PAGES = {
 }
 FENCE = re.compile(r"(^```.*?^```)", flags=re.MULTILINE | re.DOTALL)
 MATH = re.compile(r"```math\n(.*)```", flags=re.DOTALL)
+INLINE_CODE = re.compile(r"<code>[^<]*</code>")
+OPTION = re.compile(r"--\w+")
 LINK = re.compile(r"(?<=\])\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -84,7 +86,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to a symbol in a source page lead to its line."""
+    """Links to a symbol in a source page lead to its line; options in a line of text do not break at their hyphens."""
 
     def replace(match: re.Match) -> str:
         line = line_of(match["path"], match["symbol"])
@@ -95,7 +97,8 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         )
 
     link = r'<a href="(?P<href>[./]*source/(?P<path>[^"#]+\.py)/)"><code>(?P<symbol>[\w.]+)</code></a>'
-    return re.sub(link, replace, html)
+    html = re.sub(link, replace, html)
+    return INLINE_CODE.sub(lambda code: OPTION.sub(r'<span class="option">\g<0></span>', code[0]), html)
 
 
 @cache

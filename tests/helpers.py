@@ -19,6 +19,17 @@ from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 
 ROOT = Path(__file__).parent.parent
 SCRIPTS = ROOT / "scripts"
+CHROMIUM = Path("/usr/bin/chromium")
+BROWSER_OPTIONS = [
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 HEADS = AUTO_MODELS
 SMALL = {
     "vocab_size": 120,

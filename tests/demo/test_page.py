@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from html import unescape
 from importlib.util import find_spec
 from itertools import chain
-from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import pytest
@@ -24,29 +23,18 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
-from helpers import SCRIPTS
+from helpers import BROWSER_OPTIONS, CHROMIUM, SCRIPTS
 from hub_server import LocalHub
 from scratch_bert.demo.answers import Model, merge_tags
 from scratch_bert.demo.runs import open_models
 
 
-CHROMIUM = Path("/usr/bin/chromium")
 MISSING = [name for name in ("gradio", "playwright") if find_spec(name) is None]
 MISSING += [] if CHROMIUM.exists() else [str(CHROMIUM)]
 pytestmark = [
     pytest.mark.integrations,
     pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio"),  # of its pandas
     pytest.mark.skipif(bool(MISSING), reason=f"needs the extras demo and integrations, and Chromium: no {MISSING}"),
-]
-BROWSER_OPTIONS = [
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
 ]
 TEXT, OTHER = "the cat sleeps on the sofa .", "she opened the window ."
 EVIL = "the cat <img src=x onerror=\"document.title='run'\"> sleeps {{7*7}} ${7*7}"

@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs/mistakes.md").read_text(encoding="utf-8")
 TESTS = {
     mistake: (file, name)
     for mistake, name, file in re.findall(
-        r"`python benchmarks/mistakes.py (?:none )?(\w+)[^`]*` · test: \[`(\w+)`\]\(\.\./(tests/[\w/.]+)\)", PAGE
+        r"`python benchmarks/mistakes.py (\w+)` · test: \[`(\w+)`\]\(\.\./(tests/[\w/.]+)\)", PAGE
     )
 }
 STATEMENTS = {
@@ -24,6 +24,7 @@ STATEMENTS = {
     "mask_shape": "model(**padded)",
     "loss_over_padding": 'torch.isin(batch["labels"]',
     "mean_over_all_tokens": "assert_close",
+    "softmax_twice": "assert_close",
     "all_tokens_labelled": "masked / maskable",
     "special_tokens_masked": 'torch.isin(batch["labels"]',
     "static_masks": 'PretrainingCollator(tokenizer)(examples)["labels"], first["labels"]',
@@ -32,6 +33,7 @@ STATEMENTS = {
     "labels_inverted": 'example["next_sentence_label"] == label',
     "accuracy_of_all_tokens": "masked / maskable",
     "evaluated_on_training_text": "together",
+    "no_eval": 'trainer.evaluate()["eval_mlm_loss"] == result["eval_mlm_loss"]',
     "no_unknown_token": '"[UNK]"]',
 }
 """Of the tests, what fails."""
@@ -74,15 +76,21 @@ def test_mistake_fails_the_test_that_the_page_names(mistake, request):
     assert any(STATEMENTS[mistake] in statement for statement in failed), failed
 
 
+def test_each_wrong_line_has_its_right_one():
+    sections = re.findall(r"^### .*?(?=^##|\Z)", PAGE, flags=re.MULTILINE | re.DOTALL)
+    assert len(sections) == len(TESTS)
+    for section in sections:
+        code = section.split("```")[1]
+        assert 0 < code.find("# wrong") < code.find("# right"), section
+
+
 @pytest.mark.slow
 def test_mistakes_are_measured():
-    shown = run_process(
-        ROOT / "benchmarks/mistakes.py", "none", "labels_inverted", "no_unknown_token", "--steps", 2
-    ).stdout
-    rows = [line for line in shown.splitlines() if line.startswith("| `")]
-    assert [row.split("`")[1] for row in rows] == ["none", "labels_inverted"]
-    right, turned = ([cell.strip() for cell in row.split("|")[3:5]] for row in rows)
-    assert right[0] == right[1]
-    of_turned = [float(cell.split(", ")[2]) for cell in turned]
-    assert sum(of_turned) == pytest.approx(1, abs=1e-3)
+    shown = run_process(ROOT / "benchmarks/mistakes.py", "labels_inverted", "no_unknown_token", "--steps", 2).stdout
+    header, _, *rows = [line for line in shown.splitlines() if line.startswith("|")]
+    assert header in PAGE
+    none, turned = ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows)
+    assert [none[0], turned[0]] == ["`none`", "`labels_inverted`"]
+    assert none[2] == none[3] and none[4] == none[5]
+    assert float(turned[4]) + float(turned[5]) == pytest.approx(1, abs=1e-3)
     assert re.search(r"Unknown in held-out text: wordlevel, [\d,]+ entries: \d+\.\d+% of the tokens", shown)

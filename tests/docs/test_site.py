@@ -1,16 +1,19 @@
-"""The site, as `make docs` builds it: whole, with links that lead somewhere, and nothing from other servers."""
+"""The site, as `make docs` builds it: whole, with links that lead somewhere, nothing from other servers, and nothing wider
+than its place."""
 
 import re
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from helpers import ROOT, run_process
+from helpers import BROWSER_OPTIONS, CHROMIUM, ROOT, run_process
 
 
 pytestmark = pytest.mark.slow
+TABLES = ".md-typeset__scrollwrap, table, html"  # what a table scrolls in
 
 
 class Links(HTMLParser):
@@ -90,3 +93,27 @@ def test_formulas_and_folded_parts_of_the_guide_are_drawn(site):
     assert "\\text" not in html and "$" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
     assert html.count("<details>") == source.count("<details")
     assert "```" not in html and "[`" not in html  # Markdown that was left as it is
+
+
+@pytest.mark.integrations
+@pytest.mark.skipif(not (find_spec("playwright") and CHROMIUM.exists()), reason="needs playwright and Chromium")
+@pytest.mark.parametrize(("width", "elements"), [(1280, f"pre > code, {TABLES}"), (390, TABLES)])
+def test_nothing_is_wider_than_its_place(site, width, elements):
+    """Code may scroll sideways on a phone, and source listings anywhere."""
+    from playwright.sync_api import sync_playwright
+
+    directory, pages = site
+    wide = """(elements) => [...document.querySelectorAll(elements)]
+        .filter((element) => element.scrollWidth > element.clientWidth)
+        .map((element) => element.textContent.trim().slice(0, 60))"""
+    found = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=BROWSER_OPTIONS)
+        window = browser.new_page(viewport={"width": width, "height": 900})
+        for page in sorted(pages):
+            if directory / "source" not in page.parents:
+                window.goto(page.as_uri())
+                found[str(page.relative_to(directory))] = window.evaluate(wide, elements)
+        browser.close()
+    assert len(found) > 20
+    assert not {page: texts for page, texts in found.items() if texts}
