@@ -3,11 +3,16 @@
 import json
 import os
 from pathlib import Path
+from typing import Literal, overload
 
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers.utils import cached_file
 
 
+@overload
+def find_file(name: str | Path, file: str, revision: str | None = None, *, required: Literal[True]) -> Path: ...
+@overload
+def find_file(name: str | Path, file: str, revision: str | None = None) -> Path | None: ...
 def find_file(name: str | Path, file: str, revision: str | None = None, required: bool = False) -> Path | None:
     """A file of the directory or Hub repository `name`; None if it has no such file.
 
@@ -59,6 +64,6 @@ def read_json(file: Path) -> dict:
     return content
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """The message of an error, without line ends."""
     return " ".join(str(error).split())
