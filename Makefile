@@ -48,9 +48,10 @@ gpu: $(INSTALLED) ## On a GPU: check results and waits, measure speed, train gpu
 	.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node $(GPUS) scripts/pretrain.py recipes/gpu-hour.yaml \
 		$(GPU_RUN) --output_dir $(OUTPUT_DIR)
 
-check: $(INSTALLED) ## Check format, style and the direction of imports
+check: $(INSTALLED) ## Check format, style, types and the direction of imports
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
+	.venv/bin/ty check --quiet --error-on-warning --python .venv
 	.venv/bin/lint-imports --no-logo --no-cache
 
 format: $(INSTALLED) ## Format, and fix the style errors that can be fixed

@@ -3,7 +3,7 @@
 import logging
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any
@@ -27,7 +27,7 @@ def check_paths(**given: Any) -> None:
 @contextmanager
 def one_line_errors(
     kinds: tuple = (OSError, ValueError, ImportError, StrictDataclassError), stopped: str = "Stopped."
-) -> Iterator[None]:
+) -> Generator[None]:
     """End the program without a traceback: with the message of an error of these `kinds` and exit code 1, or after a
     signal with its message or `stopped` and exit code 128 + its number."""
     try:

@@ -68,11 +68,11 @@ def complaint(file: Path, head: bytes, ending: str, gzipped: bool) -> str | None
 def _describe(head: bytes, gzipped: bool) -> tuple[str, str] | None:
     """What a file that begins with `head` is, and what to do."""
     is_text = _is_text(head)
-    for start, magic, *description in SIGNATURES:
+    for start, magic, kind, remedy in SIGNATURES:
         # Words of text in single bytes begin like some marks.
         is_word = magic.isalnum() and len(magic) <= 4 and not _CONTROL.search(head)
         if head.startswith(magic, start) and (magic.startswith(TEXTUAL) or not (is_text or is_word)):
-            return tuple(description)
+            return kind, remedy
     if head.startswith(GZIP):
         if not gzipped and zlib.decompressobj(31).decompress(head)[257:262] == b"ustar":
             return "a compressed tar archive", "unpack it with tar -xzf {file}"
@@ -107,12 +107,12 @@ def wide_encoding(head: bytes) -> str | None:
     for mark, encoding in marks.items():  # the first begins as the third
         if head.startswith(mark):
             return encoding
-    spaces = {}
+    spaces: dict[str, int] = {}
     for encoding in ("utf-32le", "utf-32be", "utf-16le", "utf-16be") if b"\0" in head else ():
         text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
         if all(character in "\t\n\r\f" or unicodedata.category(character)[0] in "LMNPSZ" for character in text):
             spaces[encoding] = sum(map(text.count, " \n\r、。"))
-    best = max(spaces, key=spaces.get, default=None)
+    best = max(spaces, key=spaces.__getitem__, default=None)
     return best if best and spaces[best] else None
 
 

@@ -11,6 +11,7 @@ from glob import escape, glob
 from io import BufferedReader
 from itertools import chain, islice, repeat
 from pathlib import Path
+from typing import Any
 
 import datasets
 import pyarrow.parquet
@@ -96,7 +97,7 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
     _check_table(file)
     if TABLES[suffix(file)] == "csv":
         _check_width(file, has_header=options.get("header", 0) is not None)
-        options = {
+        options: dict[str, Any] = {
             "converters": dict.fromkeys(text_columns, str),
             "keep_default_na": False,
             "index_col": False,
@@ -141,7 +142,7 @@ def read_table(file: Path, columns: set[str], header: Sequence[str] | None = Non
 
 def read_fields(file: Path) -> Iterator[list[str]]:
     """The fields of each record of a CSV or TSV file. Raises `TextError` if it can't be parsed."""
-    dialect = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix(file) == ".tsv" else {}
+    dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix(file) == ".tsv" else {}
     csv.field_size_limit(2**31 - 1)
     try:
         yield from filter(None, csv.reader(read_lines(file), **dialect))

@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Literal, overload
 
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers.utils import cached_file
@@ -11,6 +12,10 @@ from transformers.utils import cached_file
 RUN_FILE = "run.json"  # in output directories and checkpoints: the record of the run, written before its first step
 
 
+@overload
+def find_file(name: str | Path, file: str, revision: str | None = None, *, required: Literal[True]) -> Path: ...
+@overload
+def find_file(name: str | Path, file: str, revision: str | None = None) -> Path | None: ...
 def find_file(name: str | Path, file: str, revision: str | None = None, required: bool = False) -> Path | None:
     """A file of the directory or Hub repository `name`; None if it has no such file.
 
@@ -74,6 +79,6 @@ def read_json(file: Path) -> dict:
     return content
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """The message of an error, without line ends."""
     return " ".join(str(error).split())

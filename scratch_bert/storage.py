@@ -6,12 +6,12 @@ import logging
 import os
 import shutil
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
@@ -19,13 +19,16 @@ from huggingface_hub.errors import StrictDataclassError
 from .repository import read_json
 
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 logger = logging.getLogger("scratch_bert")
 
 MANIFEST = "manifest.json"  # in a sealed directory: length and CRC-32 of every other file
 STAGING = ".saving"  # beside the final directories: what is being written or deleted
 LOCK = ".lock"  # in a directory: held by the process that writes to it
 
-Schema = TypeVar("Schema")
+Schema = TypeVar("Schema", bound="DataclassInstance")
 
 
 def seal(directory: Path, without: Collection[str] = ()) -> None:
@@ -118,7 +121,7 @@ def _set_aside(directory: Path) -> Path:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[bool]:
+def locked(directory: Path) -> Generator[bool]:
     """Hold the lock of a directory, which the operating system releases at the end of the process. Yields whether it
     is locked: False on a file system without locks. Raises `BlockingIOError` if another process holds it.
     """

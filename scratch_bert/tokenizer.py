@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
@@ -228,7 +228,11 @@ def load_tokenizer(
     if file:
         _check_ids(read_json(file), file)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=trust_remote_code)
+        # A cast, as transformers declares that it may be None.
+        tokenizer = cast(
+            PreTrainedTokenizerFast,
+            AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=trust_remote_code),
+        )
     except Exception as error:  # the tokenizers library raises plain exceptions
         if "trust_remote_code" in str(error):
             raise ValueError(
@@ -325,7 +329,7 @@ def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreT
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-        return AutoTokenizer.from_pretrained(directory)
+        return cast(PreTrainedTokenizerFast, AutoTokenizer.from_pretrained(directory))
 
 
 def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:

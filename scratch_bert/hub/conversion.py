@@ -6,6 +6,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -73,7 +74,7 @@ def convert_checkpoint(
     check_finite(model, source)
     head = type(model).__name__.removeprefix(MODELS[config.model_type][1])
     target_class = _model_class(to, head)
-    options = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
+    options: dict[str, Any] = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
     target = target_class._from_config(target_config, dtype=model.dtype, **options)
     target.load_state_dict(_rename_bias(model.state_dict(), to))
 
@@ -124,9 +125,10 @@ def _model_class(model_type: str, head: str) -> type[PreTrainedModel]:
 
 def _load_matching(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
     """The model of the class that has exactly the weights in the files, and the names of unused pooler weights."""
-    named = (config.architectures or [""])[0].removeprefix(MODELS[config.model_type][1])
+    architecture = (config.architectures or [""])[0]
+    named = architecture.removeprefix(MODELS[config.model_type][1])
     if named and named not in HEADS:
-        raise ValueError(f"{source} is a {config.architectures[0]}, which has no counterpart.")
+        raise ValueError(f"{source} is a {architecture}, which has no counterpart.")
     check_weights(source, config, revision)
     config.dtype = None  # else the weights are cast to the dtype that the config names
     message = None
@@ -157,7 +159,7 @@ def compare_outputs(model: PreTrainedModel, other: PreTrainedModel) -> tuple[flo
     mask = (torch.arange(length) < torch.tensor([length, length // 2, 3, 1])[:, None]).long()
     ids = torch.randint(config.vocab_size, (batch_size, length), generator=generator) * mask
     types = torch.randint(config.type_vocab_size, (batch_size, length), generator=generator) * mask
-    inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+    inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
     if type(model).__name__.endswith("MultipleChoice"):
         inputs = {name: values[:, None].repeat(1, 2, 1) for name, values in inputs.items()}
     inputs |= {"return_dict": True, "output_hidden_states": False, "output_attentions": False}

@@ -182,7 +182,7 @@ def _part(weight: str, model: PreTrainedModel) -> str:
     return f"cls.{rest.partition('.')[0]}" if first == "cls" else "head"
 
 
-def reason(error: Exception) -> str:
+def reason(error: BaseException) -> str:
     """The message of an error of a config or a model in one line; with the kind of error, unless that tells nothing."""
     if isinstance(error, StrictDataclassError) and error.__cause__:
         error = error.__cause__
@@ -196,7 +196,7 @@ def some(names: Iterable[str]) -> str:
     return f"{first} and {len(others)} more" if others else first
 
 
-def load_with_mismatches(model_class: type, name: str, **options) -> tuple[PreTrainedModel, dict[str, list[str]]]:
+def load_with_mismatches(model_class: type[Any], name: str, **options) -> tuple[PreTrainedModel, dict[str, list[str]]]:
     """`from_pretrained`, and the weights that are `missing` in the files, `unexpected` or `of another shape`, sorted.
 
     Raises `ValueError` if the files cannot be read.

@@ -145,7 +145,7 @@ def _with_index(metadata: str, line_end: str, task: str, results: list[EvalResul
     """A card's YAML with these results in its `model-index`, in place of others of this task."""
     try:
         root, values = yaml.compose(metadata, yaml.SafeLoader), yaml.safe_load(metadata) or {}
-        index = values.get("model-index") or [{"name": model_name, "results": []}]
+        index: list[dict[str, Any]] = values.get("model-index") or [{"name": model_name, "results": []}]
         first = index[0]
         others = [result for result in first["results"] if (result.get("task") or {}).get("name") != task]
     except (YAMLError, AttributeError, LookupError, TypeError) as error:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import transformers
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_session, metadata_load
@@ -42,7 +43,7 @@ _NO_REF = re.compile(
 )
 
 
-def public_files(directory: str | Path, token: str | None = None) -> list[Path]:
+def public_files(directory: str | Path, token: str | bool | None = None) -> list[Path]:
     """The files of a model's directory that are published.
 
     Raises `ValueError` or `OSError` that names the file and the remedy if code, weights, tokenizer or model card are missing,
@@ -155,7 +156,7 @@ def _weights(directory: Path) -> list[Path]:
     return files + index
 
 
-def _check_content(file: Path, token: str | None) -> None:
+def _check_content(file: Path, token: str | bool | None) -> None:
     """Raise `ValueError` if a file is damaged, or contains a secret or a local path."""
     if file.suffix == ".safetensors":
         with safe_open(file, framework="pt") as weights:
@@ -261,12 +262,13 @@ def push_to_hub(
             f"The Hub at {api.endpoint} gives no valid answer ({reason(error)}): check the network, its proxy, HF_ENDPOINT "
             "and HF_TOKEN."
         ) from error
-    repo_id, space = (f"{user}/{name}" if name and "/" not in name else name for name in (repo_id, space))
+    repo_id = f"{user}/{repo_id}" if repo_id and "/" not in repo_id else repo_id
+    space = f"{user}/{space}" if space and "/" not in space else space
     if space:
         check_space(space, api)
     if not create_pr:
         api.create_repo(repo_id, private=private or None, exist_ok=True)
-    is_private = bool(private or space) and api.repo_info(repo_id).private
+    is_private = bool((private or space) and api.repo_info(repo_id).private)
     if private and not is_private:
         raise ValueError(f"{repo_id} is already public: make it private in its settings, or choose another name.")
     if space and is_private:
@@ -274,8 +276,8 @@ def push_to_hub(
     if tag and tag in {existing.name for existing in api.list_repo_refs(repo_id).tags}:
         raise ValueError(f"{repo_id} already has a tag {tag}: choose another.")
     ensure_branch(api, repo_id, revision)
-    options = {"revision": revision, "commit_message": commit_message, "create_pr": create_pr, "space": space}
-    commit = publish(directory, repo_id, api, **options)  # which checks again: the review may have taken a while
+    # It checks again: the review may have taken a while.
+    commit = publish(directory, repo_id, api, revision, commit_message, create_pr, space=space)
     if tag:
         api.create_tag(repo_id, tag=tag, revision=commit.oid)
     if space:
@@ -310,7 +312,9 @@ def publish(
     present = set(api.list_repo_files(repo_id, revision=revision)) - additions.keys()
     folders = {"", subfolder or ""}
     stale = [path for path in present if str(PurePosixPath(path).parent).strip(".") in folders]
-    operations = [CommitOperationDelete(path) for path in stale if _REPLACED.fullmatch(PurePosixPath(path).name)]
+    operations: list[Any] = [
+        CommitOperationDelete(path) for path in stale if _REPLACED.fullmatch(PurePosixPath(path).name)
+    ]
     operations += [CommitOperationAdd(path, content) for path, content in additions.items()]
     # Not `upload_folder`: with hf_xet it may make several commits, and it sends the card as it is on the disk.
     return api.create_commit(
@@ -335,6 +339,7 @@ def _card_for(repo_id: str, card: Path, space: str | None) -> bytes:
     text = with_name(text, repo_id)
     if space:  # below the title
         link = f"[Try it in a Space](https://huggingface.co/spaces/{space})"
-        header, body = re.fullmatch(r"(---\n.*?\n---\n)?(.*)", text, re.DOTALL).groups(default="")
+        matched = re.fullmatch(r"(---\n.*?\n---\n)?(.*)", text, re.DOTALL)
+        header, body = matched.groups(default="")  # ty: ignore[missing-union-attribute]: it fits any text
         text = f"{header}{below_title(body, link)}"
     return text.encode()

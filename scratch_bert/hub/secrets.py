@@ -40,11 +40,13 @@ def _detectors() -> list[RegexBasedDetector]:
     ]
 
 
-def check_private(text: str, where: str | Path, tokens: Iterable[str | None] = (), paths: bool = True) -> None:
+def check_private(text: str, where: str | Path, tokens: Iterable[str | bool | None] = (), paths: bool = True) -> None:
     """Raise `ValueError`, which names the line of `where` but not the secret, if `text` contains a secret, one of these `tokens`,
     that of the user, or a local path, which is looked for with `paths`."""
     patterns = {f"a secret ({kind})": pattern for kind, pattern in PATTERNS.items()}
-    patterns["an access token"] = "|".join(re.escape(token) for token in (get_token(), *tokens) if token)
+    patterns["an access token"] = "|".join(
+        re.escape(token) for token in (get_token(), *tokens) if token and isinstance(token, str)
+    )
     if paths:
         home = f"|{re.escape(str(Path.home()))}/" if Path.home() != Path("/") else ""
         in_json = f"|{PATHS_IN_JSON}" if str(where).endswith(".json") else ""

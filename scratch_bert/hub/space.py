@@ -3,6 +3,7 @@
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, SpaceCard
 from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
@@ -88,7 +89,8 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
 def check_space(space_id: str, api: HfApi, private: bool = False) -> None:
     """Raise `ValueError` for an existing Space that scratch_bert did not create, or a public Space for a private model."""
     try:
-        tags = SpaceCard.load(space_id, token=api.token).data.tags or []
+        card = SpaceCard.load(space_id, token=api.token)  # ty: ignore[invalid-argument-type]: it takes False, too
+        tags = card.data.tags or []
     except RepositoryNotFoundError:
         return
     except EntryNotFoundError:
@@ -106,7 +108,7 @@ def push_space(space_id: str, repo_id: str, revision: str, api: HfApi, private: 
     files = space_files(repo_id, revision)
     api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
     stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()
-    operations = [CommitOperationDelete(path) for path in sorted(stale) if path.startswith("scratch_bert/")]
+    operations: list[Any] = [CommitOperationDelete(path) for path in sorted(stale) if path.startswith("scratch_bert/")]
     operations += [CommitOperationAdd(path, content) for path, content in files.items()]
     return api.create_commit(
         space_id, operations, repo_type="space", commit_message=f"Show {repo_id} at {revision[:8]}"

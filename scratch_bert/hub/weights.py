@@ -36,11 +36,13 @@ def find_weights(name: str | Path, revision: str | None = None) -> list[Path]:
         found = find_file(name, file, revision)
         if found:
             names = read_index(found) if found.suffix == ".json" else [file]
-            files = {part: find_file(name, part, revision) for part in names}
-            for part, path in files.items():
+            paths = []
+            for part in names:
+                path = find_file(name, part, revision)
                 if path is None:
                     raise FileNotFoundError(f"{name} has no {part}, which its {file} names: save the model again.")
-            return list(files.values())
+                paths.append(path)
+            return paths
     raise FileNotFoundError(f"{name} has no weights: neither {WEIGHTS} nor pytorch_model.bin.")
 
 

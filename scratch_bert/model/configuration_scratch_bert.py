@@ -36,7 +36,7 @@ _PRESETS = {  # layers, hidden, heads, initializer_range; feed-forward is 4 × h
     "base": (12, 768, 12, 0.02),
     "large": (24, 1024, 16, 0.02),
 }
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
     name: {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -168,7 +168,7 @@ class ScratchBertConfig(PreTrainedConfig):
     def save_pretrained(self, *args, **kwargs) -> None:
         # Weights with both heads open as either model, and clients look for its name: SparseEncoder for the MLM's.
         if self.architectures == ["ScratchBertForPreTraining"]:
-            self.architectures = [*self.architectures, "ScratchBertForMaskedLM"]
+            self.architectures = ["ScratchBertForPreTraining", "ScratchBertForMaskedLM"]
         super().save_pretrained(*args, **kwargs)
 
     def validate_architecture(self):

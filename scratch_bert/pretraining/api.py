@@ -50,7 +50,7 @@ def pretrain(
     options |= {"output_dir": output_dir, "preset": preset}
     names = ("output_dir", "model_name_or_path", "tokenizer_name_or_path")
     check_paths(**{name: options[name] for name in names if options.get(name) is not None})
-    in_memory = {}
+    in_memory: dict[str, Any] = {}
     for name, given, option in (("texts", texts, "train_file"), ("eval_texts", validation, "validation_file")):
         files = _as_files(given)
         if given is not None and options.get(option):

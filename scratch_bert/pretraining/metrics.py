@@ -78,7 +78,7 @@ class PretrainingMetrics:
                 "PretrainingMetrics sums batches: it needs TrainingArguments(batch_eval_metrics=True) and "
                 "Trainer(preprocess_logits_for_metrics=metrics.reduce)."
             )
-        sums = prediction.predictions.double().cpu()  # (B, columns)
+        sums = prediction.predictions.cpu().double()  # (B, columns); Apple's GPUs have no float64
         self.sums = self.sums + sums.sum(0)
         if not compute_result:
             return {}

@@ -81,7 +81,7 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             and torch.cuda.is_available()
         ):
             self.accelerator_config = {"non_blocking": True}  # otherwise each batch waits for the step before it
-        self.report_to = self.report_to or "none"
+        self.report_to = self.report_to or ["none"]
         if self.max_minutes is not None:
             for name in ("eval_steps", "save_steps", "logging_steps"):
                 if (getattr(self, name) or 1) < 1:
@@ -91,7 +91,7 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             self.max_steps = UNKNOWN
         TrainingArguments.__post_init__(self)
         if self.run_name is None:  # trackio would begin another run for the last evaluation
-            self.run_name = "/".join(Path(self.output_dir).parts[-2:])
+            self.run_name = "/".join(Path(self.output_dir).parts[-2:])  # ty: ignore[invalid-argument-type]: it is set by now
         if self.trackio_static_space_id is None:  # a push of the model would publish the log, with paths, as a Space
             self.trackio_static_space_id = False
         self.check_before_training()
@@ -108,7 +108,7 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
             if unknown := sorted(set(getattr(self, name, None) or {}) - set(known)):
                 raise ValueError(f"{name} has no {unknown[0]}: it is for torch.utils.checkpoint.")
         installed = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not list
-        for tracker in self.report_to:
+        for tracker in self.report_to or ():
             if tracker not in installed:
                 raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
         if DebugOption.UNDERFLOW_OVERFLOW in self.debug:
@@ -142,7 +142,11 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
 def check_schedule(args: TrainingArguments) -> None:
     """Raise `ValueError` for `lr_scheduler_kwargs` that the schedule doesn't take, by building one for a step."""
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
-    options = {"num_warmup_steps": 0, "num_training_steps": 1, "scheduler_specific_kwargs": args.lr_scheduler_kwargs}
+    options: dict[str, Any] = {
+        "num_warmup_steps": 0,
+        "num_training_steps": 1,
+        "scheduler_specific_kwargs": args.lr_scheduler_kwargs,
+    }
     try:
         get_scheduler(args.lr_scheduler_type, optimizer, **options)
     except (TypeError, ValueError, ArithmeticError, AssertionError) as error:

@@ -32,9 +32,15 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
         "lowercase": getattr(trainer.processing_class, "do_lower_case", False),
         "curves": _draw_curves(history, panels, directory / "curves.png"),
         "precision": "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "fp32",
-        "device": torch.cuda.get_device_name() if args.device.type == "cuda" else f"{os.cpu_count()} CPU cores",
+        "device": describe_device(args.device),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
+
+
+def describe_device(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{os.cpu_count()} CPU cores" if device.type == "cpu" else device.type.upper()
 
 
 def model_name(trainer: ScratchBertTrainer) -> str:

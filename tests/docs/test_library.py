@@ -11,7 +11,6 @@ from helpers import ROOT, run_process
 
 PAGE = (ROOT / "docs/library.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.MULTILINE | re.DOTALL)
-QUICKER = {"max_steps=500": "max_steps=4, use_cpu=True", "10, 100)": "1, 4)", "< 100:": "< 4:", "== 100:": "== 4:"}
 
 
 @pytest.mark.slow
@@ -21,9 +20,8 @@ def test_snippets_of_the_library_run(documents, tmp_path):
         rows.writerow(["id", "review"])
         rows.writerows([number, " ".join(document[:10])] for number, document in enumerate(documents[:60]))
     code = "\n".join(SNIPPETS)
-    for slow, quick in QUICKER.items():
-        assert slow in code
-        code = code.replace(slow, quick)
+    assert "max_steps=500" in code
+    code = code.replace("max_steps=500", "max_steps=4, use_cpu=True")
     (tmp_path / "snippets.py").write_text(code)
     result = run_process(tmp_path / "snippets.py", cwd=tmp_path, OMP_NUM_THREADS="1")
     assert "Traceback" not in result.stderr
@@ -31,7 +29,6 @@ def test_snippets_of_the_library_run(documents, tmp_path):
     architectures = {
         "mine/checkpoint-4": "ScratchBertForPreTraining",
         "mlm/checkpoint-3": "ScratchBertForMaskedLM",
-        "loop": "ScratchBertForPreTraining",
         "distance/checkpoint-3": "ScratchBertForMaskedLM",
         "one-call": "ScratchBertForPreTraining",
         "labels": "ScratchBertForSequenceClassification",

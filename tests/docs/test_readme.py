@@ -1,14 +1,70 @@
-"""README.md is short, fits a terminal, and its snippet runs as it stands."""
+"""README.md is short and fits a terminal; its snippet, and the commands of README and docs/commands.md, run as they stand."""
 
+import json
+import os
 import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from helpers import ROOT, run_process
+from helpers import ROOT, make_bert, run_process
 
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
+NOT_RUN = {  # pattern of a command's beginning → why
+    "make ": "runs the same scripts; `make test` is in .ci/run",
+    r"python3 -m venv|(\.venv/bin/)?pip install": "done by the Makefile and .ci/run",
+    "pytest ": "would run this test",
+    r"python scripts/pretrain\.py$": "takes minutes: tests/scripts/test_pretrain.py",
+    r"python scripts/glue\.py": "takes minutes: tests/finetuning/test_glue_suite.py",
+    r"(\.venv/bin/)?python scripts/demo\.py": "ends with Ctrl-C: tests/scripts/test_demo.py",
+    "hf auth login": "needs an account",
+    r"python scripts/push_to_hub\.py (?!.*--dry_run)": "pushes to the Hub: tests/hub/test_push.py",
+    "docker ": "is not there",
+}
+SHORTER = {  # part of a command → options that end it in seconds; the first that fits is appended
+    "recipes/cpu-hour.yaml": "--max_minutes 0.02",
+    "recipes/dialogue.yaml": "--preset micro --max_steps 2",
+    "recipes/bert-base.yaml": "--preset micro --max_steps 10 --warmup_steps 1 --gradient_accumulation_steps 1",
+    "scripts/pretrain.py": "--max_steps 2",
+    "scripts/finetune.py": "--max_steps 2",
+}
+
+
+def commands(page: str) -> list[str]:
+    """The lines of the page's code blocks in a shell's or no language, without comments."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    # Without the tree of the code, which begins with its directory.
+    text = "".join(
+        block for language, block in blocks if language in ("", "sh", "bash") and not block.startswith("scratch_bert/")
+    )
+    return re.sub(r"[ \t]*#.*", "", text.replace("\\\n", "")).splitlines()
+
+
+@pytest.fixture
+def checkout(text_file, tokenizer, tmp_path):
+    """A copy of the checkout with the files that the commands name, and local directories in place of the Hub's."""
+    for name in ("recipes", "scratch_bert", "scratch_bert_cli", "scripts"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "text").mkdir()
+    for name in ("text/a.txt", "more.txt", "text.txt"):
+        shutil.copy(text_file, tmp_path / name)
+    make_bert("ForMaskedLM", tmp_path / "google-bert/bert-base-uncased", tokenizer, max_position_embeddings=128)
+    sst2 = tmp_path / "nyu-mll/glue"
+    sst2.mkdir(parents=True)
+    (sst2 / "README.md").write_text(
+        "---\nconfigs: [{config_name: sst2, data_files: '*.jsonl'}]\n---\n", encoding="utf-8"
+    )
+    rows = [json.dumps({"sentence": f"a {('bad', 'good')[n % 2]} film", "label": n % 2, "idx": n}) for n in range(32)]
+    for split in ("train", "validation"):
+        (sst2 / f"{split}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    return tmp_path
 
 
 def test_readme_is_short_and_narrow():
@@ -26,3 +82,31 @@ def test_snippet_with_the_stock_trainer_runs_as_it_stands(documents, tmp_path):
     (tmp_path / "snippet.py").write_text(training, encoding="utf-8")
     shown = run_process(tmp_path / "snippet.py", cwd=tmp_path, OMP_NUM_THREADS="1").stdout
     assert float(re.search(r"'train_loss': '?([\d.]+)", shown)[1]) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="runs a shell's commands")
+@pytest.mark.parametrize("page", [README, COMMANDS], ids=["README.md", "commands.md"])
+def test_commands_run_as_they_stand(page, checkout):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
+    for command in commands(page):
+        if any(re.match(pattern, command) for pattern in NOT_RUN):
+            continue
+        last = checkout / "runs/mine/checkpoint-2"
+        if "runs/mine/checkpoint-500" in command and last.is_dir():
+            last.rename(last.with_name("checkpoint-500"))
+        shorter = next((options for part, options in SHORTER.items() if part in command), "")
+        result = subprocess.run(
+            f"{command} {shorter}", shell=True, cwd=checkout, env=environment, capture_output=True, text=True
+        )
+        assert result.returncode == 0, f"{command}\n{result.stderr}"
+        arguments = shlex.split(command)
+        if "--output_dir" in arguments:
+            output = checkout / arguments[arguments.index("--output_dir") + 1]
+            assert (output / "model.safetensors").is_file(), command
+
+
+def test_patterns_of_commands_that_are_not_run_are_in_use():
+    listed = [*commands(README), *commands(COMMANDS)]
+    assert [pattern for pattern in NOT_RUN if not any(re.match(pattern, command) for command in listed)] == []

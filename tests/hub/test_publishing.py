@@ -61,6 +61,12 @@ def test_publish_lists_the_model_files_only(directory, monkeypatch, capsys):
     assert left_out.split() == ["checkpoint-5,", "runs,", "training_args.bin"]
 
 
+@pytest.mark.parametrize("token", [True, False], ids=["that of the user", "none"])
+def test_publish_takes_a_switch_for_the_token(token, directory):
+    """As `HfApi(token=True)` does."""
+    assert public_files(directory, token) == public_files(directory)
+
+
 @pytest.mark.parametrize(
     ("file", "message"),
     [

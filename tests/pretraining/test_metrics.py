@@ -91,6 +91,21 @@ def test_metrics_reduce_logits_to_a_few_numbers_per_example(tokenizer):
     assert sums.isfinite().all()
 
 
+def test_metrics_need_no_float64_on_the_device():
+    class OfApplesGPU(torch.Tensor):
+        def double(self):
+            raise TypeError("the MPS framework doesn't support float64")
+
+        def cpu(self):
+            return self.as_subclass(torch.Tensor)
+
+    metrics = PretrainingMetrics(torch.zeros(50), objective="none")
+    labels = torch.full((6, 9), 7)
+    sums = metrics.reduce(torch.zeros(6, 9, 50), labels)
+    result = metrics(EvalPrediction(sums.as_subclass(OfApplesGPU), labels), compute_result=True)
+    assert result["mlm_loss"] == pytest.approx(math.log(50))
+
+
 def test_metrics_of_mlm_alone(tokenizer):
     metrics = PretrainingMetrics(torch.full((50,), -2.0), objective="none")
     logits, labels = torch.randn(6, 9, 50), torch.full((6, 9), -100)

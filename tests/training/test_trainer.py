@@ -19,6 +19,7 @@ from helpers import SMALL, launch, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
 from scratch_bert.training.arguments import CommonArguments
 from scratch_bert.training.checkpoint import explain_write_errors, find_checkpoint, find_damage
+from scratch_bert.training.model_card import describe_device
 from scratch_bert.training.output_dir import output_dir_lock, write_metrics
 from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer
 
@@ -245,6 +246,11 @@ def test_latest_metrics_are_those_of_the_log_and_the_results(tmp_path):
     trainer.state.log_history = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 2.5}]
     trainer.results = {"eval_f1": 0.5, "eval_loss": 2.25}
     assert trainer.latest_metrics() == {"step": 2, "loss": 2.0, "eval_loss": 2.25, "eval_f1": 0.5}
+
+
+def test_model_card_names_the_device():
+    assert describe_device(torch.device("cpu")) == f"{os.cpu_count()} CPU cores"
+    assert describe_device(torch.device("mps")) == "MPS"
 
 
 def test_model_card_is_written_into_each_directory(tmp_path):

@@ -1,6 +1,7 @@
 """Collation of examples into a masked batch, padded or packed."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,7 +49,9 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
         if whole_word_mask:
             self.continues_word = torch.from_numpy(continues_word(self.tokenizer))
 
-    def torch_call(self, examples: list[dict]) -> dict[str, torch.Tensor]:
+    def torch_call(  # ty: ignore[incompatible-method-override]: its base also takes lists of ids
+        self, examples: list[dict]
+    ) -> dict[str, torch.Tensor]:
         if len({frozenset(example) for example in examples}) != 1:
             raise ValueError("The examples of a batch, one or more, must all have the same columns.")
         if "mask_seed" in examples[0]:
@@ -86,7 +89,7 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
             target[: len(row)] = row
         return padded
 
-    def torch_mask_tokens(self, inputs, special_tokens_mask=None, offset_mapping=None):
+    def torch_mask_tokens(self, inputs, special_tokens_mask: Any = None, offset_mapping=None):
         """Mask token ids (B, S) in place. Returns them and the labels: the ids to predict, -100 elsewhere."""
         # Two draws for each token: whether to predict it, and what to put in its place.
         draws = torch.rand(2, *inputs.shape, generator=self.generator)  # (2, B, S)

@@ -13,6 +13,7 @@ from functools import cache
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -203,7 +204,7 @@ class TokenizedCorpus:
     def open(cls, directory: Path) -> "TokenizedCorpus":
         """Map a directory of the cache into memory."""
         about = json.loads((directory / ABOUT).read_text())
-        arrays = {
+        arrays: dict[str, Any] = {
             name: np.asarray(np.memmap(directory / name, dtype=dtype, mode="r", shape=tuple(about.pop(name))))
             for name, dtype in (("tokens", np.int32), ("sentence_offsets", np.int64), ("documents", np.int64))
         }

@@ -36,9 +36,10 @@ class EpochDataset(Dataset):
 
 def evenly_spread(dataset: Dataset, count: int) -> Dataset:
     """`count` examples of a dataset, evenly spread; all of them if it has fewer, or if `count` is not positive."""
-    if not 0 < count < len(dataset):
+    size = len(dataset)  # ty: ignore[invalid-argument-type]: torch's class does not declare it
+    if not 0 < count < size:
         return dataset
-    return Subset(dataset, [index * len(dataset) // count for index in range(count)])
+    return Subset(dataset, [index * size // count for index in range(count)])
 
 
 class AnnounceEpoch(TrainerCallback):
@@ -56,7 +57,8 @@ class AnnounceEpoch(TrainerCallback):
             dataset.set_epoch(int(state.epoch))
 
 
-transformers.trainer.DEFAULT_CALLBACKS.append(AnnounceEpoch)  # so that the stock Trainer needs no callback
+# So that the stock Trainer needs no callback.
+transformers.trainer.DEFAULT_CALLBACKS.append(AnnounceEpoch)  # ty: ignore[invalid-argument-type]: a list of any
 
 
 class SentencePairDataset(EpochDataset):
@@ -71,6 +73,9 @@ class SentencePairDataset(EpochDataset):
     With `static_pairs`, every epoch has the pairs of the first, with new masks. Raises `ValueError` for a corpus with
     too few documents or with lone sentences only, and for a `max_seq_length` without room for two segments.
     """
+
+    pairs: np.ndarray
+    num_examples: int
 
     def __init__(
         self,
@@ -96,7 +101,7 @@ class SentencePairDataset(EpochDataset):
         self.static_pairs = static_pairs
         self.single_segment_prob = single_segment_prob
         self.encode = self.objective.encoder(tokenizer)
-        self.pairs = self.num_examples = self.epoch = None
+        self.pairs = self.num_examples = self.epoch = None  # ty: ignore[invalid-assignment]: `set_epoch` sets them
         self.set_epoch(0)
 
     @classmethod
@@ -138,7 +143,7 @@ class SentencePairDataset(EpochDataset):
         options = (self.tokenizer, self.max_seq_length, self.short_seq_prob, self.seed, self.objective)
         return (
             SentencePairDataset(training, *options, self.static_pairs, self.single_segment_prob),
-            SentencePairDataset(held_out, *options),
+            SentencePairDataset(held_out, *options),  # ty: ignore[invalid-argument-type]: None for fraction 0 only
         )
 
     def set_epoch(self, epoch: int) -> None:

@@ -5,7 +5,7 @@ import logging
 import os
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from glob import escape
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from datasets.exceptions import DatasetGenerationError
 from huggingface_hub.dataclasses import strict, type_validator
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
@@ -207,7 +208,8 @@ class PreprocessedDataset(EpochDataset):
 
     def token_counts(self, vocab_size: int) -> np.ndarray:
         """Count of each token id: (vocab_size,) int64."""
-        return sum(np.bincount(ids, minlength=vocab_size) for ids in self._chunks())
+        counts = (np.bincount(ids, minlength=vocab_size) for ids in self._chunks())
+        return sum(counts, start=np.zeros(vocab_size, dtype=np.int64))
 
     def checksum(self) -> int:
         """CRC-32 of all token ids, and of the examples' lengths, in order."""
@@ -246,7 +248,8 @@ def write_examples(directory: Path, splits: dict[str, SentencePairDataset]) -> N
         columns |= {name: datasets.Value("int64") for name in ("document_a", "document_b")}
 
     def records(dataset: SentencePairDataset) -> Iterator[dict]:
-        for example, (a, b) in zip(dataset, dataset.documents().tolist(), strict=True):
+        for index, (a, b) in enumerate(dataset.documents().tolist()):
+            example = dataset[index]
             example |= {"document_a": a, "document_b": b}
             yield {name: example[name] for name in columns}
 
@@ -318,7 +321,7 @@ class PreprocessedExamples(NamedTuple):
         """The examples of a split, mapped into memory: all processes of a machine share one copy in the cache."""
         files = [escape(str(file)) for file in self.files[split]]
         with self._explain_read_errors(split):
-            examples = datasets.Dataset.from_parquet(files, cache_dir=cache_dir)
+            examples = datasets.Dataset.from_parquet([*files], cache_dir=cache_dir)
         return PreprocessedDataset(examples, self.tokenizer, self.objective, seed, self.check(split))
 
     def streamed(self, split: str, seed: int, buffer: int) -> datasets.IterableDataset:
@@ -339,9 +342,9 @@ class PreprocessedExamples(NamedTuple):
         return shuffled.map(add_mask_seeds, batched=True)
 
     @contextmanager
-    def _explain_read_errors(self, split: str) -> Iterator[None]:
+    def _explain_read_errors(self, split: str) -> Generator[None]:
         """Turn what datasets raises for damaged files, and for damaged features in them, into a `TextError`."""
-        kinds = (datasets.exceptions.DatasetGenerationError, ValueError, TypeError, LookupError, AttributeError)
+        kinds = (DatasetGenerationError, ValueError, TypeError, LookupError, AttributeError)
         try:
             yield
         except kinds as error:

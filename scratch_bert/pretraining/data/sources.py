@@ -96,7 +96,7 @@ class MappedSource(Source):
             overlap = report_overlap(corpus, eval_corpus, vocabulary_size(tokenizer), self.args.cache_dir, *names)
             held_out = f"{held_out}; {overlap}"
         percentile = self.args.length_percentile
-        settings = {
+        settings: dict[str, Any] = {
             "tokenizer": tokenizer,
             "max_seq_length": corpus.max_seq_length(percentile) if percentile else self.args.max_tokens,
             "short_seq_prob": self.args.short_seq_prob,
@@ -122,11 +122,11 @@ class MappedSource(Source):
             objective=settings["objective"],
             eval_dataset=eval_dataset,
             first_examples=first_examples,
-            max_seq_length=settings["max_seq_length"],
+            max_seq_length=first_examples.max_seq_length,
             token_counts=corpus.token_counts(vocabulary_size(tokenizer)),
             eval_kind=eval_kind,
             held_out=held_out,
-            eval_checksum=eval_corpus and eval_corpus.checksum(),
+            eval_checksum=eval_corpus.checksum() if eval_corpus else None,
             **train,
         )
 
@@ -250,7 +250,7 @@ class PreprocessedSource(Source):
 
     def load(self) -> PretrainingData:
         args, seed = self.args, self.seed
-        examples = open_examples(Path(args.prepared_data), self.tokenizer)
+        examples = open_examples(Path(args.prepared_data), self.tokenizer)  # ty: ignore[invalid-argument-type]: it is set
         files = examples.files["train"]
         if args.streaming:  # only the first file is mapped
             examples = examples._replace(files=examples.files | {"train": files[:1]})
@@ -306,11 +306,12 @@ def find_source(
     find_objective(args.sentence_objective)  # an unknown one is reported before any work
     if texts is not None and args.streaming:
         raise ValueError("streaming has no effect with texts in memory: leave it out.")
-    text, eval_text = (None, None) if texts is not None else _named_texts(args)
     settings = (args.text_format, args.sentence_splitter, args.language or "en")
     column = None if args.text_column == "text" else args.text_column
-    if texts is not None:
-        text = TextSource.from_texts(texts, column, *settings)
+    if texts is None:
+        text, eval_text = _named_texts(args)
+    else:
+        text, eval_text = TextSource.from_texts(texts, column, *settings), None
     if eval_texts is not None:
         eval_text = TextSource.from_texts(eval_texts, column, *settings)
     elif args.validation_file:
@@ -334,11 +335,9 @@ def _named_texts(args: DataArguments) -> tuple[TextSource, TextSource | None]:
         return TextSource([builtin_documents()]), None
     splits = open_dataset(args.dataset_name, args.dataset_config, args.streaming)
     if "train" not in splits:
-        raise ValueError(f"The dataset {args.dataset_name} has no split 'train', but {', '.join(splits)}.")
-    train, validation = (
-        _text(args, _shards(splits[name])) if name in splits else None for name in ("train", "validation")
-    )
-    return train, validation
+        raise ValueError(f"The dataset {args.dataset_name} has no split 'train', but {', '.join(map(str, splits))}.")
+    train = _text(args, _shards(splits["train"]))
+    return train, _text(args, _shards(splits["validation"])) if "validation" in splits else None
 
 
 def _text(args: DataArguments, shards: list) -> TextSource:

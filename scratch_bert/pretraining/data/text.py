@@ -13,7 +13,7 @@ from importlib import metadata
 from itertools import chain, islice, tee
 from pathlib import Path
 from textwrap import shorten
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import datasets
 import numpy as np
@@ -39,7 +39,7 @@ class TextFormat(NamedTuple):
     """A way to split text into documents and paragraphs."""
 
     description: str
-    read: Callable[[Iterable[str]], Iterator[str | None]]
+    read: Callable[[Iterable], Iterator]
     """Function from the lines of a file, or of a table's record, to paragraphs, with `None` where a document ends.
 
     The end of a file or record always ends its last document.
@@ -118,9 +118,7 @@ FORMATS = {
     "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
 }
 
-SENTENCES = TextFormat(
-    "a document is a list of its sentences", lambda sentences: iter([sentences] if sentences else [])
-)
+SENTENCES = TextFormat("a document is a list of its sentences", lambda sentences: filter(None, [sentences]))
 
 # ------------------------------------------------------------------------------------------------------- sentences
 
@@ -360,7 +358,7 @@ class TextSource:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of the text and of the settings that it is read with."""
-        settings = [self.text_format, self.text_column, self.splitter, self.language]
+        settings: list[Any] = [self.text_format, self.text_column, self.splitter, self.language]
         settings += [metadata.version("sentencex"), metadata.version("datasets")]
         formats = [self.text_format] if self.text_format else ["blank_line", "file"]
         settings += [FORMATS[name].version for name in formats]
@@ -378,7 +376,7 @@ class TextSource:
                     digest.update(repr(text).encode("utf-8", "surrogatepass"))
         return digest.hexdigest()
 
-    def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable[str]]]:
+    def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable]]:
         """The texts of a shard: (kind of text, format, lines)."""
         if isinstance(shard, Path) and suffix(shard) not in TABLES:
             yield "files", FORMATS[self.text_format or "blank_line"], read_lines(shard)

@@ -195,11 +195,11 @@ class PairClassification(Objective):
     min_tokens = 2
 
     def score(self, logits: tuple[Tensor, ...], labels: tuple[Tensor, ...]) -> dict[str, Tensor]:
-        logits, labels = logits[1], labels[1]
-        counts = {f"{self.prefix}_label_{label}": labels == label for label in range(logits.shape[-1])}
+        scores, answers = logits[1], labels[1]  # (B, classes), (B,)
+        counts = {f"{self.prefix}_label_{label}": answers.eq(label) for label in range(scores.shape[-1])}
         return {
-            f"{self.prefix}_loss": F.cross_entropy(logits.float(), labels, reduction="none"),
-            f"{self.prefix}_correct": logits.argmax(-1) == labels,
+            f"{self.prefix}_loss": F.cross_entropy(scores.float(), answers, reduction="none"),
+            f"{self.prefix}_correct": scores.argmax(-1).eq(answers),
         } | counts
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
@@ -216,7 +216,7 @@ class PairClassification(Objective):
         }
 
     @property
-    def metric_rows(self) -> tuple[MetricRow, ...]:
+    def metric_rows(self) -> tuple[MetricRow, ...]:  # ty: ignore[incompatible-property-override]: it is never set
         title, prefix = self.name.partition("+")[0].upper(), self.prefix
         return (
             MetricRow(f"{title} loss", f"{prefix}_loss", f"{prefix}_majority_loss", "class prior"),

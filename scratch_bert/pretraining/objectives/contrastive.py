@@ -30,7 +30,7 @@ class SeparateEncoder(ExampleEncoder):
     `seq_idx` (S,) is 0 for A and 1 for B, so neither attends to the other; `position_ids` (S,) restart with B.
     """
 
-    def __call__(self, tokens: np.ndarray, pair: np.ndarray) -> dict[str, np.ndarray]:
+    def __call__(self, tokens: np.ndarray, pair: np.ndarray) -> dict[str, np.ndarray | int]:
         a_start, a_end, b_start, b_end, _ = pair.tolist()
         spans = [(a_start, a_end), (b_start, b_end)][: 1 + (b_end > b_start)]
         segments = [np.concatenate([self.cls, tokens[start:end], self.sep]) for start, end in spans]
@@ -150,6 +150,7 @@ class ContrastivePreTraining(ScratchBertForPreTraining):
             return joint
         inputs = (segment_input_ids, segment_attention_mask, segment_token_type_ids, segment_position_ids, None)
         states = self.bert(*inputs, segment_seq_idx, return_dict=True).last_hidden_state  # (B, S', H)
+        assert segment_attention_mask is not None and segment_seq_idx is not None  # they come with segment_input_ids
         similarities, follows = compare_segments(states, segment_attention_mask, segment_seq_idx)
         if next_sentence_label is not None:
             follows = follows & (next_sentence_label == 0)
