@@ -40,7 +40,7 @@ def one_line_errors(
 
 
 @contextmanager
-def shown_messages(level: int = logging.INFO) -> Iterator[None]:
+def shown_messages(level: int = logging.INFO) -> Generator[None]:
     """Within `with`, print our log messages of this level and above as plain lines on stderr, unless the application has
     configured logging."""
     logger = logging.getLogger("scratch_bert")

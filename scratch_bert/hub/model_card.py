@@ -179,8 +179,8 @@ def write_conversion_card(
     if files["README.md"] is None:
         return False
     for name in BESIDE_CARDS:
-        if files[name]:
-            shutil.copy(files[name], directory / name)
+        if file := files[name]:
+            shutil.copy(file, directory / name)
     metadata, body = _split(Path(files["README.md"]).read_text(encoding="utf-8", errors="replace"))
     base_model, kind = None if Path(source).exists() else source, model.config.model_type
     if kind == "bert" or _NAME.search(body):
