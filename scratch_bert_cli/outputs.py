@@ -8,11 +8,8 @@ import tempfile
 from pathlib import Path
 
 
-NEWEST = (
-    "auto",
-    "last",
-    "true",
-)  # values of resume_from_checkpoint that name no directory; `True` is the stock Trainer's
+# Values of resume_from_checkpoint that name no directory; `True` is the stock Trainer's.
+NEWEST = ("auto", "last", "true")
 
 
 def numbered_dir(beginning: str, resume_from: str | None) -> str:

@@ -82,7 +82,7 @@ def sentence_box(examples: Sequence[str], otherwise: str) -> tuple[gr.Textbox, g
 
 
 def examples_of(boxes: list[gr.Textbox], samples: list[list[str]]) -> gr.Dataset:
-    label = "From the run's held-out text"
+    label = "From the run's evaluation text"
     headers = [box.label for box in boxes] if len(boxes) > 1 else None
     return gr.Dataset(
         components=boxes, samples=samples, headers=headers, label=label, samples_per_page=20, visible=bool(samples)

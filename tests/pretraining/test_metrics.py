@@ -175,7 +175,7 @@ def test_what_is_not_learned_is_said_with_a_remedy(objective, changed, expected)
 
 def test_few_examples_cannot_tell_nsp_from_chance():
     found = find_objective("nsp").describe_plateaus(METRICS | {"nsp_loss": 0.69}, 20, 1600, 5000)
-    assert "NSP cannot be told from chance on 20 held-out examples (±22%)" in found
+    assert "NSP cannot be told from chance on 20 examples (±22%)" in found
     assert "6 to 18 minutes; this run has seen 1,600" in found
 
 

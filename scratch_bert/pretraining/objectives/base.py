@@ -143,16 +143,16 @@ class Objective:
     metric_rows: tuple[MetricRow, ...] = ()
     """The metrics to show, in addition to MLM's."""
 
-    def describe_plateaus(self, metrics: dict[str, float], held_out: int, trained: int, per_minute: float) -> str:
+    def describe_plateaus(self, metrics: dict[str, float], evaluated: int, trained: int, per_minute: float) -> str:
         """What a model has not begun to learn and what helps, or an empty string. `metrics` are the latest of training and of
-        evaluation on `held_out` examples, after `trained` examples at a speed of `per_minute`."""
+        evaluation on so many examples, after `trained` examples at a speed of `per_minute`."""
         learned = 0.9 * metrics["eval_mlm_unigram_loss"]
         if metrics["eval_mlm_loss"] < learned:
             return ""
         in_training = metrics.get("mlm_loss", metrics.get("loss", math.inf))
         if in_training < learned:
             return (
-                f"The training text has been memorised: its MLM loss is {in_training:.2f}, that of held-out text "
+                f"The training text has been memorised: its MLM loss is {in_training:.2f}, that of the evaluation's "
                 f"{metrics['eval_mlm_loss']:.2f}. What helps: more text, or fewer epochs."
             )
         return (

@@ -48,17 +48,17 @@ class NextSentencePrediction(NextSentenceHead):
         ]
         return trim(np.concatenate(pairs), limit)
 
-    def describe_plateaus(self, metrics: dict[str, float], held_out: int, trained: int, per_minute: float) -> str:
-        mlm = super().describe_plateaus(metrics, held_out, trained, per_minute)
+    def describe_plateaus(self, metrics: dict[str, float], evaluated: int, trained: int, per_minute: float) -> str:
+        mlm = super().describe_plateaus(metrics, evaluated, trained, per_minute)
         chance = metrics["eval_nsp_majority_accuracy"]
-        margin = max(0.02, 2 * math.sqrt(chance * (1 - chance) / held_out))  # two standard errors
+        margin = max(0.02, 2 * math.sqrt(chance * (1 - chance) / evaluated))  # two standard errors
         if mlm or metrics["eval_nsp_accuracy"] > chance + margin:
             return mlm
-        found = f"NSP cannot be told from chance on {held_out:,} held-out examples (±{margin:.0%})."
+        found = f"NSP cannot be told from chance on {evaluated:,} examples (±{margin:.0%})."
         in_training = metrics.get("nsp_loss", math.inf)
         if in_training < 0.9 * min(metrics["eval_nsp_majority_loss"], metrics["eval_nsp_loss"]):
             return (
-                f"{found} The training pairs have been memorised: their NSP loss is {in_training:.2f}, that of held-out pairs "
+                f"{found} The training pairs have been memorised: their NSP loss is {in_training:.2f}, that of the evaluation's "
                 f"{metrics['eval_nsp_loss']:.2f}. What helps: more text, or fewer epochs."
             )
         minutes = [math.ceil(count / per_minute) for count in (30_000, 90_000) if per_minute]
