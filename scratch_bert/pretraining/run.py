@@ -303,9 +303,11 @@ def build_trainer(
         losses=data.objective.losses,
     )
     snapshots = default_count(model.num_parameters()) if args.snapshots is None else args.snapshots
-    if snapshots and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):  # no process has all weights
+    if snapshots and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
         examples = partial(examples_to_try, data.eval_dataset or [], data.tokenizer)
         trainer.add_callback(SnapshotCallback(snapshots, trainer, examples))
+    elif args.snapshots:
+        logger.warning("No snapshots are kept under FSDP and DeepSpeed, where no process has all weights.")
     describe = None
     # Under FSDP, no process has all weights.
     if data.eval_dataset and args.show_predictions and not trainer.is_fsdp_enabled:

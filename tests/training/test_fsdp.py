@@ -66,7 +66,7 @@ def start(tmp_path):
         torchrun = (
             ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", processes] if processes > 1 else []
         )
-        run_process(*torchrun, tmp_path / "on_cpu.py", script, *arguments, OMP_NUM_THREADS="1")
+        return run_process(*torchrun, tmp_path / "on_cpu.py", script, *arguments, OMP_NUM_THREADS="1")
 
     return start
 
@@ -114,12 +114,12 @@ def test_pretraining_resumes_on_another_number_of_processes(start, text_file, tm
     def pretrain(name, processes, kind=None):
         fsdp = {"version": 2, "transformer_layer_cls_to_wrap": "ScratchBertLayer", "state_dict_type": kind}
         own = ["--output_dir", tmp_path / name, "--per_device_train_batch_size", 16 // processes]
-        own += ["--fsdp", "--fsdp_config", json.dumps(fsdp)] if kind else []
-        start(processes, SCRIPTS / "pretrain.py", *options, *own)
+        own += ["--fsdp", "--fsdp_config", json.dumps(fsdp), "--snapshots", 3] if kind else []
+        return start(processes, SCRIPTS / "pretrain.py", *options, *own)
 
     pretrain("whole", 1)
     for kind in ("FULL_STATE_DICT", "SHARDED_STATE_DICT"):
-        pretrain(kind, 2, kind)
+        assert "No snapshots are kept under FSDP" in pretrain(kind, 2, kind).stderr
         assert_same_weights(tmp_path / "whole", tmp_path / kind)
         assert_same_weights(tmp_path / "whole" / "checkpoint-2", tmp_path / kind / "checkpoint-2")
         shutil.copytree(tmp_path / kind / "checkpoint-2", tmp_path / f"{kind}-4" / "checkpoint-2")

@@ -144,8 +144,8 @@ class Objective:
     """The metrics to show, in addition to MLM's."""
 
     def describe_plateaus(self, metrics: dict[str, float], evaluated: int, trained: int, per_minute: float) -> str:
-        """What a model has not begun to learn and what helps, or an empty string. `metrics` are the latest of training and of
-        evaluation on so many examples, after `trained` examples at a speed of `per_minute`."""
+        """What a model has not begun to learn and what helps, or an empty string. `metrics` are the latest of the training and of an
+        evaluation on `evaluated` examples, after `trained` examples, at `per_minute` examples per minute."""
         learned = 0.9 * metrics["eval_mlm_unigram_loss"]
         if metrics["eval_mlm_loss"] < learned:
             return ""
