@@ -160,8 +160,8 @@ def draw_pairs(example: SimpleNamespace) -> Drawing:
 
     drawing.text(16, 28, "three documents, each cut in two", "title")
     draw(40, list(zip(example.sentences[::2], example.sentences[1::2], strict=True)))
-    drawing.arrow((400, 118), (420, 118), (420, 86), (404, 86))
-    drawing.arrow((420, 86), (420, 118), (404, 118))
+    drawing.arrow((420, 102), (420, 86), (402, 86))
+    drawing.arrow((420, 102), (420, 118), (402, 118))
     drawing.text(428, 108, "swap")
     drawing.arrow((208, 142), (208, 172))
     drawing.text(16, 196, "three pairs", "title")
@@ -174,7 +174,7 @@ def draw_pairs(example: SimpleNamespace) -> Drawing:
 
 def draw_masking(example: SimpleNamespace) -> Drawing:
     drawing = Drawing(574)
-    drawing.text(16, 28, "15% of the tokens are to be predicted; of these", "title")
+    drawing.text(16, 28, "of the tokens that are to be predicted", "title")
     for row, (share, text) in enumerate(((80, "become [MASK]"), (10, "a random token"), (10, "stay as they are"))):
         drawing.rect(16, 40 + 30 * row, 3 * share, 24, "mark", radius=3)
         drawing.text(24 + 3 * share, 58 + 30 * row, f"{share}% {text}")
@@ -189,7 +189,7 @@ def draw_masking(example: SimpleNamespace) -> Drawing:
         drawing.box(150, y, 110, 26, "mark" if drawn else "special", seen)
         drawing.box(284, y, 60, 26, "mark" if drawn else "empty", labels[row])
         if drawn:
-            kind = "masked" if seen == "[MASK]" else "unchanged" if seen == original else "random"
+            kind = "[MASK]" if seen == "[MASK]" else "unchanged" if seen == original else "random"
             drawing.text(354, y + 19, kind)
     return drawing
 
@@ -204,7 +204,7 @@ def draw_batch(example: SimpleNamespace) -> Drawing:
         drawing.text(464, 60 + 32 * row, example.rows["next_sentence_label"][row], "end")
     titles = {
         "input_ids": "input_ids: 2 [CLS], 3 [SEP], 4 [MASK], 0 [PAD]",
-        "token_type_ids": "token_type_ids: 0 up to the first [SEP], then 1",
+        "token_type_ids": "token_type_ids: 0 in A, 1 in B, 0 at padding",
         "attention_mask": "attention_mask: 1 at tokens, 0 at padding",
         "labels": "labels: the ids to predict; · is -100",
     }
@@ -279,7 +279,7 @@ def draw_attention(example: SimpleNamespace) -> Drawing:
     drawing.rect(308, 543, 10, 10, "mark")
     drawing.text(318, 574, "−∞ at padding", "end")
     drawing.arrow((326, 548), (354, 548))
-    drawing.matrix(364, 499, weights, size=7)
+    drawing.matrix(364, 499, weights, "weights", size=7)
 
     drawing.text(16, 652, "4. Context: means of the values, by weight", "title")
     drawing.matrix(16, 690, weights, f"weights {shape(weights)}")

@@ -123,7 +123,7 @@ def read_examples(directory: Path) -> tuple[list[str], list[str], list[tuple[str
     try:
         content = read_json(directory / SNAPSHOTS / EXAMPLES)
         texts, pairs = content["texts"], content.get("pairs", [])
-        answers = content.get("answers") or [""] * len(texts)
+        answers = content.get("answers", [""] * len(texts))
         found = [(text, word) for text, word in zip(texts, answers, strict=True) if MASK in text and str(word) == word]
         pairs = [(str(a), str(b), bool(follows)) for a, b, follows in pairs]
     except (OSError, ValueError, LookupError, TypeError):  # none, or not as a run writes them
