@@ -52,8 +52,8 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
 
-    `to` is `bert` or `scratch_bert`. The source's model card is adapted; if it has none, none is written. Any head is converted; the weights keep
-    their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError`, and writes
+    `to` is `bert` or `scratch_bert`. The source's model card is adapted; if it has none, none is written. Any head is converted;
+    the weights keep their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError`, and writes
     nothing, if the source is of another type, incomplete or damaged, if its tokenizer can't be read or is larger than the
     model, if its config has an option that the target does not support, if the outputs of the two models differ, or if
     `destination` is not empty or can't be written to.
