@@ -56,13 +56,20 @@ def main() -> None:
         window.get_by_role("tab", name="Embeddings", exact=True).click()
         window.wait_for_timeout(1000)
         take(window).save(IMAGES / "embeddings.png", optimize=True)
-        slider = open_tab("Watch it learn", "Predict", masked).get_by_label("number input for Snapshot")
+        panel = open_tab("Watch it learn", "Predict", masked)
+        examples = panel.locator(".block", has_text="From the run's").last
+        examples.evaluate("element => { element.style.display = 'none'; }")  # for a shorter picture
+        window.set_viewport_size({"width": 1000, "height": 1600})  # for places that don't depend on scrolling
+        window.wait_for_timeout(1000)
+        slider = panel.get_by_label("number input for Snapshot")
+        top = panel.get_by_label("Sentence", exact=True).bounding_box()["y"] - 50
         frames = []
         for number in range(len(runs[0].steps)):
             slider.fill(str(number + 1))
             slider.press("Tab")
             window.wait_for_timeout(1500)
-            frames.append(take(window))
+            curve = panel.locator(".vega-embed").first.bounding_box()
+            frames.append(take(window).crop((0, top, 1000, curve["y"] + curve["height"] + 20)))
         tallest = max(frame.height for frame in frames)
         frames = [frame.crop((0, 0, frame.width, tallest)) for frame in frames]
         durations = [600] * (len(frames) - 1) + [3000]
