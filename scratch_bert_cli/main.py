@@ -5,6 +5,7 @@ import sys
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from shutil import which
 
 from .options import similar
 from .process import script
@@ -28,7 +29,12 @@ def command(verb: str, *arguments: str) -> str:
     started = Path(sys.argv[0])
     program = ["scratch-bert", verb]
     if started.suffix == ".py":
-        program = ["python", str(started.with_name(f"{VERBS[verb][0]}.py"))]
+        python = Path(sys.executable)  # which may not be the one that the shell finds, as under make
+        if which("python") == str(python):
+            python = Path("python")
+        elif python.is_relative_to(Path.cwd()):
+            python = python.relative_to(Path.cwd())
+        program = [python.as_posix(), started.with_name(f"{VERBS[verb][0]}.py").as_posix()]
     return shlex.join([*program, *arguments])
 
 

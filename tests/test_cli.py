@@ -3,6 +3,7 @@ import json
 import os
 import re
 import signal
+import sys
 import textwrap
 from pathlib import Path
 
@@ -241,7 +242,20 @@ def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path,
 )
 def test_next_commands_are_in_the_form_of_this_one(started, expected, monkeypatch):
     monkeypatch.setattr("sys.argv", [started])
+    monkeypatch.setattr("scratch_bert_cli.main.which", {"python": sys.executable}.get)
     assert command("demo", "runs/a b") == expected
+
+
+def test_next_commands_name_the_python_that_the_shell_would_not_find(monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["scripts/pretrain.py"])
+    monkeypatch.setattr("scratch_bert_cli.main.which", {"python": "/usr/bin/python"}.get)
+    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv/bin/python"))
+    monkeypatch.chdir(tmp_path)
+    assert command("demo") == ".venv/bin/python scripts/demo.py"
+    monkeypatch.chdir(tmp_path.parent)
+    assert command("demo") == f"{tmp_path.name}/.venv/bin/python scripts/demo.py"
+    monkeypatch.chdir(Path(__file__).parent)
+    assert command("demo") == f"{tmp_path}/.venv/bin/python scripts/demo.py"
 
 
 def test_similar_suggests_a_name_or_nothing():

@@ -370,7 +370,7 @@ def attention_weights(directory: Path, tokenizer: PreTrainedTokenizerBase, texts
 
 def draw_trained(directory: Path) -> Drawing:
     """Attention of a head of the first layer before and after a run. Prints how much each head of each layer looks at the
-    previous token, at the token itself and at the next, on average over the run's held-out texts."""
+    previous token, at the token itself and at the next, on average over the run's texts to try."""
     tokenizer = AutoTokenizer.from_pretrained(directory)
     tokens = tokenizer.convert_ids_to_tokens(tokenizer(SENTENCE)["input_ids"])
     texts = json.loads((directory / "snapshots/examples.json").read_text(encoding="utf-8"))["texts"]

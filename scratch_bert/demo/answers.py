@@ -78,6 +78,10 @@ class Model:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
 
+    def current(self) -> "Model":
+        """This model; see `LatestModel`."""
+        return self
+
     # ------------------------------------------------------------------------------------------------ pretrained heads
 
     @torch.inference_mode()

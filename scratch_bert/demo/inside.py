@@ -22,7 +22,7 @@ from .parts import (
     sentence_box,
     show_results,
 )
-from .runs import Run
+from .runs import Run, short_names
 
 
 MAX_TEXTS_SHOWN = 5  # at first
@@ -31,8 +31,8 @@ HEAT_MAP: Part = partial(HTML, js_on_load=drawing.CAPTION_JS)
 
 
 def attention(name: str, models: list[Model], runs: Sequence[Run], examples: list[str]) -> Results:
-    by_title = {model.title: model for model in models}
-    before = {model.title: run for model in models for run in runs if run.name == model.name}
+    by_name = {model.name: model for model in models}
+    before = {run.name: run for run in runs if run.name in by_name}
 
     def attend(model: Model, text: str, layer: int, head: int) -> Contents:
         answer = model.attention(text)
@@ -44,25 +44,25 @@ def attention(name: str, models: list[Model], runs: Sequence[Run], examples: lis
         grid = drawing.grid_of_heads(weights.numpy(), layer, head)
         return [grid, f"<h4>{title}</h4>{enlarged}"], answer.left_out
 
-    def show(text: str, title: str, layer: int, head: int) -> list[gr.Component]:
-        model = by_title[title]
-        return column_of(model, [GRID, HEAT_MAP], lambda: attend(model, text, layer, head))
+    def show(text: str, name: str, layer: int, head: int) -> list[gr.Component]:
+        return column_of(by_name[name].current, [GRID, HEAT_MAP], attend, text, layer, head)
 
-    def show_untrained(text: str, title: str, layer: int, head: int) -> list[gr.Component]:
-        if title not in before:
+    def show_first(text: str, name: str, layer: int, head: int) -> list[gr.Component]:
+        if name not in before:
             return [part("", visible=False) for part in (HTML, GRID, HEAT_MAP)]
-        model = before[title].open(0)
-        return column_of(model, [GRID, HEAT_MAP], lambda: attend(model, text, layer, head))
+        run = before[name]
+        return column_of(lambda: run.open(run.saved[0]), [GRID, HEAT_MAP], attend, text, layer, head)
 
     gr.Markdown(
         "All heads of all layers: click one to enlarge it. Each row shows how a token distributes its attention over the tokens in "
         f"the columns; hover over a cell, or touch it, for the weight. At most {MAX_ATTENTION} tokens."
     )
     text, chips = sentence_box(examples, otherwise="The animal didn't cross the street because it was too tired.")
-    title = gr.Dropdown(list(by_title), value=models[0].title, label="Model", visible=len(models) > 1)
+    choices = list(zip(short_names(list(by_name)), by_name, strict=True))
+    chosen = gr.Dropdown(choices, value=models[0].name, label="Model", visible=len(models) > 1)
     layer, head = gr.Number(1, label="Layer", visible=False), gr.Number(1, label="Head", visible=False)
-    columns = [show, *([show_untrained] if before else [])]
-    results = show_results(columns, [text, title, layer, head], name, "Show", chips)
+    columns = [show, *([show_first] if before else [])]
+    results = show_results(columns, [text, chosen, layer, head], name, "Show", chips)
     for grid in results.components[1::3]:
 
         def choose(click: gr.EventData) -> tuple[int, int]:
@@ -100,5 +100,5 @@ def embeddings(name: str, models: list[Model], examples: Sequence[tuple[str, str
     results = show_results(columns_of(models, [HEAT_MAP, HTML], compare), [texts], name, "Compare")
     gr.Markdown("The tokens whose embeddings are most similar to that of a word, by their cosine.")
     word = gr.Textbox(max((word for _, word in examples), key=len, default="") or "city", label="Word")
-    show_results(columns_of(models, [BARS], nearest), [word], "nearest_tokens", "Find")
+    show_results(columns_of(models, [BARS], nearest), [word], "nearest_tokens", "Find", link=False)
     return results

@@ -9,8 +9,8 @@ from functools import partial
 from . import drawing, inside, tasks, watch
 from .answers import Model
 from .environment import gr
-from .parts import OPEN_LINK, SILENT, Results, fill, link_script
-from .runs import Run, describe_model
+from .parts import LIMIT, OPEN_LINK, SILENT, Results, fill, link_script
+from .runs import Run, describe_model, short_names
 from .server import serve
 
 
@@ -48,11 +48,17 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
             partial(tasks.compare_models, examples=texts),
         ),
     ]
-    title = models[0].title if len(models) == 1 else NAME
+    labels = short_names([model.name for model in models])
+    title = labels[0] if len(models) == 1 else NAME
+
+    def describe() -> str:
+        return drawing.about(
+            title, [(label, describe_model(model)) for label, model in zip(labels, models, strict=True)]
+        )
+
     with gr.Blocks(title=title if title == NAME else f"{title} · {NAME}") as page:
         tabs.append(("Watch it learn", "watch", runs, partial(watch.watch, examples=examples, page=page)))
-        lines = [(model.title, describe_model(model)) for model in models]
-        gr.HTML(drawing.about(title, lines), apply_default_css=False, elem_classes=["sb-html", "sb-about"])
+        about = gr.HTML(describe(), apply_default_css=False, elem_classes=["sb-html", "sb-about"])
         results = []
         with gr.Tabs(overflow_behavior="wrap", elem_classes="sb-tabs"):
             for tab_title, name, shown, add_contents in tabs:
@@ -61,8 +67,9 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
                         results.append(add_contents(name, shown))
                     tab.select(None, js=link_script(name, 0))
         page.load(None, js=OPEN_LINK)
+        page.load(describe, None, about, queue=False, **SILENT)
         for part in results:
-            page.load(part.open_link, part.inputs, [*part.texts, *part.components], **SILENT)
+            page.load(part.open_link, part.inputs, [*part.texts, *part.components], **SILENT, **LIMIT)
     return page
 
 

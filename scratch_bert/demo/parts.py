@@ -90,10 +90,15 @@ def examples_of(boxes: list[gr.Textbox], samples: list[list[str]]) -> gr.Dataset
 
 
 def show_results(
-    columns: Sequence[Column], inputs: list[Any], name: str, action: str, examples: gr.Dataset | None = None
+    columns: Sequence[Column],
+    inputs: list[Any],
+    name: str,
+    action: str,
+    examples: gr.Dataset | None = None,
+    link: bool = True,
 ) -> Results:
     """A button and the columns, first filled for the inputs' values, then updated on a click on the button or an example, on
-    Enter, and when another input changes. The texts are the first of the inputs."""
+    Enter, and when another input changes. The texts are the first of the inputs. With `link`, the page's address carries them."""
 
     def show(*values: Any) -> list[gr.Component]:
         return [component for column in columns for component in column(*values)]
@@ -105,31 +110,41 @@ def show_results(
             with gr.Column(min_width=300):
                 components += column(*(component.value for component in inputs))
     results = Results(name, inputs, components, show)
-    link = link_script(name, len(results.texts))
+    script = link_script(name, len(results.texts)) if link else None
     chosen = (component.submit if isinstance(component, gr.Textbox) else component.change for component in inputs)
     gr.on(
-        [button.click, *chosen], show, inputs, components, js=link, api_name=name, trigger_mode="always_last", **LIMIT
+        [button.click, *chosen],
+        show,
+        inputs,
+        components,
+        js=script,
+        api_name=name,
+        trigger_mode="always_last",
+        **LIMIT,
     )
     if examples:
         boxes = results.texts
         filled = examples.click(lambda sample: sample if len(boxes) > 1 else sample[0], examples, boxes, **SILENT)
-        filled.then(show, inputs, components, js=link, api_visibility="private", **LIMIT)
+        filled.then(show, inputs, components, js=script, api_visibility="private", **LIMIT)
     return results
 
 
 def columns_of(models: Sequence[Model], parts: list[Part], answer: Callable[..., Contents]) -> list[Column]:
     """A column for each model, with what `answer` returns for it and the inputs."""
-    return [partial(column_of, model, parts, partial(answer, model)) for model in models]
+    return [partial(column_of, model.current, parts, answer) for model in models]
 
 
-def column_of(model: Model, parts: list[Part], answer: Callable[..., Contents], *inputs: Any) -> list[gr.Component]:
+def column_of(
+    open_model: Callable[[], Model], parts: list[Part], answer: Callable[..., Contents], *inputs: Any
+) -> list[gr.Component]:
     """A heading, and `parts` with the contents of the answer. If there is none, the heading says why, and the parts
     are hidden."""
     contents: list[Any] = []
     title = ""
     try:
+        model = open_model()
         title = model.title
-        contents, left_out = answer(*inputs)
+        contents, left_out = answer(model, *inputs)
         note = f"Too long for the model: {left_out:,} tokens at the end were left out." if left_out else ""
         if len(contents) > len(parts):
             note = f"The first {len(parts)} of {len(contents)} masks are shown. {note}"

@@ -2,12 +2,13 @@
 
 import re
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import CONFIG_NAME
 
 from ..repository import check_name, read_json
 from ..training.checkpoint import EXAMPLES, METRICS_FILE, RUN_FILE, SNAPSHOTS, checkpoints_in, snapshots_in
@@ -24,47 +25,53 @@ Curves = dict[str, dict[str, list[tuple[int, float]]]]
 class Run:
     """The snapshots of a training run, or if there are none its checkpoints, opened on demand, and the run's curves.
 
-    `title` is a short name, `curves` are those of `read_curves`. `texts` with a masked word, their `answers`, and `pairs` (A, B, whether
-    B follows A) are from its held-out text; empty if there are none. Raises `OSError` or `ValueError` if the last model has no
-    trainer_state.json.
+    `title` is a short name, `saved` the directories of the models, sorted by step, and `curves` are those of `read_curves`. `texts` with a
+    masked word, their `answers`, and `pairs` (A, B, whether B follows A) are from its evaluation's text; empty if there are none.
+    Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
     """
 
     def __init__(self, directory: str, trust_remote_code: bool = False):
         self.name = self.title = directory
+        self.saved: list[Path] = []
+        self.curves: Curves = {}
         self.refresh()
-        self.texts, self.answers, self.pairs = read_examples(Path(directory))
         self._lock = Lock()  # from_pretrained fails in several threads at a time
-        self._open = lru_cache(KEPT_MODELS)(partial(Model, trust_remote_code=trust_remote_code))
+        # The time tells a model from one of an earlier run in the same place.
+        self._open = lru_cache(KEPT_MODELS)(lambda place, time: Model(place, trust_remote_code))
+
+    @property
+    def steps(self) -> list[int]:
+        return [step_of(place) for place in self.saved]
 
     def refresh(self) -> None:
         """Look for models that the run has saved or deleted meanwhile. Raises `OSError` or `ValueError` as above."""
-        if saved := saved_models(Path(self.name)):
-            steps = [int(model.name.rpartition("-")[2]) for model in saved]
-            self.saved, self.steps, self.curves = saved, steps, read_curves(saved[-1])
+        directory = Path(self.name)
+        if saved := saved_models(directory):
+            self.curves, self.saved = read_curves(saved[-1]), saved
+            self.texts, self.answers, self.pairs = read_examples(directory)
 
-    def open(self, number: int) -> Model:
-        """The model of snapshot `number`, from 0. Raises `InputError` if it cannot be opened, as after its deletion."""
-        place = self.saved[number]
-        if not place.is_dir():
-            raise InputError(f"The model of step {self.steps[number]:,} has been deleted: choose another step.")
-        model = self._open_from(place)
-        model.title = f"{self.title}, step {self.steps[number]:,}"
-        return model
+    def open(self, place: Path) -> Model:
+        """The model of one of the `saved` directories. Raises `InputError` if it cannot be opened, as after its deletion."""
+        return self._open_as(f"{self.title}, step {step_of(place):,}", place)
 
     def latest(self) -> Model:
         """The model of the run if it has ended, or else that of the latest step."""
-        if Path(self.name, "config.json").exists():
-            model = self._open_from(Path(self.name))
-            model.title = self.title
-            return model
         with suppress(OSError, ValueError):  # a file of the latest is being deleted
             self.refresh()
-        return self.open(-1)
+        final, latest = (Path(place, CONFIG_NAME) for place in (self.name, self.saved[-1]))
+        with suppress(FileNotFoundError):  # there is no final one, or the latest is being deleted
+            if final.stat().st_mtime >= latest.stat().st_mtime:  # or else the run has been continued
+                return self._open_as(self.title, final.parent)
+        return self.open(latest.parent)
 
-    def _open_from(self, place: Path) -> Model:
+    def _open_as(self, title: str, place: Path) -> Model:
         try:
             with self._lock:
-                return self._open(str(place))
+                model = self._open(str(place), Path(place, CONFIG_NAME).stat().st_mtime_ns)
+                model.title = title
+                return model
+        except FileNotFoundError:
+            raise InputError(f"The model of {title} has been deleted: choose another step.") from None
         except (OSError, ValueError) as error:
             raise InputError(f"{place.name} cannot be opened: {error}") from error
 
@@ -73,11 +80,10 @@ class LatestModel:
     """The latest model of a run that has not ended, in place of a `Model`."""
 
     def __init__(self, run: Run):
-        self._run = run
-        self.name = run.name
+        self.name, self.current = run.name, run.latest
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._run.latest(), name)
+        return getattr(self.current(), name)
 
 
 def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list[Model], list[Run]]:
@@ -91,7 +97,7 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
     for name, title in zip(names, short_names(names), strict=True):
         check_name(name)
         saved = saved_models(Path(name))
-        ended = not saved or Path(name, "config.json").exists()
+        ended = not saved or Path(name, CONFIG_NAME).exists()
         model = Model(name if ended else str(saved[-1]), trust_remote_code)
         model.title = title
         several = len(saved) > 1 or snapshots_in(Path(name))  # a training begins with one snapshot
@@ -99,8 +105,15 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
         if trained_here and "MaskedLM" in model.heads:
             runs.append(Run(name, trust_remote_code))
             runs[-1].title = title
-        models.append(model if ended or not trained_here else LatestModel(runs[-1]))
+            models.append(LatestModel(runs[-1]))
+        else:
+            models.append(model)
     return models, runs
+
+
+def step_of(place: Path) -> int:
+    """The step in the name of a snapshot or a checkpoint."""
+    return int(place.name.rpartition("-")[2])
 
 
 def saved_models(directory: Path) -> list[Path]:
@@ -163,15 +176,18 @@ def describe_model(model: Model) -> str:
         f"vocabulary of {config.vocab_size:,}",
     ]
     directory = Path(model.name)
-    text = _read(directory / RUN_FILE).get("fixed", {}).get("training text", "")
+    fixed = _read(directory / RUN_FILE).get("fixed")
+    text = fixed.get("training text") if isinstance(fixed, dict) else None
+    parts += [re.sub(r", CRC-32 .*", "", text)] if isinstance(text, str) else []
     metrics = _read(directory / METRICS_FILE)
-    parts += [re.sub(r", CRC-32 .*", "", text)] * bool(text)
-    if minutes := metrics.get("train_runtime", 0) / 60:
-        parts.append(f"trained for {minutes:.0f} min" if minutes >= 1 else f"trained for {60 * minutes:.0f} s")
+    seconds = metrics.get("train_runtime")
+    if isinstance(seconds, float):
+        parts.append(f"trained for {seconds / 60:.0f} min" if seconds >= 60 else f"trained for {seconds:.0f} s")
     elif saved := saved_models(directory):
         state = _read(saved[-1] / TRAINER_STATE_NAME)
-        parts.append(f"in training: step {state.get('global_step', 0):,} of {state.get('max_steps', 0):,}")
-        metrics = {name: value for entry in state.get("log_history", []) for name, value in entry.items()}
+        step, last = state.get("global_step"), state.get("max_steps")
+        parts += [f"step {step:,} of {last:,}"] if isinstance(step, int) and isinstance(last, int) else []
+        metrics = {name: value for entry in state.get("log_history") or [] for name, value in dict(entry).items()}
     return " · ".join(parts + _results(metrics)[:MAX_RESULTS])
 
 

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pandas
 
-from . import drawing
-from .answers import MASK, InputError
+from .answers import MASK
 from .environment import gr
-from .parts import HTML, MASKS, SILENT, Contents, Results, column_of, predict, sentence_box, show_results
-from .runs import Run
+from .parts import LIMIT, MASKS, SILENT, Results, column_of, predict, sentence_box, show_results
+from .runs import Run, step_of
 
 
 MAX_POINTS = 400  # of a curve
@@ -26,24 +26,17 @@ def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], p
     answers = dict(examples)
 
     def length() -> int:
-        return max(len(run.steps) for run in runs)
+        return max(len(run.saved) for run in runs)
 
-    def index(run: Run, position: int) -> int:
-        """Of the snapshot at a position of the slider, from 1 to the number of snapshots of the longest run."""
-        return round((min(int(position), length()) - 1) / max(length() - 1, 1) * (len(run.steps) - 1))
+    def place_at(run: Run, position: int) -> Path:
+        """The model at a position of the slider, from 1 to the number of those of the longest run."""
+        saved, longest = run.saved, length()
+        return saved[round((min(int(position), longest) - 1) / max(longest - 1, 1) * (len(saved) - 1))]
 
-    def show_predictions(run: Run, text: str, position: int) -> list[gr.Component]:
-        try:
-            model = run.open(index(run, position))
-        except InputError as error:
-            return [HTML(drawing.heading(run.title, str(error))), *(part(None, visible=False) for part in MASKS)]
+    def show_predictions(run: Run, place: Path, text: str) -> list[gr.Component]:
+        return column_of(lambda: run.open(place), MASKS, partial(predict, k=5), text)
 
-        def answer() -> Contents:
-            return predict(model, text, k=5)
-
-        return column_of(model, MASKS, answer)
-
-    def show_curve(run: Run, title: str, position: int) -> list[gr.Component]:
+    def show_curve(run: Run, place: Path, title: str) -> list[gr.Component]:
         points = [
             (*point, name)
             for name, curve in run.curves.get(title, {}).items()
@@ -51,14 +44,15 @@ def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], p
         ]
         if not points:  # of a run that has just begun
             return [gr.LinePlot(visible=False)]
-        values, step = [value for _, value, _ in points], run.steps[index(run, position)]
-        points += [(step, limit, STEP_MARK) for limit in (min(values), max(values))]  # a vertical line
+        values = [value for _, value, _ in points]
+        points += [(step_of(place), limit, STEP_MARK) for limit in (min(values), max(values))]  # a vertical line
         data = pandas.DataFrame(points, columns=["step", title, "curve"])
         return [gr.LinePlot(data, x="step", y=title, color="curve", color_title=" ", color_map=COLORS, visible=True)]
 
     def show_run(run: Run, text: str, position: int) -> list[gr.Component]:
-        parts = show_predictions(run, text, position)  # first, since the page shows components as they are created
-        return parts + [component for title in curves[run.name] for component in show_curve(run, title, position)]
+        place = place_at(run, position)
+        parts = show_predictions(run, place, text)  # first, since the page shows components as they are created
+        return parts + [component for title in curves[run.name] for component in show_curve(run, place, title)]
 
     def say_answer(text: str) -> str:
         return f"In the text: **{answers[text]}**" if answers.get(text) else ""
@@ -86,9 +80,9 @@ def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], p
     def predictions_at(text: str, step: int, run: str = "") -> dict[str, Any]:
         """The predictions of the snapshot nearest to a step, of the run with this title or the first."""
         chosen = next((candidate for candidate in runs if candidate.title == run), runs[0])
-        number = min(range(len(chosen.steps)), key=lambda number: abs(chosen.steps[number] - step))
-        top = chosen.open(number).fill_mask(text).value
-        return {"run": chosen.title, "step": chosen.steps[number], "predictions": [dict(row) for row in top]}
+        place = min(chosen.saved, key=lambda place: abs(step_of(place) - step))
+        top = chosen.open(place).fill_mask(text).value
+        return {"run": chosen.title, "step": step_of(place), "predictions": [dict(row) for row in top]}
 
     curves = {run.name: list(run.curves) or ["MLM loss", "NSP loss"] for run in runs}
     gr.Markdown(
@@ -110,5 +104,7 @@ def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], p
     following = {"fn": follow, "inputs": [position, known], "outputs": [position, known], "queue": False, **SILENT}
     gr.Timer(FOLLOW_SECONDS).tick(**following)
     page.load(**following)
-    gr.api(predictions_at, api_name="predictions_at")
+    # The slider alone would not tell: as many checkpoints may be kept as before.
+    known.change(results.show, results.inputs, results.components, api_visibility="private", **LIMIT)
+    gr.api(predictions_at, api_name="predictions_at", **LIMIT)
     return results

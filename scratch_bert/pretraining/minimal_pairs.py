@@ -83,6 +83,7 @@ def _score_masked_tokens(
     copies, first, copy_of = np.unique(
         np.column_stack([masked, positions]), axis=0, return_index=True, return_inverse=True
     )  # (U, S + 1), (U,), (K,)
+    copy_of = copy_of.reshape(-1)  # NumPy 2.0 gives (K, 1)
     order = np.argsort(copy_of, kind="stable")
     copy_of, targets = copy_of[order], ids[rows, positions][order]
     other_inputs = {

@@ -43,7 +43,7 @@ def mlm_predictions(
 
 
 def examples_to_try(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
-    """Pieces of held-out text to try a model on: `texts` with a masked word, their `answers`, and, of an objective with pairs, `pairs`
+    """Pieces of text to try a model on: `texts` with a masked word, their `answers`, and, of an objective with pairs, `pairs`
     (A, B, whether the label is 0)."""
     texts = masked_texts(dataset, tokenizer)
     has_pairs = len(dataset) and "next_sentence_label" in dataset[0]

@@ -115,7 +115,7 @@ class PretrainingRun:
         """For the terminal: predictions, then the results of `train`, and where it has written what."""
         args, data, parts = self.trainer.args, self.data, []
         if data.eval_dataset:
-            if args.show_predictions:
+            if args.show_predictions and not is_sharded(self.trainer):
                 shown = (self.trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
                 parts.append(data.objective.describe_predictions(*shown))
             parts.append(describe_metrics({"model": metrics}, data.objective, f"{data.eval_kind} text"))
@@ -303,14 +303,13 @@ def build_trainer(
         losses=data.objective.losses,
     )
     snapshots = default_count(model.num_parameters()) if args.snapshots is None else args.snapshots
-    if snapshots and not (trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled):
+    if snapshots and not is_sharded(trainer):
         examples = partial(examples_to_try, data.eval_dataset or [], data.tokenizer)
         trainer.add_callback(SnapshotCallback(snapshots, trainer, examples))
     elif args.snapshots:
         logger.warning("No snapshots are kept under FSDP and DeepSpeed, where no process has all weights.")
     describe = None
-    # Under FSDP, no process has all weights.
-    if data.eval_dataset and args.show_predictions and not trainer.is_fsdp_enabled:
+    if data.eval_dataset and args.show_predictions and not is_sharded(trainer):
         describe = partial(
             data.objective.describe_predictions,
             dataset=data.eval_dataset,
@@ -319,6 +318,11 @@ def build_trainer(
         )
     extend_tensorboard(trainer, describe=describe, graph=args.tensorboard_graph)
     return trainer
+
+
+def is_sharded(trainer: PretrainingTrainer) -> bool:
+    """Whether no process has all weights."""
+    return trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled
 
 
 # Options that a resumed run may change: its initial weights, and the location of its text, whose checksum is recorded.

@@ -234,6 +234,12 @@ def _read_files(checkpoint: Path) -> list[Path]:
     return [file for file in files if file.exists()] + shards
 
 
+def how_to_resume(args: TrainingArguments) -> str:
+    """What to type to continue a run. Without its directory, the newest run would continue."""
+    directory = f"--output_dir {args.output_dir} " if getattr(args, "is_numbered", False) else ""
+    return f"the same command with {directory}--resume_from_checkpoint auto"
+
+
 def saved_step(checkpoint: str) -> int:
     """Return the number of optimizer steps after which a checkpoint was saved."""
     return read_record(Path(checkpoint, TRAINER_STATE_NAME), SavedState).global_step

@@ -63,15 +63,15 @@ def fill(text: str) -> str:
     return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
 
 
-def describe_output(output_dir: str) -> str:
+def describe_output(output_dir: str | Path) -> str:
     """What a finished run has left in its directory."""
     directory = Path(output_dir)
     parts = ["the model with its tokenizer"] * (directory / CONFIG_NAME).exists()
     parts += ["its card (README.md)"] * (directory / "README.md").exists()
     for kind, saved in (("snapshot", snapshots_in(directory)), ("checkpoint", checkpoints_in(directory))):
         parts += [f"{len(saved)} {kind}{'s' * (len(saved) > 1)}"] if saved else []
-    parts += sorted(file.name for file in directory.glob("*predictions.json*"))
-    return fill(f"In {output_dir}: {', '.join(parts)}, {METRICS_FILE}.")
+    parts += [*sorted(file.name for file in directory.glob("*predictions.json*")), METRICS_FILE]
+    return fill(f"In {output_dir}: {', '.join(parts)}.")
 
 
 def describe_speed(logs: dict[str, float]) -> str:

@@ -37,7 +37,7 @@ from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..repository import RUN_FILE
 from ..storage import MANIFEST, STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
-from .checkpoint import explain_write_errors, find_best, saved_step, write_checkpoint
+from .checkpoint import explain_write_errors, find_best, how_to_resume, saved_step, write_checkpoint
 from .clock import LENGTH, UNKNOWN, Clock
 from .console import show_on_console, without_progress_bars
 from .memory import keep_freed_memory
@@ -142,7 +142,7 @@ class ScratchBertTrainer(Trainer):
             reason = explain_limit(error)
             if reason is None:
                 raise
-            raise LimitError(f"{reason} Then continue: the same command with --resume_from_checkpoint auto") from error
+            raise LimitError(f"{reason} Then continue: {how_to_resume(self.args)}") from error
         finally:
             self.args.save_total_limit = limit  # which `_choose_best` changes
         self._wait_for_processes()
@@ -193,7 +193,7 @@ class ScratchBertTrainer(Trainer):
         at_the_end = self._signals.requested == "stop" and saved and self.args.world_size == 1
         if self.interrupted or at_the_end:
             raise Interrupted(
-                f"Stopped at step {step}. To continue: the same command with --resume_from_checkpoint auto",
+                f"Stopped at step {step}. To continue: {how_to_resume(self.args)}",
                 self._signals.number,
             )
 
@@ -344,7 +344,8 @@ class ScratchBertTrainer(Trainer):
     def weights_step(self) -> int:
         """The step after which the model had its weights: the last one, or that of the best checkpoint once it is loaded."""
         best = not self.is_in_train and self.args.load_best_model_at_end and self.state.best_model_checkpoint
-        return self.state.best_global_step if best else self.state.global_step
+        # Not `best_global_step`, after which there may be no checkpoint.
+        return saved_step(best) if best else self.state.global_step
 
     @property
     def final_evaluation(self) -> EvalLoopOutput | None:

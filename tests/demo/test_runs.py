@@ -1,6 +1,7 @@
 """The demo's runs: their snapshots, curves and examples, and what their directories say of a model."""
 
 import json
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,15 +28,15 @@ def test_run(trained):
     assert list(run.curves) == ["MLM loss"]
     assert [step for step, _ in run.curves["MLM loss"]["training"]] == list(range(10, 301, 10))
     assert [step for step, _ in run.curves["MLM loss"]["validation"]] == [100, 200, 300]
-    first, last = (run.open(number).fill_mask("the cat [MASK] on the sofa .").value[0] for number in (0, 2))
+    first, last = (run.open(run.saved[number]).fill_mask("the cat [MASK] on the sofa .").value[0] for number in (0, 2))
     assert last[0][0] == "sleeps" and dict(last)["sleeps"] > dict(first).get("sleeps", 0)
-    assert run.open(2) is run.open(2)
+    assert run.open(run.saved[2]) is run.open(run.saved[2])
 
 
 def test_several_threads_open_checkpoints(trained):
     run = Run(str(trained))
     with ThreadPoolExecutor(6) as pool:
-        found = pool.map(lambda number: run.open(number % 3).fill_mask(TEXT + "[MASK]").value, range(12))
+        found = pool.map(lambda number: run.open(run.saved[number % 3]).fill_mask(TEXT + "[MASK]").value, range(12))
     expected = [Model(str(checkpoint)).fill_mask(TEXT + "[MASK]").value for checkpoint in run.saved]
     assert list(found) == expected * 4
 
@@ -45,12 +46,31 @@ def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path
     for step in range(400, 1000, 100):
         shutil.copytree(trained / "checkpoint-300", tmp_path / f"run/checkpoint-{step}")
     run = Run(str(tmp_path / "run"))
-    for number in range(len(run.steps)):
-        run.open(number)
+    for place in run.saved:
+        run.open(place)
     assert run._open.cache_info().currsize == KEPT_MODELS
     shutil.rmtree(tmp_path / "run/checkpoint-200")
-    with pytest.raises(InputError, match="The model of step 200 has been deleted"):
-        run.open(1)
+    with pytest.raises(InputError, match="The model of .*run, step 200 has been deleted"):
+        run.open(run.saved[1])
+
+
+def test_run_that_begins_again_in_the_same_place_shows_its_own_models(trained, tmp_path):
+    place = tmp_path / "run/checkpoint-100"
+    shutil.copytree(trained / "checkpoint-300", place)
+    (other := tmp_path / "run/checkpoint-200").mkdir()
+    shutil.copytree(trained / "checkpoint-300", other, dirs_exist_ok=True)
+    run = Run(str(tmp_path / "run"))
+    before = run.open(place).fill_mask(TEXT + "[MASK]").value
+    shutil.rmtree(place)
+    shutil.copytree(trained / "checkpoint-100", place)
+    os.utime(place / "config.json")
+    assert run.open(place).fill_mask(TEXT + "[MASK]").value != before
+    assert run.latest().title.endswith("step 200")
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(trained / name, tmp_path / "run")  # the run has ended: these are newer
+    assert run.latest().title == str(tmp_path / "run")
+    os.utime(other / "config.json")  # and has been continued
+    assert run.latest().title.endswith("step 200")
 
 
 def test_open_models(trained, bert, tmp_path, monkeypatch):

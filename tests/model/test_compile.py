@@ -31,6 +31,9 @@ def test_compile_gives_the_loss_and_gradients_of_eager_execution():
         assert_same_gradients(model, plain)
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 13), reason="PyTorch 2.11 takes torch.compile for an export: all logits are computed"
+)
 @pytest.mark.parametrize("auto_class", ["AutoModelForPreTraining", "AutoModelForMaskedLM"])
 def test_step_with_an_upper_bound_of_the_labels_is_one_graph(auto_class):
     """Where the host must count them, the graph breaks. Other batches take few more graphs."""

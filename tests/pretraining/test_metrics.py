@@ -176,10 +176,18 @@ def test_what_is_not_learned_is_said_with_a_remedy(objective, changed, expected)
 def test_few_examples_cannot_tell_nsp_from_chance():
     found = find_objective("nsp").describe_plateaus(METRICS | {"nsp_loss": 0.69}, 20, 1600, 5000)
     assert "NSP cannot be told from chance on 20 examples (±22%)" in found
-    assert "6 to 18 minutes; this run has seen 1,600" in found
+    assert "6 to 18 minutes; this run has seen 1,600" in found and "longer training" in found
+    assert "longer training" not in find_objective("nsp").describe_plateaus(
+        METRICS | {"nsp_loss": 0.69}, 20, 500_000, 5000
+    )
 
 
 def test_memorised_text_is_told_from_a_plateau():
+    beginning = METRICS | {
+        "mlm_loss": 4.41,
+        "eval_mlm_loss": 4.51,
+    }  # both below the unigram baseline, and hardly different
+    assert "memorised" not in find_objective("nsp").describe_plateaus(beginning, 4000, 1600, 5000)
     for log in ({"mlm_loss": 2.9}, {"loss": 2.9}):  # without another objective, the loss is that of MLM
         found = find_objective("nsp").describe_plateaus(METRICS | {"eval_mlm_loss": 6.13} | log, 4000, 1600, 5000)
         assert "memorised" in found and "2.90" in found and "6.13" in found and "longer" not in found

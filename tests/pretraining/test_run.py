@@ -169,6 +169,15 @@ def test_model_is_evaluated_once(training, evaluations, step, options, tmp_path,
     assert f"After {step} steps" in card and f" {metrics['eval_mlm_loss']:.3f} " in card
 
 
+def test_weights_are_those_of_the_checkpoint_that_was_loaded(options, tmp_path):
+    """The best step, if nothing was saved after it, is that of other weights."""
+    run = prepare_pretraining(*options(tmp_path / "run", eval_steps=2, muon_learning_rate=0.1, **WORST))
+    run.train()
+    assert run.trainer.state.best_model_checkpoint.endswith("checkpoint-2")
+    run.trainer.state.best_global_step = 3
+    assert run.trainer.weights_step == 2
+
+
 def test_run_without_sentence_objective_and_held_out_text(options, tmp_path):
     run = prepare_pretraining(*options(tmp_path / "run", data={"sentence_objective": "none", "validation_share": 0.0}))
     assert isinstance(run.trainer.model, ScratchBertForMaskedLM) and run.trainer.eval_dataset is None

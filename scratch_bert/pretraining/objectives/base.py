@@ -146,13 +146,12 @@ class Objective:
     def describe_plateaus(self, metrics: dict[str, float], evaluated: int, trained: int, per_minute: float) -> str:
         """What a model has not begun to learn and what helps, or an empty string. `metrics` are the latest of the training and of an
         evaluation on `evaluated` examples, after `trained` examples, at `per_minute` examples per minute."""
-        learned = 0.9 * metrics["eval_mlm_unigram_loss"]
-        if metrics["eval_mlm_loss"] < learned:
+        if metrics["eval_mlm_loss"] < 0.9 * metrics["eval_mlm_unigram_loss"]:
             return ""
         in_training = metrics.get("mlm_loss", metrics.get("loss", math.inf))
-        if in_training < learned:
+        if in_training < 0.9 * min(metrics["eval_mlm_unigram_loss"], metrics["eval_mlm_loss"]):
             return (
-                f"The training text has been memorised: its MLM loss is {in_training:.2f}, that of the evaluation's "
+                f"The training text has been memorised: its MLM loss is {in_training:.2f}, that of the evaluation text "
                 f"{metrics['eval_mlm_loss']:.2f}. What helps: more text, or fewer epochs."
             )
         return (

@@ -58,14 +58,16 @@ class NextSentencePrediction(NextSentenceHead):
         in_training = metrics.get("nsp_loss", math.inf)
         if in_training < 0.9 * min(metrics["eval_nsp_majority_loss"], metrics["eval_nsp_loss"]):
             return (
-                f"{found} The training pairs have been memorised: their NSP loss is {in_training:.2f}, that of the evaluation's "
+                f"{found} The training pairs have been memorised: their NSP loss is {in_training:.2f}, that of the evaluation text "
                 f"{metrics['eval_nsp_loss']:.2f}. What helps: more text, or fewer epochs."
             )
         minutes = [math.ceil(count / per_minute) for count in (30_000, 90_000) if per_minute]
+        time = ", here {} to {} minutes".format(*minutes) if minutes else ""
+        longer = "longer training, " if trained < 90_000 else ""
         return (
-            f"{found} It usually takes 30,000 to 90,000 training examples{', here {} to {} minutes'.format(*minutes) if minutes else ''}; "
-            f"this run has seen {trained:,}. What helps: longer training, larger batches (per_device_train_batch_size), more and longer "
-            "pairs (single_segment_prob and short_seq_prob near 0). More: docs/learning.md"
+            f"{found} It usually takes 30,000 to 90,000 training examples{time}; this run has seen {trained:,}. What helps: {longer}larger "
+            "batches (per_device_train_batch_size), more and longer pairs (single_segment_prob and short_seq_prob near 0), text on "
+            "different topics. More: docs/learning.md"
         )
 
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:
