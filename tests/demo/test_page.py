@@ -431,7 +431,7 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"]}
     (run / "snapshots/examples.json").write_text(json.dumps(examples))
     window = open_page(address=serve_models(run))
-    expect(window.get_by_text("in training: step 0 of 400")).to_be_visible()
+    expect(window.get_by_text("step 0 of 400")).to_be_visible()
     go_to(window, "Watch it learn")
     panel = window.get_by_role("tabpanel").filter(visible=True)
     title = panel.locator("h3").first
