@@ -2,9 +2,9 @@
 .PHONY: help pretrain test test-versions gpu check format docs docs-version notebook
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-OUTPUT_DIR ?= runs/$(shell date +%Y-%m-%d_%H-%M-%S)
 # make pretrain ARGS="--preset mini" OUTPUT_DIR=runs/mini; make test ARGS="-k parity"
 ARGS ?=
+IN_DIR := $(if $(OUTPUT_DIR),--output_dir $(OUTPUT_DIR))
 INSTALLED := .venv/installed
 DOCS_INSTALLED := .venv/docs-installed
 QUICK_TESTS := -m pytest -n auto --maxprocesses 8 -m "not slow and not integrations"
@@ -23,7 +23,7 @@ $(DOCS_INSTALLED): $(INSTALLED)
 	@touch $@
 
 pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model predicts
-	.venv/bin/python scripts/pretrain.py $(ARGS) --output_dir $(OUTPUT_DIR)
+	.venv/bin/python scripts/pretrain.py $(ARGS) $(IN_DIR)
 
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries
 	.venv/bin/python $(QUICK_TESTS) $(ARGS)
@@ -46,7 +46,7 @@ gpu: $(INSTALLED) ## On a GPU: check results and waits, measure speed, train gpu
 	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_SUITE) --mode trainer
 	$(ONE_GPU) .venv/bin/python benchmarks/model.py $(GPU_TRACE)
 	.venv/bin/python -m torch.distributed.run --standalone --nproc_per_node $(GPUS) scripts/pretrain.py recipes/gpu-hour.yaml \
-		$(GPU_RUN) --output_dir $(OUTPUT_DIR)
+		$(GPU_RUN) $(IN_DIR)
 
 check: $(INSTALLED) ## Check format, style, types and the direction of imports
 	.venv/bin/ruff format --check .

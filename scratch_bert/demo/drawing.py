@@ -37,14 +37,14 @@ CSS = """
 .sb-words .token.highlighted { background: var(--color-accent) !important; color: white !important; cursor: default; }
 .sb-words .token:hover, .sb-words .token:focus-visible { border-color: var(--color-accent); }
 .sb-scroll { overflow-x: auto; }
-.sb-scroll svg { max-width: none; font: 12px ui-monospace, monospace; fill: currentColor; }
+.sb-scroll svg { max-width: max(100%, 30rem); height: auto; font: 12px ui-monospace, monospace; fill: currentColor; }
 .sb-heat rect { fill: var(--color-accent); }
 .sb-heat rect.sb-negative { fill: #3b82f6; }
 .sb-frame { fill: none; stroke: currentColor; stroke-opacity: 0.35; }
 .sb-caption { min-height: 1.5em; }
 .sb-map circle { fill: var(--color-accent); fill-opacity: 0.3; }
 .sb-map text { pointer-events: none; }
-.sb-scroll svg:has(.sb-map) { max-width: 100%; height: auto; }
+.sb-scroll svg:has(.sb-map) { max-width: 100%; }
 .sb-heads { display: grid; gap: 3px; align-items: center; width: max-content; max-width: 100%; font-size: 0.75rem; }
 .sb-heads button { aspect-ratio: 1; width: clamp(2.5rem, 100%, 7rem); padding: 0; cursor: pointer; border: 2px solid transparent;
   outline: 1px solid var(--border-color-primary); border-radius: 4px; overflow: hidden; }
@@ -213,5 +213,5 @@ def _width(label: str) -> int:
     return len(label) + sum(character > "\u2e80" for character in label)
 
 
-def _shorten(label: str, length: int = 22) -> str:
+def _shorten(label: str, length: int = 16) -> str:
     return label if len(label) <= length else label[: length - 1] + "…"

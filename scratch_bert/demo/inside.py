@@ -56,6 +56,11 @@ def attention(name: str, models: list[Model], runs: Sequence[Run], examples: lis
     gr.Markdown(
         "All heads of all layers: click one to enlarge it. Each row shows how a token distributes its attention over the tokens in "
         f"the columns; hover over a cell, or touch it, for the weight. At most {MAX_ATTENTION} tokens."
+        + (
+            " Beside a model: the first that its run has kept, before training if there are snapshots."
+            if before
+            else ""
+        )
     )
     text, chips = sentence_box(examples, otherwise="The animal didn't cross the street because it was too tired.")
     choices = list(zip(short_names(list(by_name)), by_name, strict=True))

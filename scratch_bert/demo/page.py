@@ -23,8 +23,9 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
     """The page for these models, and for the snapshots of these runs; `serve` starts it. Its address takes `?tab=NAME&text=TEXT`."""
     share = max(2, MAX_EXAMPLES // max(sum(bool(run.texts) for run in runs), 1))  # of a run
     examples = [pair for run in runs for pair in list(zip(run.texts, run.answers, strict=True))[:share]]
+    examples = list(dict.fromkeys(examples))  # runs may have the same text
     masked, texts = [text for text, _ in examples], [fill(*example) for example in examples]
-    pairs = [pair for run in runs for pair in run.pairs[:share]]
+    pairs = list(dict.fromkeys(pair for run in runs for pair in run.pairs[:share]))
     with_mlm, everything = _with_head(models, "MaskedLM"), list(models)
     # Title, name, its models, and what adds its contents.
     tabs: list[tuple[str, str, Sequence[Model | Run], Callable[..., Results]]] = [

@@ -55,6 +55,7 @@ OPEN_LINK = """() => {
     const open = tries => {
         const tab = document.querySelector(`.sb-tabs [data-tab-id="${name}"]`);
         if (tab?.ariaSelected !== "true") tab?.click();
+        if (name) tab?.scrollIntoView({block: "nearest", inline: "center"});
         if (name && tries && !window.isUsed) setTimeout(open, 100, tries - 1);
     };
     open(30);

@@ -47,7 +47,9 @@ class Run:
         """Look for models that the run has saved or deleted meanwhile. Raises `OSError` or `ValueError` as above."""
         directory = Path(self.name)
         if saved := saved_models(directory):
-            self.curves, self.saved = read_curves(saved[-1]), saved
+            # At the same step, a checkpoint's log has more entries than a snapshot's.
+            log = max([saved[-1], *checkpoints_in(directory)], key=lambda place: (step_of(place), "-" in place.name))
+            self.curves, self.saved = read_curves(log), saved
             self.texts, self.answers, self.pairs = read_examples(directory)
 
     def open(self, place: Path) -> Model:

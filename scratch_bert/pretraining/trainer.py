@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import DataCollator, TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import has_length
 
 from ..training.counting import CountingCollator
 from ..training.trainer import ScratchBertTrainer
@@ -107,9 +108,11 @@ class PretrainingTrainer(ScratchBertTrainer):
 
     @property
     def examples_seen(self) -> int:
-        """The examples of all steps, also before a resume."""
+        """The examples of all steps, also before a resume; the last batch of an epoch may have been smaller."""
         args = self.args
-        return self.state.global_step * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+        seen = self.state.global_step * batch_size
+        return min(seen, round(self.state.epoch * len(self.train_dataset))) if has_length(self.train_dataset) else seen
 
     @property
     def examples_per_minute(self) -> float:

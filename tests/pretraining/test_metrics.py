@@ -163,9 +163,13 @@ def test_metrics_table_names_the_objective_and_the_text():
     [
         ("nsp", {}, ""),
         ("nsp", {"eval_nsp_accuracy": 0.56}, "(?s)NSP cannot be told from chance .*per_device_train_batch_size.*"),
-        ("nsp", {"eval_nsp_accuracy": 0.56, "eval_mlm_loss": 4.6}, "(?s)MLM has learned little .*max_minutes.*"),
+        (
+            "nsp",
+            {"eval_nsp_accuracy": 0.56, "eval_mlm_loss": 4.6},
+            "MLM is hardly better .*max_minutes.* NSP is at chance, .*",
+        ),
         ("sop", {"eval_nsp_accuracy": 0.56}, ""),
-        ("none", {"eval_mlm_loss": 4.6}, "(?s)MLM has learned little .*"),
+        ("none", {"eval_mlm_loss": 4.6}, "MLM is hardly better .*"),
     ],
 )
 def test_what_is_not_learned_is_said_with_a_remedy(objective, changed, expected):
@@ -173,13 +177,19 @@ def test_what_is_not_learned_is_said_with_a_remedy(objective, changed, expected)
     assert re.fullmatch(expected, find_objective(objective).describe_plateaus(metrics, 4000, 1600, 5000))
 
 
-def test_few_examples_cannot_tell_nsp_from_chance():
-    found = find_objective("nsp").describe_plateaus(METRICS | {"nsp_loss": 0.69}, 20, 1600, 5000)
-    assert "NSP cannot be told from chance on 20 examples (±22%)" in found
+def test_nsp_at_chance_is_said_with_how_long_it_may_take():
+    metrics = METRICS | {"nsp_loss": 0.69, "eval_nsp_accuracy": 0.56}
+    found = find_objective("nsp").describe_plateaus(metrics, 400, 1600, 5000)
+    assert "NSP cannot be told from chance on 400 examples (±5%)" in found
     assert "6 to 18 minutes; this run has seen 1,600" in found and "longer training" in found
-    assert "longer training" not in find_objective("nsp").describe_plateaus(
-        METRICS | {"nsp_loss": 0.69}, 20, 500_000, 5000
-    )
+    assert "longer training" not in find_objective("nsp").describe_plateaus(metrics, 400, 500_000, 5000)
+
+
+@pytest.mark.parametrize("majority", [0.55, 1.0])
+def test_few_examples_cannot_tell_whether_nsp_has_been_learned(majority):
+    metrics = METRICS | {"nsp_loss": 0.1, "eval_nsp_majority_accuracy": majority}
+    found = find_objective("nsp").describe_plateaus(metrics, 20, 1600, 5000)
+    assert found.startswith("20 examples are too few to tell") and "validation_share" in found
 
 
 def test_memorised_text_is_told_from_a_plateau():

@@ -154,8 +154,9 @@ class Objective:
                 f"The training text has been memorised: its MLM loss is {in_training:.2f}, that of the evaluation text "
                 f"{metrics['eval_mlm_loss']:.2f}. What helps: more text, or fewer epochs."
             )
+        hardly = "hardly" if metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] else "not"
         return (
-            "MLM has learned little more than the frequency of each token: train longer (max_minutes, max_steps or "
+            f"MLM is {hardly} better than predicting each token by its frequency: train longer (max_minutes, max_steps or "
             "num_train_epochs), or on more text."
         )
 
@@ -208,7 +209,7 @@ class PairClassification(Objective):
         accuracy = sums[f"{self.prefix}_correct"] / total
         return {
             f"{self.prefix}_loss": sums[f"{self.prefix}_loss"] / total,
-            f"{self.prefix}_majority_loss": -sum(part * math.log(part) for part in fractions if part > 0),
+            f"{self.prefix}_majority_loss": sum(-part * math.log(part) for part in fractions if part > 0),
             f"{self.prefix}_accuracy": accuracy,
             f"{self.prefix}_accuracy_stderr": math.sqrt(accuracy * (1 - accuracy) / total),
             f"{self.prefix}_majority_accuracy": max(fractions),

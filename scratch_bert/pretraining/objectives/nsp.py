@@ -8,6 +8,9 @@ from ..data.pairs import Chunks, cut, make_pairs, single_segments, trim
 from .base import NextSentenceHead
 
 
+FEW = 100  # examples, on which two standard errors of an accuracy are 0.1
+
+
 class NextSentencePrediction(NextSentenceHead):
     """Pairs from one document (label 0) and from two documents (label 1). For two documents of eight sentences of 10
     tokens, and room for 40 tokens:
@@ -52,8 +55,12 @@ class NextSentencePrediction(NextSentenceHead):
         mlm = super().describe_plateaus(metrics, evaluated, trained, per_minute)
         chance = metrics["eval_nsp_majority_accuracy"]
         margin = max(0.02, 2 * math.sqrt(chance * (1 - chance) / evaluated))  # two standard errors
-        if mlm or metrics["eval_nsp_accuracy"] > chance + margin:
+        if metrics["eval_nsp_accuracy"] > chance + margin:
             return mlm
+        if mlm:
+            return f"{mlm} NSP is at chance, and is usually learned later than MLM."
+        if evaluated < FEW:
+            return f"{evaluated} examples are too few to tell whether NSP has been learned: evaluate on more text (validation_share)."
         found = f"NSP cannot be told from chance on {evaluated:,} examples (±{margin:.0%})."
         in_training = metrics.get("nsp_loss", math.inf)
         if in_training < 0.9 * min(metrics["eval_nsp_majority_loss"], metrics["eval_nsp_loss"]):
