@@ -101,7 +101,8 @@ def heat_map(
 ) -> str:
     """An SVG heat map: the opacity of a cell is the magnitude of its value, relative to `largest` or the largest of all; another
     colour marks negative values. Values are shown on hover, and below on a click; with `numbers`, in the cells too."""
-    rows, columns = ([_shorten(label) for label in labels] for labels in (rows, columns))
+    names = rows, columns
+    rows, columns = ([_shorten(label) for label in labels] for labels in names)
     cell = 36 if numbers else max(14, min(30, 560 // len(columns)))
     left, top = (CHARACTER * max(map(_width, labels)) + 12 for labels in (rows, columns))
     if numbers:
@@ -117,7 +118,7 @@ def heat_map(
             cells.append(
                 f'<rect x="{left + j * cell:.0f}" y="{y:.0f}" width="{cell}" height="{cell}"{negative} '
                 f'fill-opacity="{min(abs(value) / largest, 1):.3f}">'
-                f"<title>{escape(row)} → {escape(column)}: {value:.3f}</title></rect>"
+                f"<title>{escape(names[0][i])} → {escape(names[1][j])}: {value:.3f}</title></rect>"
             )
             if numbers:
                 x = left + (j + 0.5) * cell
