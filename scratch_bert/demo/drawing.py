@@ -112,8 +112,7 @@ def heat_map(
     for i, row in enumerate(rows):
         y = top + i * cell
         labels.append(f'<text x="{left - 6:.0f}" y="{y + cell / 2 + 4:.0f}" text-anchor="end">{escape(row)}</text>')
-        for j, column in enumerate(columns):
-            value = values[i][j]
+        for j, value in enumerate(values[i]):
             negative = ' class="sb-negative"' if value < 0 else ""
             cells.append(
                 f'<rect x="{left + j * cell:.0f}" y="{y:.0f}" width="{cell}" height="{cell}"{negative} '
