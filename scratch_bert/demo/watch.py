@@ -21,8 +21,8 @@ COLORS = {"training": "#f97316", "validation": "#2a9d8f", "baseline": "#94a3b8",
 
 
 def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], page: gr.Blocks) -> Results:
-    """The runs beside each other. Their snapshots are chosen together: the first, the last, or as far between them. `examples` are texts and
-    the masked word of each."""
+    """The runs beside each other. Their snapshots are chosen together: the first, the last, or as far between them. `examples`
+    are texts and the masked word of each."""
     answers = dict(examples)
 
     def length() -> int:
