@@ -184,7 +184,8 @@ class MappedSource(Source):
     def training_examples(self, examples: SentencePairDataset, settings: dict[str, Any]) -> dict[str, Any]:
         """The fields of `PretrainingData` on the training text."""
         corpus = examples.corpus
-        logger.info(f"Training text: {corpus.summary()} → {examples.summary()}")
+        name = "Text" if self.args.part_kind == "evaluated" else "Training text"
+        logger.info(f"{name}: {corpus.summary()} → {examples.summary()}")
         return {
             "train_dataset": examples,
             "description": corpus.summary(),
