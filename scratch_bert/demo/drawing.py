@@ -37,7 +37,7 @@ CSS = """
 .sb-words .token.highlighted { background: var(--color-accent) !important; color: white !important; cursor: default; }
 .sb-words .token:hover, .sb-words .token:focus-visible { border-color: var(--color-accent); }
 .sb-scroll { overflow-x: auto; }
-.sb-scroll svg { max-width: max(100%, 30rem); height: auto; font: 12px ui-monospace, monospace; fill: currentColor; }
+.sb-scroll svg { max-width: max(100%, 20rem); height: auto; font: 12px ui-monospace, monospace; fill: currentColor; }
 .sb-heat rect { fill: var(--color-accent); }
 .sb-heat rect.sb-negative { fill: #3b82f6; }
 .sb-frame { fill: none; stroke: currentColor; stroke-opacity: 0.35; }
