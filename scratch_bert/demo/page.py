@@ -65,12 +65,12 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
             for tab_title, name, shown, add_contents in tabs:
                 if shown:
                     with gr.Tab(tab_title, id=name) as tab:
-                        results.append(add_contents(name, shown))
+                        results.append(add_contents(name, shown)._replace(live=bool(runs)))
                     tab.select(None, js=link_script(name, 0))
         page.load(None, js=OPEN_LINK)
         page.load(describe, None, about, queue=False, **SILENT)
         for part in results:
-            page.load(part.open_link, part.inputs, [*part.texts, *part.components], **SILENT, **LIMIT)
+            page.load(part.open, part.inputs, [*part.texts, *part.components], **SILENT, **LIMIT)
     return page
 
 

@@ -32,18 +32,22 @@ class Results(NamedTuple):
     inputs: list[gr.Component]
     components: list[gr.Component]
     show: Column
+    live: bool = False
+    """Whether models may have changed since the page was built."""
 
     @property
     def texts(self) -> list[gr.Component]:
         """The inputs that a link carries."""
         return [component for component in self.inputs if isinstance(component, gr.Textbox)]
 
-    def open_link(self, request: gr.Request, *values: Any) -> list[Any]:
-        """Updates of the texts and the results if the address of the page names this tab and its texts."""
+    def open(self, request: gr.Request, *values: Any) -> list[Any]:
+        """When the page opens, updates of the texts that its address carries, if it names this tab, and of the results, also if
+        models are `live`."""
         given = [request.query_params.get(name) for name, _ in zip(TEXT_NAMES, self.texts, strict=False)]
-        if request.query_params.get("tab") != self.name or None in given:
-            return [gr.skip()] * (len(given) + len(self.components))
-        return [*given, *self.show(*given, *values[len(given) :])]
+        if request.query_params.get("tab") == self.name and None not in given:
+            return [*given, *self.show(*given, *values[len(given) :])]
+        shown = self.show(*values) if self.live else (gr.skip() for _ in self.components)
+        return [*(gr.skip() for _ in given), *shown]
 
 
 TEXT_NAMES = ("text", "text2")  # in a link

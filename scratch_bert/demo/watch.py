@@ -66,7 +66,7 @@ def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], p
         following = min(int(position) + 1, length())
         return following, gr.Timer(active=following < length())
 
-    def follow(position: int, known: list[int]) -> tuple[Any, list[int]]:
+    def follow(position: int, known: list[list[int]]) -> tuple[Any, list[list[int]], int]:
         """Add what runs that are still training have saved meanwhile, and show it if the latest was shown."""
         before = max(map(len, known))
         for run in runs:
@@ -74,8 +74,13 @@ def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], p
                 run.refresh()
         steps = [run.steps for run in runs]
         if steps == known:
-            return gr.skip(), known
-        return gr.Slider(**span(length() if int(position) >= before else min(int(position), length()))), steps
+            return gr.skip(), known, newest()
+        position = length() if int(position) >= before else min(int(position), length())
+        return gr.Slider(**span(position)), steps, newest()
+
+    def newest() -> int:
+        """Another number when there is a new model of any run."""
+        return sum(run.steps[-1] for run in runs)
 
     def predictions_at(text: str, step: int, run: str = "") -> dict[str, Any]:
         """The predictions of the snapshot nearest to a step, of the run with this title or the first."""
@@ -101,10 +106,12 @@ def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], p
     play.click(lambda: (1, gr.Timer(active=True)), None, [position, clock], queue=False, **SILENT)
     clock.tick(advance, position, [position, clock], queue=False, **SILENT)
     known = gr.State([run.steps for run in runs])  # in this browser
-    following = {"fn": follow, "inputs": [position, known], "outputs": [position, known], "queue": False, **SILENT}
+    shown = gr.Number(newest(), visible=False)
+    outputs = [position, known, shown]
+    following = {"fn": follow, "inputs": [position, known], "outputs": outputs, "queue": False, **SILENT}
     gr.Timer(FOLLOW_SECONDS).tick(**following)
     page.load(**following)
-    # The slider alone would not tell: as many checkpoints may be kept as before.
-    known.change(results.show, results.inputs, results.components, api_visibility="private", **LIMIT)
+    # The slider may stay where it is: at the last of another run, or of as many checkpoints as before.
+    shown.change(results.show, results.inputs, results.components, api_visibility="private", **LIMIT)
     gr.api(predictions_at, api_name="predictions_at", **LIMIT)
     return results

@@ -471,6 +471,26 @@ def test_two_runs_are_watched_beside_each_other(trained, tmp_path, open_page, se
     window.close()
 
 
+def test_run_is_followed_beside_one_with_more_snapshots(
+    trained, tmp_path, open_page, serve_models, expect, monkeypatch
+):
+    """The slider stays at its end. A page that is opened later begins with the models of that time."""
+    monkeypatch.setattr("scratch_bert.demo.watch.FOLLOW_SECONDS", 0.5)
+    for step in (100, 200, 300):
+        save_snapshot(trained, tmp_path / "ended", step, step)
+    save_snapshot(trained, tmp_path / "run", 100, 100)
+    address = serve_models(tmp_path / "run", tmp_path / "ended")
+    window = open_page(address=address)
+    titles = go_to(window, "Watch it learn").locator("h3")
+    expect(titles).to_have_text(["run, step 100", "ended, step 300"])
+    save_snapshot(trained, tmp_path / "run", 200, 200)
+    expect(titles).to_have_text(["run, step 200", "ended, step 300"])
+    window.close()
+    later = open_page(address=address)
+    expect(later.locator("#fill_mask h3")).to_have_text(["run, step 200", "ended, step 300"])
+    later.close()
+
+
 def eventually(page, is_true):
     for _ in range(200):
         if is_true():
