@@ -190,6 +190,8 @@ def test_few_examples_cannot_tell_whether_nsp_has_been_learned(majority):
     metrics = METRICS | {"nsp_loss": 0.1, "eval_nsp_majority_accuracy": majority}
     found = find_objective("nsp").describe_plateaus(metrics, 20, 1600, 5000)
     assert found.startswith("20 examples are too few to tell") and "validation_share" in found
+    found = find_objective("nsp").describe_plateaus(metrics | {"eval_mlm_loss": 4.6}, 20, 1600, 5000)
+    assert "MLM is hardly better" in found and "NSP" not in found
 
 
 def test_memorised_text_is_told_from_a_plateau():
