@@ -34,6 +34,7 @@ class Run:
         self.name = self.title = directory
         self.saved: list[Path] = []
         self.curves: Curves = {}
+        self._read: tuple[list[Path], Path, int] | None = None
         self.refresh()
         self._lock = Lock()  # from_pretrained fails in several threads at a time
         # The time tells a model from one of an earlier run in the same place.
@@ -49,8 +50,11 @@ class Run:
         if saved := saved_models(directory):
             # At the same step, a checkpoint's log has more entries than a snapshot's.
             log = max([saved[-1], *checkpoints_in(directory)], key=lambda place: (step_of(place), "-" in place.name))
-            self.curves, self.saved = read_curves(log), saved
-            self.texts, self.answers, self.pairs = read_examples(directory)
+            state = saved, log, _changed_at(log / TRAINER_STATE_NAME)
+            if state != self._read:  # each request looks, and a log may be large
+                self.curves, self.saved = read_curves(log), saved
+                self.texts, self.answers, self.pairs = read_examples(directory)
+                self._read = state
 
     def open(self, place: Path) -> Model:
         """The model of one of the `saved` directories. Raises `InputError` if it cannot be opened, as after its deletion."""
@@ -62,14 +66,14 @@ class Run:
             self.refresh()
         final, latest = (Path(place, CONFIG_NAME) for place in (self.name, self.saved[-1]))
         with suppress(FileNotFoundError):  # there is no final one, or the latest is being deleted
-            if final.stat().st_mtime >= latest.stat().st_mtime:  # or else the run has been continued
+            if _changed_at(final) >= _changed_at(latest):  # or else the run has been continued
                 return self._open_as(self.title, final.parent)
         return self.open(latest.parent)
 
     def _open_as(self, title: str, place: Path) -> Model:
         try:
             with self._lock:
-                model = self._open(str(place), Path(place, CONFIG_NAME).stat().st_mtime_ns)
+                model = self._open(str(place), _changed_at(place / CONFIG_NAME))
                 model.title = title
                 return model
         except FileNotFoundError:
@@ -208,6 +212,10 @@ def _results(metrics: dict[str, Any]) -> list[str]:
             beside = f" (baseline {baseline:.2f})" if isinstance(baseline, float) else ""
             found.append(f"{label} {value:.2f}{beside}")
     return found
+
+
+def _changed_at(file: Path) -> int:
+    return file.stat().st_mtime_ns
 
 
 def _read(file: Path) -> dict[str, Any]:
