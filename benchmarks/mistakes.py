@@ -61,36 +61,32 @@ def shared_layers():
 def scaled_by_length():
     original = modeling.ScratchBertSelfAttention.__init__
 
-    def init(self, config):
-        original(self, config)
+    def init(self, config, layer_idx=None):
+        original(self, config, layer_idx)
         self.scaling = 1 / config.max_position_embeddings  # about S here, instead of 1 / √D
 
     return mock.patch.multiple(modeling.ScratchBertSelfAttention, __init__=init)
 
 
-def padded(**methods: Callable):
+def padded(**functions: Callable):
     """Compute all positions, including padding."""
-
-    def find_sequences(self, *inputs, **options):
-        return None
-
-    return mock.patch.multiple(modeling.ScratchBertModel, find_sequences=find_sequences, **methods)
+    return mock.patch.multiple(modeling, may_unpad=lambda *inputs: False, **functions)
 
 
 def mask_sign():
-    def make_mask(self, embeddings, attention_mask, seq_idx, keep=False):
+    def attention_mask_for(config, embeddings, attention_mask, seq_idx, keep):
         return (attention_mask.to(embeddings.dtype) * -10_000.0)[:, None, None, :]  # instead of (1 - mask) * …
 
-    return padded(make_mask=make_mask)
+    return padded(attention_mask_for=attention_mask_for)
 
 
 def mask_shape():
-    def make_mask(self, embeddings, attention_mask, seq_idx, keep=False):
+    def attention_mask_for(config, embeddings, attention_mask, seq_idx, keep):
         padding = (1 - attention_mask.to(embeddings.dtype)) * -10_000.0
         rows = padding[:, None, :, None]  # the token that attends, instead of [:, None, None, :]
         return rows.expand(-1, -1, -1, attention_mask.shape[1])
 
-    return padded(make_mask=make_mask)
+    return padded(attention_mask_for=attention_mask_for)
 
 
 # -------------------------------------------------------------------------------------------------------- the losses

@@ -41,11 +41,14 @@ def pytest_collection_modifyitems(config, items):
 def _gpu_branches(request, monkeypatch):
     if request.config.getoption("--gpu-branches"):
         from helpers import varlen_attention
-        from scratch_bert.model import operations_scratch_bert as operations
+        from scratch_bert.model import kernels_scratch_bert as kernels
+        from scratch_bert.model import losses_scratch_bert as losses
+        from scratch_bert.model import padding_scratch_bert as padding
 
-        monkeypatch.setattr(operations, "is_cpu", lambda device: False)
-        monkeypatch.setattr(operations, "has_varlen_attention", lambda device: True)
-        monkeypatch.setattr(operations, "varlen_attn", varlen_attention)
+        for module in (kernels, losses, padding):
+            monkeypatch.setattr(module, "is_cpu", lambda device: False)
+        monkeypatch.setattr(kernels, "has_varlen_attention", lambda device: True)
+        monkeypatch.setattr(kernels, "varlen_attn", varlen_attention)
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,7 @@ import torch
 import transformers
 from torch.nn import functional as F
 
+from scratch_bert import model
 from scratch_bert.model.configuration_scratch_bert import ScratchBertConfig
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS, ScratchBertForPreTraining
 from scratch_bert.pretraining.data.corpus import TokenizedCorpus
@@ -41,7 +42,7 @@ SMALL = {
 }
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # What is published of a model.
-CODE_FILES = {f"{part}_scratch_bert.py" for part in ("configuration", "modeling", "operations")}
+CODE_FILES = {file.name for file in model.CODE_FILES}
 MODEL_FILES = CODE_FILES | {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
 

@@ -18,7 +18,7 @@ from transformers.utils import cached_file
 from yaml import YAMLError
 
 from .. import __version__
-from ..model import configuration_scratch_bert, modeling_scratch_bert, operations_scratch_bert
+from ..model import CODE_FILES
 from ..model.configuration_scratch_bert import BERT_VALUES
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..repository import one_line
@@ -229,6 +229,5 @@ def _split(card: str) -> tuple[dict[str, Any], str]:
 
 
 def code_hash() -> str:
-    """The first 16 digits of the SHA-256 of a checkpoint's three code files, concatenated in the order of their names."""
-    modules = (configuration_scratch_bert, modeling_scratch_bert, operations_scratch_bert)
-    return hashlib.sha256(b"".join(Path(module.__file__).read_bytes() for module in modules)).hexdigest()[:16]
+    """The first 16 digits of the SHA-256 of a checkpoint's code files, concatenated in the order of their names."""
+    return hashlib.sha256(b"".join(file.read_bytes() for file in CODE_FILES)).hexdigest()[:16]

@@ -9,23 +9,20 @@ Dimensions, in comments and docstrings:
 
 Parameter names are those of BERT's published checkpoints, so that weights convert both ways without renaming. A batch
 is unpadded before the embeddings and padded again after the last layer: in between, (1, T) takes the place of (B, S).
+Beside this file: padding_scratch_bert.py plans which rows are computed, kernels_scratch_bert.py has faster operations,
+compat_scratch_bert.py guards the few private names of PyTorch.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial, wraps
-from inspect import signature
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
-from transformers.dynamic_module_utils import init_hf_modules
-from transformers.masking_utils import create_bidirectional_mask, packed_sequence_mask_function
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -38,61 +35,39 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
-from transformers.utils import ModelOutput
-from transformers.utils.generic import can_return_tuple
-from transformers.utils.output_capturing import capture_outputs
+from transformers.utils import ModelOutput, can_return_tuple, logging
 
-from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
-from .operations_scratch_bert import (
-    Dropout,
-    Sequences,
-    apply_dropout,
+from .compat_scratch_bert import (
+    PRIVATE,
+    bind_remote_code,
     can_branch,
-    cross_entropy_sum,
-    find_attention,
-    grouped_attention,
+    has_values,
     is_eager,
-    is_observed,
+    is_loaded,
     is_plain_linear,
-    padded_attention,
-    project,
+)
+from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
+from .initialization_scratch_bert import init_mimetic, init_weights, sinusoids
+from .inputs_scratch_bert import EmbeddingInputs, check_shape, complete_inputs, find_sequences, is_padding_mask
+from .kernels_scratch_bert import Dropout, apply_dropout, padded_attention, project
+from .losses_scratch_bert import cross_entropy, fraction_of_step, labels_on_padding
+from .padding_scratch_bert import (
+    RowPlan,
+    attention_mask_for,
+    first_tokens,
+    may_unpad,
+    packed_labels,
+    plan_batch,
     surplus_rows,
     true_positions,
 )
+from .pooling_scratch_bert import pool_tokens
 
 
-# ------------------------------------------------------------------------------------------------- input checks
-
-
-def check_range(name: str, ids: torch.Tensor, size: int, size_name: str) -> None:
-    """Raise `IndexError` if an id in `ids` (any shape) is not in [0, size).
-
-    On the CPU only: on an accelerator, reading the extremes would make the host wait for the device.
-    """
-    if ids.device.type != "cpu" or not is_eager(ids) or ids.numel() == 0:
-        return
-    low, high = (int(extreme) for extreme in ids.aminmax())
-    if low < 0 or high >= size:
-        raise IndexError(
-            f"{name} must lie between 0 and {size - 1} ({size_name} is {size}), but they run from {low} to {high}."
-        )
-
-
-def check_shape(name: str, tensor: torch.Tensor, *allowed: tuple[int, ...]) -> None:
-    """Raise `ValueError` if the shape of `tensor` is none of `allowed`."""
-    if tuple(tensor.shape) not in allowed:
-        expected = " or ".join(map(str, allowed))
-        raise ValueError(f"{name} has the shape {tuple(tensor.shape)}, but these inputs need {expected}.")
+logger = logging.get_logger(__name__)
 
 
 # --------------------------------------------------------------------------------------------------- embeddings
-
-
-def sinusoids(length: int, width: int) -> torch.Tensor:
-    """Sinusoids (length, width): sines in even columns, cosines in odd columns (Vaswani et al., 2017, section 3.5)."""
-    wavelengths = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))  # (⌈H/2⌉,)
-    angles = torch.arange(length)[:, None] * wavelengths  # (P, ⌈H/2⌉)
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]  # (P, H)
 
 
 class ScratchBertSinusoidalPositions(nn.Module):
@@ -108,15 +83,6 @@ class ScratchBertSinusoidalPositions(nn.Module):
 
     def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
         return F.embedding(position_ids, self.weight)
-
-
-class EmbeddingInputs(NamedTuple):
-    """Inputs of the embeddings: either `input_ids` or `inputs_embeds` is None."""
-
-    input_ids: torch.Tensor | None  # (B, S)
-    token_type_ids: torch.Tensor  # (B, S)
-    position_ids: torch.Tensor  # (B, S)
-    inputs_embeds: torch.Tensor | None  # (B, S, H)
 
 
 class ScratchBertEmbeddings(nn.Module):
@@ -140,51 +106,16 @@ class ScratchBertEmbeddings(nn.Module):
         # Old checkpoints contain this buffer: under the same name, transformers skips it.
         self.register_buffer("position_ids", torch.arange(config.max_position_embeddings)[None], persistent=False)
 
-    def complete(
-        self,
-        input_ids: torch.Tensor | None,  # (B, S)
-        token_type_ids: torch.Tensor | None,  # (B, S)
-        position_ids: torch.Tensor | None,  # (B, S) or (1, S)
-        inputs_embeds: torch.Tensor | None,  # (B, S, H)
-    ) -> EmbeddingInputs:
-        """Check the inputs, and add default segments and positions. Raises `ValueError` or `IndexError`."""
-        config = self.config
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Pass either input_ids or inputs_embeds, and not both.")
-        given, width = (input_ids, ()) if inputs_embeds is None else (inputs_embeds, (config.hidden_size,))
-        if given.dim() != 2 + len(width):
-            wanted = "input_ids of shape (B, S) or inputs_embeds of shape (B, S, H)"
-            raise ValueError(f"The model takes {wanted}, got the shape {tuple(given.shape)}.")
-        shape, length = tuple(given.shape[:2]), given.shape[1]
-
-        if position_ids is None:
-            if length > config.max_position_embeddings:
-                raise ValueError(
-                    f"The sequences are {length} tokens long, but the model has max_position_embeddings="
-                    f"{config.max_position_embeddings} positions. Truncate the text to that length."
-                )
-            position_ids = self.position_ids[:, :length]  # (1, S)
-        else:
-            check_shape("position_ids", position_ids, shape, (1, length))
-            check_range("position_ids", position_ids, config.max_position_embeddings, "max_position_embeddings")
-        position_ids = position_ids.expand(shape)
-        if token_type_ids is None:
-            token_type_ids = torch.zeros_like(position_ids)
-        else:
-            check_shape("token_type_ids", token_type_ids, shape)
-            check_range("token_type_ids", token_type_ids, config.type_vocab_size, "type_vocab_size")
-        if inputs_embeds is None:
-            check_range("input_ids", input_ids, self.word_embeddings.num_embeddings, "vocab_size")
-        check_shape("inputs_embeds", given, (*shape, *width))
-        return EmbeddingInputs(input_ids, token_type_ids, position_ids, inputs_embeds)
-
     def forward(
         self,
-        input_ids: torch.Tensor | None,  # (B, S)
-        token_type_ids: torch.Tensor,  # (B, S)
-        position_ids: torch.Tensor,  # (B, S)
-        inputs_embeds: torch.Tensor | None,  # (B, S, H)
+        input_ids: torch.Tensor | None = None,  # (B, S)
+        token_type_ids: torch.Tensor | None = None,  # (B, S)
+        position_ids: torch.Tensor | None = None,  # (B, S)
+        inputs_embeds: torch.Tensor | None = None,  # (B, S, H)
     ) -> torch.Tensor:
+        if token_type_ids is None or position_ids is None:  # called alone
+            inputs = complete_inputs(self, input_ids, token_type_ids, position_ids, inputs_embeds)
+            input_ids, token_type_ids, position_ids, inputs_embeds = inputs
         embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (B, S, H)
         embeddings = embeddings + self.token_type_embeddings(token_type_ids)
         if self.scale != 1.0:
@@ -216,12 +147,14 @@ class ScratchBertSelfAttention(nn.Module):
 
     is_causal = False
 
-    def __init__(self, config: ScratchBertConfig):
+    def __init__(self, config: ScratchBertConfig, layer_idx: int | None = None):
         super().__init__()
         self.config = config
-        self.head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
-        self.scaling = self.head_dim**-0.5
-        width = config.num_attention_heads * self.head_dim
+        self.layer_idx = layer_idx  # servers keep something for each layer
+        self.num_attention_heads = config.num_attention_heads
+        self.attention_head_size = config.head_dim or config.hidden_size // config.num_attention_heads
+        self.scaling = self.attention_head_size**-0.5
+        width = self.num_attention_heads * self.attention_head_size
         self.query = nn.Linear(config.hidden_size, width)
         self.key = nn.Linear(config.hidden_size, width)
         self.value = nn.Linear(config.hidden_size, width)
@@ -229,24 +162,24 @@ class ScratchBertSelfAttention(nn.Module):
     def forward(
         self,
         hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        sequences: Sequences | None = None,
+        attention_mask: torch.Tensor | None = None,
+        plan: RowPlan | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = (
-            states.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, A, S, D)
+            states.unflatten(-1, (-1, self.attention_head_size)).transpose(1, 2)  # (B, A, S, D)
             for states in project(hidden_states, (self.query, self.key, self.value))
         )
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        if sequences is not None:
-            attention = partial(sequences.attention, sequences=sequences, interface=attention)
+        if plan is not None:
+            attention = partial(plan.attention, plan=plan, interface=attention)
         dropout = self.config.attention_probs_dropout_prob if self.training else 0.0
         context, weights = attention(
             self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs
         )
-        return context.flatten(2), weights  # (B, S, A·D), (B, A, S, S) or None
+        return context.reshape(*hidden_states.shape[:-1], -1), weights  # (B, S, A·D), (B, A, S, S) or None
 
 
 class ScratchBertOutput(nn.Module):
@@ -272,13 +205,13 @@ class ScratchBertOutput(nn.Module):
 
 
 class ScratchBertAttention(nn.Module):
-    def __init__(self, config: ScratchBertConfig):
+    def __init__(self, config: ScratchBertConfig, layer_idx: int | None = None):
         super().__init__()
-        self.self = ScratchBertSelfAttention(config)
+        self.self = ScratchBertSelfAttention(config, layer_idx)
         self.output = ScratchBertOutput(config, in_features=self.self.query.out_features)
 
     def forward(
-        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs
+        self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None = None, **kwargs
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         context, weights = self.self(self.output.norm_input(hidden_states), attention_mask, **kwargs)  # (B, S, A·D)
         return self.output(context, hidden_states), weights  # (B, S, H), (B, A, S, S) or None
@@ -297,44 +230,75 @@ class ScratchBertIntermediate(nn.Module):
 
 
 class ScratchBertLayer(GradientCheckpointingLayer):
-    """Attention and feed-forward, each with a residual connection and a LayerNorm after (or before) it."""
+    """Attention and feed-forward, each with a residual connection and a LayerNorm after (or before) it.
 
-    def __init__(self, config: ScratchBertConfig):
+    Appends its attention weights (B, A, S, S) to the list `attentions`, if given.
+    """
+
+    def __init__(self, config: ScratchBertConfig, layer_idx: int | None = None):
         super().__init__()
-        self.attention = ScratchBertAttention(config)
+        self.attention = ScratchBertAttention(config, layer_idx)
         self.intermediate = ScratchBertIntermediate(config)
         self.output = ScratchBertOutput(config, in_features=config.intermediate_size)
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
-        hidden_states, _ = self.attention(hidden_states, attention_mask, **kwargs)  # (B, S, H)
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        attentions: list | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        hidden_states, weights = self.attention(hidden_states, attention_mask, **kwargs)  # (B, S, H)
+        if attentions is not None and weights is not None:
+            attentions.append(weights)
         intermediate = self.intermediate(self.output.norm_input(hidden_states))  # (B, S, F)
         return self.output(intermediate, hidden_states)  # (B, S, H)
 
 
 class ScratchBertEncoder(nn.Module):
+    """The layers. `output_hidden_states` may name some of the layers + 1 states by their indices; others are None."""
+
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
-        self.layer = nn.ModuleList([ScratchBertLayer(config) for _ in range(config.num_hidden_layers)])
+        self.layer = nn.ModuleList([ScratchBertLayer(config, index) for index in range(config.num_hidden_layers)])
         # With norm_first, the last layer's output is not normalised yet.
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.norm_first else None
 
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> BaseModelOutput:
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        output_hidden_states: bool | int | list[int] | None = None,
+        output_attentions: bool | None = None,
+        **kwargs,
+    ) -> BaseModelOutput:
+        all_states, attentions = [], [] if output_attentions else None
         for layer in self.layer:
-            hidden_states = layer(hidden_states, attention_mask, **kwargs)
+            all_states.append(hidden_states)
+            hidden_states = layer(hidden_states, attention_mask, attentions=attentions, **kwargs)
         if self.LayerNorm is not None:
             hidden_states = self.LayerNorm(hidden_states)
-        return BaseModelOutput(last_hidden_state=hidden_states)  # (B, S, H)
+        all_states.append(hidden_states)
+        if not isinstance(output_hidden_states, bool | None):
+            chosen = [output_hidden_states] if isinstance(output_hidden_states, int) else output_hidden_states
+            chosen = [index % len(all_states) for index in chosen if -len(all_states) <= index < len(all_states)]
+            all_states = [states if index in chosen else None for index, states in enumerate(all_states)]
+        return BaseModelOutput(
+            last_hidden_state=hidden_states,  # (B, S, H)
+            hidden_states=None if output_hidden_states in (None, False) else tuple(all_states),
+            attentions=None if attentions is None else tuple(attentions),
+        )
 
 
 class ScratchBertPooler(nn.Module):
-    """Linear layer and tanh on the [CLS] token's state, for NSP and classifiers."""
+    """Linear layer and tanh on the state of [CLS], the first token, for NSP and classifiers."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, first_states: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.dense(first_states))  # (N, H)
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.dense(hidden_states[:, 0]))  # (B, S, H) → (B, H)
 
 
 # --------------------------------------------------------------------------------------------- pretraining heads
@@ -370,36 +334,35 @@ class ScratchBertPredictions(nn.Module):
         return logits + self.bias.to(logits.dtype)
 
 
-def cross_entropy(
-    logits: torch.Tensor,
-    labels: torch.Tensor,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    name: str = "labels",
-) -> torch.Tensor:
-    """Mean cross entropy in fp32 over the labels other than -100; 0 if there are none.
+class ScratchBertMLMHead(nn.Module):
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.predictions = ScratchBertPredictions(config)
 
-    `logits` (…, L), `labels` (…). When Trainer accumulates gradients, the sum is divided by `num_items_in_batch`
-    instead, the number of labels in all micro-batches of a step: their losses add up to the mean over the batch.
-    Raises `ValueError` for labels of another shape and `IndexError` for a label that is neither -100 nor in [0, L);
-    both messages call the labels `name`.
-    """
-    check_shape(name, labels, tuple(logits.shape[:-1]))
-    check_range(
-        f"{name} other than -100", labels.masked_fill(labels == -100, 0), logits.shape[-1], "number of classes"
-    )
-    total = cross_entropy_sum(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
-    count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
-    return total / torch.as_tensor(count, device=total.device).clamp(min=1)
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return self.predictions(hidden_states)  # (B, S, V)
+
+
+class ScratchBertNSPHead(nn.Module):
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
+        return self.seq_relationship(pooled)  # (B, 2)
+
+
+class ScratchBertPreTrainingHeads(nn.Module):
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.predictions = ScratchBertPredictions(config)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, hidden_states: torch.Tensor, pooled: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.predictions(hidden_states), self.seq_relationship(pooled)  # (B, S, V), (B, 2)
 
 
 # --------------------------------------------------------------------------------------------------------- models
-
-
-class RemoteCode:
-    """Pickles as a call that makes transformers' cache of remote code importable."""
-
-    def __reduce__(self):
-        return init_hf_modules, ()
 
 
 class ScratchBertPreTrainedModel(PreTrainedModel):
@@ -413,7 +376,6 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _no_split_modules = ["ScratchBertEmbeddings", "ScratchBertLayer"]
-    _can_record_outputs = {"hidden_states": ScratchBertLayer, "attentions": ScratchBertSelfAttention}
     # Task models drop the pretraining heads, which need not be reported. Missing weights are still reported.
     _keys_to_ignore_on_load_unexpected = [r"^cls\.", r"^(bert\.)?pooler\."]
     # Most heads have equally many labels in each micro-batch, so Trainer's division by the accumulation steps is
@@ -421,41 +383,28 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     accepts_loss_kwargs = False
 
     def __init__(self, config: ScratchBertConfig):
-        if not hasattr(config, "norm_first"):  # not isinstance: a copy of these files has a class of its own
+        if not hasattr(config, "norm_first"):  # not isinstance: remote code defines its own config class
             raise ValueError(f"A {type(self).__name__} needs a ScratchBertConfig, not a {type(config).__name__}.")
         config.validate()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
+        if missing := [name for name, found in PRIVATE.items() if found is None]:
+            logger.warning_once(
+                f"torch {torch.__version__} lacks {', '.join(missing)}: the model computes the same, but slower. Its "
+                "publisher can update its code (push_to_hub.py --update_code)."
+            )
         super().__init__(config)
 
-    def __reduce_ex__(self, protocol):
-        if not type(self).__module__.startswith("transformers_modules."):
-            return super().__reduce_ex__(protocol)
-        # For torch.load of a whole model: a new process finds its classes in the cache of remote code.
-        new = partial(object.__new__)
-        new.remote_code = RemoteCode()
-        return new, (type(self),), *super().__reduce_ex__(protocol)[2:]
-
-    def save_pretrained(self, *args, **kwargs) -> None:
-        # As the class that an Auto class opens, which an objective or FSDP2 may have subclassed.
-        trained = self.__class__
-        self.__class__ = next((parent for parent in trained.__mro__ if vars(parent).get("_auto_class")), trained)
-        try:
-            super().save_pretrained(*args, **kwargs)
-        finally:
-            self.__class__ = trained
+    def save_pretrained(self, save_directory, *args, **kwargs) -> None:
+        """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class of this file."""
+        shipped = next(parent for parent in type(self).__mro__ if parent.__module__ == __name__)
+        view = shipped.__new__(shipped)  # the same parts under that class
+        view.__dict__ = self.__dict__
+        PreTrainedModel.save_pretrained(view, save_directory, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw weights from a normal of std `initializer_range`, truncated at two deviations; biases 0, LayerNorms 1.
-
-        The paper does not state the initialisation; this is its published code's (tf.truncated_normal). Truncation
-        prevents outsized embeddings of a few tokens, and leaves a true deviation of 0.88 × std.
-        """
         std = self.config.initializer_range
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-        elif isinstance(module, ScratchBertEmbeddings):
+        init_weights(module, std)
+        if isinstance(module, ScratchBertEmbeddings):
             init.copy_(module.position_ids, torch.arange(module.position_ids.shape[-1])[None])
             positions = module.position_embeddings
             if self.config.position_embedding_init == "sinusoidal" and isinstance(positions, nn.Embedding):
@@ -463,29 +412,22 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
                 init.copy_(positions.weight, table * (std / table.std()))
         elif isinstance(module, ScratchBertSinusoidalPositions):
             init.copy_(module.weight, module.table())
-        if getattr(module, "bias", None) is not None:
-            init.zeros_(module.bias)
-        # A slice lacks the mark that transformers puts on loaded weights, so it is checked here.
-        loaded = getattr(getattr(module, "weight", None), "_is_hf_initialized", False)
-        if getattr(module, "padding_idx", None) is not None and not loaded:
-            init.zeros_(module.weight[module.padding_idx])
 
-    @torch.no_grad()
     def initialize_weights(self) -> None:
-        if any(isinstance(parameter, FakeTensor) for parameter in self.parameters()):
-            return  # they have no values, which trunc_normal_ would read
-        # transformers marks loaded weights, and modules that the base model within this model has initialised.
-        attention = [module for module in self.modules() if isinstance(module, ScratchBertAttention)]
+        if not has_values(self):
+            return
+        # Neither loaded weights nor those that the base model within this model has initialised.
         attention = [
             module
-            for module in attention
-            if not any(getattr(part, "_is_hf_initialized", False) for part in (module, module.self.query.weight))
+            for module in self.modules()
+            if isinstance(module, ScratchBertAttention)
+            and not (is_loaded(module) or is_loaded(module.self.query.weight))
         ]
         super().initialize_weights()
         if self.config.attention_init == "mimetic":
             # Not in _init_weights, which transformers skips for modules without parameters of their own.
             for module in attention:
-                self._init_mimetic(module.self, module.output.dense)
+                init_mimetic(module.self.query, module.self.key, module.self.value, module.output.dense)
 
     def get_position_embeddings(self) -> nn.Module:
         return self.base_model.embeddings.position_embeddings
@@ -503,88 +445,6 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
             numbers = torch.arange(new_num_position_embeddings, device=device) % old.num_embeddings
             embeddings.position_embeddings = nn.Embedding.from_pretrained(old.weight[numbers], freeze=False)
         embeddings.position_ids = torch.arange(new_num_position_embeddings, device=device)[None]
-
-    @staticmethod
-    def _init_mimetic(attention: ScratchBertSelfAttention, output: nn.Linear) -> None:
-        """Correlate each head's keys with its queries, so that tokens attend to similar tokens, and the output
-        projection with the negative of the value projection, so that they subtract part of what they find.
-
-        "Mimetic Initialization of Self-Attention Layers" (Trockman & Kolter, 2023) finds this in trained models. The
-        paper sets the products query·keyᵀ and value·output and factorises them; here, the factors are set.
-        """
-        shape = attention.query.weight.shape  # (A·D, H)
-        query, value = torch.randn(shape), 0.7 * torch.randn(shape)
-        key, back = ((x + x.std() * torch.randn(shape)) / 2**0.5 for x in (query, value))
-        targets = (attention.query, query), (attention.key, key), (attention.value, value), (output, -back.T)
-        for linear, weight in targets:
-            init.copy_(linear.weight, weight / shape[1] ** 0.5)
-
-
-def is_padding_mask(attention_mask: object) -> bool:
-    """Whether the mask marks padding (B, S), rather than who attends to whom: (B, 1, S, S), or flex attention's."""
-    return torch.is_tensor(attention_mask) and attention_mask.dim() == 2
-
-
-def flattened_seq_idx(
-    position_ids: torch.Tensor | None, cu_seq_lens: torch.Tensor | None, shape: tuple[int, int]
-) -> torch.Tensor | None:
-    """`seq_idx` (1, S) of sequences that a collator has joined to one batch entry, or None if there is one alone.
-
-    They are known from `cu_seq_lens` (N + 1,), the starts of the sequences and the end of the last, or from
-    `position_ids` (1, S) that count up, and from the first position again with each sequence. Raises `ValueError` for
-    `cu_seq_lens` of another batch.
-    """
-    if cu_seq_lens is not None:
-        on_cpu = cu_seq_lens.device.type == "cpu" and is_eager(cu_seq_lens)
-        if shape[0] != 1 or (on_cpu and cu_seq_lens[[0, -1]].tolist() != [0, shape[1]]):
-            raise ValueError(
-                f"cu_seq_lens_q must run from 0 to the number of tokens in a batch of shape (1, T), but the batch has "
-                f"the shape {shape}."
-            )
-        return torch.bucketize(torch.arange(shape[1], device=cu_seq_lens.device), cu_seq_lens[1:-1], right=True)[None]
-    if position_ids is None or shape[0] != 1 or shape[1] == 0 or not can_branch(position_ids):
-        return None
-    before, after = position_ids[:, :-1], position_ids[:, 1:]  # (1, S - 1)
-    starts = position_ids == position_ids[:, :1]  # (1, S)
-    counted = (starts[:, 1:] | (after == before + 1)).all()
-    restarted = (after < before).any()
-    return starts.cumsum(1) - 1 if counted & restarted else None
-
-
-def check_packing(seq_idx: torch.Tensor, attention_mask: object, shape: tuple[int, int]) -> None:
-    """Raise `ValueError` or `IndexError` if the numbers `seq_idx` do not delimit packed sequences."""
-    check_shape("seq_idx", seq_idx, shape)
-    check_range("seq_idx", seq_idx, shape[1], "length of a batch entry")
-    if not is_padding_mask(attention_mask):
-        raise ValueError(
-            "seq_idx needs an attention_mask of shape (B, S), or none: a 4-D mask already defines who attends to whom."
-        )
-    if seq_idx.device.type == "cpu" and is_eager(seq_idx):
-        numbers = seq_idx.masked_fill(attention_mask == 0, 0)
-        if ((numbers.cummax(1).values > seq_idx) & (attention_mask != 0)).any():
-            raise ValueError("seq_idx must not decrease: number the sequences 0, 1, 2, … from left to right.")
-
-
-def first_tokens(attention_mask: torch.Tensor, seq_idx: torch.Tensor, count: int | None = None) -> torch.Tensor:
-    """Indices (N,) of the packed sequences' first tokens in the flattened batch; `count` is N, if it is known."""
-    highest = seq_idx.masked_fill(attention_mask == 0, -1).cummax(1).values  # (B, S): the highest number so far
-    return true_positions(highest > F.pad(highest[:, :-1], (1, 0), value=-1), count)
-
-
-def packed_labels(
-    labels: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    seq_idx: torch.Tensor | None,
-    count: int | None = None,
-) -> torch.Tensor:
-    """Labels (B, K) of packed sequences → (N,), without padding. A label may be -100, like padding; `count` is N."""
-    if seq_idx is None:
-        return labels[labels != -100]
-    mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
-    entries = first_tokens(mask, seq_idx, count) // seq_idx.shape[1]  # (N,)
-    counts = torch.zeros_like(labels[:, 0]).index_add_(0, entries, torch.ones_like(entries))  # (B,)
-    present = torch.arange(labels.shape[1], device=labels.device) < counts[:, None]  # (B, K)
-    return labels.flatten()[true_positions(present, count)]
 
 
 class ScratchBertModel(ScratchBertPreTrainedModel):
@@ -619,13 +479,13 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         self.pooler = ScratchBertPooler(config) if add_pooling_layer else None
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
+    def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
+    def set_input_embeddings(self, value: nn.Module) -> None:
         self.embeddings.word_embeddings = value
 
-    @capture_outputs
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -637,100 +497,53 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         unpad_inputs: bool | None = None,
         sequence_lengths: list[int] | None = None,
         cu_seq_lens_q: torch.Tensor | None = None,
+        output_hidden_states: bool | int | list[int] | None = None,
+        output_attentions: bool | None = None,
         **kwargs,
     ) -> BaseModelOutputWithPooling:
-        inputs = self.embeddings.complete(input_ids, token_type_ids, position_ids, inputs_embeds)
-        shape, first = tuple(inputs.token_type_ids.shape), None  # (B, S)
-        if torch.is_tensor(attention_mask) and attention_mask.dim() != 4:
-            check_shape("attention_mask", attention_mask, shape)
-        if seq_idx is None and (attention_mask is None or cu_seq_lens_q is not None):
-            seq_idx = flattened_seq_idx(position_ids, cu_seq_lens_q, shape)
-        if seq_idx is not None:
-            attention_mask = torch.ones_like(seq_idx) if attention_mask is None else attention_mask
-            check_packing(seq_idx, attention_mask, shape)
-            if self.pooler is not None:  # before the encoder: on a GPU, counting waits for the work queued so far
-                count = None if sequence_lengths is None else len(sequence_lengths)
-                first = first_tokens(attention_mask, seq_idx, count)  # (N,)
+        config = self.config
+        states_wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        weights_wanted = config.output_attentions if output_attentions is None else output_attentions
+        if unpad_inputs is None:
+            unpad_inputs = config.unpad_inputs and not (states_wanted or weights_wanted)  # which have padded shapes
 
-        options = {"unpad_inputs": unpad_inputs, "sequence_lengths": sequence_lengths}
-        sequences = self.find_sequences(inputs, attention_mask, seq_idx, **options, **kwargs)
-        if sequences is not None:
-            inputs = EmbeddingInputs(*(None if tensor is None else sequences.unpad(tensor) for tensor in inputs))
+        # Complete: default segments and positions, and which tokens belong together.
+        inputs = complete_inputs(self.embeddings, input_ids, token_type_ids, position_ids, inputs_embeds)
+        ids, shape = input_ids if inputs_embeds is None else inputs_embeds, tuple(inputs.position_ids.shape)  # (B, S)
+        attention_mask, seq_idx = find_sequences(config, shape, attention_mask, seq_idx, position_ids, cu_seq_lens_q)
+        first = None
+        if seq_idx is not None and self.pooler is not None:
+            # Before the encoder: on a GPU, counting waits for the work queued so far.
+            first = first_tokens(attention_mask, seq_idx, sequence_lengths)  # (N,)
+
+        # Unpad.
+        plan = None
+        if unpad_inputs and may_unpad(self, ids, attention_mask, seq_idx, sequence_lengths):
+            plan = plan_batch(self, shape, ids.device, attention_mask, seq_idx, sequence_lengths)
+            inputs = EmbeddingInputs(*(None if tensor is None else plan.take(tensor) for tensor in inputs))
+
+        # Embed and encode.
         states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
-        if sequences is None or sequences.attention is padded_attention:
-            if sequences is not None and not sequences.padded:
+        if plan is None or plan.attention is padded_attention:
+            if plan is not None and not plan.has_padding:
                 attention_mask = None
-            # What is known of the padding saves the host from waiting for the device to look at the mask.
-            known = attention_mask is not None and (sequences is not None or sequence_lengths is not None)
-            mask = self.make_mask(states.new_empty((*shape, 0)), attention_mask, seq_idx, keep=known)
-        states = self.encoder(states, mask, sequences=sequences, **kwargs).last_hidden_state
-        if sequences is not None:
-            states = sequences.pad(states)  # (1, T, H) → (B, S, H)
+            # Where the padding is known, skip the mask check, which would sync with the GPU.
+            known = attention_mask is not None and (plan is not None or sequence_lengths is not None)
+            mask = attention_mask_for(config, states.new_empty((*shape, 0)), attention_mask, seq_idx, keep=known)
+        options = {"output_hidden_states": states_wanted, "output_attentions": weights_wanted, **kwargs}
+        outputs = self.encoder(states, mask, plan=plan, **options)
+
+        # Pad and pool.
+        states = outputs.last_hidden_state if plan is None else plan.put(outputs.last_hidden_state)  # (B, S, H)
         pooled = None
         if self.pooler is not None:
-            first_states = states[:, 0] if first is None else states.flatten(0, 1).index_select(0, first)
-            pooled = self.pooler(first_states)  # (N, H)
-        return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=pooled)
-
-    def find_sequences(
-        self,
-        inputs: EmbeddingInputs,
-        attention_mask,
-        seq_idx,
-        unpad_inputs: bool | None,
-        sequence_lengths: list[int] | None,
-        **kwargs,
-    ) -> Sequences | None:
-        """The sequences to unpad the batch to, or None to keep the padding."""
-        shape, device = tuple(inputs.token_type_ids.shape), inputs.token_type_ids.device
-        if not (self.config.unpad_inputs if unpad_inputs is None else unpad_inputs):
-            return None
-        if not is_eager(inputs.input_ids if inputs.inputs_embeds is None else inputs.inputs_embeds):
-            return None
-        # Whoever looks into the model expects (B, S, H) there.
-        if is_observed(self.embeddings) or is_observed(self.encoder):
-            return None
-        # Captured from the layers, and returned in padded shapes.
-        captured = ("output_hidden_states", "output_attentions")
-        if any(kwargs.get(option, getattr(self.config, option, False)) for option in captured):
-            return None
-        if attention_mask is None:
-            sequences = Sequences(shape, [shape[1]] * shape[0])
-        elif is_padding_mask(attention_mask):
-            sequences = Sequences.from_mask(attention_mask, seq_idx, sequence_lengths)
-        else:
-            return None
-        # Like BERT's, the pooler reads the first token, even if that is padding.
-        if not sequences.lengths or (sequences.padded_left and self.pooler is not None and seq_idx is None):
-            return None
-        sequences.attention = find_attention(self.config, self.training, device, self.dtype, max(sequences.lengths))
-        if sequences.attention is grouped_attention:
-            sequences.group(self.config.num_attention_heads, self.config.hidden_size)
-        sequences.extend(surplus_rows(sequences.rows, inputs.token_type_ids, self.dtype))
-        return sequences
-
-    def make_mask(
-        self,
-        embeddings: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        seq_idx: torch.Tensor | None,
-        keep: bool = False,
-    ):
-        """The mask in the form that the attention implementation takes, or None if every token attends to all; with
-        `keep`, never None for an `attention_mask`."""
-        implementation = self.config._attn_implementation
-        if seq_idx is not None and implementation not in ("eager", "sdpa", "flex_attention"):
-            raise ValueError(
-                f"{implementation} cannot keep packed sequences (seq_idx) apart where padding is kept: with "
-                "unpad_inputs=False, under torch.compile, or if hidden states or attentions are asked for. Take the "
-                "attention implementation sdpa."
-            )
-        return create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=embeddings,
-            attention_mask=attention_mask,
-            and_mask_function=None if seq_idx is None else packed_sequence_mask_function(seq_idx),
-            allow_is_bidirectional_skip=not keep,
+            packed = states if first is None else states.flatten(0, 1).index_select(0, first)[:, None]  # (N, 1, H)
+            pooled = self.pooler(packed)  # (B, H), or (N, H)
+        return BaseModelOutputWithPooling(
+            last_hidden_state=states,
+            pooler_output=pooled,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 
@@ -760,6 +573,11 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
             # Saved only once in any case; listed so that Trainer does not report them as missing on resume.
             self._keys_to_ignore_on_save = list(self._tied_weights_keys)
 
+    def save_pretrained(self, *args, **kwargs) -> None:
+        if self.get_output_embeddings().weight is not self.get_input_embeddings().weight:
+            self._keys_to_ignore_on_save = set()  # as of a checkpoint whose decoder differs, or after it was replaced
+        super().save_pretrained(*args, **kwargs)
+
     def masked_positions(
         self, labels: torch.Tensor | None, count: int | None, sparse: bool | None = None
     ) -> torch.Tensor | None:
@@ -788,13 +606,13 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
             # Not [found], whose gradient sorts the positions on a GPU.
             hidden_states = hidden_states.flatten(0, 1).index_select(0, found)  # (M, H)
             labels = labels.flatten().index_select(0, found).where(positions >= 0, -100)  # (M,)
-            surplus = surplus_rows(len(positions), hidden_states, self.dtype)
+            surplus = surplus_rows(len(positions), found.device, self.dtype) if is_eager(hidden_states) else 0
         if surplus:
             # Copies of a token: of zeros, LayerNorm's gradient is infinite in fp16.
             hidden_states = torch.cat([hidden_states, hidden_states[-1:].expand(surplus, -1)])
             labels = F.pad(labels, (0, surplus), value=-100)
         logits = self.cls.predictions(hidden_states)
-        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch)
+        loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch, self.training)
         return logits[:-surplus] if surplus else logits, loss
 
     def get_output_embeddings(self) -> nn.Linear:
@@ -823,9 +641,7 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
         self.bert = ScratchBertModel(config)
-        self.cls = nn.ModuleDict(
-            {"predictions": ScratchBertPredictions(config), "seq_relationship": nn.Linear(config.hidden_size, 2)}
-        )
+        self.cls = ScratchBertPreTrainingHeads(config)
         self.post_init()
 
     @can_return_tuple
@@ -846,9 +662,10 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
         positions = self.masked_positions(labels, num_masked, sparse_prediction)
+        if labels_on_padding(labels, attention_mask, sequence_lengths):
+            kwargs["unpad_inputs"] = False
         if next_sentence_label is not None and next_sentence_label.dim() == 2:  # (B, K) → (N,)
-            count = None if sequence_lengths is None else len(sequence_lengths)
-            next_sentence_label = packed_labels(next_sentence_label, attention_mask, seq_idx, count)
+            next_sentence_label = packed_labels(next_sentence_label, attention_mask, seq_idx, sequence_lengths)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, sequence_lengths=sequence_lengths, return_dict=True, **kwargs)
         prediction_logits, mlm_loss = self.mlm_logits_and_loss(
@@ -858,12 +675,11 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
         nsp_loss, loss = None, mlm_loss
         if next_sentence_label is not None:
-            nsp_loss = cross_entropy(seq_relationship_logits, next_sentence_label, name="next_sentence_label")
+            nsp_loss = cross_entropy(
+                seq_relationship_logits, next_sentence_label, training=self.training, name="next_sentence_label"
+            )
             if labels is not None and num_items_in_batch is not None:
-                # Trainer passes the step's number of masked tokens, not of sequences: the micro-batch's fraction of
-                # the tokens stands in for its fraction of the sequences.
-                fraction = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
-                nsp_loss = nsp_loss * fraction.nan_to_num(nan=1.0)  # 0 / 0: nothing was masked
+                nsp_loss = nsp_loss * fraction_of_step(labels, num_items_in_batch)
             loss = nsp_loss if loss is None else loss + nsp_loss
         return ScratchBertForPreTrainingOutput(
             loss=loss,
@@ -883,7 +699,7 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
         self.bert = ScratchBertModel(config, add_pooling_layer=False)
-        self.cls = nn.ModuleDict({"predictions": ScratchBertPredictions(config)})
+        self.cls = ScratchBertMLMHead(config)
         self.post_init()
 
     @can_return_tuple
@@ -902,6 +718,8 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
         **kwargs,
     ) -> MaskedLMOutput:
         positions = self.masked_positions(labels, num_masked, sparse_prediction)
+        if labels_on_padding(labels, attention_mask, kwargs.get("sequence_lengths")):
+            kwargs["unpad_inputs"] = False
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         logits, loss = self.mlm_logits_and_loss(outputs.last_hidden_state, labels, positions, num_items_in_batch)
@@ -913,23 +731,15 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
 # ---------------------------------------------------------------------------------------------------- task models
 
 
+# What the models with one kind of `labels` return. Libraries read from such an annotation which outputs there are.
+TaskOutput = SequenceClassifierOutput | TokenClassifierOutput | MultipleChoiceModelOutput | NextSentencePredictorOutput
+
+
 class ScratchBertTaskModel(ScratchBertPreTrainedModel):
     """Base class of the models with one kind of `labels`: its forward calls `encode`, `compute_logits` and
     `compute_loss`, and returns an `output_type`."""
 
     output_type: type[ModelOutput]
-
-    def __init_subclass__(cls, **kwargs) -> None:
-        super().__init_subclass__(**kwargs)
-        if "output_type" in vars(cls):
-            # sentence-transformers reads from the annotation which outputs there are.
-            @wraps(cls.forward)
-            def forward(self, *args, **kwargs):
-                return super(cls, self).forward(*args, **kwargs)
-
-            forward.__annotations__ = {**forward.__annotations__, "return": cls.output_type}
-            forward.__signature__ = signature(cls.forward).replace(return_annotation=cls.output_type)
-            cls.forward = forward
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
         return self.bert(*inputs, return_dict=True, **kwargs)
@@ -938,7 +748,7 @@ class ScratchBertTaskModel(ScratchBertPreTrainedModel):
         raise NotImplementedError
 
     def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
-        return cross_entropy(logits, labels, num_items_in_batch)
+        return cross_entropy(logits, labels, num_items_in_batch, self.training)
 
     @can_return_tuple
     def forward(
@@ -952,7 +762,9 @@ class ScratchBertTaskModel(ScratchBertPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         seq_idx: torch.Tensor | None = None,
         **kwargs,
-    ) -> ModelOutput:
+    ) -> TaskOutput:
+        if labels_on_padding(labels, attention_mask, kwargs.get("sequence_lengths")):
+            kwargs["unpad_inputs"] = False
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.encode(*inputs, **kwargs)
         logits = self.compute_logits(outputs)
@@ -972,62 +784,15 @@ class ScratchBertForNextSentencePrediction(ScratchBertTaskModel):
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
         self.bert = ScratchBertModel(config)
-        self.cls = nn.ModuleDict({"seq_relationship": nn.Linear(config.hidden_size, 2)})
+        self.cls = ScratchBertNSPHead(config)
         self.post_init()
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
-        return self.cls.seq_relationship(outputs.pooler_output)  # (B, 2)
+        return self.cls(outputs.pooler_output)  # (B, 2)
 
 
 def classifier_dropout(config: ScratchBertConfig) -> Dropout:
     return Dropout(config.hidden_dropout_prob if config.classifier_dropout is None else config.classifier_dropout)
-
-
-def masked_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean (B, H) of the states (B, S, H) where the mask (B, S) is True; 0 where it is True nowhere."""
-    weights = mask / mask.sum(1, keepdim=True).clamp(min=1)  # (B, S)
-    return (weights.to(states.dtype)[:, None] @ states).squeeze(1)
-
-
-def compare_aligned(states: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """Compare each token with its counterpart in the other segment (Parikh et al., 2016, section 3): (B, 4·H).
-
-    `states` (B, S, H); `first` and `second` (B, S) mark the tokens of the segments. A counterpart is the mean of the other
-    segment's states, weighted by a softmax of their cosines with the token over 0.1. The features are the means, over each
-    segment, of |a - b| and a · b for a token a and its counterpart b; 0 without a second segment.
-    """
-    directions = F.normalize(states, dim=-1)
-    scores = directions @ directions.mT / 0.1  # (B, S, S)
-    features = []
-    for own, other in ((first, second), (second, first)):
-        weights = scores.masked_fill(~other[:, None], torch.finfo(scores.dtype).min).softmax(-1)
-        counterparts = weights.to(states.dtype) @ states  # (B, S, H)
-        features += [masked_mean((states - counterparts).abs(), own), masked_mean(states * counterparts, own)]
-    return torch.cat(features, dim=-1) * (first.any(1) & second.any(1))[:, None]
-
-
-def pool_tokens(
-    states: torch.Tensor,  # (B, S, H)
-    embeddings: torch.Tensor,  # (B, S, H)
-    attention_mask: torch.Tensor | None,  # (B, S)
-    token_type_ids: torch.Tensor | None,  # (B, S)
-    pooling: str,
-) -> torch.Tensor:
-    """What a classifier reads of the tokens' last states and embeddings: with the `pooling` mean, the mean of the states
-    (B, H); with segments, the mean of each segment's states, and both segments' states and embeddings compared (B, 10·H).
-
-    The first segment is that of the first token; the mean of the second is 0 if there is none.
-    """
-    tokens = torch.ones(states.shape[:2], device=states.device) if attention_mask is None else attention_mask
-    tokens = tokens.bool()  # (B, S)
-    if pooling == "mean":
-        return masked_mean(states, tokens)
-    first = tokens
-    if token_type_ids is not None:
-        first = tokens & (token_type_ids == token_type_ids.gather(1, tokens.int().argmax(1, keepdim=True)))
-    second = tokens & ~first
-    means = [masked_mean(states, segment) for segment in (first, second)]
-    return torch.cat([*means, *(compare_aligned(layer, first, second) for layer in (embeddings, states))], dim=-1)
 
 
 class ScratchBertForSequenceClassification(ScratchBertTaskModel):
@@ -1055,8 +820,8 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
             return outputs
         input_ids, attention_mask, token_type_ids, position_ids, embeddings, seq_idx = inputs
         states = outputs.last_hidden_state
-        if seq_idx is None and attention_mask is None:
-            seq_idx = flattened_seq_idx(position_ids, kwargs.get("cu_seq_lens_q"), tuple(states.shape[:2]))
+        packing = seq_idx, position_ids, kwargs.get("cu_seq_lens_q")
+        attention_mask, seq_idx = find_sequences(self.config, tuple(states.shape[:2]), attention_mask, *packing)
         if seq_idx is not None or not (attention_mask is None or is_padding_mask(attention_mask)):
             raise ValueError(
                 f"classifier_pooling={pooling} takes one sequence in each batch entry, and an attention_mask (B, S)."
@@ -1163,8 +928,8 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
                 positions.clamp(min=0).masked_fill(positions >= logits.shape[1], -100)
                 for positions in (start_positions, end_positions)
             )
-            loss = cross_entropy(start_logits, start_positions, name="start_positions")
-            loss = (loss + cross_entropy(end_logits, end_positions, name="end_positions")) / 2
+            loss = cross_entropy(start_logits, start_positions, training=self.training, name="start_positions")
+            loss = (loss + cross_entropy(end_logits, end_positions, training=self.training, name="end_positions")) / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,
@@ -1183,3 +948,6 @@ AUTO_MODELS = {
 }
 for _auto_class, _model_class in AUTO_MODELS.items():
     _model_class.register_for_auto_class(_auto_class)
+bind_remote_code(
+    __name__, [each for each in vars().values() if isinstance(each, type) and each.__module__ == __name__]
+)

@@ -77,7 +77,7 @@ def test_publish_takes_a_switch_for_the_token(token, directory):
         pytest.param(
             "model.safetensors", "model.safetensors is missing: open the model and save it again", id="weights"
         ),
-        pytest.param("operations_scratch_bert.py", "no operations_scratch_bert.py: save the model again", id="code"),
+        pytest.param("kernels_scratch_bert.py", "no kernels_scratch_bert.py: save the model again", id="code"),
     ],
 )
 def test_publish_rejects_a_missing_file(file, message, directory):
@@ -227,7 +227,7 @@ def test_publish_searches_every_file_for_secrets(name, directory):
 
 
 @pytest.mark.parametrize(
-    "name", ["LICENSE", "vocab.txt", "curves.png", "README.md", "operations_scratch_bert.py", "model.safetensors"]
+    "name", ["LICENSE", "vocab.txt", "curves.png", "README.md", "kernels_scratch_bert.py", "model.safetensors"]
 )
 def test_publish_follows_no_link(name, directory):
     file, outside = directory / name, directory.parent / "outside"

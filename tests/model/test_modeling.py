@@ -237,15 +237,15 @@ def test_mlm_and_nsp_losses_add_up_and_either_may_be_given_alone():
 
 
 @pytest.mark.parametrize("count", [None, 0, torch.tensor(0)])
-def test_mlm_loss_without_masked_tokens_is_zero_not_nan(count):
-    model = make_model(ScratchBertForMaskedLM)
+def test_mlm_loss_without_masked_tokens_is_zero_in_training(count):
+    model = make_model(ScratchBertForMaskedLM).train()
     batch = make_batch("AutoModelForPreTraining")
     batch["labels"].fill_(-100)
     next_sentence_label = batch.pop("next_sentence_label")
     loss = model(**batch, num_items_in_batch=count).loss
     loss.backward()
     assert loss.item() == 0
-    outputs = make_model()(**batch, next_sentence_label=next_sentence_label, num_items_in_batch=count)
+    outputs = make_model().train()(**batch, next_sentence_label=next_sentence_label, num_items_in_batch=count)
     assert outputs.mlm_loss.item() == 0 and outputs.nsp_loss.item() > 0.5
     outputs.loss.backward()
 
@@ -315,7 +315,8 @@ def test_question_answering_loss_leaves_out_truncated_answers():
     torch.testing.assert_close(model(**batch).loss, expected)
     for name in ("start_positions", "end_positions"):
         batch[name][:] = 20
-    assert model(**batch).loss.item() == 0
+    assert model(**batch).loss.isnan()  # as BERT's
+    assert model.train()(**batch).loss.item() == 0
 
 
 def test_config_is_validated_again_when_a_model_is_built(tmp_path):

@@ -9,7 +9,7 @@ from torch.nn.utils import prune
 
 from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_bert, make_inputs, make_pair, num_labels
 from scratch_bert import ScratchBertConfig
-from scratch_bert.model.operations_scratch_bert import is_observed
+from scratch_bert.model.compat_scratch_bert import is_observed
 
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}

@@ -11,7 +11,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_inputs, make_pair
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
 from scratch_bert.model import modeling_scratch_bert
-from scratch_bert.model.operations_scratch_bert import Sequences
+from scratch_bert.model.padding_scratch_bert import plan_rows
 from scratch_bert.pretraining.data.collator import pack_sequences
 
 
@@ -175,10 +175,10 @@ def test_products_in_bf16_have_few_shapes(attention):
     rows, tokens = {True: set(), False: set()}, set()
     for length in range(17, 33):
         batch = make_batch("AutoModelForMaskedLM", rows=8, length=length)
-        sequences = Sequences.from_mask(batch["attention_mask"])
+        plan = plan_rows(batch["attention_mask"])
         if attention == "sdpa":
-            sequences.group(model.config.num_attention_heads, model.config.hidden_size)
-        tokens.add(sequences.rows)
+            plan = plan.grouped(model.config.num_attention_heads, model.config.hidden_size)
+        tokens.add(plan.rows)
         for bf16, found in rows.items():
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16), profile(record_shapes=True) as events:
                 output = model(**batch)

@@ -10,7 +10,11 @@ import transformers
 
 from helpers import NO_DROPOUT, make_batch
 from scratch_bert import ScratchBertConfig
-from scratch_bert.model import modeling_scratch_bert, operations_scratch_bert
+from scratch_bert.model import inputs_scratch_bert as inputs
+from scratch_bert.model import kernels_scratch_bert as kernels
+from scratch_bert.model import losses_scratch_bert as losses
+from scratch_bert.model import modeling_scratch_bert as modeling
+from scratch_bert.model import padding_scratch_bert as padding
 from scratch_bert.pretraining.data.collator import pack_sequences
 from scratch_bert.pretraining.loss_meter import LossMeter
 from scratch_bert.pretraining.optimizer import muon
@@ -41,9 +45,9 @@ PRETRAINING = ("pretraining", "MLM", "packed")
 
 @pytest.fixture(params=["varlen_attention", "padded_attention"])
 def _gpu_path(request, monkeypatch):
-    attention = getattr(operations_scratch_bert, request.param)
-    monkeypatch.setattr(modeling_scratch_bert, "find_attention", lambda *_: attention)
-    for module in (modeling_scratch_bert, operations_scratch_bert):
+    attention = getattr(kernels, request.param)
+    monkeypatch.setattr(padding, "find_attention", lambda *_: attention)
+    for module in (modeling, padding, inputs, kernels, losses):
         monkeypatch.setattr(module, "is_eager", lambda tensor: True)
 
 

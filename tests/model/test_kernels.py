@@ -5,21 +5,18 @@ import torch
 from torch.nn import functional as F
 
 from scratch_bert import ScratchBertConfig
-from scratch_bert.model import operations_scratch_bert
-from scratch_bert.model.operations_scratch_bert import (
-    ChunkedCrossEntropy,
-    Group,
-    Sequences,
+from scratch_bert.model import kernels_scratch_bert
+from scratch_bert.model.kernels_scratch_bert import (
     apply_dropout,
-    cross_entropy_sum,
     find_attention,
     flash_attention,
     grouped_attention,
     padded_attention,
     random_ones,
-    surplus_rows,
     varlen_attention,
 )
+from scratch_bert.model.losses_scratch_bert import ChunkedCrossEntropy, cross_entropy_sum
+from scratch_bert.model.padding_scratch_bert import Group, RowPlan, plan_rows, surplus_rows
 
 
 LENGTHS = [5, 1, 9, 4]
@@ -36,8 +33,8 @@ def plain_attention(query, key, value, lengths, scaling):
 
 def attend(query, key, value, groups, scaling, dropout=0.0):
     """Grouped attention of states (A, T, D)."""
-    sequences, states = Sequences((1, query.shape[1]), [], groups=groups), (query[None], key[None], value[None])
-    return grouped_attention(None, *states, None, scaling=scaling, dropout=dropout, sequences=sequences)[0][0]
+    plan, states = RowPlan((1, query.shape[1]), [], groups=groups), (query[None], key[None], value[None])
+    return grouped_attention(None, *states, None, scaling=scaling, dropout=dropout, plan=plan)[0][0]
 
 
 @pytest.mark.parametrize("heads", [3, 2**18], ids=["groups", "too many heads for groups"])
@@ -49,18 +46,18 @@ def test_grouped_attention_and_its_gradients(mask, heads):
     if mask == "packed":
         seq_idx[0, 5:] = 1
         lengths[:1] = [5, 63]
-    sequences = Sequences.from_mask(attention_mask, seq_idx)
-    assert sequences.lengths == lengths
+    plan = plan_rows(attention_mask, seq_idx)
+    assert plan.lengths == lengths
     states = [torch.randn(*attention_mask.shape, 3 * 8, requires_grad=True) for _ in range(3)]  # (B, S, A·D)
-    sequences.group(heads, 256)
-    assert (heads > 3) == all(len(group.lengths) == 1 for group in sequences.groups)
-    extended = [group for group in sequences.groups if group.lengths[-1] < group.rows]
+    plan = plan.grouped(heads, 256)
+    assert (heads > 3) == all(len(group.lengths) == 1 for group in plan.groups)
+    extended = [group for group in plan.groups if group.lengths[-1] < group.rows]
     assert bool(extended) == (mask != "full")
     if mask == "padded" and heads == 3:
         assert any(len(group.lengths) > 1 for group in extended)
-    sequences.extend(7)
-    rows = (sequences.unpad(each)[0].unflatten(-1, (3, 8)).transpose(0, 1) for each in states)  # (A, T, D)
-    context = sequences.pad(attend(*rows, sequences.groups, 0.3).flatten(1)[None])  # (B, S, A·D)
+    plan = plan.extended(7)
+    rows = (plan.take(each)[0].unflatten(-1, (3, 8)).transpose(0, 1) for each in states)  # (A, R, D)
+    context = plan.put(attend(*rows, plan.groups, 0.3).flatten(1)[None])  # (B, S, A·D)
     tokens = (each[attention_mask.bool()].unflatten(-1, (3, 8)).transpose(0, 1) for each in states)
     expected = plain_attention(*tokens, lengths, 0.3).flatten(1)
     torch.testing.assert_close(context[attention_mask.bool()], expected, rtol=0, atol=1e-6)
@@ -98,16 +95,15 @@ def test_sequences_of_similar_lengths_are_grouped():
     """They are at most a sixteenth longer in a narrow model, fewer are longer in a wide one, and all have few shapes."""
     lengths = torch.randint(1, 129, (2000,)).tolist() + [77] * 50
     for width, extended in ((256, range(33, 128)), (768, range(33, 64)), (2048, ())):
-        sequences = Sequences((len(lengths), 128), lengths, torch.arange(sum(lengths)))
-        sequences.group(4, width)
-        groups = sequences.groups
+        plan = RowPlan((len(lengths), 128), lengths, True, torch.arange(sum(lengths))).grouped(4, width)
+        groups = plan.groups
         assert sorted(length for group in groups for length in group.lengths) == sorted(lengths)
         assert all(group.lengths == sorted(group.lengths, reverse=True) for group in groups)
         found = {n for group in groups for n in group.lengths if n < group.rows}
         assert found == {n for n in extended if n % (2 if n < 64 else 4)}
         assert all(group.rows <= 1.0625 * group.lengths[-1] for group in groups)
         assert all(len(group.lengths) == 1 or 4 * len(group.lengths) * group.rows**2 <= 2**18 for group in groups)
-        assert sum(group.rows * len(group.lengths) for group in groups) == sequences.rows
+        assert sum(group.rows * len(group.lengths) for group in groups) == plan.rows
         assert len(groups) < len(lengths) / 3
         assert {len(group.lengths) for group in groups} <= {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}
         if width == 256:
@@ -115,10 +111,9 @@ def test_sequences_of_similar_lengths_are_grouped():
 
 
 def test_empty_sequences_have_no_rows():
-    sequences = Sequences((2, 0), [0, 0])
-    sequences.group(4, 256)
-    assert sequences.rows == 0 and [group.rows for group in sequences.groups] == [0]
-    assert sequences.pad(torch.empty(1, 0, 3)).shape == (2, 0, 3)
+    plan = RowPlan((2, 0), [0, 0]).grouped(4, 256)
+    assert plan.rows == 0 and [group.rows for group in plan.groups] == [0]
+    assert plan.put(torch.empty(1, 0, 3)).shape == (2, 0, 3)
 
 
 def test_varlen_attention_hands_over_cu_seqlens(monkeypatch):
@@ -128,10 +123,10 @@ def test_varlen_attention_hands_over_cu_seqlens(monkeypatch):
         assert torch.equal(cu_seq_q, cu_seq_k) and max_q == max_k == max(LENGTHS)
         return plain_attention(*(t.transpose(0, 1) for t in (query, key, value)), cu_seq_q.diff().tolist(), scale)
 
-    monkeypatch.setattr(operations_scratch_bert, "varlen_attn", varlen_attn)
+    monkeypatch.setattr(kernels_scratch_bert, "varlen_attn", varlen_attn)
     states = [torch.randn(1, 3, sum(LENGTHS), 8) for _ in range(3)]
-    sequences = Sequences((4, 9), LENGTHS)
-    context, _ = varlen_attention(None, *states, None, scaling=0.3, dropout=0.0, sequences=sequences)
+    plan = RowPlan((4, 9), LENGTHS).with_cu_seqlens(torch.device("cpu"))
+    context, _ = varlen_attention(None, *states, None, scaling=0.3, dropout=0.0, plan=plan)
     torch.testing.assert_close(context[0], plain_attention(*(t[0] for t in states), LENGTHS, 0.3))
 
 
@@ -194,16 +189,16 @@ def test_cross_entropy_of_many_classes_is_as_precise_as_in_fp32():
 
 def test_unpadding_leaves_out_padding_wherever_it_is():
     mask = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]])
-    sequences = Sequences.from_mask(mask)
-    assert sequences.lengths == [2, 3, 2] and sequences.padded_left
-    assert sequences.indices.tolist() == [0, 1, 5, 6, 7, 8, 10]
+    plan = plan_rows(mask)
+    assert plan.lengths == [2, 3, 2]
+    assert plan.indices.tolist() == [0, 1, 5, 6, 7, 8, 10]
     states = torch.randn(4, 4, 6)
-    unpadded = sequences.unpad(states)
+    unpadded = plan.take(states)
     assert torch.equal(unpadded[0], states[mask.bool()])
-    assert torch.equal(sequences.pad(unpadded), states * mask[..., None])
-    full = Sequences.from_mask(torch.ones(3, 4))
-    assert full.indices is None and full.lengths == [4, 4, 4] and not full.padded_left
-    assert torch.equal(full.pad(full.unpad(states[:3])), states[:3])
+    assert torch.equal(plan.put(unpadded), states * mask[..., None])
+    full = plan_rows(torch.ones(3, 4))
+    assert full.indices is None and full.lengths == [4, 4, 4] and not full.has_padding
+    assert torch.equal(full.put(full.take(states[:3])), states[:3])
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["not grouped", "grouped"])
@@ -211,39 +206,38 @@ def test_unpadding_leaves_out_padding_wherever_it_is():
 @pytest.mark.parametrize("padded", [False, True], ids=["full", "padded"])
 def test_surplus_rows_are_more_sequences(padded, surplus, grouped):
     mask = torch.tensor([[1, 1, 1], [0, 1, 1 - padded]] if padded else [[1, 1, 1], [1, 1, 1]])
-    sequences, states = Sequences.from_mask(mask), torch.randn(2, 3, 4)
+    before, states = plan_rows(mask), torch.randn(2, 3, 4)
     if grouped:
-        sequences.group(2, 256)
-    before = sequences.lengths, list(sequences.groups or [])
-    sequences.extend(surplus)
-    unpadded = sequences.unpad(states)
+        before = before.grouped(2, 256)
+    plan = before.extended(surplus)
+    unpadded = plan.take(states)
     assert torch.equal(unpadded[0], torch.cat([states[mask.bool()], states[0, :1].expand(surplus, -1)]))
-    lengths = sequences.lengths
+    lengths = plan.lengths
     if grouped:
-        assert lengths == before[0] and sequences.groups[: len(before[1])] == before[1]
-        lengths = [group.rows for group in sequences.groups for _ in group.lengths]
-    assert sum(lengths) == sequences.rows == unpadded.shape[1] and all(0 < length <= 3 for length in lengths)
-    assert sequences.padded == padded
-    assert torch.equal(sequences.pad(unpadded), states * mask[..., None])
+        assert lengths == before.lengths and plan.groups[: len(before.groups)] == before.groups
+        lengths = [group.rows for group in plan.groups for _ in group.lengths]
+    assert sum(lengths) == plan.rows == unpadded.shape[1] and all(0 < length <= 3 for length in lengths)
+    assert plan.has_padding == padded
+    assert torch.equal(plan.put(unpadded), states * mask[..., None])
 
 
 @pytest.mark.cpu_branch
 def test_few_numbers_of_rows_are_left_in_bf16_and_fp16():
-    states = torch.empty(0)
-    rows = [count + surplus_rows(count, states, torch.bfloat16) for count in range(4097)]
+    cpu = torch.device("cpu")
+    rows = [count + surplus_rows(count, cpu, torch.bfloat16) for count in range(4097)]
     assert all(count <= number <= max(count * 1.0625, count + 7) for count, number in enumerate(rows))
     assert len(set(rows[2049:])) == 16 and len(set(rows[257:])) == 64 and rows[4096] == 4096
     with torch.autocast("cpu", torch.float16):
-        assert surplus_rows(2049, states, torch.float32) == rows[2049] - 2049 > 0
-    assert surplus_rows(2049, states, torch.float32) == surplus_rows(2049, states.to("meta"), torch.bfloat16) == 0
+        assert surplus_rows(2049, cpu, torch.float32) == rows[2049] - 2049 > 0
+    assert surplus_rows(2049, cpu, torch.float32) == surplus_rows(2049, torch.device("meta"), torch.bfloat16) == 0
 
 
 def test_unpadding_of_packed_sequences():
     mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
     seq_idx = torch.tensor([[0, 0, 1, 2, 0], [0, 1, 1, 1, 1]])
-    sequences = Sequences.from_mask(mask, seq_idx)
-    assert sequences.lengths == [2, 1, 1, 1, 4]
-    assert sequences.cu_seqlens(mask.device).tolist() == [0, 2, 3, 4, 5, 9]
+    plan = plan_rows(mask, seq_idx)
+    assert plan.lengths == [2, 1, 1, 1, 4]
+    assert plan.with_cu_seqlens(mask.device).cu_seqlens.tolist() == [0, 2, 3, 4, 5, 9]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""The one place for names of torch and transformers that are not public, each behind a guard.
+
+A pushed checkpoint keeps this code for good, while private names come and go. Where one is missing, the model takes the
+plain path that stands beside it: the same outputs, at most slower or less convenient. No other file that travels with a
+checkpoint uses a private name. What transformers documents for custom models, such as `_init_weights`,
+`_supports_sdpa` and `config._attn_implementation`, is not private.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+
+PRIVATE: dict[str, Any] = {}  # "module:name" → the object, or None where this version does not have it
+
+
+def find(path: str) -> Any:
+    module, _, name = path.partition(":")
+    try:
+        PRIVATE[path] = getattr(import_module(module), name, None)
+    except ImportError:
+        PRIVATE[path] = None
+    return PRIVATE[path]
+
+
+_FakeTensor = find("torch._subclasses.fake_tensor:FakeTensor")
+_in_dispatch_mode = find("torch.utils._python_dispatch:is_in_torch_dispatch_mode")
+_in_function_transform = find("torch._C:_are_functorch_transforms_active")
+_has_global_hook = find("torch.nn.modules.module:_has_any_global_hook")
+_softmax_backward = find("torch:_softmax_backward_data")
+varlen_attn = find("torch.nn.attention.varlen:varlen_attn")  # public, but younger than the oldest PyTorch
+
+
+# --------------------------------------------------------------------------------- what may depend on a tensor's values
+
+
+def is_eager(tensor: torch.Tensor) -> bool:
+    """Whether this is an ordinary eager tensor: not traced, compiled, transformed by torch.func, fake or meta.
+
+    Only then may shapes and branches depend on its values. Without the names that tell, none is taken for one, and the
+    model computes padding.
+    """
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if _in_dispatch_mode is None or _in_function_transform is None or _in_dispatch_mode() or _in_function_transform():
+        return False
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type != "meta"
+
+
+def is_cpu(device: torch.device) -> bool:
+    """Whether operations on `device` take their form for CPUs; the tests also take the other one there."""
+    return device.type == "cpu"
+
+
+def can_branch(tensor: torch.Tensor) -> bool:
+    """Whether shapes and branches may depend on the values of `tensor`: torch.compile breaks its graph there."""
+    return is_eager(tensor) or (torch.compiler.is_compiling() and not torch.compiler.is_exporting())
+
+
+def has_values(module: torch.nn.Module) -> bool:
+    """Whether the parameters can be drawn at random. Without the name that tells, FakeTensorMode builds no model."""
+    return _FakeTensor is None or not any(isinstance(parameter, _FakeTensor) for parameter in module.parameters())
+
+
+# ------------------------------------------------------------------------------------------------ who looks into a module
+
+# Hooks of training that read no shapes: by the packages that define them, or by name.
+_TRAINING_PACKAGES = ("torch.", "deepspeed.")
+_TRAINING_HOOKS = ("output_capturing_hook", "make_inputs_require_grads", "make_inputs_require_grad")
+
+
+def _observes(hook: Callable) -> bool:
+    hook = getattr(hook, "func", hook)  # of a partial
+    package = f"{getattr(hook, '__module__', '')}."
+    return not package.startswith(_TRAINING_PACKAGES) and getattr(hook, "__name__", "") not in _TRAINING_HOOKS
+
+
+def _hooks(module: torch.nn.Module) -> list[dict]:
+    return [
+        hooks
+        for hooks in (
+            module._forward_hooks,
+            module._forward_pre_hooks,
+            module._backward_hooks,
+            module._backward_pre_hooks,
+        )
+        if hooks
+    ]
+
+
+def is_observed(module: torch.nn.Module) -> bool:
+    """Whether something looks into `module`: a hook on any of its parts, or on all modules, or a replaced `forward`.
+
+    Takes no longer than PyTorch's own look for hooks at each call of each part. Where PyTorch keeps its hooks elsewhere,
+    every module counts as observed.
+    """
+    if _has_global_hook is None or _has_global_hook():
+        return True
+    try:
+        found, parts = [], [module]
+        for part in parts:  # which grows: several times as fast as module.modules()
+            if part is None:
+                continue
+            found += _hooks(part)
+            if "forward" in part.__dict__ and "_hf_hook" not in part.__dict__:  # accelerate's, which moves tensors
+                return True
+            parts += part._modules.values()
+    except AttributeError:
+        return True
+    return any(_observes(hook) for hooks in found for hook in hooks.values())
+
+
+def is_plain_linear(module: torch.nn.Module) -> bool:
+    """Whether a call of `module` is a product with its weight and nothing else: a subclass or a hook, as of PEFT,
+    DeepSpeed or quantization, may replace or fetch the weight."""
+    if type(module) is not torch.nn.Linear or _has_global_hook is None or _has_global_hook():
+        return False
+    try:
+        watched = _hooks(module) or "forward" in module.__dict__
+    except AttributeError:
+        return False
+    return not watched and is_eager(module.weight)  # read last: DeepSpeed fetches a weight when it is read
+
+
+# -------------------------------------------------------------------------------------------- operations and conveniences
+
+
+def softmax_backward(grad: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The gradient of scores (…, n), from the gradient `grad` of their softmax `weights`."""
+    if _softmax_backward is not None:
+        return _softmax_backward(grad, weights, -1, weights.dtype)
+    grad, weights_32 = grad.float(), weights.float()
+    return (weights_32 * (grad - (grad * weights_32).sum(-1, keepdim=True))).to(weights.dtype)
+
+
+def is_loaded(part: torch.nn.Module | torch.Tensor) -> bool:
+    """Whether transformers marks this module or weight as loaded. Without the mark, weights are drawn in vain."""
+    return getattr(part, "_is_hf_initialized", False)
+
+
+def bind_remote_code(module_name: str, classes: Iterable[type]) -> None:
+    """Make classes of a checkpoint's code known to dill and to torch.jit as those of an installed package are.
+
+    transformers loads such a module without binding it in its package, where dill looks for it, and under a name that
+    contains the code's hash, which TorchScript's parser rejects if it begins with a digit.
+    """
+    package, _, name = module_name.rpartition(".")
+    if package in sys.modules:
+        setattr(sys.modules[package], name, sys.modules[module_name])
+    for each in classes:
+        each._jit_override_qualname = f"__torch__.scratch_bert.{each.__name__}"

@@ -1,0 +1,49 @@
+"""Initial weights: BERT's truncated normals, and what lets a small model learn earlier."""
+
+import math
+
+import torch
+from torch import nn
+from transformers import initialization as init
+
+from .compat_scratch_bert import is_loaded
+
+
+def sinusoids(length: int, width: int) -> torch.Tensor:
+    """Sinusoids (length, width): sines in even columns, cosines in odd columns (Vaswani et al., 2017, section 3.5)."""
+    wavelengths = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))  # (⌈H/2⌉,)
+    angles = torch.arange(length)[:, None] * wavelengths  # (P, ⌈H/2⌉)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]  # (P, H)
+
+
+@torch.no_grad()
+def init_weights(module: nn.Module, std: float) -> None:
+    """Draw weights from a normal of this `std`, truncated at two deviations; biases 0, LayerNorms 1.
+
+    The paper does not state the initialisation; this is its published code's (tf.truncated_normal). Truncation prevents
+    outsized embeddings of a few tokens, and leaves a true deviation of 0.88 × std.
+    """
+    if isinstance(module, nn.Linear | nn.Embedding):
+        init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+    elif isinstance(module, nn.LayerNorm):
+        init.ones_(module.weight)
+    if getattr(module, "bias", None) is not None:
+        init.zeros_(module.bias)
+    # A slice lacks the mark that transformers puts on loaded weights, so it is checked here.
+    if getattr(module, "padding_idx", None) is not None and not is_loaded(module.weight):
+        init.zeros_(module.weight[module.padding_idx])
+
+
+@torch.no_grad()
+def init_mimetic(query: nn.Linear, key: nn.Linear, value: nn.Linear, output: nn.Linear) -> None:
+    """Correlate each head's keys with its queries, so that tokens attend to similar tokens, and the output projection
+    with the negative of the value projection, so that they subtract part of what they find.
+
+    "Mimetic Initialization of Self-Attention Layers" (Trockman & Kolter, 2023) finds this in trained models. The paper
+    sets the products query·keyᵀ and value·output and factorises them; here, the factors are set.
+    """
+    shape = query.weight.shape  # (A·D, H)
+    first, second = torch.randn(shape), 0.7 * torch.randn(shape)
+    like_first, like_second = ((x + x.std() * torch.randn(shape)) / 2**0.5 for x in (first, second))
+    for linear, weight in ((query, first), (key, like_first), (value, second), (output, -like_second.T)):
+        init.copy_(linear.weight, weight / shape[1] ** 0.5)

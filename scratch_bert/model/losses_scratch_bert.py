@@ -1,0 +1,85 @@
+"""Cross entropy as BERT's heads need it: which labels count, what it is divided by, and few copies of large logits."""
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from .compat_scratch_bert import is_cpu, is_eager
+from .inputs_scratch_bert import check_range, check_shape, is_padding_mask
+
+
+def cross_entropy(
+    logits: torch.Tensor,
+    labels: torch.Tensor,
+    num_items_in_batch: torch.Tensor | int | None = None,
+    training: bool = False,
+    name: str = "labels",
+) -> torch.Tensor:
+    """Mean cross entropy in fp32 over the labels other than -100. Without any, it is NaN, which Trainer leaves out of its
+    mean, but 0 in `training`.
+
+    `logits` (…, L), `labels` (…). When Trainer accumulates gradients, the sum is divided by `num_items_in_batch`
+    instead, the number of labels in all micro-batches of a step: their losses add up to the mean over the batch.
+    Raises `ValueError` for labels of another shape and `IndexError` for a label that is neither -100 nor in [0, L);
+    both messages call the labels `name`.
+    """
+    check_shape(name, labels, tuple(logits.shape[:-1]))
+    check_range(
+        f"{name} other than -100", labels.masked_fill(labels == -100, 0), logits.shape[-1], "number of classes"
+    )
+    total = cross_entropy_sum(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+    count = labels.ne(-100).sum() if num_items_in_batch is None else num_items_in_batch
+    count = torch.as_tensor(count, device=total.device)
+    return total / (count.clamp(min=1) if training else count)
+
+
+def fraction_of_step(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int) -> torch.Tensor:
+    """The micro-batch's fraction of a step's MLM labels. Trainer counts these, not the sequences, so it stands in for the
+    fraction of the sequences, too."""
+    fraction = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
+    return fraction.nan_to_num(nan=1.0)  # 0 / 0: nothing was masked
+
+
+def labels_on_padding(labels: torch.Tensor | None, attention_mask: object, sequence_lengths: list[int] | None) -> bool:
+    """Whether padding has labels, which BERT's loss counts: then, padding is computed. A collator that counts the
+    `sequence_lengths` gives it none."""
+    known = labels is None or sequence_lengths is not None or not is_padding_mask(attention_mask)
+    if known or labels.shape != attention_mask.shape or not is_eager(labels):
+        return False
+    return bool(((labels != -100) & (attention_mask == 0)).any())
+
+
+class ChunkedCrossEntropy(torch.autograd.Function):
+    """Sum of cross entropies over many classes, chunk by chunk, without an fp32 copy of all logits."""
+
+    @staticmethod
+    def forward(ctx, logits, labels, ignore_index: int, chunk_size: int):  # (M, V), (M,)
+        ctx.counted, ctx.chunk_size = labels.ne(ignore_index), chunk_size
+        classes = labels.where(ctx.counted, 0)[:, None]  # (M, 1)
+        log_likelihoods = logits.new_empty((len(logits), 1), dtype=torch.float32)
+        chunks = (tensor.split(chunk_size) for tensor in (logits, classes, log_likelihoods))
+        for scores, chosen, log_likelihood in zip(*chunks, strict=True):
+            log_likelihood.copy_(scores.log_softmax(-1, dtype=torch.float32).gather(-1, chosen))
+        ctx.save_for_backward(logits, classes)
+        return -(log_likelihoods[:, 0] * ctx.counted).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_sum):
+        logits, classes = ctx.saved_tensors
+        grad, scale = torch.empty_like(logits), (grad_sum * ctx.counted)[:, None]  # (M, V), (M, 1)
+        chunks = (tensor.split(ctx.chunk_size) for tensor in (logits, classes, scale, grad))
+        for scores, chosen, factor, output in zip(*chunks, strict=True):
+            probabilities = scores.softmax(-1, dtype=torch.float32)
+            probabilities.scatter_add_(-1, chosen, -torch.ones_like(factor))
+            output.copy_(probabilities.mul_(factor))
+        return grad, None, None, None
+
+
+def cross_entropy_sum(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
+    """Cross entropy in fp32 of logits (M, V) and labels (M,), summed over the labels other than `ignore_index`."""
+    # Chunks that fit in a CPU's cache, or keep a GPU busy.
+    elements = 2**19 if is_cpu(logits.device) else 2**26
+    if logits.numel() <= elements or not is_eager(logits):
+        return F.cross_entropy(logits.float(), labels, ignore_index=ignore_index, reduction="sum")
+    return ChunkedCrossEntropy.apply(logits, labels, ignore_index, max(1, elements // logits.shape[-1]))
