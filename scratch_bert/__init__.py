@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import transformers
 
-from .model.configuration_scratch_bert import ScratchBertConfig
+from .model.configuration_scratch_bert import CODE_VERSION, ScratchBertConfig
 from .model.modeling_scratch_bert import (
     AUTO_MODELS,
     ScratchBertForMaskedLM,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .finetuning.api import finetune
     from .pretraining.api import pretrain
 
-__version__ = "0.1.0"
+__version__ = CODE_VERSION
 __all__ = [
     "ScratchBertConfig",
     "ScratchBertForMaskedLM",

@@ -1,11 +1,23 @@
 """The configuration of a scratch_bert model, its presets and the map of its Auto classes.
 
-This file, `modeling_scratch_bert.py` and `operations_scratch_bert.py` travel with every checkpoint, so they import
-nothing but torch, transformers and huggingface_hub, a dependency of transformers.
+The files named *_scratch_bert.py travel with every checkpoint, so they import nothing but torch, transformers and
+huggingface_hub, a dependency of transformers.
 """
 
-import sys
 from typing import Any
+
+import transformers
+
+
+CODE_VERSION = "0.1.0"  # of the package, too
+OLDEST = {"transformers": "5.19", "torch": "2.11"}  # the oldest that were tried: docs/checkpoints.md
+
+# First of all: with an older version, one of the imports below would fail for a reason that tells nothing.
+if tuple(map(int, transformers.__version__.split(".")[:2])) < tuple(map(int, OLDEST["transformers"].split("."))):
+    raise ImportError(
+        f"This model needs transformers {OLDEST['transformers']} or newer, and {transformers.__version__} is installed: "
+        "pip install --upgrade transformers"
+    )
 
 from huggingface_hub.dataclasses import strict
 from transformers.activations import ACT2FN
@@ -79,6 +91,14 @@ BERT_VALUES = {
 }
 # Fields that change how outputs are computed, not their values: a conversion to BERT leaves them out.
 COMPUTE_FIELDS = ("sparse_prediction", "unpad_inputs")
+# What other models call these fields. A config keeps unknown fields, so a wrong name would have no effect in silence.
+OTHER_NAMES = {
+    "num_hidden_layers": ("num_layers", "n_layers", "n_layer", "depth"),
+    "num_attention_heads": ("num_heads", "n_heads", "n_head"),
+    "hidden_size": ("d_model", "n_embd", "hidden_dim", "dim"),
+    "intermediate_size": ("d_ff", "ffn_dim"),
+    "max_position_embeddings": ("max_seq_len", "max_seq_length", "n_positions", "block_size"),
+}
 # Fields that matter at the start of training only: a conversion to BERT leaves them out, too.
 INITIALIZATION_FIELDS = ("position_embedding_init", "attention_init")
 
@@ -144,8 +164,12 @@ class ScratchBertConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any):
         # Always the complete map, whichever class is saved, and without the repository's name, with which the Hub's
         # client prefixes the entries it reads: a copy must not point back to that repository.
-        kwargs["auto_map"] = dict(AUTO_MAP)
+        kwargs |= {"auto_map": dict(AUTO_MAP), "code_version": CODE_VERSION}
         super().__post_init__(**kwargs)
+        for field, others in OTHER_NAMES.items():
+            for name in others:
+                if kwargs.get(name, getattr(self, field)) != getattr(self, field):
+                    raise ValueError(f"{name}={kwargs[name]!r} is not a field of ScratchBertConfig: use {field}.")
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "ScratchBertConfig":
@@ -156,14 +180,6 @@ class ScratchBertConfig(PreTrainedConfig):
         if name not in PRESETS:
             raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **overrides})
-
-    def to_dict(self) -> dict[str, Any]:
-        # PEFT asks here for the type of a model, for which its tables name the layers to adapt by default: BERT's.
-        if constants := sys.modules.get("peft.utils.constants"):
-            for name, table in vars(constants).items():
-                if name.startswith("TRANSFORMERS_MODELS_TO_") and "bert" in table:
-                    table.setdefault(self.model_type, table["bert"])
-        return super().to_dict()
 
     def save_pretrained(self, *args, **kwargs) -> None:
         # Weights with both heads open as either model, and clients look for its name: SparseEncoder for the MLM's.
