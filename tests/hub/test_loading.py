@@ -270,7 +270,9 @@ def test_repository_that_cannot_be_reached_is_named(open_it):
 def test_heads_of_other_labels_are_new_only_where_that_is_wanted(tokenizer, tmp_path):
     make_bert("ForSequenceClassification", tmp_path, tokenizer)
     config = BertConfig.from_pretrained(tmp_path, num_labels=5)
-    model, new = open_checkpoint(AutoModelForSequenceClassification, str(tmp_path), config, replace_heads=True)
+    model, new = open_checkpoint(
+        AutoModelForSequenceClassification, str(tmp_path), config, ["missing", "of another shape"]
+    )
     assert new == ["classifier.bias", "classifier.weight"] and model.classifier.out_features == 5
     with pytest.raises(ValueError, match=r"A head of .* classifier.bias \(3,\) instead of \(5,\)"):
         open_checkpoint(AutoModelForSequenceClassification, str(tmp_path), config)

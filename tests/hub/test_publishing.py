@@ -143,7 +143,7 @@ def test_publish_rejects_a_missing_file(file, message, directory):
         ),
         pytest.param(
             lambda d: remove_weights(d, "cls.seq_relationship"),
-            "is a ScratchBertForPreTraining without its head: cls.seq_relationship.bias and 1 more missing",
+            "is a ScratchBertForPreTraining without its head: cls.seq_relationship.bias and 1 more, missing",
             id="head",
         ),
         pytest.param(lambda d: d.rename(d.parent / "elsewhere"), "model does not exist", id="directory"),
