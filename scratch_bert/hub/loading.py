@@ -169,7 +169,7 @@ def part_states(model: PreTrainedModel, mismatches: dict[str, dict[str, str]]) -
 def check_weights(name: str, config: PreTrainedConfig, revision: str | None = None) -> None:
     """Raise the errors of `find_weights` and `read_shapes`, and `ValueError` if the config describes a model that is far
     larger than the files: with more layers than they have weights, or wider than any. To build it would take hours."""
-    shapes = [tuple(weight.shape) for weight in read_shapes(find_weights(name, revision)).values()]
+    shapes = [tuple(weight.shape) for weight in read_shapes(*find_weights(name, revision)).values()]
     widest = max((size for shape in shapes for size in shape), default=0)
     for field, value in config.to_dict().items():
         limit = len(shapes) if "layer" in field else widest if field in ("hidden_size", "intermediate_size") else None

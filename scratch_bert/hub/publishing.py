@@ -133,20 +133,21 @@ def _imported_modules(file: Path) -> list[str]:
 
 def _weights(directory: Path) -> list[Path]:
     """The files of the weights. Raises `ValueError` if they are missing, damaged or not finite."""
-    files, index = [directory / WEIGHTS], []
+    files, index, weight_map = [directory / WEIGHTS], [], {}
     if (directory / INDEX).is_file():
         if files[0].is_file():
             raise ValueError(f"{directory} holds both {WEIGHTS} and sharded weights: delete the older ones.")
         check_no_link(directory / INDEX)
         index = [directory / INDEX]
-        files = [directory / shard for shard in read_index(index[0])]
+        weight_map = read_index(index[0])
+        files = [directory / shard for shard in sorted(set(weight_map.values()))]
     for file in files:
         if file.suffix != ".safetensors":
             raise ValueError(f"{file} is not a safetensors file: save the model again.")
         check_no_link(file)
         if not file.is_file():
             raise ValueError(f"{file} is missing: open the model and save it again, which writes safetensors.")
-    read_shapes(files)
+    read_shapes(files, weight_map)
     for file in files:
         with safe_open(file, framework="pt") as weights:
             if name := find_not_finite((name, weights.get_tensor(name)) for name in sorted(weights.keys())):

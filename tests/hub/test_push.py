@@ -91,7 +91,7 @@ def test_push_script(directory, hub, monkeypatch, capsys):
 
 def test_published_model_is_opened_and_checked_as_a_directory_is(directory, hub):
     push_to_hub(directory, "tester/model")
-    (file,) = find_weights("tester/model")
+    (file,), _ = find_weights("tester/model")
     assert file.read_bytes() == (directory / "model.safetensors").read_bytes()
     _, heads = open_pretrained("tester/model")
     assert heads == {"MaskedLM", "NextSentencePrediction"}
