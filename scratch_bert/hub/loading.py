@@ -47,6 +47,10 @@ def check_config(content: dict[str, Any], file: Path, trust_remote_code: bool = 
     model_type, auto_map = content.get("model_type"), content.get("auto_map", {})
     if not isinstance(auto_map, dict):
         raise ValueError(f"{file}: auto_map is {auto_map!r}, not an object. Save the model again.")
+    if model_type is None:
+        raise ValueError(
+            f'{file} has no model_type, as before 2020: add "model_type": "bert" there if this is a BERT.'
+        )
     if not isinstance(model_type, str):
         raise ValueError(f"{file}: model_type is {model_type!r}, not the name of a type of model.")
     if model_type not in CONFIG_MAPPING and not (trust_remote_code and auto_map):

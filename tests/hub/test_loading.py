@@ -219,7 +219,8 @@ DAMAGED = {
     "no config": (lambda directory: (directory / "config.json").unlink(), "has no config.json"),
     "auto_map": (configured(model_type="xyz", auto_map=None), "config.json: auto_map is None, not an object"),
     "type": (configured(model_type="xyz"), "config.json: there is no model_type 'xyz'"),
-    "no type": (configured(model_type=None), "config.json: model_type is None"),
+    "no type": (configured(model_type=None), 'config.json has no model_type, .* add "model_type": "bert" there'),
+    "type of a type": (configured(model_type=1), "config.json: model_type is 1, not the name"),
     "architecture": (configured(architectures="Bert"), "config.json: architectures is 'Bert', not a list"),
     "field": (
         configured(num_hidden_layers="two"),
