@@ -1,6 +1,7 @@
 """Publishing on the Hub: a model's public files, checked, in one commit, so that every revision of the repository opens."""
 
 import ast
+import json
 import re
 import warnings
 from collections.abc import Callable
@@ -29,12 +30,16 @@ from .weights import INDEX, WEIGHTS, find_not_finite, read_index, read_shapes
 
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
+# Of sentence-transformers: with the modules that the first names, as 1_Pooling, they make another model of these weights.
+SENTENCES = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
-PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", *TOKENIZER)
+PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", *TOKENIZER, *SENTENCES)
 PNG = b"\x89PNG\r\n\x1a\n"  # how a picture begins
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
-    "|".join([r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", r"curves\.png", *map(re.escape, TOKENIZER)])
+    "|".join(
+        [r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", r"curves\.png", *map(re.escape, TOKENIZER + SENTENCES)]
+    )
 )
 # What git does not allow in the name of a branch or a tag (git help check-ref-format), and what would be taken for the place of
 # a ref or for a commit.
@@ -60,7 +65,7 @@ def public_files(directory: str | Path, token: str | bool | None = None) -> list
     ):
         if not any((directory / name).is_file() for name in names):
             raise ValueError(f"{directory} has no {' or '.join(names)}: {remedy}.")
-    named = [directory / name for name in PUBLIC_FILES]
+    named = [directory / name for name in PUBLIC_FILES] + _modules(directory)
     for file in named:
         check_no_link(file)
     config = read_json(directory / "config.json")
@@ -71,6 +76,30 @@ def public_files(directory: str | Path, token: str | bool | None = None) -> list
         _check_content(file, token)
     _check_model(directory, config)
     return sorted(files)
+
+
+def _modules(directory: Path) -> list[Path]:
+    """The configs of the modules of sentence-transformers that follow the model, in their folders. Raises `ValueError` for any that
+    have more than a config, such as weights, and for a model that is not a Transformer: they would not be sent."""
+    file = directory / SENTENCES[0]
+    if not file.is_file():
+        return []
+    try:
+        modules = {module["path"]: module["type"] for module in json.loads(file.read_text(encoding="utf-8"))}
+        is_complete = modules.pop("").endswith(".Transformer") and all(
+            re.fullmatch(r"\w+", path)
+            and not (directory / path).is_symlink()
+            and {inside.name for inside in (directory / path).iterdir()} <= {"config.json"}
+            for path in modules
+        )
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError):
+        is_complete = False
+    if not is_complete:
+        raise ValueError(
+            f"{file} must name a Transformer here, and modules with a config.json alone in their folders, such as 1_Pooling. "
+            "Push another model with push_to_hub of sentence-transformers."
+        )
+    return [directory / path / "config.json" for path in modules]
 
 
 def _code(directory: Path, config: dict) -> list[Path]:
@@ -172,7 +201,7 @@ def _check_content(file: Path, token: str | bool | None) -> None:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8: {error}.") from None
-    if file.suffix == ".json":
+    if file.suffix == ".json" and file.name != SENTENCES[0]:  # a list, which has been read
         read_json(file)
     if file.suffix == ".md":
         try:
@@ -303,10 +332,11 @@ def publish(
     """
     additions = {}
     for file in files or public_files(directory, api.token):
-        additions[file.name] = _card_for(repo_id, file, space) if file.name == "README.md" else file
+        path = file.relative_to(directory).as_posix()
+        additions[path] = _card_for(repo_id, file, space) if path == "README.md" else file
         # The code is loaded from the root, whichever folder the weights are in.
         if subfolder and file.suffix in (".json", ".safetensors", ".txt"):
-            additions[f"{subfolder}/{file.name}"] = file
+            additions[f"{subfolder}/{path}"] = file
     present = set(api.list_repo_files(repo_id, revision=revision)) - additions.keys()
     folders = {"", subfolder or ""}
     stale = [path for path in present if str(PurePosixPath(path).parent).strip(".") in folders]

@@ -264,6 +264,33 @@ def test_publish_sends_the_modules_that_the_code_imports(directory):
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("1_Pooling/model.safetensors", "", "modules with a config.json alone"),
+        ("modules.json", "{", "must name a Transformer here"),
+        ("modules.json", '{"path": ""}', "must name a Transformer here"),
+        ("modules.json", '[{"path": "", "type": "sentence_transformers.models.Router"}]', "must name a Transformer"),
+        ("modules.json", '[{"path": "", "type": "a.Transformer"}, {"path": "..", "type": ""}]', "must name"),
+        ("modules.json", '[{"path": "", "type": "a.Transformer"}, {"path": "2_None", "type": ""}]', "must name"),
+        ("1_Pooling/config.json", "[]", "1_Pooling/config.json holds a list"),
+        ("1_Pooling/config.json", json.dumps({"token": SECRET}), "1_Pooling/config.json contains a secret"),
+    ],
+)
+def test_publish_rejects_a_sentence_transformer_that_would_be_incomplete(name, content, message, embedder):
+    (embedder / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        public_files(embedder)
+
+
+@pytest.mark.parametrize("name", ["1_Pooling", "1_Pooling/config.json", "modules.json"])
+def test_publish_follows_no_link_of_a_sentence_transformer(name, embedder):
+    outside = (embedder / name).rename(embedder.parent / "outside")
+    (embedder / name).symlink_to(outside)
+    with pytest.raises(ValueError, match="is a link, which is not followed|must name"):
+        public_files(embedder)
+
+
+@pytest.mark.parametrize(
     ("repository", "options", "message"),
     [
         ("tester/mo del", [], "Repo id must"),
