@@ -80,17 +80,18 @@ def public_files(directory: str | Path, token: str | bool | None = None) -> list
 
 def _modules(directory: Path) -> list[Path]:
     """The configs of the modules of sentence-transformers that follow the model, in their folders. Raises `ValueError` for any that
-    have more than a config, such as weights, and for a model that is not a Transformer: they would not be sent."""
+    have more than a config, such as weights or code, and for a model that is not a Transformer: they would not be sent."""
     file = directory / SENTENCES[0]
     if not file.is_file():
         return []
     try:
         modules = {module["path"]: module["type"] for module in json.loads(file.read_text(encoding="utf-8"))}
-        is_complete = modules.pop("").endswith(".Transformer") and all(
-            re.fullmatch(r"\w+", path)
+        is_complete = re.fullmatch(r"sentence_transformers\..*\.Transformer", modules.pop("")) and all(
+            kind.startswith("sentence_transformers.")  # its code is not here
+            and re.fullmatch(r"\w+", path)
             and not (directory / path).is_symlink()
             and {inside.name for inside in (directory / path).iterdir()} <= {"config.json"}
-            for path in modules
+            for path, kind in modules.items()
         )
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError):
         is_complete = False

@@ -263,6 +263,11 @@ def test_publish_sends_the_modules_that_the_code_imports(directory):
     assert names(directory) == MODEL_FILES | {"special.py", "more.py"}
 
 
+def modules(path: str, kind: str = "sentence_transformers.models.Pooling") -> str:
+    """A modules.json with a Transformer and one more module."""
+    return json.dumps([{"path": "", "type": "sentence_transformers.models.Transformer"}, {"path": path, "type": kind}])
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -270,8 +275,9 @@ def test_publish_sends_the_modules_that_the_code_imports(directory):
         ("modules.json", "{", "must name a Transformer here"),
         ("modules.json", '{"path": ""}', "must name a Transformer here"),
         ("modules.json", '[{"path": "", "type": "sentence_transformers.models.Router"}]', "must name a Transformer"),
-        ("modules.json", '[{"path": "", "type": "a.Transformer"}, {"path": "..", "type": ""}]', "must name"),
-        ("modules.json", '[{"path": "", "type": "a.Transformer"}, {"path": "2_None", "type": ""}]', "must name"),
+        ("modules.json", modules(".."), "must name a Transformer"),
+        ("modules.json", modules("2_None"), "must name a Transformer"),
+        ("modules.json", modules("1_Pooling", "mine.Pooling"), "must name a Transformer"),
         ("1_Pooling/config.json", "[]", "1_Pooling/config.json holds a list"),
         ("1_Pooling/config.json", json.dumps({"token": SECRET}), "1_Pooling/config.json contains a secret"),
     ],
