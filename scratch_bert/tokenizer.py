@@ -212,6 +212,17 @@ def _check_ids(content: dict, file: Path) -> None:
             )
 
 
+def _infer_case(name: str, revision: str | None) -> dict[str, bool]:
+    """The option of a tokenizer that is a vocab.txt and no word on its case, as BERT's in 2018: transformers would lowercase the
+    text for a cased vocabulary, too. An uncased one has upper case in special tokens alone, such as [UNK] and <S>."""
+    file, config = (find_file(name, part, revision) for part in ("vocab.txt", "tokenizer_config.json"))
+    if file is None or config and "do_lower_case" in read_json(config):
+        return {}
+    cased = re.search(r"^(?![\[<]).*[A-Z]", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    logger.info(f"{file}: no do_lower_case says whether it is cased; its entries are {'' if cased else 'un'}cased")
+    return {"do_lower_case": False} if cased else {}
+
+
 def load_tokenizer(
     name_or_path: str,
     model_max_length: int | None = None,
@@ -227,11 +238,14 @@ def load_tokenizer(
     file = find_file(name_or_path, "tokenizer.json", revision)
     if file:
         _check_ids(read_json(file), file)
+    options = {} if file else _infer_case(name_or_path, revision)
     try:
         # A cast, as transformers declares that it may be None.
         tokenizer = cast(
             PreTrainedTokenizerFast,
-            AutoTokenizer.from_pretrained(name_or_path, revision=revision, trust_remote_code=trust_remote_code),
+            AutoTokenizer.from_pretrained(
+                name_or_path, revision=revision, trust_remote_code=trust_remote_code, **options
+            ),
         )
     except Exception as error:  # the tokenizers library raises plain exceptions
         if "trust_remote_code" in str(error):

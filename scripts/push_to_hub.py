@@ -46,12 +46,14 @@ def main(argv: list[str] | None = None) -> None:
         """Print the files to send. False for a dry run."""
         print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
         for file in files:
-            print(f"  {file.stat().st_size:>13,} bytes  {file.name}")
+            print(f"  {file.stat().st_size:>13,} bytes  {file.relative_to(directory)}")
         if space_files:
             print(f"And to the Space {args.space}:")
         for path, content in space_files.items():
             print(f"  {len(content):>13,} bytes  {path}")
-        left_out = sorted({path.name for path in directory.iterdir()} - {file.name for file in files})
+        left_out = sorted(
+            {path.name for path in directory.iterdir()} - {file.relative_to(directory).parts[0] for file in files}
+        )
         if left_out:
             print(f"Not sent: {', '.join(left_out)}")
         return not args.dry_run

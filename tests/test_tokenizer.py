@@ -190,6 +190,30 @@ def test_tokenizer_that_is_damaged_is_rejected_in_one_line(name, edit, message, 
     assert "\n" not in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("entries", "says", "tokens"),
+    [
+        (["The", "the"], {}, ["The"]),
+        (["##R", "the"], {}, ["[UNK]"]),
+        (["<S>", "[unused1]", "the"], {}, ["the"]),
+        (["The", "the"], {"do_lower_case": True}, ["the"]),
+        (["the"], {"do_lower_case": False}, ["[UNK]"]),
+    ],
+)
+def test_vocabulary_alone_tells_whether_it_is_cased(entries, says, tokens, tmp_path, caplog):
+    """As BERT was published in 2018, without a tokenizer_config.json, or with one that doesn't say."""
+    caplog.set_level("INFO", "scratch_bert")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "vocab.txt").write_text("\n".join([*TOKENS, *entries]))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512} | says))
+    assert load_tokenizer(str(tmp_path)).tokenize("The") == tokens
+    assert ("entries are" in caplog.text) == (not says)
+    (tmp_path / "tokenizer_config.json").unlink()
+    again = load_tokenizer(str(tmp_path))
+    again.save_pretrained(tmp_path / "saved")
+    assert load_tokenizer(str(tmp_path / "saved")).tokenize("The") == again.tokenize("The")
+
+
 def test_directory_without_a_tokenizer_is_rejected_in_one_line(tmp_path):
     with pytest.raises(OSError, match="has no tokenizer, that is, no tokenizer.json or vocab.txt") as raised:
         load_tokenizer(str(tmp_path))

@@ -336,10 +336,7 @@ def _open_with_heads(
     architecture = (config.architectures or [""])[0]
     for head, auto_class in TASK_HEADS.items():
         if architecture.endswith(f"For{head}"):
-            model, missing = open_checkpoint(auto_class, name, **options)
-            if missing:
-                raise ValueError(f"{name} is a {architecture} without its head: {', '.join(missing)} are missing.")
-            return model, frozenset([head])
+            return open_checkpoint(auto_class, name, new_heads=(), **options)[0], frozenset([head])
     return open_pretrained(name, **options)
 
 

@@ -112,7 +112,7 @@ def describe_model(config: PreTrainedConfig, args: TaskArguments) -> str:
     size = " × ".join(map(str, (config.model_type, *sizes)))
     if args.random_init:
         return size
-    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path))
+    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path)[0])
 
 
 def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
@@ -153,6 +153,7 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
     if args.random_init:
         logger.info("Random initialisation: only the checkpoint's config and tokenizer are used")
         return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote), []
-    model, new = open_checkpoint(task.auto_class, name, config, replace_heads=True, trust_remote_code=remote)
+    new_heads = ("missing", "of another shape")  # such as those for other labels
+    model, new = open_checkpoint(task.auto_class, name, config, new_heads, trust_remote_code=remote)
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     return model, new

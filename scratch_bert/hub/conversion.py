@@ -139,12 +139,13 @@ def _load_matching(source: str, config: PreTrainedConfig, revision: str | None) 
         options |= {"config": config, "revision": revision}
         model_class = _model_class(config.model_type, head)
         _, mismatches = load_with_mismatches(model_class, source, device_map="meta", **options)
-        dropped = [key for key in mismatches["unexpected"] if re.match(r"(bert\.)?pooler\.", key)]
-        mismatches["unexpected"] = [key for key in mismatches["unexpected"] if key not in dropped]
+        dropped = sorted(key for key in mismatches["unexpected"] if re.match(r"(bert\.)?pooler\.", key))
+        for key in dropped:
+            del mismatches["unexpected"][key]
         if not any(mismatches.values()):
             return load_with_mismatches(model_class, source, dtype="auto", **options)[0], dropped
         message = message or f"The weights of {source} are not those of {model_class.__name__}. " + "; ".join(
-            f"{problem}: {some(keys)}" for problem, keys in mismatches.items() if keys
+            f"{problem}: {some(entries.values())}" for problem, entries in mismatches.items() if entries
         )
     raise ValueError(message)
 

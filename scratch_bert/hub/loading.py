@@ -1,7 +1,7 @@
 """Opening checkpoints: config, weights, and which heads there are. What opens a model opens it here."""
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ def check_config(content: dict[str, Any], file: Path, trust_remote_code: bool = 
     model_type, auto_map = content.get("model_type"), content.get("auto_map", {})
     if not isinstance(auto_map, dict):
         raise ValueError(f"{file}: auto_map is {auto_map!r}, not an object. Save the model again.")
+    if model_type is None:
+        raise ValueError(
+            f'{file} has no model_type, as before 2020: add "model_type": "bert" there if this is a BERT.'
+        )
     if not isinstance(model_type, str):
         raise ValueError(f"{file}: model_type is {model_type!r}, not the name of a type of model.")
     if model_type not in CONFIG_MAPPING and not (trust_remote_code and auto_map):
@@ -76,7 +80,7 @@ def check_config(content: dict[str, Any], file: Path, trust_remote_code: bool = 
 
 
 def open_checkpoint(
-    model_class: type, name: str, config: PreTrainedConfig | None = None, replace_heads: bool = False, **options
+    model_class: type, name: str, config: PreTrainedConfig | None = None, new_heads=("missing",), **options
 ) -> tuple[PreTrainedModel, list[str]]:
     """The model in fp32, and the names of its weights that are randomly initialised, as in `find_new_weights`.
 
@@ -84,7 +88,7 @@ def open_checkpoint(
     checkpoint's own. Raises the errors of `find_new_weights`, and `ValueError` if a weight is not finite.
     """
     config = config or load_config(name, trust_remote_code=options.get("trust_remote_code", False))
-    _, new = find_new_weights(model_class, name, config, replace_heads, **options)
+    _, new = find_new_weights(model_class, name, config, new_heads, **options)
     return _load_checked(model_class, name, config, **options), new
 
 
@@ -123,47 +127,53 @@ def check_finite(model: PreTrainedModel, name: str) -> None:
 
 
 def find_new_weights(
-    model_class: type, name: str, config: PreTrainedConfig, replace_heads: bool = False, **options
+    model_class: type, name: str, config: PreTrainedConfig, new_heads: Collection[str] = ("missing",), **options
 ) -> tuple[PreTrainedModel, list[str]]:
     """The model without values, on the meta device, and the names of the weights that `from_pretrained` would initialise
-    randomly, sorted: those of whole heads that the checkpoint lacks. With `replace_heads`, also those of heads that have
-    other shapes there, such as those for other labels.
+    randomly, sorted: those of heads in the states `new_heads`, of those that `part_states` tells apart.
 
-    Raises `ValueError`, which names the weights, if the encoder is not exactly the one that the config describes, or if only
-    a part of a head is there; and the errors of `check_weights`.
+    Raises `ValueError`, which names the weights, if the encoder is not exactly the one that the config describes, or if a head
+    is neither complete nor in one of these states; and the errors of `check_weights`.
     """
     check_weights(name, config)
     model, mismatches = load_with_mismatches(model_class, name, config=config, device_map="meta", **options)
-    parts: dict[str, set[str]] = {}
+    for part, state in part_states(model, mismatches).items():
+        if state == "complete" or part != ENCODER and state in new_heads:
+            continue
+        fault = next(
+            f"{some(weights)}, {problem}"
+            for problem, entries in mismatches.items()
+            if (weights := [entry for weight, entry in entries.items() if _part(weight, model) == part])
+        )
+        if part == ENCODER:
+            others = mismatches["unexpected"] if state == "missing" else ()
+            instead = f" Its files have other weights, such as {min(others)}." if others else ""
+            raise ValueError(f"The weights of {name} do not fit its config.json: {fault}.{instead}")
+        if state == "missing":
+            raise ValueError(f"{name} is a {type(model).__name__} without its head: {fault}. Save the model again.")
+        raise ValueError(f"A head of {name} is damaged, or not the one that its config.json describes: {fault}.")
+    return model, sorted(mismatches["missing"] | mismatches["of another shape"])
+
+
+def part_states(model: PreTrainedModel, mismatches: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Whether each part of the model, the encoder, the pooler and each head, is in the files: `complete`, `missing`, `partial`,
+    or complete but for weights `of another shape`. An encoder is `unexpected` if they hold more weights of it."""
+    problems: dict[str, set[str]] = {}
     for weight in model.state_dict().keys() - model.all_tied_weights_keys.keys():
-        parts.setdefault(_part(weight, model), set()).add(weight)
-    shapes = {entry.split()[0]: entry for entry in mismatches["of another shape"]}
-    new = {*mismatches["missing"], *shapes}
-    encoder = parts.pop(ENCODER)
-    problems = {
-        "missing": encoder.intersection(mismatches["missing"]),
-        "of another shape": {shapes[weight] for weight in encoder & shapes.keys()},
-        "unexpected": {weight for weight in mismatches["unexpected"] if _part(weight, model) == ENCODER},
+        problem = next((problem for problem, entries in mismatches.items() if weight in entries), "complete")
+        problems.setdefault(_part(weight, model), set()).add(problem)
+    if any(_part(weight, model) == ENCODER for weight in mismatches["unexpected"]):
+        problems[ENCODER].add("unexpected")
+    return {
+        part: "partial" if "missing" in found and len(found) > 1 else max(found - {"complete"}, default="complete")
+        for part, found in sorted(problems.items(), key=lambda item: (item[0] != ENCODER, item[0]))
     }
-    for problem, weights in problems.items():
-        if weights:
-            others = mismatches["unexpected"] if problems["missing"] == encoder else []
-            instead = f" Its files have other weights, such as {others[0]}." if others else ""
-            raise ValueError(f"The weights of {name} do not fit its config.json: {some(weights)}, {problem}.{instead}")
-    for head in parts.values():
-        lost, missing = head & new, head.intersection(mismatches["missing"])
-        if missing and missing != head or lost & shapes.keys() and not replace_heads:
-            raise ValueError(
-                f"A head of {name} is damaged, or not the one that its config.json describes: missing or of another shape "
-                f"are {some(shapes.get(weight, weight) for weight in lost)}."
-            )
-    return model, sorted(new)
 
 
 def check_weights(name: str, config: PreTrainedConfig, revision: str | None = None) -> None:
     """Raise the errors of `find_weights` and `read_shapes`, and `ValueError` if the config describes a model that is far
     larger than the files: with more layers than they have weights, or wider than any. To build it would take hours."""
-    shapes = [tuple(weight.shape) for weight in read_shapes(find_weights(name, revision)).values()]
+    shapes = [tuple(weight.shape) for weight in read_shapes(*find_weights(name, revision)).values()]
     widest = max((size for shape in shapes for size in shape), default=0)
     for field, value in config.to_dict().items():
         limit = len(shapes) if "layer" in field else widest if field in ("hidden_size", "intermediate_size") else None
@@ -196,8 +206,11 @@ def some(names: Iterable[str]) -> str:
     return f"{first} and {len(others)} more" if others else first
 
 
-def load_with_mismatches(model_class: type[Any], name: str, **options) -> tuple[PreTrainedModel, dict[str, list[str]]]:
-    """`from_pretrained`, and the weights that are `missing` in the files, `unexpected` or `of another shape`, sorted.
+def load_with_mismatches(
+    model_class: type[Any], name: str, **options
+) -> tuple[PreTrainedModel, dict[str, dict[str, str]]]:
+    """`from_pretrained`, and the weights that are `missing` in the files, `of another shape` or `unexpected`: each name with its
+    entry in a message.
 
     Raises `ValueError` if the files cannot be read.
     """
@@ -212,10 +225,8 @@ def load_with_mismatches(model_class: type[Any], name: str, **options) -> tuple[
         raise ValueError(f"The model {name} cannot be opened: {reason(error)}.") from error
     finally:
         logging.set_verbosity(verbosity)
-    shapes = [f"{key} {tuple(found)} instead of {tuple(wanted)}" for key, found, wanted in report["mismatched_keys"]]
-    mismatches = {
-        "missing": report["missing_keys"],
-        "unexpected": report["unexpected_keys"],
-        "of another shape": shapes,
+    shapes = {
+        key: f"{key} {tuple(found)} instead of {tuple(wanted)}" for key, found, wanted in report["mismatched_keys"]
     }
-    return model, {problem: sorted(entries) for problem, entries in mismatches.items()}
+    missing, unexpected = ({key: key for key in report[f"{problem}_keys"]} for problem in ("missing", "unexpected"))
+    return model, {"missing": missing, "of another shape": shapes, "unexpected": unexpected}

@@ -1,6 +1,7 @@
 """Publishing on the Hub: a model's public files, checked, in one commit, so that every revision of the repository opens."""
 
 import ast
+import json
 import re
 import warnings
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from yaml import YAMLError
 from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import one_line, read_json
 from ..tokenizer import check_vocabulary, load_tokenizer
-from .loading import check_config, find_new_weights, load_config, reason, some
+from .loading import check_config, find_new_weights, load_config, reason
 from .model_card import BESIDE_CARDS, below_title, with_name
 from .secrets import check_no_link, check_private
 from .space import check_space, push_space, space_files
@@ -29,12 +30,16 @@ from .weights import INDEX, WEIGHTS, find_not_finite, read_index, read_shapes
 
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
+# Of sentence-transformers: with the modules that the first names, as 1_Pooling, they make another model of these weights.
+SENTENCES = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
-PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", *TOKENIZER)
+PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", *TOKENIZER, *SENTENCES)
 PNG = b"\x89PNG\r\n\x1a\n"  # how a picture begins
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
-    "|".join([r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", r"curves\.png", *map(re.escape, TOKENIZER)])
+    "|".join(
+        [r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", r"curves\.png", *map(re.escape, TOKENIZER + SENTENCES)]
+    )
 )
 # What git does not allow in the name of a branch or a tag (git help check-ref-format), and what would be taken for the place of
 # a ref or for a commit.
@@ -60,7 +65,7 @@ def public_files(directory: str | Path, token: str | bool | None = None) -> list
     ):
         if not any((directory / name).is_file() for name in names):
             raise ValueError(f"{directory} has no {' or '.join(names)}: {remedy}.")
-    named = [directory / name for name in PUBLIC_FILES]
+    named = [directory / name for name in PUBLIC_FILES] + _modules(directory)
     for file in named:
         check_no_link(file)
     config = read_json(directory / "config.json")
@@ -71,6 +76,31 @@ def public_files(directory: str | Path, token: str | bool | None = None) -> list
         _check_content(file, token)
     _check_model(directory, config)
     return sorted(files)
+
+
+def _modules(directory: Path) -> list[Path]:
+    """The configs of the modules of sentence-transformers that follow the model, in their folders. Raises `ValueError` for any that
+    have more than a config, such as weights or code, and for a model that is not a Transformer: they would not be sent."""
+    file = directory / SENTENCES[0]
+    if not file.is_file():
+        return []
+    try:
+        modules = {module["path"]: module["type"] for module in json.loads(file.read_text(encoding="utf-8"))}
+        is_complete = re.fullmatch(r"sentence_transformers\..*\.Transformer", modules.pop("")) and all(
+            kind.startswith("sentence_transformers.")  # its code is not here
+            and re.fullmatch(r"\w+", path)
+            and not (directory / path).is_symlink()
+            and {inside.name for inside in (directory / path).iterdir()} <= {"config.json"}
+            for path, kind in modules.items()
+        )
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OSError):
+        is_complete = False
+    if not is_complete:
+        raise ValueError(
+            f"{file} must name a Transformer here, and modules with a config.json alone in their folders, such as 1_Pooling. "
+            "Push another model with push_to_hub of sentence-transformers."
+        )
+    return [directory / path / "config.json" for path in modules]
 
 
 def _code(directory: Path, config: dict) -> list[Path]:
@@ -133,20 +163,21 @@ def _imported_modules(file: Path) -> list[str]:
 
 def _weights(directory: Path) -> list[Path]:
     """The files of the weights. Raises `ValueError` if they are missing, damaged or not finite."""
-    files, index = [directory / WEIGHTS], []
+    files, index, weight_map = [directory / WEIGHTS], [], {}
     if (directory / INDEX).is_file():
         if files[0].is_file():
             raise ValueError(f"{directory} holds both {WEIGHTS} and sharded weights: delete the older ones.")
         check_no_link(directory / INDEX)
         index = [directory / INDEX]
-        files = [directory / shard for shard in read_index(index[0])]
+        weight_map = read_index(index[0])
+        files = [directory / shard for shard in sorted(set(weight_map.values()))]
     for file in files:
         if file.suffix != ".safetensors":
             raise ValueError(f"{file} is not a safetensors file: save the model again.")
         check_no_link(file)
         if not file.is_file():
             raise ValueError(f"{file} is missing: open the model and save it again, which writes safetensors.")
-    read_shapes(files)
+    read_shapes(files, weight_map)
     for file in files:
         with safe_open(file, framework="pt") as weights:
             if name := find_not_finite((name, weights.get_tensor(name)) for name in sorted(weights.keys())):
@@ -171,7 +202,7 @@ def _check_content(file: Path, token: str | bool | None) -> None:
             text = file.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(f"{file} is not UTF-8: {error}.") from None
-    if file.suffix == ".json":
+    if file.suffix == ".json" and file.name != SENTENCES[0]:  # a list, which has been read
         read_json(file)
     if file.suffix == ".md":
         try:
@@ -194,11 +225,8 @@ def _check_model(directory: Path, content: dict) -> None:
     architecture = (config.architectures or [""])[0]
     auto_classes = {value.rpartition("ScratchBert")[2]: auto_class for auto_class, value in AUTO_MAP.items()}
     auto_class = auto_classes.get(architecture.removeprefix("Scratch").removeprefix("Bert"), "AutoModel")
-    _, new = find_new_weights(getattr(transformers, auto_class), name, config)
-    if new and auto_class != "AutoModel":  # which may do without a pooler
-        raise ValueError(
-            f"{directory} is a {architecture} without its head: {some(new)} missing. Save the model again."
-        )
+    new_heads = ["missing"] * (auto_class == "AutoModel")  # which may do without a pooler
+    find_new_weights(getattr(transformers, auto_class), name, config, new_heads)
 
 
 def check_ref(name: str | None, what: str) -> None:
@@ -305,10 +333,11 @@ def publish(
     """
     additions = {}
     for file in files or public_files(directory, api.token):
-        additions[file.name] = _card_for(repo_id, file, space) if file.name == "README.md" else file
+        path = file.relative_to(directory).as_posix()
+        additions[path] = _card_for(repo_id, file, space) if path == "README.md" else file
         # The code is loaded from the root, whichever folder the weights are in.
         if subfolder and file.suffix in (".json", ".safetensors", ".txt"):
-            additions[f"{subfolder}/{file.name}"] = file
+            additions[f"{subfolder}/{path}"] = file
     present = set(api.list_repo_files(repo_id, revision=revision)) - additions.keys()
     folders = {"", subfolder or ""}
     stale = [path for path in present if str(PurePosixPath(path).parent).strip(".") in folders]

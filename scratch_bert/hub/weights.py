@@ -2,7 +2,7 @@
 
 import pickle
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -24,8 +24,9 @@ UNREADABLE = (SafetensorError, pickle.UnpicklingError, struct.error, RuntimeErro
 UNREADABLE += (TypeError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 
 
-def find_weights(name: str | Path, revision: str | None = None) -> list[Path]:
-    """The files that `from_pretrained` reads for the directory or Hub repository `name`, downloaded if need be.
+def find_weights(name: str | Path, revision: str | None = None) -> tuple[list[Path], dict[str, str]]:
+    """The files that `from_pretrained` reads for the directory or Hub repository `name`, downloaded if need be, and the
+    `weight_map` of their index, empty if there is none.
 
     Raises `OSError` if there are none or a part is missing, and `ValueError` for an index that does not name the parts, and for
     an adapter, beside which `from_pretrained` would open another model.
@@ -35,19 +36,19 @@ def find_weights(name: str | Path, revision: str | None = None) -> list[Path]:
     for file in FILES:
         found = find_file(name, file, revision)
         if found:
-            names = read_index(found) if found.suffix == ".json" else [file]
+            weight_map = read_index(found) if found.suffix == ".json" else {}
             paths = []
-            for part in names:
+            for part in sorted(set(weight_map.values())) or [file]:
                 path = find_file(name, part, revision)
                 if path is None:
                     raise FileNotFoundError(f"{name} has no {part}, which its {file} names: save the model again.")
                 paths.append(path)
-            return paths
+            return paths, weight_map
     raise FileNotFoundError(f"{name} has no weights: neither {WEIGHTS} nor pytorch_model.bin.")
 
 
-def read_index(file: Path) -> list[str]:
-    """The names of the files of sharded weights, sorted. Raises `ValueError` if they are not those of files beside the index."""
+def read_index(file: Path) -> dict[str, str]:
+    """The name of the file of each sharded weight. Raises `ValueError` if they are not those of files beside the index."""
     weight_map = read_json(file).get("weight_map")
     if not (
         isinstance(weight_map, dict) and weight_map and all(isinstance(part, str) for part in weight_map.values())
@@ -56,15 +57,16 @@ def read_index(file: Path) -> list[str]:
     for part in weight_map.values():
         if part != Path(part).name or "\\" in part:
             raise ValueError(f"{file} names {part!r}, which is not a file beside it: save the model again.")
-    return sorted(set(weight_map.values()))
+    return weight_map
 
 
-def read_shapes(files: Iterable[Path]) -> dict[str, torch.Tensor]:
+def read_shapes(files: Iterable[Path], weight_map: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """The weights in these files by name, on the meta device: shapes and dtypes. No code in a pickle is run.
 
-    Raises `ValueError` that names the file if it is damaged or holds anything else, and for quantized weights.
+    Raises `ValueError` that names the file if it is damaged or holds anything else, for quantized weights, and for a weight that
+    two files hold, or another file than the `weight_map` says: the one to load would be unclear.
     """
-    weights = {}
+    weights, holders = {}, dict(weight_map)
     for file in files:
         with file.open("rb") as start:
             if start.read(8) == b"version ":
@@ -86,6 +88,8 @@ def read_shapes(files: Iterable[Path]) -> dict[str, torch.Tensor]:
                 raise ValueError(
                     f"{file}: {name} is {dtype}. Quantized weights are not supported: save the model in fp32, fp16 or bf16."
                 )
+            if (other := holders.setdefault(name, file.name)) != file.name:
+                raise ValueError(f"{file} holds {name}, which {other} holds or should hold: save the model again.")
         weights |= content
     return weights
 

@@ -67,6 +67,7 @@ def check_mlm_heads(args: EvaluationArguments) -> None:
 
 def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments) -> PretrainingData:
     """The examples to evaluate on, made with the tokenizer that all models share."""
+    configs = {name: load_config(name, trust_remote_code=args.trust_remote_code) for name in args.model_name_or_path}
     first, *others = args.model_name_or_path
     tokenizer = load_tokenizer(first, trust_remote_code=args.trust_remote_code)
     for name in others:
@@ -75,7 +76,6 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
                 f"{first} and {name} have different vocabularies or segment ids, so they can't be compared on the "
                 "same examples: evaluate them separately."
             )
-    configs = {name: load_config(name, trust_remote_code=args.trust_remote_code) for name in args.model_name_or_path}
     if data_args.fits_models and data_args.max_tokens:
         data_args.max_tokens = min(
             data_args.max_tokens, *(config.max_position_embeddings for config in configs.values())

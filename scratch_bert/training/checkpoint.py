@@ -230,7 +230,7 @@ def _read_files(checkpoint: Path) -> list[Path]:
     names += ["config.json", "tokenizer.json", "tokenizer_config.json"]
     files = [*(checkpoint / name for name in names), *sorted(checkpoint.glob("rng_state*.pth"))]
     index = checkpoint / INDEX
-    shards = [checkpoint / name for name in read_index(index)] if index.exists() else []
+    shards = [checkpoint / name for name in sorted(set(read_index(index).values()))] if index.exists() else []
     return [file for file in files if file.exists()] + shards
 
 

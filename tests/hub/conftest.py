@@ -1,5 +1,6 @@
 """What the tests of publishing share: a model's directory and an empty Hub on loopback."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -27,6 +28,26 @@ def directory(saved, tmp_path):
     (directory / "checkpoint-5").mkdir()
     (directory / "checkpoint-5/optimizer.pt").write_bytes(b"private")
     (directory / "runs").mkdir()
+    return directory
+
+
+@pytest.fixture
+def embedder(directory):
+    """A model's directory as `SentenceTransformer.save_pretrained` writes it."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {
+            "idx": 1,
+            "name": "1",
+            "path": "1_Pooling",
+            "type": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
+        },
+    ]
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling/config.json").write_text('{"embedding_dimension": 32, "pooling_mode": "mean"}')
+    (directory / "sentence_bert_config.json").write_text('{"transformer_task": "feature-extraction"}')
+    (directory / "config_sentence_transformers.json").write_text('{"similarity_fn_name": "cosine"}')
     return directory
 
 

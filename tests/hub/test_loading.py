@@ -90,6 +90,22 @@ def sharded(directory: Path, as_pickles: bool = False) -> None:
         index.unlink()
 
 
+def held_elsewhere(twice: bool) -> Callable[[Path], None]:
+    """A damage: a weight of the first shard is in the last one, too, or instead."""
+
+    def damage(directory):
+        sharded(directory)
+        first, *_, last = sorted(directory.glob("*.safetensors"))
+        weights = load_file(first)
+        name = min(weights)
+        save_file(load_file(last) | {name: weights[name]}, last, metadata={"format": "pt"})
+        if not twice:
+            del weights[name]
+            save_file(weights, first, metadata={"format": "pt"})
+
+    return damage
+
+
 class Malicious:
     def __reduce__(self):
         return (pytest.fail, ("a pickle's code has run",))
@@ -146,6 +162,7 @@ def test_pretraining_heads_are_found_by_their_weights(change, with_nsp, heads, m
     assert found == heads and type(opened).__name__ == model_class
 
 
+HELD_ELSEWHERE = r"safetensors holds bert.\S+, which model-00001-\S+safetensors holds or should hold: save"
 DAMAGED = {
     "missing": (without(WEIGHT), f"{WEIGHT}, missing"),
     "no encoder": (without("bert."), "bert.embeddings.LayerNorm.bias and .* more, missing"),
@@ -196,11 +213,14 @@ DAMAGED = {
     "no index": (indexed("not JSON"), "index.json cannot be read"),
     "shard outside": (indexed({"weight_map": {WEIGHT: "../model.safetensors"}}), "is not a file beside it"),
     "shard missing": (indexed({"weight_map": {WEIGHT: "one.safetensors"}}), "has no one.safetensors, which"),
+    "weight in two shards": (held_elsewhere(twice=True), HELD_ELSEWHERE),
+    "weight in another shard": (held_elsewhere(twice=False), HELD_ELSEWHERE),
     "config list": (lambda directory: (directory / "config.json").write_text("[]"), "config.json holds a list"),
     "no config": (lambda directory: (directory / "config.json").unlink(), "has no config.json"),
     "auto_map": (configured(model_type="xyz", auto_map=None), "config.json: auto_map is None, not an object"),
     "type": (configured(model_type="xyz"), "config.json: there is no model_type 'xyz'"),
-    "no type": (configured(model_type=None), "config.json: model_type is None"),
+    "no type": (configured(model_type=None), 'config.json has no model_type, .* add "model_type": "bert" there'),
+    "type of a type": (configured(model_type=1), "config.json: model_type is 1, not the name"),
     "architecture": (configured(architectures="Bert"), "config.json: architectures is 'Bert', not a list"),
     "field": (
         configured(num_hidden_layers="two"),
@@ -270,7 +290,9 @@ def test_repository_that_cannot_be_reached_is_named(open_it):
 def test_heads_of_other_labels_are_new_only_where_that_is_wanted(tokenizer, tmp_path):
     make_bert("ForSequenceClassification", tmp_path, tokenizer)
     config = BertConfig.from_pretrained(tmp_path, num_labels=5)
-    model, new = open_checkpoint(AutoModelForSequenceClassification, str(tmp_path), config, replace_heads=True)
+    model, new = open_checkpoint(
+        AutoModelForSequenceClassification, str(tmp_path), config, ["missing", "of another shape"]
+    )
     assert new == ["classifier.bias", "classifier.weight"] and model.classifier.out_features == 5
     with pytest.raises(ValueError, match=r"A head of .* classifier.bias \(3,\) instead of \(5,\)"):
         open_checkpoint(AutoModelForSequenceClassification, str(tmp_path), config)

@@ -143,7 +143,7 @@ def test_publish_rejects_a_missing_file(file, message, directory):
         ),
         pytest.param(
             lambda d: remove_weights(d, "cls.seq_relationship"),
-            "is a ScratchBertForPreTraining without its head: cls.seq_relationship.bias and 1 more missing",
+            "is a ScratchBertForPreTraining without its head: cls.seq_relationship.bias and 1 more, missing",
             id="head",
         ),
         pytest.param(lambda d: d.rename(d.parent / "elsewhere"), "model does not exist", id="directory"),
@@ -261,6 +261,39 @@ def test_publish_sends_the_modules_that_the_code_imports(directory):
     (directory / "more.py").write_text("x = 1\n")
     add_code(directory, "from .special import x")
     assert names(directory) == MODEL_FILES | {"special.py", "more.py"}
+
+
+def modules(path: str, kind: str = "sentence_transformers.models.Pooling") -> str:
+    """A modules.json with a Transformer and one more module."""
+    return json.dumps([{"path": "", "type": "sentence_transformers.models.Transformer"}, {"path": path, "type": kind}])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("1_Pooling/model.safetensors", "", "modules with a config.json alone"),
+        ("modules.json", "{", "must name a Transformer here"),
+        ("modules.json", '{"path": ""}', "must name a Transformer here"),
+        ("modules.json", '[{"path": "", "type": "sentence_transformers.models.Router"}]', "must name a Transformer"),
+        ("modules.json", modules(".."), "must name a Transformer"),
+        ("modules.json", modules("2_None"), "must name a Transformer"),
+        ("modules.json", modules("1_Pooling", "mine.Pooling"), "must name a Transformer"),
+        ("1_Pooling/config.json", "[]", "1_Pooling/config.json holds a list"),
+        ("1_Pooling/config.json", json.dumps({"token": SECRET}), "1_Pooling/config.json contains a secret"),
+    ],
+)
+def test_publish_rejects_a_sentence_transformer_that_would_be_incomplete(name, content, message, embedder):
+    (embedder / name).write_text(content)
+    with pytest.raises(ValueError, match=message):
+        public_files(embedder)
+
+
+@pytest.mark.parametrize("name", ["1_Pooling", "1_Pooling/config.json", "modules.json"])
+def test_publish_follows_no_link_of_a_sentence_transformer(name, embedder):
+    outside = (embedder / name).rename(embedder.parent / "outside")
+    (embedder / name).symlink_to(outside)
+    with pytest.raises(ValueError, match="is a link, which is not followed|must name"):
+        public_files(embedder)
 
 
 @pytest.mark.parametrize(

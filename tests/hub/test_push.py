@@ -91,12 +91,25 @@ def test_push_script(directory, hub, monkeypatch, capsys):
 
 def test_published_model_is_opened_and_checked_as_a_directory_is(directory, hub):
     push_to_hub(directory, "tester/model")
-    (file,) = find_weights("tester/model")
+    (file,), _ = find_weights("tester/model")
     assert file.read_bytes() == (directory / "model.safetensors").read_bytes()
     _, heads = open_pretrained("tester/model")
     assert heads == {"MaskedLM", "NextSentencePrediction"}
     with pytest.raises(OSError, match="tester/nothing is not a directory, and cannot be had from the Hub"):
         open_pretrained("tester/nothing")
+
+
+def test_push_sends_all_of_a_sentence_transformer(embedder, hub, monkeypatch, capsys):
+    run_script(monkeypatch, "push_to_hub.py", embedder, "tester/model")
+    sent, left_out = capsys.readouterr().out.split("Not sent:")
+    assert "1_Pooling/config.json" in sent and "1_Pooling" not in left_out
+    modules = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"}
+    assert hub.files("tester/model") == REPOSITORY_FILES | modules | {"1_Pooling/config.json"}
+    for name in (*modules, "1_Pooling/config.json", "config.json"):
+        assert hub.read("tester/model", name) == (embedder / name).read_bytes(), name
+    (embedder / "modules.json").unlink()
+    push_to_hub(embedder, "tester/model")
+    assert "modules.json" not in hub.files("tester/model")
 
 
 def test_push_checks_the_files_again_before_the_commit(directory, hub, monkeypatch):
