@@ -17,6 +17,11 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", help="A directory written by save_pretrained, training or conversion.")
     parser.add_argument("repository", help="user/name, or a name in your account; created if it does not exist.")
+    parser.add_argument(
+        "--update_code",
+        action="store_true",
+        help="First replace the code in the directory by this version's. Weights and tokenizer stay as they are.",
+    )
     parser.add_argument("--private", action="store_true", help="Make a new repository private.")
     parser.add_argument("--revision", help="The branch to push to, created if it does not exist (main).")
     parser.add_argument("--tag", help="Tag the new commit, as v1 for example, so that others can pin it.")
@@ -31,6 +36,7 @@ def main(argv: list[str] | None = None) -> None:
     announce_imports()
 
     from scratch_bert.cli import one_line_errors
+    from scratch_bert.hub.code import update_code
     from scratch_bert.hub.publishing import push_to_hub
 
     options = {
@@ -59,6 +65,8 @@ def main(argv: list[str] | None = None) -> None:
         return not args.dry_run
 
     with one_line_errors((Exception,)):  # a network fails in many ways
+        if args.update_code:
+            update_code(directory)
         commit = push_to_hub(directory, args.repository, **options, review=review)
     if commit is None:
         return

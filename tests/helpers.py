@@ -43,7 +43,14 @@ SMALL = {
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 # What is published of a model.
 CODE_FILES = {file.name for file in model.CODE_FILES}
-MODEL_FILES = CODE_FILES | {"README.md", "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+MODEL_FILES = CODE_FILES | {
+    "requirements.txt",
+    "README.md",
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+}
 
 
 def varlen_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale):

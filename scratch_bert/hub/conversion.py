@@ -30,7 +30,7 @@ MODELS = {"bert": (transformers, "Bert"), "scratch_bert": (modeling_scratch_bert
 # Not converted: what the target's class sets itself, how the model computes, and how it is initialised.
 _NOT_CONVERTED = (
     {*COMPUTE_FIELDS, *INITIALIZATION_FIELDS, "use_cache"}
-    | {"model_type", "architectures", "auto_map", "transformers_version", "dtype", "_name_or_path"}
+    | {"model_type", "architectures", "auto_map", "code_version", "transformers_version", "dtype", "_name_or_path"}
     | {"output_attentions", "output_hidden_states", "return_dict"}
 )  # fmt: skip
 

@@ -1,7 +1,6 @@
 """Model cards: the parts that all of them share, and the card of a converted model. No card names an absolute path, user or
 host."""
 
-import hashlib
 import os
 import re
 import shutil
@@ -18,25 +17,24 @@ from transformers.utils import cached_file
 from yaml import YAMLError
 
 from .. import __version__
-from ..model import CODE_FILES
 from ..model.configuration_scratch_bert import BERT_VALUES
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..repository import one_line
+from .code import CODE_NOTE, NOTE
 
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 _MARK_START = "<!-- Written by a training"  # in the marks of all versions
 MARK = f"{_MARK_START} run. Delete this line to keep your changes: the next run then leaves the card alone. -->"
 TAGS = ["bert", "scratch_bert"]
-CODE_NOTE = """The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit that you
-have read with `revision="…"` in each call."""
 _NAME = re.compile(
     r'^name = ".*"(?=  # the directory or the repo)', re.MULTILINE
 )  # the model's, in the snippets of a card
 _TITLE = re.compile(r"\s*(<!--.*?-->\s*)?# .*\n")
 # What a card says of the code in its repository, which a BERT does not have.
 _OF_THE_CODE = re.compile(
-    rf" The model's code is in this repository\.|{re.escape(CODE_NOTE)}\n\n| The code's SHA-256 [^.]*\.|,\s*trust_remote_code=True"
+    rf" The model's code is in this repository\.|{NOTE.pattern}\n\n| The code's SHA-256 [^.]*\.|,\s*trust_remote_code=True",
+    re.DOTALL,
 )
 # The calls in a card's snippets that need the code, if there is one.
 _CALLS = re.compile(r"((?:from_pretrained\(|pipeline\([^()\n]*model=)name)(?=[,)])")
@@ -99,7 +97,6 @@ def write_card(
         },
         code_note=CODE_NOTE,
         package_version=__version__,
-        code_hash=code_hash(),
         **context,
     ).save(directory / "README.md")
 
@@ -226,8 +223,3 @@ def _split(card: str) -> tuple[dict[str, Any], str]:
     except YAMLError:
         metadata = None
     return metadata if isinstance(metadata, dict) else {}, card[header.end() :]
-
-
-def code_hash() -> str:
-    """The first 16 digits of the SHA-256 of a checkpoint's code files, concatenated in the order of their names."""
-    return hashlib.sha256(b"".join(file.read_bytes() for file in CODE_FILES)).hexdigest()[:16]

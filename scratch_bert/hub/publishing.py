@@ -22,6 +22,7 @@ from yaml import YAMLError
 from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import one_line, read_json
 from ..tokenizer import check_vocabulary, load_tokenizer
+from .code import OLD_CODE
 from .loading import check_config, find_new_weights, load_config, reason
 from .model_card import BESIDE_CARDS, below_title, with_name
 from .secrets import check_no_link, check_private
@@ -33,12 +34,16 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json
 # Of sentence-transformers: with the modules that the first names, as 1_Pooling, they make another model of these weights.
 SENTENCES = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
-PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", *TOKENIZER, *SENTENCES)
+PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", "requirements.txt", *TOKENIZER, *SENTENCES)
 PNG = b"\x89PNG\r\n\x1a\n"  # how a picture begins
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
 _REPLACED = re.compile(
     "|".join(
-        [r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?", r"curves\.png", *map(re.escape, TOKENIZER + SENTENCES)]
+        [
+            r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?",
+            OLD_CODE.pattern,
+            *map(re.escape, ("requirements.txt", "curves.png", *TOKENIZER, *SENTENCES)),
+        ]
     )
 )
 # What git does not allow in the name of a branch or a tag (git help check-ref-format), and what would be taken for the place of

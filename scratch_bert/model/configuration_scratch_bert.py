@@ -12,6 +12,8 @@ import transformers
 CODE_VERSION = "0.1.0"  # of the package, too
 OLDEST = {"transformers": "5.19", "torch": "2.11"}  # the oldest that were tried: docs/checkpoints.md
 
+REQUIREMENTS = "".join(f"{library}>={version}\n" for library, version in OLDEST.items())
+
 # First of all: with an older version, one of the imports below would fail for a reason that tells nothing.
 if tuple(map(int, transformers.__version__.split(".")[:2])) < tuple(map(int, OLDEST["transformers"].split("."))):
     raise ImportError(

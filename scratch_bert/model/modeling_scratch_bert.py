@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -46,7 +47,7 @@ from .compat_scratch_bert import (
     is_loaded,
     is_plain_linear,
 )
-from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
+from .configuration_scratch_bert import AUTO_MAP, REQUIREMENTS, ScratchBertConfig
 from .initialization_scratch_bert import init_mimetic, init_weights, sinusoids
 from .inputs_scratch_bert import EmbeddingInputs, check_shape, complete_inputs, find_sequences, is_padding_mask
 from .kernels_scratch_bert import Dropout, apply_dropout, padded_attention, project
@@ -395,6 +396,9 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, save_directory, *args, **kwargs) -> None:
         """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class of this file."""
+        if kwargs.get("is_main_process", True):
+            Path(save_directory).mkdir(parents=True, exist_ok=True)
+            Path(save_directory, "requirements.txt").write_text(REQUIREMENTS, encoding="utf-8")
         shipped = next(parent for parent in type(self).__mro__ if parent.__module__ == __name__)
         view = shipped.__new__(shipped)  # the same parts under that class
         view.__dict__ = self.__dict__

@@ -1,0 +1,45 @@
+"""The code that travels with a model: what it needs, and its replacement by this version's."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import torch
+import transformers
+
+from ..model import CODE_FILES
+from ..model.configuration_scratch_bert import AUTO_MAP, CODE_VERSION, OLDEST, REQUIREMENTS
+from ..repository import read_json
+
+
+NOTE = re.compile(r"The model's code is downloaded with the weights .*?(?=\n\n|\Z)", re.DOTALL)  # of any version
+OLD_CODE = re.compile(r"\w+_scratch_bert\.py")
+CODE_NOTE = f"""The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit that you
+have read with `revision="…"` in each call. It needs transformers {OLDEST["transformers"]} and torch {OLDEST["torch"]} or newer, and was saved with transformers
+{transformers.__version__} and torch {torch.__version__.partition("+")[0]}."""
+
+
+def update_code(directory: str | Path) -> None:
+    """Replace the code in a scratch_bert model's directory by this version's. Weights and tokenizer keep their bytes.
+
+    Raises `ValueError` or `OSError` that names the file if there is no scratch_bert model.
+    """
+    directory = Path(directory)
+    file = directory / "config.json"
+    config = read_json(file)
+    if config.get("model_type") != "scratch_bert":
+        raise ValueError(
+            f"{file}: model_type is {config.get('model_type')!r}. Only a scratch_bert has code to update."
+        )
+    for old in directory.iterdir():
+        if OLD_CODE.fullmatch(old.name):
+            old.unlink()
+    for code in CODE_FILES:
+        shutil.copy(code, directory)
+    (directory / "requirements.txt").write_text(REQUIREMENTS, encoding="utf-8")
+    config |= {"auto_map": AUTO_MAP, "code_version": CODE_VERSION}
+    file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    card = directory / "README.md"
+    if card.is_file():
+        card.write_text(NOTE.sub(CODE_NOTE, card.read_text(encoding="utf-8")), encoding="utf-8")
