@@ -9,9 +9,11 @@ checkpoint uses a private name. What transformers documents for custom models, s
 import sys
 from collections.abc import Callable, Iterable
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 import torch
+from transformers.masking_utils import create_bidirectional_mask
 
 
 PRIVATE: dict[str, Any] = {}  # "module:name" → the object, or None where this version does not have it
@@ -134,6 +136,12 @@ def softmax_backward(grad: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         return _softmax_backward(grad, weights, -1, weights.dtype)
     grad, weights_32 = grad.float(), weights.float()
     return (weights_32 * (grad - (grad * weights_32).sum(-1, keepdim=True))).to(weights.dtype)
+
+
+# Makes a mask without a look at its values, for which the host would wait for a GPU: unknown to transformers 5.8.
+keep_mask = {"allow_is_bidirectional_skip": False}
+if keep_mask.keys() - signature(create_bidirectional_mask).parameters.keys():
+    keep_mask = {}
 
 
 def is_loaded(part: torch.nn.Module | torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.masking_utils import create_bidirectional_mask
 
-from .compat_scratch_bert import is_cpu, is_eager, is_observed
+from .compat_scratch_bert import is_cpu, is_eager, is_observed, keep_mask
 from .inputs_scratch_bert import KNOWN_ATTENTION, is_padding_mask
 from .kernels_scratch_bert import find_attention, grouped_attention, padded_attention
 
@@ -261,5 +261,5 @@ def attention_mask_for(
         inputs_embeds=embeddings,
         attention_mask=attention_mask,
         and_mask_function=None if seq_idx is None else same_sequence,
-        allow_is_bidirectional_skip=not keep,
+        **(keep_mask if keep else {}),
     )
