@@ -1,14 +1,14 @@
 """Serves the page on this machine only, without anything from other servers."""
 
-import os
 import re
+import webbrowser
 
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import drawing
-from .environment import SERVER_NAME, gr
+from .environment import SERVER_NAME, gr, without_proxies
 
 
 LOCAL_NAMES = ["127.0.0.1", "localhost"]  # of this machine, also through a tunnel such as ssh -L
@@ -23,30 +23,30 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
     """
     host = host or SERVER_NAME
     names = LOCAL_NAMES if host in LOCAL_NAMES else ["*"]
-    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    os.environ["no_proxy"] = ",".join([direct, *LOCAL_NAMES])  # Gradio asks its own server whether it is ready
     try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            inbrowser=inbrowser,
-            share=False,
-            ssr_mode=False,
-            quiet=True,
-            prevent_thread_lock=True,
-            footer_links=[],
-            theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-            css=drawing.CSS,
-            app_kwargs={
-                "middleware": [
-                    Middleware(TrustedHostMiddleware, allowed_hosts=names),
-                    Middleware(WithoutOutsideResources),
-                ]
-            },
-        )
+        with without_proxies():  # Gradio asks its own server whether it is ready
+            _, address, _ = page.launch(
+                server_name=host,
+                server_port=port,
+                share=False,
+                ssr_mode=False,
+                quiet=True,
+                prevent_thread_lock=True,
+                footer_links=[],
+                theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
+                css=drawing.CSS,
+                app_kwargs={
+                    "middleware": [
+                        Middleware(TrustedHostMiddleware, allowed_hosts=names),
+                        Middleware(WithoutOutsideResources),
+                    ]
+                },
+            )
     except OSError as error:  # Gradio's message names its variables
         ports = f"The port {port} is" if port else "The ports from 7860 on are"
         raise OSError(f"{ports} in use, or not allowed for this user: choose another one.") from error
+    if inbrowser:
+        webbrowser.open(address)
     return address
 
 

@@ -71,7 +71,8 @@ def check_labels(labels: Sequence) -> None:
 
 def warn_of_several_labels(names: Sequence[str]) -> None:
     """Log a class that looks like several: text with commas, of which one part is a class, too."""
-    joined = [name for name in names if "," in name and not set(names).isdisjoint(map(str.strip, name.split(",")))]
+    known = set(names)
+    joined = [name for name in names if "," in name and not known.isdisjoint(map(str.strip, name.split(",")))]
     if joined:
         logger.warning(
             f"{joined[0]!r} is a class of its own: if it is several labels, pass --problem_type "

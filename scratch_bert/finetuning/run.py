@@ -214,6 +214,7 @@ class FinetuningRun:
             eval_dataset=task.features["validation"],
             processing_class=task.tokenizer,
             compute_metrics=task.compute_metrics,
+            preprocess_logits_for_metrics=task.reduce,
             callbacks=[PatienceCallback(patience)] if patience else None,
             write_card=partial(write_finetuning_card, task=task, task_args=self.task_args),
             record=record,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification
 
@@ -90,12 +91,17 @@ class SequenceClassification(ClassLabelTask):
             labels = [[float(chosen) for chosen in row] for row in labels]
         return features.add_column("labels", labels)
 
-    def decode(self, split: str, logits: np.ndarray) -> list:
+    def reduce(
+        self, logits: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        return super().reduce(logits) if self.problem_type == "single_label_classification" else logits
+
+    def decode(self, split: str, logits: np.ndarray | tuple[np.ndarray, ...]) -> list:
+        if isinstance(logits, tuple):
+            return logits[1].tolist()
         if self.problem_type == "regression":
             return logits[:, 0].tolist()
-        if self.problem_type == "multi_label_classification":
-            return (logits > 0).astype(int).tolist()
-        return logits.argmax(-1).tolist()
+        return (logits > 0).astype(int).tolist()
 
     def constant_predictions(self, split: str) -> list:
         """The mean of the training labels, the most frequent class, or the classes that more than half of the examples have."""

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from zlib import crc32
 
 import numpy as np
+import torch
 from datasets import ClassLabel, Dataset
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
 
@@ -122,8 +123,14 @@ class Task:
         """Tokenize the examples of a split, and add their labels."""
         raise NotImplementedError
 
-    def decode(self, split: str, logits: np.ndarray) -> list:
-        """A prediction for each example of a split, from the logits of all its features."""
+    def reduce(
+        self, logits: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """What `decode` takes of the logits of a batch."""
+        return logits
+
+    def decode(self, split: str, logits: np.ndarray | tuple[np.ndarray, ...]) -> list:
+        """A prediction for each example of a split, from the logits of all its features, as `reduce` gives them."""
         raise NotImplementedError
 
     def constant_predictions(self, split: str) -> list | None:
@@ -275,6 +282,7 @@ class ClassLabelTask(Task):
     def read_label_names(self, values: Sequence, feature: Any, label_names: Sequence[str] | None = None) -> None:
         """Set the names: `label_names`, or those of a `ClassLabel` feature, or the labels' `values`, sorted."""
         self.class_feature = feature if isinstance(feature, ClassLabel) else None
+        self.class_names = dict(enumerate(getattr(self.class_feature, "names", ())))  # -1 has none
         if label_names:
             self.label_names = list(label_names)
         elif self.class_feature:
@@ -291,8 +299,7 @@ class ClassLabelTask(Task):
     def ids_of(self, labels: Sequence, origin: str) -> list[int]:
         """The ids of the labels of an example. Raises `ValueError` for an unknown one."""
         if self.class_feature:
-            names = dict(enumerate(self.class_feature.names))  # -1 has no name
-            labels = [names.get(label, label) for label in labels]
+            labels = [self.class_names.get(label, label) for label in labels]
         for label in labels:
             if is_missing(label):
                 raise ValueError(f"{origin}, has no label, but {label!r}. Correct it, or leave the example out.")
@@ -303,6 +310,12 @@ class ClassLabelTask(Task):
                     "Correct it, or train on examples with this label."
                 )
         return [self.label_ids[as_label_name(label)] for label in labels]
+
+    def reduce(
+        self, logits: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The highest logits and their classes. With thousands of classes, all logits of a split would not fit into memory."""
+        return tuple(logits.max(-1))
 
     @property
     def model_options(self) -> dict[str, Any]:

@@ -92,9 +92,9 @@ class TokenClassification(ClassLabelTask):
         [(label, _)] = Counter(chain(*self.references["train"])).most_common(1)
         return [[label] * len(labels) for labels in self.references[split]]
 
-    def decode(self, split: str, logits: np.ndarray) -> list[list[str]]:
+    def decode(self, split: str, logits: tuple[np.ndarray, np.ndarray]) -> list[list[str]]:
         predictions = [[self.default_label] * len(words) for words in self.splits[split]["text"]]
-        for example, words, label_ids in zip(*self.windows[split], logits.argmax(-1), strict=True):
+        for example, words, label_ids in zip(*self.windows[split], logits[1], strict=True):
             for token, word in enumerate(words):
                 if word >= 0:
                     predictions[example][word] = self.label_names[label_ids[token]]

@@ -2,7 +2,9 @@
 
 import errno
 import logging
+import math
 import os
+import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from huggingface_hub.dataclasses import strict
 from safetensors import SafetensorError, safe_open
@@ -60,8 +63,8 @@ class SavedState:
     stateful_callbacks: dict | None = None
 
     def validate_step(self):
-        for name in ("global_step", "epoch"):
-            if getattr(self, name) < 0:
+        for name in ("global_step", "epoch", "total_flos"):
+            if not 0 <= getattr(self, name) < math.inf:  # nor NaN
                 raise ValueError(f"{name} is {getattr(self, name)}")
 
 
@@ -252,7 +255,8 @@ def _can_be_read(file: Path) -> bool:
             return False
         if file.suffix in (".pt", ".pth"):
             with safe_globals():  # those of the random generators of NumPy
-                return isinstance(torch.load(file, map_location="meta", weights_only=True), dict)
+                content = torch.load(file, map_location="cpu" if file.suffix == ".pth" else "meta", weights_only=True)
+            return isinstance(content, dict) and _fits(file, content)
         if file.name == TRAINER_STATE_NAME:
             read_record(file, SavedState)
             TrainerState.load_from_json(str(file))  # which takes its own fields only
@@ -270,6 +274,19 @@ def _can_be_read(file: Path) -> bool:
         if error.errno == errno.EINVAL:  # a place before the beginning, in a truncated file
             return False
         raise
+
+
+def _fits(file: Path, content: dict) -> bool:
+    """Whether this can be the training state in a file of this name. Raises whatever random generators raise for another state."""
+    if file.name == "optimizer.pt":
+        return {"state", "param_groups"} <= content.keys()
+    if file.name == "scheduler.pt":  # some count no steps, and with fp16, a step that overflows isn't counted
+        return 0 <= content.get("last_epoch", 0) <= saved_step(str(file.parent))
+    if file.suffix == ".pth":
+        random.Random().setstate(content["python"])
+        np.random.RandomState().set_state(content["numpy"])
+        torch.Generator().set_state(content["cpu"])
+    return True
 
 
 def _newest_intact(output_dir: Path, check: bool) -> Path | None:

@@ -20,6 +20,7 @@ from .checkpoint import FSDP_STATES, archive_later_checkpoints
 
 
 logger = logging.getLogger("scratch_bert")
+AVERAGES = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of gradients, in an optimizer's state
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
 
 
@@ -98,19 +99,27 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
 
 
 def check_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raise `ValueError` if averages of gradients have another shape than their weight, or are not finite: PyTorch does not
-    look at them, and may read beyond their end. Only its own optimizers and ours are known to keep such averages."""
+    """Raise `ValueError` if the state of a weight is not finite, lacks what another has, or has averages of gradients in another
+    shape: PyTorch does not look at them, and may read beyond their end. Only its own optimizers and ours are known to keep such."""
     if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):
         return
-    for weight, state in optimizer.state.items():
-        for name in ("exp_avg", "exp_avg_sq", "momentum_buffer"):
-            value = state.get(name)
-            if value is not None and value.shape != weight.shape:
-                raise ValueError(f"{name} {tuple(value.shape)} of a weight {tuple(weight.shape)}")
-            if value is not None and not value.isfinite().all():
-                raise ValueError(f"{name} of a weight {tuple(weight.shape)} is not finite")
-    if not optimizer.state and not isinstance(optimizer, torch.optim.SGD):  # which may do without
-        logger.warning("The optimizer's state in the checkpoint is empty: its averages of the gradients start anew")
+    states, groups = optimizer.state, enumerate(optimizer.param_groups)
+    # FSDP has empty ones.
+    weights = [(number, weight) for number, group in groups for weight in group["params"] if weight.numel()]
+    names: dict[tuple[int, int], set[str]] = {}  # in each group, by the number of dimensions
+    for number, weight in weights:
+        state, shape = states.get(weight, {}), tuple(weight.shape)
+        if state and (only_some := names.setdefault((number, weight.ndim), set(state)) ^ set(state)):
+            raise ValueError(f"only some weights have {min(only_some)}")
+        for name, value in state.items():
+            if name in AVERAGES and value is not None and value.shape != weight.shape:
+                raise ValueError(f"{name} {tuple(value.shape)} of a weight {shape}")
+            if isinstance(value, torch.Tensor) and not value.isfinite().all():
+                raise ValueError(f"{name} of a weight {shape} is not finite")
+    missing = sum(not states.get(weight) for _, weight in weights)
+    if missing and (states or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
+        which = f"lacks {missing} of {len(weights)} weights"
+        logger.warning(f"The optimizer's state in the checkpoint {which}: their averages of the gradients start anew")
 
 
 def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str, Any]]) -> list[dict[str, Any]]:

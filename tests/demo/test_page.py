@@ -628,6 +628,7 @@ def test_script(trained, tmp_path):
     """The script serves the page, and no file, on this machine only, whatever the environment says; Ctrl-C ends it."""
     command = [sys.executable, SCRIPTS / "demo.py", trained, "--no_browser"]
     environment = {**os.environ, "PYTHONPATH": str(SCRIPTS.parent), "HTTP_PROXY": "http://127.0.0.1:9"}
+    environment |= {"ALL_PROXY": "socks5://127.0.0.1:9", "HTTPS_PROXY": ":::"}  # Gradio's client takes neither
     environment |= {"GRADIO_ALLOWED_PATHS": "/", "GRADIO_TEMP_DIR": "/", "GRADIO_SERVER_PORT": "none"}
     environment |= {"GRADIO_SERVER_NAME": "0.0.0.0", "GRADIO_ROOT_PATH": "http://elsewhere.org"}
     process = subprocess.Popen(

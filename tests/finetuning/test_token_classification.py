@@ -37,7 +37,7 @@ def test_windows_are_decoded_into_a_tag_for_each_word(tagged_sentences, make_tas
     for window, window_labels in zip(logits, labels, strict=True):
         for token, label in enumerate(window_labels):
             window[token] = [0.0, 1.0] if label == IGNORE_INDEX else np.eye(2)[label]
-    predictions = task.decode("validation", logits)
+    predictions = task.decode("validation", (logits.max(-1), logits.argmax(-1)))
     assert predictions == tagged_sentences["label"]
     assert list(task.metrics) == ["seqeval"] and task.best_metric == "f1"
     expected = {"precision": 1, "recall": 1, "f1": 1, "accuracy": 1}
@@ -49,7 +49,7 @@ def test_part_of_speech_tags_and_a_word_without_tokens(make_task):
     assert list(task.metrics) == ["accuracy"]
     logits = np.zeros((1, 4, 3))
     logits[..., task.label_names.index("NOUN")] = 1
-    predictions = task.decode("train", logits)
+    predictions = task.decode("train", (logits.max(-1), logits.argmax(-1)))
     assert predictions == [["NOUN", task.default_label, "NOUN"]]
     expected = pytest.approx(1 / 3 + (task.default_label == "X") / 3)
     assert task.compute_scores("train", predictions) == {"accuracy": expected}

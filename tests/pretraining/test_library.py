@@ -54,6 +54,9 @@ def content(dataset):
         pytest.param(
             lambda texts: pandas.DataFrame({"n": 1, "review": texts}), {"text_column": "review"}, id="DataFrame"
         ),
+        pytest.param(lambda texts: pandas.DataFrame({0: texts, 1: 1}), {"text_column": 0}, id="number of a column"),
+        pytest.param(pandas.DataFrame, {}, id="only column, a number"),
+        pytest.param(lambda texts: {0: texts, 1: texts[1:] + texts[:1]}, {"text_column": "0"}, id="dict of numbers"),
         pytest.param(lambda texts: datasets.Dataset.from_dict({"review": texts})["review"], {}, id="column"),
         pytest.param(lambda texts: datasets.Dataset.from_dict({"review": texts}), {}, id="Dataset"),
         pytest.param(
@@ -98,6 +101,7 @@ def test_texts_are_encoded_once_but_an_iterators_are_not_kept(texts, from_texts,
         (pandas.DataFrame({"a": ["x"], "b": ["y"]}), {}, "no column 'text', but a, b: name it with text_column"),
         (None, {}, "A list of texts is needed, one for each document, not NoneType None"),
         (pandas.DataFrame([["x", "y"]], columns=["text"] * 2), {}, "There are 2 columns 'text': rename one"),
+        (pandas.DataFrame([["x", "y"]]), {"text_column": 2}, "no column '2', but 0, 1: name it with text_column"),
         (["a.", "b \ud800"], {}, r"record 2 has half a character at 2, '.ud800'"),
         (["a.", ["b", "\udfff c"]], {}, r"record 2 has half a character at 2, '.udfff'"),
         ([], {}, "The text is empty"),

@@ -195,6 +195,11 @@ def make_infinite(file: Path) -> None:
     save_file(weights, file)
 
 
+def change_content(**changes):
+    """Returns a function that changes entries of the dictionary in a file."""
+    return lambda file: torch.save(torch.load(file, weights_only=False) | changes, file)
+
+
 def make_pipe(file: Path) -> None:
     file.unlink()
     os.mkfifo(file)
@@ -208,6 +213,13 @@ def make_pipe(file: Path) -> None:
         pytest.param("rng_state.pth", lambda file: torch.save({"python": Code()}, file), id="code inside"),
         pytest.param("optimizer.pt", make_pipe, id="pipe"),
         pytest.param("model.safetensors", make_infinite, id="infinite"),
+        pytest.param("optimizer.pt", lambda file: torch.save({"step": 2}, file), id="no state"),
+        pytest.param("scheduler.pt", change_content(last_epoch=10**6), id="later step"),
+        pytest.param("scheduler.pt", change_content(last_epoch=-5), id="negative step"),
+        pytest.param("scheduler.pt", change_content(last_epoch="2"), id="no step"),
+        pytest.param("rng_state.pth", lambda file: torch.save({"step": 2}, file), id="no generators"),
+        pytest.param("rng_state.pth", change_content(cpu=torch.zeros(3)), id="another generator"),
+        pytest.param("rng_state.pth", change_content(python=(1, 2)), id="another Python"),
     ],
 )
 def test_content_that_makes_no_checkpoint_is_damage(name, change, run, tmp_path, capsys):
@@ -255,6 +267,15 @@ def test_checkpoint_with_another_number_than_its_step_is_damage(sealed, run, tmp
     assert find_damage(tmp_path / "checkpoint-7") == "its trainer_state.json is that of step 2"
 
 
+def test_scheduler_may_count_fewer_steps_or_none(run, tmp_path):
+    """With fp16, a step that overflows is not one of the schedule."""
+    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
+    change_content(last_epoch=1)(tmp_path / "checkpoint-2" / "scheduler.pt")
+    assert find_damage(tmp_path / "checkpoint-2") is None
+    torch.save({"window_size": 4}, tmp_path / "checkpoint-2" / "scheduler.pt")
+    assert find_damage(tmp_path / "checkpoint-2") is None
+
+
 def test_sealed_state_that_is_none_is_damage(run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
@@ -274,7 +295,8 @@ def test_sealed_state_that_is_none_is_damage(run, tmp_path):
         '{"global_step": 2, "log_history": 1}',
     ]
     + ['{"global_step": 2, "no_such_field": 1}', '{"global_step": 2, "epoch": -3}']
-    + ['{"global_step": 2, "train_batch_size": "q"}'],
+    + ['{"global_step": 2, "train_batch_size": "q"}', '{"global_step": 2, "epoch": NaN}']
+    + ['{"global_step": 2, "epoch": 1, "total_flos": Infinity}'],
     ids=lambda content: content[:40],
 )
 def test_state_that_the_stock_trainer_cannot_take_is_damage(content, run, tmp_path):

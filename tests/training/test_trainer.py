@@ -474,11 +474,14 @@ def test_resume_takes_the_learning_rate_of_its_options(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(lambda average: average[:1], r"exp_avg \(1, 32\) of a weight \(40, 32\)", id="shape"),
+        pytest.param({"exp_avg": torch.ones(1, 32)}, r"exp_avg \(1, 32\) of a weight \(40, 32\)", id="shape"),
         pytest.param(
-            lambda average: average.fill_(torch.nan), r"exp_avg of a weight \(40, 32\) is not finite", id="NaN"
+            {"exp_avg": torch.full((40, 32), torch.nan)}, r"exp_avg of a weight \(40, 32\) is not finite", id="NaN"
         ),
-        pytest.param(None, "is empty: its averages of the gradients start anew", id="empty"),
+        pytest.param({"step": torch.tensor(torch.nan)}, r"step of a weight \(40, 32\) is not finite", id="NaN step"),
+        pytest.param({"exp_avg": None}, "only some weights have exp_avg", id="part"),
+        pytest.param("one", "lacks 1 of 46 weights: their averages of the gradients start anew", id="one"),
+        pytest.param("all", "lacks 46 of 46 weights: their averages", id="all"),
     ],
 )
 def test_optimizers_state_is_that_of_its_weights(change, message, tmp_path, caplog):
@@ -487,13 +490,17 @@ def test_optimizers_state_is_that_of_its_weights(change, message, tmp_path, capl
     checkpoint = tmp_path / "run" / "checkpoint-2"
     file = checkpoint / "optimizer.pt"
     content = torch.load(file)
-    for state in content["state"].values():
-        if change and state["exp_avg"].shape == (40, 32):
-            state["exp_avg"] = change(state["exp_avg"])
-    torch.save(content if change else content | {"state": {}}, file)
+    [number] = [number for number, state in content["state"].items() if state["exp_avg"].shape == (40, 32)]
+    if isinstance(change, dict):
+        changed = content["state"][number] | change
+        content["state"][number] = {name: value for name, value in changed.items() if value is not None}
+    else:
+        removed = content["state"].keys() if change == "all" else [number]
+        content["state"] = {key: state for key, state in content["state"].items() if key not in removed}
+    torch.save(content, file)
     (checkpoint / "manifest.json").unlink()
     again = make_trainer(tmp_path / "again", **options | {"max_steps": 3})
-    if change:
+    if isinstance(change, dict):
         with pytest.raises(OSError, match=message):
             again.train(resume_from_checkpoint=str(checkpoint))
     else:

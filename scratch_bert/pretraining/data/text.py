@@ -241,25 +241,26 @@ class TextSource:
             raise ValueError(
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
             )
-        if isinstance(texts, dict) and isinstance(texts.get(text_column or "text"), list):
-            texts = datasets.Dataset.from_dict(texts)
+        text_column = None if text_column is None else str(text_column)  # those of a table in memory may be numbers
+        table = {str(name): column for name, column in texts.items()} if isinstance(texts, dict) else {}
+        if isinstance(table.get(text_column or "text"), list):
+            texts = datasets.Dataset.from_dict(table)
         if isinstance(texts, dict):
             raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
         if isinstance(texts, datasets.Dataset | datasets.IterableDataset | pandas.DataFrame):
-            columns = list(texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])
+            columns = [*map(str, texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])]
             if text_column is None and len(columns) == 1:
                 text_column = columns[0]
             text_column = text_column or "text"
             if columns and text_column not in columns:
-                known = ", ".join(map(str, columns))
                 raise TextError(
-                    f"There is no column {text_column!r}, but {known}: name it with text_column."
-                    + similar(text_column, map(str, columns))
+                    f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column."
+                    + similar(text_column, columns)
                 )
             if columns.count(text_column) > 1:
                 raise TextError(f"There are {columns.count(text_column)} columns {text_column!r}: rename one.")
             if isinstance(texts, pandas.DataFrame):
-                texts = texts[text_column]
+                texts = texts.iloc[:, columns.index(text_column)]
         elif text_column is not None:
             raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
         return cls([texts], text_format, text_column or "text", splitter, language)
