@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from helpers import ROOT, run_without_package
+from helpers import run_without_package
 from scratch_bert.model import CODE_FILES
 from scratch_bert.model.compat_scratch_bert import PRIVATE
 
@@ -19,7 +19,7 @@ def private_names(source: str) -> set[str]:
     used, own = set(), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom):
-            used |= {part for part in (node.module or "").split(".")} | {alias.name for alias in node.names}
+            used |= set((node.module or "").split(".")) | {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
             used |= {part for alias in node.names for part in alias.name.split(".")}
         elif isinstance(node, ast.Attribute):

@@ -1,0 +1,142 @@
+"""The parts of a model, called alone as other libraries do, give what those of transformers' BERT give."""
+
+import pytest
+import torch
+from torch import nn
+from transformers import Trainer, TrainingArguments
+
+from helpers import HEADS, SMALL, make_batch, make_bert, make_inputs, make_model, num_labels
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
+
+
+TOLERANCE = {"rtol": 0, "atol": 1e-5}
+
+
+def make_both(head: str = "Model", **options) -> tuple:
+    """transformers' BERT and ours with the same random weights, in evaluation mode."""
+    torch.manual_seed(0)
+    bert = make_bert(head, **options)
+    auto_class = "AutoModel" + head.removeprefix("Model")
+    ours = HEADS[auto_class](ScratchBertConfig(**{**SMALL, "num_labels": num_labels(auto_class), **options})).eval()
+    ours.load_state_dict(bert.state_dict(), strict=False)
+    return bert, ours
+
+
+CALLS = {
+    "embeddings": lambda model, ids, states: model.embeddings(ids),
+    "embeddings with segments": lambda model, ids, states: model.embeddings(ids, token_type_ids=torch.ones_like(ids)),
+    "embeddings at positions": lambda model, ids, states: model.embeddings(
+        input_ids=ids, token_type_ids=torch.zeros_like(ids), position_ids=torch.arange(3, 23)[None]
+    ),
+    "embeddings of embeddings": lambda model, ids, states: model.embeddings(inputs_embeds=states),
+    "encoder": lambda model, ids, states: model.encoder(states).last_hidden_state,
+    "layer": lambda model, ids, states: model.encoder.layer[1](states),
+    "attention": lambda model, ids, states: model.encoder.layer[0].attention(states)[0],
+    "self-attention": lambda model, ids, states: model.encoder.layer[0].attention.self(states)[0],
+    "pooler": lambda model, ids, states: model.pooler(states),
+}
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_parts_give_what_those_of_bert_give(call, attention):
+    ids, states = make_inputs()["input_ids"].clamp(min=5), torch.randn(4, 20, SMALL["hidden_size"])
+    expected, found = (call(model, ids, states) for model in make_both(attn_implementation=attention))
+    torch.testing.assert_close(found, expected, **TOLERANCE)
+
+
+def test_heads_give_what_those_of_bert_give():
+    states, pooled = torch.randn(4, 20, SMALL["hidden_size"]), torch.randn(4, SMALL["hidden_size"])
+    for head, inputs in (
+        ("ForMaskedLM", (states,)),
+        ("ForNextSentencePrediction", (pooled,)),
+        ("ForPreTraining", (states, pooled)),
+    ):
+        expected, found = (model.cls(*inputs) for model in make_both(head))
+        torch.testing.assert_close(found, expected, **TOLERANCE)
+
+
+def test_self_attention_says_its_heads_as_berts_does():
+    for theirs, ours in zip(*(model.encoder.layer for model in make_both()), strict=True):
+        for name in ("num_attention_heads", "attention_head_size"):
+            assert getattr(ours.attention.self, name) == getattr(theirs.attention.self, name)
+
+
+def test_one_row_of_segments_is_broadcast_over_the_batch():
+    inputs = make_inputs()
+    inputs["token_type_ids"] = torch.tensor([[0] * 8 + [1] * 12])
+    mask = inputs["attention_mask"].bool()
+    bert, ours = make_both()
+    expected = bert(**inputs | {"token_type_ids": inputs["token_type_ids"].expand(4, 20)}).last_hidden_state
+    torch.testing.assert_close(ours(**inputs).last_hidden_state[mask], expected[mask], **TOLERANCE)
+
+
+class Doubled(nn.Module):
+    """Token embeddings of another kind, without the attributes of nn.Embedding."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, ids):
+        return 2 * self.inner(ids)
+
+
+def test_input_embeddings_may_be_any_module():
+    states = []
+    for model in make_both():
+        model.set_input_embeddings(Doubled(model.get_input_embeddings()))
+        states.append(model(**make_inputs()).pooler_output)
+    torch.testing.assert_close(*states, **TOLERANCE)
+
+
+# ---------------------------------------------------------------------------------------------------------------- losses
+
+
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForPreTraining", "ForTokenClassification"])
+def test_labels_on_padding_count_as_in_bert(head):
+    batch = make_batch(f"AutoModel{head}")
+    batch["labels"] = batch["input_ids"] if head != "ForTokenClassification" else batch["input_ids"] % 3
+    assert (batch["labels"][batch["attention_mask"] == 0] == 0).any()
+    bert, ours = make_both(head)
+    torch.testing.assert_close(ours(**batch).loss, bert(**batch).loss, **TOLERANCE)
+
+
+def test_batches_without_a_label_are_left_out_of_trainers_mean(tmp_path):
+    """As of short texts, where nothing was masked: in evaluation as with BERT, and in training without a NaN."""
+    texts = [make_inputs(rows=1, length=12, seed=seed) for seed in range(6)]
+    examples = [{name: values[0].tolist() for name, values in text.items()} for text in texts]
+    for number, example in enumerate(examples):
+        example["labels"] = example["input_ids"] if number % 3 == 0 else [-100] * 12
+    losses = []
+    for model in make_both("ForMaskedLM"):
+        arguments = TrainingArguments(
+            str(tmp_path), per_device_eval_batch_size=1, per_device_train_batch_size=1, use_cpu=True, disable_tqdm=True,
+            max_steps=3, learning_rate=0.0, logging_steps=1, save_strategy="no", report_to="none",
+        )  # fmt: skip
+        trainer = Trainer(model, arguments, train_dataset=examples, eval_dataset=examples)
+        losses.append(trainer.evaluate()["eval_loss"])
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+    trainer.train()
+    assert all(entry["grad_norm"] == entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry)
+
+
+def test_a_decoder_that_differs_from_the_embeddings_is_trained_and_saved(tmp_path):
+    """As transformers' BERT does with a checkpoint of this kind."""
+    torch.manual_seed(0)
+    model = make_model(ScratchBertForPreTraining)
+    model.set_output_embeddings(nn.Linear(SMALL["hidden_size"], SMALL["vocab_size"], bias=False))
+    inputs = make_inputs()
+    expected = model(**inputs).prediction_logits
+    model.save_pretrained(tmp_path / "one")
+    opened = ScratchBertForMaskedLM.from_pretrained(tmp_path / "one").eval()
+    torch.testing.assert_close(opened(**inputs).logits, expected, **TOLERANCE)
+    opened.train()(**inputs, labels=inputs["input_ids"]).loss.backward()
+    decoder, embeddings = opened.get_output_embeddings().weight, opened.get_input_embeddings().weight
+    assert not torch.equal(decoder.grad, embeddings.grad)
+    with torch.no_grad():
+        decoder -= decoder.grad
+    opened.save_pretrained(tmp_path / "two")
+    again = ScratchBertForMaskedLM.from_pretrained(tmp_path / "two")
+    assert torch.equal(again.get_output_embeddings().weight, decoder)
+    assert torch.equal(again.get_input_embeddings().weight, embeddings)
