@@ -149,14 +149,14 @@ def is_loaded(part: torch.nn.Module | torch.Tensor) -> bool:
     return getattr(part, "_is_hf_initialized", False)
 
 
-def bind_remote_code(module_name: str, classes: Iterable[type]) -> None:
-    """Make classes of a checkpoint's code known to dill and to torch.jit as those of an installed package are.
+def bind_remote_code(package: str, classes: Iterable[type]) -> None:
+    """Make those of the `classes` that a checkpoint's `package` defines known to dill and torch.jit, as installed ones are.
 
-    transformers loads such a module without binding it in its package, where dill looks for it, and under a name that
+    transformers loads the modules without binding them in their package, where dill looks for them, and under a name that
     contains the code's hash, which TorchScript's parser rejects if it begins with a digit.
     """
-    package, _, name = module_name.rpartition(".")
-    if package in sys.modules:
-        setattr(sys.modules[package], name, sys.modules[module_name])
     for each in classes:
-        each._jit_override_qualname = f"__torch__.scratch_bert.{each.__name__}"
+        parent, _, name = each.__module__.rpartition(".")
+        if parent == package and package in sys.modules:
+            setattr(sys.modules[package], name, sys.modules[each.__module__])
+            each._jit_override_qualname = f"__torch__.scratch_bert.{each.__name__}"

@@ -10,7 +10,7 @@ import transformers
 
 
 CODE_VERSION = "0.1.0"  # of the package, too
-OLDEST = {"transformers": "5.19", "torch": "2.11"}  # the oldest that were tried: docs/checkpoints.md
+OLDEST = {"transformers": "5.4", "torch": "2.11"}  # the oldest that were tried: docs/checkpoints.md
 
 REQUIREMENTS = "".join(f"{library}>={version}\n" for library, version in OLDEST.items())
 
@@ -116,6 +116,15 @@ class ScratchBertConfig(PreTrainedConfig):
     """
 
     model_type = "scratch_bert"
+    # How servers divide the layers among several GPUs.
+    base_model_tp_plan = {
+        "encoder.layer.*.attention.self.query": "colwise",
+        "encoder.layer.*.attention.self.key": "colwise",
+        "encoder.layer.*.attention.self.value": "colwise",
+        "encoder.layer.*.attention.output.dense": "rowwise",
+        "encoder.layer.*.intermediate.dense": "colwise",
+        "encoder.layer.*.output.dense": "rowwise",
+    }
     # The two parts of a pretraining loss are scalars: Trainer must not collect them as predictions.
     keys_to_ignore_at_inference = ["mlm_loss", "nsp_loss"]
 

@@ -952,6 +952,4 @@ AUTO_MODELS = {
 }
 for _auto_class, _model_class in AUTO_MODELS.items():
     _model_class.register_for_auto_class(_auto_class)
-bind_remote_code(
-    __name__, [each for each in vars().values() if isinstance(each, type) and each.__module__ == __name__]
-)
+bind_remote_code(__name__.rpartition(".")[0], [each for each in vars().values() if isinstance(each, type)])

@@ -41,23 +41,38 @@ def test_remote_code_opens_with_every_auto_class_and_gives_the_outputs_of_the_pa
 
 
 @pytest.mark.slow
-def test_a_whole_pickled_model_opens_in_a_new_process(saved, tmp_path):
-    """As BERT's does, although its classes are in transformers' cache of remote code."""
+def test_pickled_and_traced_models_open_in_a_new_process(saved, tmp_path):
+    """As BERT's do: with the code in transformers' cache, a pickle; without any code, TorchScript. dill, which datasets
+    uses for functions with several processes, pickles a model in a closure."""
     run_without_package(
         """
         import copy
-        model = transformers.AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
-        states = copy.deepcopy(model)(torch.arange(5, 25).view(2, 10)).last_hidden_state.detach()
+        import datasets
+        options = {"trust_remote_code": True}
+        model = transformers.AutoModel.from_pretrained(sys.argv[1], **options).eval()
+        ids = torch.arange(5, 25).view(2, 10)
+        states = copy.deepcopy(model)(ids).last_hidden_state.detach()
         torch.save((model, states), "whole.pt")
+        model.config.return_dict = False
+        torch.jit.trace(model, (ids, torch.ones_like(ids))).save("traced.pt")
+        model.config.return_dict = True
+        def embed(example):
+            return {"sum": model(torch.tensor([example["ids"]])).last_hidden_state.sum().item()}
+        mapped = datasets.Dataset.from_dict({"ids": ids.tolist()}).map(embed, num_proc=2)
+        assert torch.allclose(torch.tensor(mapped["sum"][:]), states.sum((1, 2)), atol=1e-4)
         """,
         saved,
         home=tmp_path,
     )
     run_without_package(
         """
+        transformers.AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True)  # makes the code importable
         model, states = torch.load("whole.pt", weights_only=False)
-        assert torch.equal(model(torch.arange(5, 25).view(2, 10)).last_hidden_state, states)
+        ids = torch.arange(5, 25).view(2, 10)
+        assert torch.equal(model(ids).last_hidden_state, states)
+        torch.testing.assert_close(torch.jit.load("traced.pt")(ids, torch.ones_like(ids))[0], states)
         """,
+        saved,
         home=tmp_path,
     )
 
