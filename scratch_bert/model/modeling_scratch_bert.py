@@ -386,7 +386,7 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     def __init__(self, config: ScratchBertConfig):
         if not hasattr(config, "norm_first"):  # not isinstance: remote code defines its own config class
             raise ValueError(f"A {type(self).__name__} needs a ScratchBertConfig, not a {type(config).__name__}.")
-        config.validate()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
+        config.validate_architecture()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
         if missing := [name for name, found in PRIVATE.items() if found is None]:
             logger.warning_once(
                 f"torch {torch.__version__} lacks {', '.join(missing)}: the model computes the same, but slower. Its "

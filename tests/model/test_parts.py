@@ -1,5 +1,7 @@
 """The parts of a model, called alone as other libraries do, give what those of transformers' BERT give."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -140,3 +142,12 @@ def test_a_decoder_that_differs_from_the_embeddings_is_trained_and_saved(tmp_pat
     again = ScratchBertForMaskedLM.from_pretrained(tmp_path / "two")
     assert torch.equal(again.get_output_embeddings().weight, decoder)
     assert torch.equal(again.get_input_embeddings().weight, embeddings)
+
+
+def test_a_config_that_asks_for_attentions_opens_as_berts_does(tmp_path):
+    for model in make_both("ForMaskedLM"):
+        model.save_pretrained(tmp_path)
+        config = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(json.dumps(config | {"output_attentions": True}))
+        opened = type(model).from_pretrained(tmp_path)
+        assert opened(**make_inputs()).attentions == ()  # sdpa has none
