@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 from transformers.masking_utils import create_bidirectional_mask
+from transformers.utils import logging
 
 
+logger = logging.get_logger(__name__)
 PRIVATE: dict[str, Any] = {}  # "module:name" → the object, or None where this version does not have it
 
 
@@ -26,6 +28,14 @@ def find(path: str) -> Any:
     except ImportError:
         PRIVATE[path] = None
     return PRIVATE[path]
+
+
+def warn_of_missing_names() -> None:
+    if missing := [path.partition(":")[2] for path, found in PRIVATE.items() if found is None]:
+        logger.warning_once(
+            f"torch {torch.__version__} has no {', '.join(missing)}: the model computes the same, but slower. Its publisher "
+            "can update its code (push_to_hub.py --update_code)."
+        )
 
 
 _FakeTensor = find("torch._subclasses.fake_tensor:FakeTensor")

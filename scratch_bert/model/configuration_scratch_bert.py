@@ -4,6 +4,7 @@ The files named *_scratch_bert.py travel with every checkpoint, so they import n
 huggingface_hub, a dependency of transformers.
 """
 
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -192,11 +193,12 @@ class ScratchBertConfig(PreTrainedConfig):
             raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **overrides})
 
-    def save_pretrained(self, *args, **kwargs) -> None:
+    def save_pretrained(self, save_directory, **kwargs) -> None:
         # Weights with both heads open as either model, and clients look for its name: SparseEncoder for the MLM's.
         if self.architectures == ["ScratchBertForPreTraining"]:
             self.architectures = ["ScratchBertForPreTraining", "ScratchBertForMaskedLM"]
-        super().save_pretrained(*args, **kwargs)
+        super().save_pretrained(save_directory, **kwargs)
+        Path(save_directory, "requirements.txt").write_text(REQUIREMENTS, encoding="utf-8")
 
     def validate_architecture(self):
         """Raise `ValueError` for values that make no model. `@strict` calls this at construction and before a save."""

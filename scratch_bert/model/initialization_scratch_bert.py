@@ -4,6 +4,7 @@ import math
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from transformers import initialization as init
 
 from .compat_scratch_bert import is_loaded
@@ -14,6 +15,18 @@ def sinusoids(length: int, width: int) -> torch.Tensor:
     wavelengths = torch.exp(torch.arange(0, width, 2) * (-math.log(10000.0) / width))  # (⌈H/2⌉,)
     angles = torch.arange(length)[:, None] * wavelengths  # (P, ⌈H/2⌉)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :width]  # (P, H)
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed position embeddings (P, H)."""
+
+    def __init__(self, length: int, width: int):
+        super().__init__()
+        self.shape = length, width
+        self.register_buffer("weight", sinusoids(length, width), persistent=False)
+
+    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
+        return F.embedding(position_ids, self.weight)
 
 
 @torch.no_grad()
@@ -27,11 +40,19 @@ def init_weights(module: nn.Module, std: float) -> None:
         init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     elif isinstance(module, nn.LayerNorm):
         init.ones_(module.weight)
+    elif isinstance(module, SinusoidalPositions):
+        init.copy_(module.weight, sinusoids(*module.shape))
     if getattr(module, "bias", None) is not None:
         init.zeros_(module.bias)
     # A slice lacks the mark that transformers puts on loaded weights, so it is checked here.
     if getattr(module, "padding_idx", None) is not None and not is_loaded(module.weight):
         init.zeros_(module.weight[module.padding_idx])
+
+
+def init_sinusoidal(positions: nn.Embedding, std: float) -> None:
+    """Start learned positions as sinusoids of this `std`."""
+    table = sinusoids(*positions.weight.shape)
+    init.copy_(positions.weight, table * (std / table.std()))
 
 
 @torch.no_grad()

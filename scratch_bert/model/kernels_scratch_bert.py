@@ -30,6 +30,15 @@ def project(states: torch.Tensor, layers: Sequence[torch.nn.Linear]) -> Sequence
     return F.linear(states, weight, bias).chunk(len(layers), -1)
 
 
+def project_with_bias(states: torch.Tensor, layer: torch.nn.Linear, bias: torch.Tensor) -> torch.Tensor:
+    """The output of a linear `layer` and a `bias` beside it, within one product: to add it afterwards takes another pass
+    over all outputs."""
+    if is_eager(states) and is_plain_linear(layer) and layer.bias is None:
+        return F.linear(states, layer.weight, bias.to(layer.weight.dtype))
+    outputs = layer(states)
+    return outputs + bias.to(outputs.dtype)
+
+
 # ------------------------------------------------------------------------------------------------------- dropout
 
 

@@ -33,6 +33,19 @@ def cross_entropy(
     return total / (count.clamp(min=1) if training else count)
 
 
+def span_loss(start_logits, end_logits, start_positions, end_positions, training: bool) -> torch.Tensor:
+    """Mean of the cross entropies of the ends of an answer: logits (B, S), positions (B,). From S on, an end is truncated,
+    and left out."""
+    length, losses = start_logits.shape[1], []
+    for name, logits, positions in (
+        ("start_positions", start_logits, start_positions),
+        ("end_positions", end_logits, end_positions),
+    ):
+        labels = positions.clamp(min=0).masked_fill(positions >= length, -100)
+        losses.append(cross_entropy(logits, labels, training=training, name=name))
+    return sum(losses) / 2
+
+
 def fraction_of_step(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int) -> torch.Tensor:
     """The micro-batch's fraction of a step's MLM labels. Trainer counts these, not the sequences, so it stands in for the
     fraction of the sequences, too."""

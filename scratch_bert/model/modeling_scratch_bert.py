@@ -9,19 +9,17 @@ Dimensions, in comments and docstrings:
 
 Parameter names are those of BERT's published checkpoints, so that weights convert both ways without renaming. A batch
 is unpadded before the embeddings and padded again after the last layer: in between, (1, T) takes the place of (B, S).
-Beside this file: padding_scratch_bert.py plans which rows are computed, kernels_scratch_bert.py has faster operations,
-compat_scratch_bert.py guards the few private names of PyTorch.
+Beside this file, by name: inputs are completed and checked, padding decides which rows are computed, kernels are faster
+operations, compat guards private names of PyTorch; losses, pooling, initialization and configuration say what they are.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -36,22 +34,14 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
-from transformers.utils import ModelOutput, can_return_tuple, logging
+from transformers.utils import ModelOutput, can_return_tuple
 
-from .compat_scratch_bert import (
-    PRIVATE,
-    bind_remote_code,
-    can_branch,
-    has_values,
-    is_eager,
-    is_loaded,
-    is_plain_linear,
-)
-from .configuration_scratch_bert import AUTO_MAP, REQUIREMENTS, ScratchBertConfig
-from .initialization_scratch_bert import init_mimetic, init_weights, sinusoids
+from .compat_scratch_bert import bind_remote_code, can_branch, has_values, is_loaded, warn_of_missing_names
+from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
+from .initialization_scratch_bert import SinusoidalPositions, init_mimetic, init_sinusoidal, init_weights
 from .inputs_scratch_bert import EmbeddingInputs, check_shape, complete_inputs, find_sequences, is_padding_mask
-from .kernels_scratch_bert import Dropout, apply_dropout, padded_attention, project
-from .losses_scratch_bert import cross_entropy, fraction_of_step, labels_on_padding
+from .kernels_scratch_bert import Dropout, apply_dropout, padded_attention, project, project_with_bias
+from .losses_scratch_bert import cross_entropy, fraction_of_step, labels_on_padding, span_loss
 from .padding_scratch_bert import (
     RowPlan,
     attention_mask_for,
@@ -59,31 +49,13 @@ from .padding_scratch_bert import (
     may_unpad,
     packed_labels,
     plan_batch,
-    surplus_rows,
+    take_predicted,
     true_positions,
 )
 from .pooling_scratch_bert import pool_tokens
 
 
-logger = logging.get_logger(__name__)
-
-
 # --------------------------------------------------------------------------------------------------- embeddings
-
-
-class ScratchBertSinusoidalPositions(nn.Module):
-    """Fixed position embeddings."""
-
-    def __init__(self, config: ScratchBertConfig):
-        super().__init__()
-        self.table_shape = (config.max_position_embeddings, config.hidden_size)
-        self.register_buffer("weight", self.table(), persistent=False)  # (P, H)
-
-    def table(self) -> torch.Tensor:
-        return sinusoids(*self.table_shape)
-
-    def forward(self, position_ids: torch.Tensor) -> torch.Tensor:
-        return F.embedding(position_ids, self.weight)
 
 
 class ScratchBertEmbeddings(nn.Module):
@@ -96,11 +68,12 @@ class ScratchBertEmbeddings(nn.Module):
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         # Learned positions start as small as the token embeddings (std 0.02). Sinusoids are larger and would dominate
         # them, so tokens and segments are scaled by √H (Vaswani et al., 2017, section 3.4).
+        position_shape = config.max_position_embeddings, config.hidden_size  # (P, H)
         if config.position_embedding_type == "sinusoidal":
-            self.position_embeddings = ScratchBertSinusoidalPositions(config)
+            self.position_embeddings = SinusoidalPositions(*position_shape)
             self.scale = math.sqrt(config.hidden_size)
         else:
-            self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            self.position_embeddings = nn.Embedding(*position_shape)
             self.scale = 1.0
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
@@ -327,40 +300,22 @@ class ScratchBertPredictions(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        states = self.transform(hidden_states)
-        if is_eager(states) and is_plain_linear(self.decoder) and self.decoder.bias is None:
-            # Within the product: adding the bias afterwards takes another pass over all logits.
-            return F.linear(states, self.decoder.weight, self.bias.to(self.decoder.weight.dtype))  # (…, V)
-        logits = self.decoder(states)
-        return logits + self.bias.to(logits.dtype)
+        return project_with_bias(self.transform(hidden_states), self.decoder, self.bias)  # (…, V)
 
 
-class ScratchBertMLMHead(nn.Module):
-    def __init__(self, config: ScratchBertConfig):
+class ScratchBertHeads(nn.Module):
+    """BERT's `cls`: the heads for MLM, NSP or both, called with the hidden states, the pooled state or both."""
+
+    def __init__(self, config: ScratchBertConfig, mlm: bool = True, nsp: bool = True):
         super().__init__()
-        self.predictions = ScratchBertPredictions(config)
+        if mlm:
+            self.predictions = ScratchBertPredictions(config)
+        if nsp:
+            self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return self.predictions(hidden_states)  # (B, S, V)
-
-
-class ScratchBertNSPHead(nn.Module):
-    def __init__(self, config: ScratchBertConfig):
-        super().__init__()
-        self.seq_relationship = nn.Linear(config.hidden_size, 2)
-
-    def forward(self, pooled: torch.Tensor) -> torch.Tensor:
-        return self.seq_relationship(pooled)  # (B, 2)
-
-
-class ScratchBertPreTrainingHeads(nn.Module):
-    def __init__(self, config: ScratchBertConfig):
-        super().__init__()
-        self.predictions = ScratchBertPredictions(config)
-        self.seq_relationship = nn.Linear(config.hidden_size, 2)
-
-    def forward(self, hidden_states: torch.Tensor, pooled: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.predictions(hidden_states), self.seq_relationship(pooled)  # (B, S, V), (B, 2)
+    def forward(self, *states: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        logits = tuple(head(inputs) for head, inputs in zip(self.children(), states, strict=True))
+        return logits if len(logits) > 1 else logits[0]  # (B, S, V), (B, 2)
 
 
 # --------------------------------------------------------------------------------------------------------- models
@@ -387,18 +342,11 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         if not hasattr(config, "norm_first"):  # not isinstance: remote code defines its own config class
             raise ValueError(f"A {type(self).__name__} needs a ScratchBertConfig, not a {type(config).__name__}.")
         config.validate_architecture()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
-        if missing := [name for name, found in PRIVATE.items() if found is None]:
-            logger.warning_once(
-                f"torch {torch.__version__} lacks {', '.join(missing)}: the model computes the same, but slower. Its "
-                "publisher can update its code (push_to_hub.py --update_code)."
-            )
+        warn_of_missing_names()
         super().__init__(config)
 
     def save_pretrained(self, save_directory, *args, **kwargs) -> None:
         """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class of this file."""
-        if kwargs.get("is_main_process", True):
-            Path(save_directory).mkdir(parents=True, exist_ok=True)
-            Path(save_directory, "requirements.txt").write_text(REQUIREMENTS, encoding="utf-8")
         shipped = next(parent for parent in type(self).__mro__ if parent.__module__ == __name__)
         view = shipped.__new__(shipped)  # the same parts under that class
         view.__dict__ = self.__dict__
@@ -406,31 +354,22 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        std = self.config.initializer_range
-        init_weights(module, std)
+        config = self.config
+        init_weights(module, config.initializer_range)
         if isinstance(module, ScratchBertEmbeddings):
             init.copy_(module.position_ids, torch.arange(module.position_ids.shape[-1])[None])
-            positions = module.position_embeddings
-            if self.config.position_embedding_init == "sinusoidal" and isinstance(positions, nn.Embedding):
-                table = sinusoids(*positions.weight.shape)
-                init.copy_(positions.weight, table * (std / table.std()))
-        elif isinstance(module, ScratchBertSinusoidalPositions):
-            init.copy_(module.weight, module.table())
+            if config.position_embedding_init == "sinusoidal" and config.position_embedding_type == "absolute":
+                init_sinusoidal(module.position_embeddings, config.initializer_range)
 
     def initialize_weights(self) -> None:
         if not has_values(self):
             return
-        # Neither loaded weights nor those that the base model within this model has initialised.
-        attention = [
-            module
-            for module in self.modules()
-            if isinstance(module, ScratchBertAttention)
-            and not (is_loaded(module) or is_loaded(module.self.query.weight))
-        ]
+        attention = [module for module in self.modules() if isinstance(module, ScratchBertAttention)]
+        fresh = [module for module in attention if not is_loaded(module) and not is_loaded(module.self.query.weight)]
         super().initialize_weights()
         if self.config.attention_init == "mimetic":
             # Not in _init_weights, which transformers skips for modules without parameters of their own.
-            for module in attention:
+            for module in fresh:
                 init_mimetic(module.self.query, module.self.key, module.self.value, module.output.dense)
 
     def get_position_embeddings(self) -> nn.Module:
@@ -443,8 +382,10 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         self.config.max_position_embeddings = new_num_position_embeddings
         embeddings, old = self.base_model.embeddings, self.get_position_embeddings()
         device = old.weight.device
-        if isinstance(old, ScratchBertSinusoidalPositions):
-            embeddings.position_embeddings = ScratchBertSinusoidalPositions(self.config).to(device)
+        if isinstance(old, SinusoidalPositions):
+            embeddings.position_embeddings = SinusoidalPositions(
+                new_num_position_embeddings, self.config.hidden_size
+            ).to(device)
         else:
             numbers = torch.arange(new_num_position_embeddings, device=device) % old.num_embeddings
             embeddings.position_embeddings = nn.Embedding.from_pretrained(old.weight[numbers], freeze=False)
@@ -459,18 +400,16 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     `token_type_ids` (B, S), the segments; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
     numbers the sequences of each batch entry, ascending from 0: tokens attend only within their sequence. Also pass
     `position_ids` that restart with each sequence. In a batch of one entry, without a mask and `seq_idx`, such
-    `position_ids` alone tell the sequences apart, or `cu_seq_lens_q` (N + 1,), their bounds. `sequence_lengths`, the lengths of all sequences in order, in a
-    batch padded on the right, saves the host from waiting for the GPU to count them.
+    `position_ids` alone tell the sequences apart, or `cu_seq_lens_q` (N + 1,), their bounds. `sequence_lengths`, the
+    lengths of all sequences in order, in a batch padded on the right, saves the host from waiting for the GPU to count
+    them.
 
     Returns `last_hidden_state` (B, S, H) and `pooler_output` (B, H), or (N, H) of packed sequences, in their order;
     with `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager
     attention only) each layer's weights (B, A, S, S). Outputs at padded positions are undefined, but finite.
 
-    Padding is removed before the embeddings (`unpad_inputs`, by default the config's), and restored only for attention
-    that needs it: eager; sdpa on a GPU with dropout or in fp32, and on a CPU with sequences of more than 1024 tokens
-    (256 with gradients and without dropout). Padding is kept if hidden states or attentions are returned, or a hook
-    looks into the model; under torch.compile, torch.export, torch.func and FakeTensorMode, whose shapes must be static;
-    with an `attention_mask` of four dimensions; and, for the pooler, if a batch entry begins with padding.
+    Padding is removed before the embeddings (`unpad_inputs`, by default the config's), unless hidden states or attentions
+    are returned or for one of the reasons in `may_unpad`, and restored for attention that needs it (`find_attention`).
 
     Raises `ValueError` for sequences longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
@@ -603,21 +542,14 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Logits (B, S, V), or (M, V) at the masked positions only, and the loss."""
-        surplus = 0
+        count = None
         if positions is not None:
             check_shape("labels", labels, tuple(hidden_states.shape[:2]))
-            found = positions.clamp(min=0)  # -1 where there are fewer labels than positions
-            # Not [found], whose gradient sorts the positions on a GPU.
-            hidden_states = hidden_states.flatten(0, 1).index_select(0, found)  # (M, H)
-            labels = labels.flatten().index_select(0, found).where(positions >= 0, -100)  # (M,)
-            surplus = surplus_rows(len(positions), found.device, self.dtype) if is_eager(hidden_states) else 0
-        if surplus:
-            # Copies of a token: of zeros, LayerNorm's gradient is infinite in fp16.
-            hidden_states = torch.cat([hidden_states, hidden_states[-1:].expand(surplus, -1)])
-            labels = F.pad(labels, (0, surplus), value=-100)
+            hidden_states, labels = take_predicted(hidden_states, labels, positions, self.dtype)  # (≥ M, H), (≥ M,)
+            count = len(positions)
         logits = self.cls.predictions(hidden_states)
         loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch, self.training)
-        return logits[:-surplus] if surplus else logits, loss
+        return logits[:count], loss
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.cls.predictions.decoder
@@ -645,7 +577,7 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
         self.bert = ScratchBertModel(config)
-        self.cls = ScratchBertPreTrainingHeads(config)
+        self.cls = ScratchBertHeads(config)
         self.post_init()
 
     @can_return_tuple
@@ -703,7 +635,7 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
         self.bert = ScratchBertModel(config, add_pooling_layer=False)
-        self.cls = ScratchBertMLMHead(config)
+        self.cls = ScratchBertHeads(config, nsp=False)
         self.post_init()
 
     @can_return_tuple
@@ -788,7 +720,7 @@ class ScratchBertForNextSentencePrediction(ScratchBertTaskModel):
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
         self.bert = ScratchBertModel(config)
-        self.cls = ScratchBertNSPHead(config)
+        self.cls = ScratchBertHeads(config, mlm=False)
         self.post_init()
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
@@ -823,16 +755,13 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
         if pooling == "cls":
             return outputs
         input_ids, attention_mask, token_type_ids, position_ids, embeddings, seq_idx = inputs
-        states = outputs.last_hidden_state
+        shape = tuple(outputs.last_hidden_state.shape[:2])
         packing = seq_idx, position_ids, kwargs.get("cu_seq_lens_q")
-        attention_mask, seq_idx = find_sequences(self.config, tuple(states.shape[:2]), attention_mask, *packing)
-        if seq_idx is not None or not (attention_mask is None or is_padding_mask(attention_mask)):
-            raise ValueError(
-                f"classifier_pooling={pooling} takes one sequence in each batch entry, and an attention_mask (B, S)."
-            )
+        attention_mask, seq_idx = find_sequences(self.config, shape, attention_mask, *packing)
         if embeddings is None:
             embeddings = self.bert.get_input_embeddings()(input_ids)
-        outputs.pooler_output = pool_tokens(states, embeddings, attention_mask, token_type_ids, pooling)
+        states = outputs.last_hidden_state, embeddings
+        outputs.pooler_output = pool_tokens(*states, attention_mask, token_type_ids, seq_idx, pooling)
         return outputs
 
     def compute_logits(self, outputs: BaseModelOutputWithPooling) -> torch.Tensor:
@@ -928,12 +857,7 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         start_logits, end_logits = (side.contiguous() for side in logits.unbind(-1))  # (B, S) each
         loss = None
         if with_loss:
-            start_positions, end_positions = (
-                positions.clamp(min=0).masked_fill(positions >= logits.shape[1], -100)
-                for positions in (start_positions, end_positions)
-            )
-            loss = cross_entropy(start_logits, start_positions, training=self.training, name="start_positions")
-            loss = (loss + cross_entropy(end_logits, end_positions, training=self.training, name="end_positions")) / 2
+            loss = span_loss(start_logits, end_logits, start_positions, end_positions, self.training)
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,

@@ -199,6 +199,22 @@ def packed_labels(
     return labels.flatten()[true_positions(present, count)]
 
 
+def take_predicted(
+    states: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The states (B, S, H) and labels (B, S) at the `positions` (M,) to predict, and of surplus rows: (≥ M, H), (≥ M,)."""
+    found = positions.clamp(min=0)  # -1 where there are fewer labels than positions
+    # Not [found], whose gradient sorts the positions on a GPU.
+    states = states.flatten(0, 1).index_select(0, found)  # (M, H)
+    labels = labels.flatten().index_select(0, found).where(positions >= 0, -100)  # (M,)
+    surplus = surplus_rows(len(positions), found.device, dtype) if is_eager(states) else 0
+    if surplus:
+        # Copies of a token: of zeros, LayerNorm's gradient is infinite in fp16.
+        states = torch.cat([states, states[-1:].expand(surplus, -1)])
+        labels = F.pad(labels, (0, surplus), value=-100)
+    return states, labels
+
+
 # ----------------------------------------------------------------------------------------------- decisions for a batch
 
 

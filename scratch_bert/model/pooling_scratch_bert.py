@@ -3,6 +3,8 @@
 import torch
 from torch.nn import functional as F
 
+from .inputs_scratch_bert import is_padding_mask
+
 
 def masked_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Mean (B, H) of the states (B, S, H) where the mask (B, S) is True; 0 where it is True nowhere."""
@@ -32,13 +34,19 @@ def pool_tokens(
     embeddings: torch.Tensor,  # (B, S, H)
     attention_mask: torch.Tensor | None,  # (B, S)
     token_type_ids: torch.Tensor | None,  # (B, S)
+    seq_idx: torch.Tensor | None,  # (B, S)
     pooling: str,
 ) -> torch.Tensor:
     """What a classifier reads of the tokens' last states and embeddings: with the `pooling` mean, the mean of the states
     (B, H); with segments, the mean of each segment's states, and both segments' states and embeddings compared (B, 10·H).
 
-    The first segment is that of the first token; the mean of the second is 0 if there is none.
+    The first segment is that of the first token; the mean of the second is 0 if there is none. Raises `ValueError` for
+    packed sequences and for a mask that says who attends to whom.
     """
+    if seq_idx is not None or not (attention_mask is None or is_padding_mask(attention_mask)):
+        raise ValueError(
+            f"classifier_pooling={pooling} takes one sequence in each batch entry, and an attention_mask (B, S)."
+        )
     tokens = torch.ones(states.shape[:2], device=states.device) if attention_mask is None else attention_mask
     tokens = tokens.bool()  # (B, S)
     if pooling == "mean":

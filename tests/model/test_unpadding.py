@@ -10,7 +10,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_inputs, make_pair
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
-from scratch_bert.model import modeling_scratch_bert
+from scratch_bert.model import padding_scratch_bert
 from scratch_bert.model.padding_scratch_bert import plan_rows
 from scratch_bert.pretraining.data.collator import pack_sequences
 
@@ -28,7 +28,7 @@ def test_unpadding_gives_the_outputs_and_gradients_of_padding(auto_class, attent
     if variant == "gradient checkpointing":
         model.gradient_checkpointing_enable()
     if variant == "surplus rows":  # which are added in bf16 and fp16
-        monkeypatch.setattr(modeling_scratch_bert, "surplus_rows", lambda *_: 50)
+        monkeypatch.setattr(padding_scratch_bert, "surplus_rows", lambda *_: 50)
     batch = make_batch(auto_class, rows=5, length=37)
     mine, expected = model(**batch), padded(**batch)
     if auto_class == "AutoModel":

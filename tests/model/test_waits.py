@@ -13,7 +13,6 @@ from scratch_bert import ScratchBertConfig
 from scratch_bert.model import inputs_scratch_bert as inputs
 from scratch_bert.model import kernels_scratch_bert as kernels
 from scratch_bert.model import losses_scratch_bert as losses
-from scratch_bert.model import modeling_scratch_bert as modeling
 from scratch_bert.model import padding_scratch_bert as padding
 from scratch_bert.pretraining.data.collator import pack_sequences
 from scratch_bert.pretraining.loss_meter import LossMeter
@@ -47,7 +46,7 @@ PRETRAINING = ("pretraining", "MLM", "packed")
 def _gpu_path(request, monkeypatch):
     attention = getattr(kernels, request.param)
     monkeypatch.setattr(padding, "find_attention", lambda *_: attention)
-    for module in (modeling, padding, inputs, kernels, losses):
+    for module in (padding, inputs, kernels, losses):
         monkeypatch.setattr(module, "is_eager", lambda tensor: True)
 
 
