@@ -251,7 +251,7 @@ def draw_embeddings(example: SimpleNamespace) -> Drawing:
 @torch.no_grad()
 def draw_attention(example: SimpleNamespace) -> Drawing:
     x, attention = example.stages["embeddings"][0], example.model.bert.encoder.layer[0].attention.self
-    size = attention.head_dim
+    size = attention.attention_head_size
     q, k, v = (example.linear(x, layer)[:, :size] for layer in (attention.query, attention.key, attention.value))
     scores = q @ k.T / size**0.5
     mask = torch.zeros(1, len(scores)).masked_fill(example.batch["attention_mask"][:1] == 0, -math.inf)

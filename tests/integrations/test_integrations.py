@@ -75,7 +75,6 @@ def test_integrations_page_has_no_other_snippets():
         "torch.compile",
         "ONNX, and int8",
         "Dtypes and devices",
-        "Whole models in a pickle",
         "All clients",
     ]
 
