@@ -346,8 +346,9 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         super().__init__(config)
 
     def save_pretrained(self, save_directory, *args, **kwargs) -> None:
-        """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class of this file."""
-        shipped = next(parent for parent in type(self).__mro__ if parent.__module__ == __name__)
+        """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class that an Auto class
+        opens, unless it is registered for one itself."""
+        shipped = next((parent for parent in type(self).__mro__ if vars(parent).get("_auto_class")), type(self))
         view = shipped.__new__(shipped)  # the same parts under that class
         view.__dict__ = self.__dict__
         PreTrainedModel.save_pretrained(view, save_directory, *args, **kwargs)

@@ -1,0 +1,80 @@
+"""The code in a model's directory: what it needs, and its replacement by newer code."""
+
+import json
+import shutil
+
+import pytest
+from huggingface_hub import HfApi
+
+from helpers import CODE_FILES, ROOT, run_process, run_script, run_without_package
+from scratch_bert.hub.code import CODE_NOTE, update_code
+from scratch_bert.model.configuration_scratch_bert import CODE_VERSION, OLDEST
+
+
+@pytest.fixture
+def old(tmp_path):
+    """A model's directory with the code of commit d23c185."""
+    checkpoint = ROOT / "examples/models/interrupted-run/checkpoint-20"
+    names = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    directory = tmp_path / "old"
+    directory.mkdir()
+    for file in [*(checkpoint / name for name in names), *checkpoint.glob("*_scratch_bert.py")]:
+        shutil.copy(file, directory)
+    note = "The model's code is downloaded with the weights and runs on your machine: read it first.\nAnd pin it."
+    (directory / "README.md").write_text(f"---\nlicense: mit\n---\n# A model\n\nBefore.\n\n{note}\n\nAfter.\n")
+    return directory
+
+
+def test_update_of_the_code_changes_no_weight_and_no_output(old, tmp_path):
+    before = {file.name: file.read_bytes() for file in old.iterdir()}
+    compute = """
+        tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+        model = transformers.AutoModelForPreTraining.from_pretrained(sys.argv[1], trust_remote_code=True).eval()
+        batch = tokenizer(["a king of the land", "a flower"], padding=True, return_tensors="pt")
+        print(*model(**batch).prediction_logits[batch["attention_mask"].bool()].flatten().tolist())
+    """
+    outputs = [run_without_package(compute, old, home=tmp_path)]
+    update_code(old)
+    outputs.append(run_without_package(compute, old, home=tmp_path))
+    numbers = [[float(number) for number in output.splitlines()[-1].split()] for output in outputs]
+    assert len(numbers[0]) > 1000 and numbers[1] == pytest.approx(numbers[0], abs=1e-5)
+    after = {file.name: file.read_bytes() for file in old.iterdir()}
+    for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        assert after[name] == before[name]
+    assert {name for name in after if name.endswith(".py")} == CODE_FILES
+    config, config_before = json.loads(after["config.json"]), json.loads(before["config.json"])
+    assert config.pop("code_version") == CODE_VERSION
+    assert config | {"auto_map": 0} == config_before | {"auto_map": 0}
+    assert after["README.md"].decode() == f"---\nlicense: mit\n---\n# A model\n\nBefore.\n\n{CODE_NOTE}\n\nAfter.\n"
+    assert after["requirements.txt"].decode() == f"transformers>={OLDEST['transformers']}\ntorch>={OLDEST['torch']}\n"
+
+
+def test_push_with_updated_code_leaves_none_of_the_old(old, hub, monkeypatch):
+    run_script(monkeypatch, "push_to_hub.py", old, "tester/model")
+    assert "operations_scratch_bert.py" in HfApi().list_repo_files("tester/model")
+    run_script(monkeypatch, "push_to_hub.py", old, "tester/model", "--update_code")
+    files = set(HfApi().list_repo_files("tester/model"))
+    assert {name for name in files if name.endswith(".py")} == CODE_FILES and "requirements.txt" in files
+
+
+def test_update_of_other_models_is_refused(old):
+    config = json.loads((old / "config.json").read_text())
+    (old / "config.json").write_text(json.dumps(config | {"model_type": "bert"}))
+    with pytest.raises(ValueError, match="model_type is 'bert'. Only a scratch_bert has code to update"):
+        update_code(old)
+
+
+def test_an_older_transformers_is_named_in_the_first_line(saved, tmp_path):
+    code = f"""
+        import sys
+        import transformers
+        transformers.__version__ = "4.57.6"
+        transformers.AutoModel.from_pretrained({str(saved)!r}, trust_remote_code=True)
+    """
+    result = run_process(
+        "-c", "\n".join(line.strip() for line in code.split("\n")), check=False, HF_HOME=str(tmp_path)
+    )
+    assert result.stderr.strip().splitlines()[-1] == (
+        f"ImportError: This model needs transformers {OLDEST['transformers']} or newer, and 4.57.6 is installed: "
+        "pip install --upgrade transformers"
+    )
