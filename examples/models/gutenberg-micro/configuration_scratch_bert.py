@@ -1,0 +1,206 @@
+"""The configuration of a scratch_bert model, its presets and the map of its Auto classes.
+
+This file, `modeling_scratch_bert.py` and `operations_scratch_bert.py` travel with every checkpoint, so they import
+nothing but torch, transformers and huggingface_hub, a dependency of transformers.
+"""
+
+import sys
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers.activations import ACT2FN
+from transformers.configuration_utils import PreTrainedConfig
+
+
+# Auto classes that open a checkpoint → their classes in these files. Written into each saved config.
+AUTO_MAP = {
+    "AutoConfig": "configuration_scratch_bert.ScratchBertConfig",
+    "AutoModel": "modeling_scratch_bert.ScratchBertModel",
+    "AutoModelForPreTraining": "modeling_scratch_bert.ScratchBertForPreTraining",
+    "AutoModelForMaskedLM": "modeling_scratch_bert.ScratchBertForMaskedLM",
+    "AutoModelForNextSentencePrediction": "modeling_scratch_bert.ScratchBertForNextSentencePrediction",
+    "AutoModelForSequenceClassification": "modeling_scratch_bert.ScratchBertForSequenceClassification",
+    "AutoModelForTokenClassification": "modeling_scratch_bert.ScratchBertForTokenClassification",
+    "AutoModelForQuestionAnswering": "modeling_scratch_bert.ScratchBertForQuestionAnswering",
+    "AutoModelForMultipleChoice": "modeling_scratch_bert.ScratchBertForMultipleChoice",
+}
+
+# Sizes of the published checkpoints: base and large from the BERT paper (section 3), the others from "Well-Read
+# Students Learn Better" (Turc et al., 2019), table 1. Micro is tiny with heads of size 32: it learns more than tiny.
+_PRESETS = {  # layers, hidden, heads, initializer_range; feed-forward is 4 × hidden
+    "micro": (2, 128, 4, 0.06),
+    "tiny": (2, 128, 2, 0.06),
+    "mini": (4, 256, 4, 0.04),
+    "small": (4, 512, 8, 0.03),
+    "medium": (8, 512, 8, 0.03),
+    "base": (12, 768, 12, 0.02),
+    "large": (24, 1024, 16, 0.02),
+}
+PRESETS: dict[str, dict[str, Any]] = {
+    name: {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        # With this initialisation, small models leave the unigram plateau several times earlier: docs/learning.md.
+        "initializer_range": std,
+        "position_embedding_init": "sinusoidal",
+        "attention_init": "mimetic",
+    }
+    for name, (layers, hidden, heads, std) in _PRESETS.items()
+}
+CHOICES = {
+    "position_embedding_type": ("absolute", "sinusoidal"),
+    "position_embedding_init": ("normal", "sinusoidal"),
+    "attention_init": ("normal", "mimetic"),
+    "classifier_pooling": ("cls", "mean", "segments"),
+}
+
+# Lists of the fields below, which other modules read: add a new field to each list that applies.
+# Fields that decide which weights a model has and what it computes: a resumed run must have the same values.
+ARCHITECTURE_FIELDS = (
+    "num_hidden_layers",
+    "hidden_size",
+    "num_attention_heads",
+    "intermediate_size",
+    "vocab_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "head_dim",
+    "position_embedding_type",
+    "norm_first",
+)
+# Options that `BertConfig` does not support, and the values at which the model is a plain BERT.
+BERT_VALUES = {
+    "norm_first": False,
+    "position_embedding_type": "absolute",
+    "head_dim": None,
+    "classifier_pooling": "cls",
+}
+# Fields that change how outputs are computed, not their values: a conversion to BERT leaves them out.
+COMPUTE_FIELDS = ("sparse_prediction", "unpad_inputs")
+# Fields that matter at the start of training only: a conversion to BERT leaves them out, too.
+INITIALIZATION_FIELDS = ("position_embedding_init", "attention_init")
+
+
+@strict
+class ScratchBertConfig(PreTrainedConfig):
+    """Shape and regularisation of a scratch_bert model. Defaults are those of BERT-base (Devlin et al., 2019).
+
+    The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
+    `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`,
+    `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which names
+    the field and what is allowed, for a value of the wrong type or out of range, and for values that contradict each other.
+    """
+
+    model_type = "scratch_bert"
+    # The two parts of a pretraining loss are scalars: Trainer must not collect them as predictions.
+    keys_to_ignore_at_inference = ["mlm_loss", "nsp_loss"]
+
+    vocab_size: int = 30522
+    """Number of token ids; ids run from 0 to vocab_size - 1."""
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    head_dim: int | None = None
+    """Size of one attention head; None means hidden_size / num_attention_heads."""
+    intermediate_size: int = 3072
+    """Width of the feed-forward layer."""
+    hidden_act: str = "gelu"
+    """Activation of the feed-forward layer and of the MLM head: any name in transformers' `ACT2FN`."""
+    hidden_dropout_prob: float | int = 0.1
+    attention_probs_dropout_prob: float | int = 0.1
+    classifier_dropout: float | int | None = None
+    """Dropout before a task's classifier; None means hidden_dropout_prob."""
+    classifier_pooling: str = "cls"
+    """What a classifier of sequences reads. `cls`: the pooled [CLS], as in BERT. `mean`: the mean of the tokens' states.
+    `segments`: the means of the two segments, and a comparison of each token with its counterpart in the other segment."""
+    max_position_embeddings: int = 512
+    """Longest sequence in tokens, special tokens included."""
+    position_embedding_type: str = "absolute"
+    """`absolute`: learned, as in BERT. `sinusoidal`: fixed, as in "Attention Is All You Need", section 3.5."""
+    type_vocab_size: int = 2
+    """Number of segment ids."""
+    norm_first: bool = False
+    """LayerNorm before each sub-layer with one more after the last layer, instead of BERT's after each sub-layer."""
+    initializer_range: float | int = 0.02
+    """Standard deviation of the initial weights (before truncation at two deviations)."""
+    position_embedding_init: str = "normal"
+    """Initial learned positions. `normal`: like all weights. `sinusoidal`: sinusoids of the same deviation."""
+    attention_init: str = "normal"
+    """Initial attention. `normal`: like all weights. `mimetic`: tokens attend to similar tokens, and subtract part of
+    what they find (Trockman & Kolter, 2023)."""
+    layer_norm_eps: float | int = 1e-12
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    tie_word_embeddings: bool = True
+    """Share the word embeddings with the MLM head's output projection."""
+    sparse_prediction: bool = True
+    """In training with labels, compute the MLM head only at the M labelled positions: logits are then (M, V)."""
+    unpad_inputs: bool = True
+    """Remove padding before the encoder, unless shapes must be static; outputs keep their padded shapes."""
+
+    def __post_init__(self, **kwargs: Any):
+        # Always the complete map, whichever class is saved, and without the repository's name, with which the Hub's
+        # client prefixes the entries it reads: a copy must not point back to that repository.
+        kwargs["auto_map"] = dict(AUTO_MAP)
+        super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_preset(cls, name: str, **overrides: Any) -> "ScratchBertConfig":
+        """Config of one of Google's sizes (tiny, mini, small, medium, base, large), or of micro (tiny, more heads).
+
+        `overrides` are any config fields, and take precedence. Raises `ValueError` for an unknown name.
+        """
+        if name not in PRESETS:
+            raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[name], **overrides})
+
+    def to_dict(self) -> dict[str, Any]:
+        # PEFT asks here for the type of a model, for which its tables name the layers to adapt by default: BERT's.
+        if constants := sys.modules.get("peft.utils.constants"):
+            for name, table in vars(constants).items():
+                if name.startswith("TRANSFORMERS_MODELS_TO_") and "bert" in table:
+                    table.setdefault(self.model_type, table["bert"])
+        return super().to_dict()
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        # Weights with both heads open as either model, and clients look for its name: SparseEncoder for the MLM's.
+        if self.architectures == ["ScratchBertForPreTraining"]:
+            self.architectures = ["ScratchBertForPreTraining", "ScratchBertForMaskedLM"]
+        super().save_pretrained(*args, **kwargs)
+
+    def validate_architecture(self):
+        """Raise `ValueError` for values that make no model. `@strict` calls this at construction and before a save."""
+        counts = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
+        counts += ["max_position_embeddings", "type_vocab_size"] + (["head_dim"] if self.head_dim is not None else [])
+        for field in counts:
+            if getattr(self, field) < 1:
+                raise ValueError(f"{field} must be 1 or more, got {getattr(self, field)}.")
+        for field in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            if not 0 <= (getattr(self, field) or 0) < 1:
+                raise ValueError(f"{field} must be at least 0 and less than 1, got {getattr(self, field)}.")
+        for field, limit in {"initializer_range": 10, "layer_norm_eps": 1}.items():
+            if not 0 < getattr(self, field) <= limit:
+                raise ValueError(f"{field} must be greater than 0 and at most {limit}, got {getattr(self, field)}.")
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size ({self.hidden_size}) must be a multiple of num_attention_heads "
+                f"({self.num_attention_heads}), or head_dim must be set."
+            )
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}; got {self.hidden_act!r}.")
+        for field, choices in CHOICES.items():
+            if getattr(self, field) not in choices:
+                raise ValueError(f"{field} must be one of {', '.join(choices)}; got {getattr(self, field)!r}.")
+        if self.pad_token_id is not None and not 0 <= self.pad_token_id < self.vocab_size:
+            raise ValueError(
+                f"pad_token_id must be None or from 0 to vocab_size - 1 ({self.vocab_size - 1}), "
+                f"got {self.pad_token_id}."
+            )
+        if getattr(self, "is_decoder", False) or getattr(self, "add_cross_attention", False):
+            raise ValueError("is_decoder and add_cross_attention must be False: scratch_bert is an encoder only.")
+
+
+ScratchBertConfig.register_for_auto_class()
