@@ -31,8 +31,8 @@ ENCODER = "encoder"
 def load_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The config of the model in the directory or Hub repository `name`.
 
-    Raises `ValueError` or `OSError`, which names the file, for a config.json that is missing or makes no config, and for
-    custom code without `trust_remote_code`.
+    Raises `ValueError` or `OSError`, which names the file, for a config.json that is missing or makes no config, and
+    for custom code without `trust_remote_code`.
     """
     file = find_file(name, "config.json", revision, required=True)
     check_config(read_json(file), file, trust_remote_code)
@@ -84,8 +84,8 @@ def open_checkpoint(
 ) -> tuple[PreTrainedModel, list[str]]:
     """The model in fp32, and the names of its weights that are randomly initialised, as in `find_new_weights`.
 
-    `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`, `config` replaces the
-    checkpoint's own. Raises the errors of `find_new_weights`, and `ValueError` if a weight is not finite.
+    `model_class` is a model's class or an Auto class, `options` are those of its `from_pretrained`, `config` replaces
+    the checkpoint's own. Raises the errors of `find_new_weights`, and `ValueError` if a weight is not finite.
     """
     config = config or load_config(name, trust_remote_code=options.get("trust_remote_code", False))
     _, new = find_new_weights(model_class, name, config, new_heads, **options)
@@ -95,8 +95,8 @@ def open_checkpoint(
 def open_pretrained(
     name: str, config: PreTrainedConfig | None = None, with_nsp: bool = True, **options
 ) -> tuple[PreTrainedModel, frozenset[str]]:
-    """The model in fp32, and the pretraining heads that it has weights for: none, MaskedLM, or NextSentencePrediction as
-    well, which is looked for `with_nsp`.
+    """The model in fp32, and the pretraining heads that it has weights for: none, MaskedLM, or NextSentencePrediction
+    as well, which is looked for `with_nsp`.
 
     The weights decide: configs of published BERTs name BertForMaskedLM where there is an NSP head as well. Options and
     errors are those of `open_checkpoint`.
@@ -129,11 +129,11 @@ def check_finite(model: PreTrainedModel, name: str) -> None:
 def find_new_weights(
     model_class: type, name: str, config: PreTrainedConfig, new_heads: Collection[str] = ("missing",), **options
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model without values, on the meta device, and the names of the weights that `from_pretrained` would initialise
-    randomly, sorted: those of heads in the states `new_heads`, of those that `part_states` tells apart.
+    """The model without values, on the meta device, and the names of the weights that `from_pretrained` would
+    initialise randomly, sorted: those of heads in the states `new_heads`, of those that `part_states` tells apart.
 
-    Raises `ValueError`, which names the weights, if the encoder is not exactly the one that the config describes, or if a head
-    is neither complete nor in one of these states; and the errors of `check_weights`.
+    Raises `ValueError`, which names the weights, if the encoder is not exactly the one that the config describes, or
+    if a head is neither complete nor in one of these states; and the errors of `check_weights`.
     """
     check_weights(name, config)
     model, mismatches = load_with_mismatches(model_class, name, config=config, device_map="meta", **options)
@@ -156,8 +156,9 @@ def find_new_weights(
 
 
 def part_states(model: PreTrainedModel, mismatches: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Whether each part of the model, the encoder, the pooler and each head, is in the files: `complete`, `missing`, `partial`,
-    or complete but for weights `of another shape`. An encoder is `unexpected` if they hold more weights of it."""
+    """Whether each part of the model, the encoder, the pooler and each head, is in the files: `complete`, `missing`,
+    `partial`, or complete but for weights `of another shape`. An encoder is `unexpected` if they hold more weights of
+    it."""
     problems: dict[str, set[str]] = {}
     for weight in model.state_dict().keys() - model.all_tied_weights_keys.keys():
         problem = next((problem for problem, entries in mismatches.items() if weight in entries), "complete")
@@ -171,8 +172,9 @@ def part_states(model: PreTrainedModel, mismatches: dict[str, dict[str, str]]) -
 
 
 def check_weights(name: str, config: PreTrainedConfig, revision: str | None = None) -> None:
-    """Raise the errors of `find_weights` and `read_shapes`, and `ValueError` if the config describes a model that is far
-    larger than the files: with more layers than they have weights, or wider than any. To build it would take hours."""
+    """Raise the errors of `find_weights` and `read_shapes`, and `ValueError` if the config describes a model that is
+    far larger than the files: with more layers than they have weights, or wider than any. To build it would take
+    hours."""
     shapes = [tuple(weight.shape) for weight in read_shapes(*find_weights(name, revision)).values()]
     widest = max((size for shape in shapes for size in shape), default=0)
     for field, value in config.to_dict().items():
@@ -209,8 +211,8 @@ def some(names: Iterable[str]) -> str:
 def load_with_mismatches(
     model_class: type[Any], name: str, **options
 ) -> tuple[PreTrainedModel, dict[str, dict[str, str]]]:
-    """`from_pretrained`, and the weights that are `missing` in the files, `of another shape` or `unexpected`: each name with its
-    entry in a message.
+    """`from_pretrained`, and the weights that are `missing` in the files, `of another shape` or `unexpected`: each
+    name with its entry in a message.
 
     Raises `ValueError` if the files cannot be read.
     """

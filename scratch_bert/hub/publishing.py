@@ -1,4 +1,5 @@
-"""Publishing on the Hub: a model's public files, checked, in one commit, so that every revision of the repository opens."""
+"""Publishing on the Hub: a model's public files, checked, in one commit, so that every revision of the repository
+opens."""
 
 import ast
 import json
@@ -56,8 +57,9 @@ _NO_REF = re.compile(
 def public_files(directory: str | Path, token: str | bool | None = None) -> list[Path]:
     """The files of a model's directory that are published.
 
-    Raises `ValueError` or `OSError` that names the file and the remedy if code, weights, tokenizer or model card are missing,
-    damaged or no model together, if a file is a link, or if one contains a secret, such as the `token`, or a local path.
+    Raises `ValueError` or `OSError` that names the file and the remedy if code, weights, tokenizer or model card are
+    missing, damaged or no model together, if a file is a link, or if one contains a secret, such as the `token`, or a
+    local path.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -84,8 +86,9 @@ def public_files(directory: str | Path, token: str | bool | None = None) -> list
 
 
 def _modules(directory: Path) -> list[Path]:
-    """The configs of the modules of sentence-transformers that follow the model, in their folders. Raises `ValueError` for any that
-    have more than a config, such as weights or code, and for a model that is not a Transformer: they would not be sent."""
+    """The configs of the modules of sentence-transformers that follow the model, in their folders. Raises `ValueError`
+    for any that have more than a config, such as weights or code, and for a model that is not a Transformer: they
+    would not be sent."""
     file = directory / SENTENCES[0]
     if not file.is_file():
         return []
@@ -102,14 +105,16 @@ def _modules(directory: Path) -> list[Path]:
         is_complete = False
     if not is_complete:
         raise ValueError(
-            f"{file} must name a Transformer here, and modules with a config.json alone in their folders, such as 1_Pooling. "
+            f"{file} must name a Transformer here, and modules with a config.json alone in their folders, such as "
+            "1_Pooling. "
             "Push another model with push_to_hub of sentence-transformers."
         )
     return [directory / path / "config.json" for path in modules]
 
 
 def _code(directory: Path, config: dict) -> list[Path]:
-    """The modules that `auto_map` names and those that they import. Raises `ValueError` for code that would not be loaded."""
+    """The modules that `auto_map` names and those that they import. Raises `ValueError` for code that would not be
+    loaded."""
     auto_map, model_type = config.get("auto_map", {}), config.get("model_type")
     if not isinstance(auto_map, dict):
         raise ValueError(f"{directory}/config.json: auto_map is {auto_map!r}, not an object. Save the model again.")
@@ -138,7 +143,8 @@ def _code(directory: Path, config: dict) -> list[Path]:
 
 
 def _imported_modules(file: Path) -> list[str]:
-    """The modules beside this one that it imports. Raises `ValueError` if it is damaged, or imports any from elsewhere."""
+    """The modules beside this one that it imports. Raises `ValueError` if it is damaged, or imports any from
+    elsewhere."""
     check_no_link(file)
     if not file.is_file():
         raise ValueError(f"{file.parent} has no {file.name}: save the model again, which copies its code.")
@@ -220,7 +226,8 @@ def _check_content(file: Path, token: str | bool | None) -> None:
 
 
 def _check_model(directory: Path, content: dict) -> None:
-    """Raise `ValueError` if config, weights and tokenizer are not those of one model, as far as its type is known here."""
+    """Raise `ValueError` if config, weights and tokenizer are not those of one model, as far as its type is known
+    here."""
     tokenizer, name = load_tokenizer(str(directory)), str(directory)
     check_config(content, directory / "config.json", trust_remote_code=True)
     if content["model_type"] not in CONFIG_MAPPING:  # custom code, which is not run
@@ -258,12 +265,13 @@ def push_to_hub(
 ) -> CommitInfo | None:
     """Publish a model's directory: code, weights, tokenizer and model card in one commit.
 
-    `repo_id` is `user/name`, or a name in your own account; a repository that does not exist is created. The commit goes
-    to the branch `revision`, which is created too, and gets the `tag`; or it opens a pull request. `space` is the name of a
-    Gradio Space to create or update, which shows this commit of the model. `review` is called with the checked files of
-    the model and those of the Space, by path, before any connection: nothing is sent unless it returns True. Raises the
-    errors of `publish` and `push_space`, and `ValueError` for a name that is not allowed, for a public repository that should
-    be `private`, a `tag` that exists, and a pull request with a `revision`, a `tag` or a `space`.
+    `repo_id` is `user/name`, or a name in your own account; a repository that does not exist is created. The commit
+    goes to the branch `revision`, which is created too, and gets the `tag`; or it opens a pull request. `space` is the
+    name of a Gradio Space to create or update, which shows this commit of the model. `review` is called with the
+    checked files of the model and those of the Space, by path, before any connection: nothing is sent unless it
+    returns True. Raises the errors of `publish` and `push_space`, and `ValueError` for a name that is not allowed, for
+    a public repository that should be `private`, a `tag` that exists, and a pull request with a `revision`, a `tag` or
+    a `space`.
     """
     if create_pr and (revision or tag or space):
         raise ValueError("A pull request has no revision, tag or Space of its own: leave them out.")
@@ -331,10 +339,10 @@ def publish(
 ) -> CommitInfo:
     """Send a model's directory to an existing repository in one commit, to its root and to `subfolder`, if given.
 
-    The card's snippets get `repo_id` as the model's name, and the card a link to the `space`. Weights and tokenizer files
-    of an earlier push that the directory does not have are deleted. `files` is the result of `public_files`, if it was
-    called already. Raises its `ValueError`s otherwise, and `huggingface_hub.errors.HfHubHTTPError` if the Hub rejects the
-    commit, which leaves the repository unchanged.
+    The card's snippets get `repo_id` as the model's name, and the card a link to the `space`. Weights and tokenizer
+    files of an earlier push that the directory does not have are deleted. `files` is the result of `public_files`, if
+    it was called already. Raises its `ValueError`s otherwise, and `huggingface_hub.errors.HfHubHTTPError` if the Hub
+    rejects the commit, which leaves the repository unchanged.
     """
     additions = {}
     for file in files or public_files(directory, api.token):

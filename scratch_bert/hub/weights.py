@@ -25,11 +25,11 @@ UNREADABLE += (TypeError, AttributeError, ArithmeticError, AssertionError, Memor
 
 
 def find_weights(name: str | Path, revision: str | None = None) -> tuple[list[Path], dict[str, str]]:
-    """The files that `from_pretrained` reads for the directory or Hub repository `name`, downloaded if need be, and the
-    `weight_map` of their index, empty if there is none.
+    """The files that `from_pretrained` reads for the directory or Hub repository `name`, downloaded if need be, and
+    the `weight_map` of their index, empty if there is none.
 
-    Raises `OSError` if there are none or a part is missing, and `ValueError` for an index that does not name the parts, and for
-    an adapter, beside which `from_pretrained` would open another model.
+    Raises `OSError` if there are none or a part is missing, and `ValueError` for an index that does not name the
+    parts, and for an adapter, beside which `from_pretrained` would open another model.
     """
     if find_file(name, ADAPTER, revision):
         raise ValueError(f"{name} is an adapter ({ADAPTER}): merge it into its model with PEFT, and save that.")
@@ -48,7 +48,8 @@ def find_weights(name: str | Path, revision: str | None = None) -> tuple[list[Pa
 
 
 def read_index(file: Path) -> dict[str, str]:
-    """The name of the file of each sharded weight. Raises `ValueError` if they are not those of files beside the index."""
+    """The name of the file of each sharded weight. Raises `ValueError` if they are not those of files beside the
+    index."""
     weight_map = read_json(file).get("weight_map")
     if not (
         isinstance(weight_map, dict) and weight_map and all(isinstance(part, str) for part in weight_map.values())
@@ -63,8 +64,8 @@ def read_index(file: Path) -> dict[str, str]:
 def read_shapes(files: Iterable[Path], weight_map: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """The weights in these files by name, on the meta device: shapes and dtypes. No code in a pickle is run.
 
-    Raises `ValueError` that names the file if it is damaged or holds anything else, for quantized weights, and for a weight that
-    two files hold, or another file than the `weight_map` says: the one to load would be unclear.
+    Raises `ValueError` that names the file if it is damaged or holds anything else, for quantized weights, and for a
+    weight that two files hold, or another file than the `weight_map` says: the one to load would be unclear.
     """
     weights, holders = {}, dict(weight_map)
     for file in files:

@@ -1,8 +1,8 @@
 """The one place for names of torch and transformers that are not public, each behind a guard.
 
-A pushed checkpoint keeps this code for good, while private names come and go. Where one is missing, the model takes the
-plain path that stands beside it: the same outputs, at most slower or less convenient. No other file that travels with a
-checkpoint uses a private name. What transformers documents for custom models, such as `_init_weights`,
+A pushed checkpoint keeps this code for good, while private names come and go. Where one is missing, the model takes
+the plain path that stands beside it: the same outputs, at most slower or less convenient. No other file that travels
+with a checkpoint uses a private name. What transformers documents for custom models, such as `_init_weights`,
 `_supports_sdpa` and `config._attn_implementation`, is not private.
 """
 
@@ -33,8 +33,8 @@ def find(path: str) -> Any:
 def warn_of_missing_names() -> None:
     if missing := [path.partition(":")[2] for path, found in PRIVATE.items() if found is None]:
         logger.warning_once(
-            f"torch {torch.__version__} has no {', '.join(missing)}: the model computes the same, but slower. Its publisher "
-            "can update its code (push_to_hub.py --update_code)."
+            f"torch {torch.__version__} has no {', '.join(missing)}: the model computes the same, but slower. Its "
+            "publisher can update its code (push_to_hub.py --update_code)."
         )
 
 
@@ -77,7 +77,7 @@ def has_values(module: torch.nn.Module) -> bool:
     return _FakeTensor is None or not any(isinstance(parameter, _FakeTensor) for parameter in module.parameters())
 
 
-# ------------------------------------------------------------------------------------------------ who looks into a module
+# --------------------------------------------------------------------------------------------- who looks into a module
 
 # Hooks of training that read no shapes: by the packages that define them, or by name.
 _TRAINING_PACKAGES = ("torch.", "deepspeed.")
@@ -106,8 +106,8 @@ def _hooks(module: torch.nn.Module) -> list[dict]:
 def is_observed(module: torch.nn.Module) -> bool:
     """Whether something looks into `module`: a hook on any of its parts, or on all modules, or a replaced `forward`.
 
-    Takes no longer than PyTorch's own look for hooks at each call of each part. Where PyTorch keeps its hooks elsewhere,
-    every module counts as observed.
+    Takes no longer than PyTorch's own look for hooks at each call of each part. Where PyTorch keeps its hooks
+    elsewhere, every module counts as observed.
     """
     if _has_global_hook is None or _has_global_hook():
         return True
@@ -137,7 +137,7 @@ def is_plain_linear(module: torch.nn.Module) -> bool:
     return not watched and is_eager(module.weight)  # read last: DeepSpeed fetches a weight when it is read
 
 
-# -------------------------------------------------------------------------------------------- operations and conveniences
+# ---------------------------------------------------------------------------------------- operations and conveniences
 
 
 def softmax_backward(grad: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -160,10 +160,11 @@ def is_loaded(part: torch.nn.Module | torch.Tensor) -> bool:
 
 
 def bind_remote_code(package: str, classes: Iterable[type]) -> None:
-    """Make those of the `classes` that a checkpoint's `package` defines known to dill and torch.jit, as installed ones are.
+    """Make those of the `classes` that a checkpoint's `package` defines known to dill and torch.jit, as installed ones
+    are.
 
-    transformers loads the modules without binding them in their package, where dill looks for them, and under a name that
-    contains the code's hash, which TorchScript's parser rejects if it begins with a digit.
+    transformers loads the modules without binding them in their package, where dill looks for them, and under a name
+    that contains the code's hash, which TorchScript's parser rejects if it begins with a digit.
     """
     for each in classes:
         parent, _, name = each.__module__.rpartition(".")

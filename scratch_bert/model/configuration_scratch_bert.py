@@ -18,8 +18,8 @@ REQUIREMENTS = "".join(f"{library}>={version}\n" for library, version in OLDEST.
 # First of all: with an older version, one of the imports below would fail for a reason that tells nothing.
 if tuple(map(int, transformers.__version__.split(".")[:2])) < tuple(map(int, OLDEST["transformers"].split("."))):
     raise ImportError(
-        f"This model needs transformers {OLDEST['transformers']} or newer, and {transformers.__version__} is installed: "
-        "pip install --upgrade transformers"
+        f"This model needs transformers {OLDEST['transformers']} or newer, and {transformers.__version__} is "
+        "installed: pip install --upgrade transformers"
     )
 
 from huggingface_hub.dataclasses import strict
@@ -112,8 +112,9 @@ class ScratchBertConfig(PreTrainedConfig):
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
     `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`,
-    `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which names
-    the field and what is allowed, for a value of the wrong type or out of range, and for values that contradict each other.
+    `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which
+    names the field and what is allowed, for a value of the wrong type or out of range, and for values that contradict
+    each other.
     """
 
     model_type = "scratch_bert"
@@ -145,8 +146,9 @@ class ScratchBertConfig(PreTrainedConfig):
     classifier_dropout: float | int | None = None
     """Dropout before a task's classifier; None means hidden_dropout_prob."""
     classifier_pooling: str = "cls"
-    """What a classifier of sequences reads. `cls`: the pooled [CLS], as in BERT. `mean`: the mean of the tokens' states.
-    `segments`: the means of the two segments, and a comparison of each token with its counterpart in the other segment."""
+    """What a classifier of sequences reads. `cls`: the pooled [CLS], as in BERT. `mean`: the mean of the tokens'
+    states. `segments`: the means of the two segments, and a comparison of each token with its counterpart in the other
+    segment."""
     max_position_embeddings: int = 512
     """Longest sequence in tokens, special tokens included."""
     position_embedding_type: str = "absolute"

@@ -33,8 +33,8 @@ class SinusoidalPositions(nn.Module):
 def init_weights(module: nn.Module, std: float) -> None:
     """Draw weights from a normal of this `std`, truncated at two deviations; biases 0, LayerNorms 1.
 
-    The paper does not state the initialisation; this is its published code's (tf.truncated_normal). Truncation prevents
-    outsized embeddings of a few tokens, and leaves a true deviation of 0.88 × std.
+    The paper does not state the initialisation; this is its published code's (tf.truncated_normal). Truncation
+    prevents outsized embeddings of a few tokens, and leaves a true deviation of 0.88 × std.
     """
     if isinstance(module, nn.Linear | nn.Embedding):
         init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)

@@ -1,7 +1,7 @@
 """Inputs made complete and checked, before anything is computed: ids, segments and positions, and packed sequences.
 
-Dimensions are those of the model file. Values are checked on the CPU only: on an accelerator, reading them would make the
-host wait for the device.
+Dimensions are those of the model file. Values are checked on the CPU only: on an accelerator, reading them would make
+the host wait for the device.
 """
 
 from typing import NamedTuple

@@ -31,8 +31,8 @@ def project(states: torch.Tensor, layers: Sequence[torch.nn.Linear]) -> Sequence
 
 
 def project_with_bias(states: torch.Tensor, layer: torch.nn.Linear, bias: torch.Tensor) -> torch.Tensor:
-    """The output of a linear `layer` and a `bias` beside it, within one product: to add it afterwards takes another pass
-    over all outputs."""
+    """The output of a linear `layer` and a `bias` beside it, within one product: to add it afterwards takes another
+    pass over all outputs."""
     if is_eager(states) and is_plain_linear(layer) and layer.bias is None:
         return F.linear(states, layer.weight, bias.to(layer.weight.dtype))
     outputs = layer(states)
@@ -161,7 +161,8 @@ def find_attention(config, training: bool, device: torch.device, dtype: torch.dt
     if "flash" in implementation:
         if dropout > 0 and re.search("att(n|ention)_?[34]", implementation):
             raise ValueError(
-                f"{implementation} has no dropout: set attention_probs_dropout_prob to 0, or the attention implementation to sdpa."
+                f"{implementation} has no dropout: set attention_probs_dropout_prob to 0, or the attention "
+                "implementation to sdpa."
             )
         return flash_attention
     if implementation == "sdpa" and is_cpu(device):

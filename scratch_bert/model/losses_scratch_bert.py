@@ -15,8 +15,8 @@ def cross_entropy(
     training: bool = False,
     name: str = "labels",
 ) -> torch.Tensor:
-    """Mean cross entropy in fp32 over the labels other than -100. Without any, it is NaN, which Trainer leaves out of its
-    mean, but 0 in `training`.
+    """Mean cross entropy in fp32 over the labels other than -100. Without any, it is NaN, which Trainer leaves out of
+    its mean, but 0 in `training`.
 
     `logits` (…, L), `labels` (…). When Trainer accumulates gradients, the sum is divided by `num_items_in_batch`
     instead, the number of labels in all micro-batches of a step: their losses add up to the mean over the batch.
@@ -34,8 +34,8 @@ def cross_entropy(
 
 
 def span_loss(start_logits, end_logits, start_positions, end_positions, training: bool) -> torch.Tensor:
-    """Mean of the cross entropies of the ends of an answer: logits (B, S), positions (B,). From S on, an end is truncated,
-    and left out."""
+    """Mean of the cross entropies of the ends of an answer: logits (B, S), positions (B,). From S on, an end is
+    truncated, and left out."""
     length, losses = start_logits.shape[1], []
     for name, logits, positions in (
         ("start_positions", start_logits, start_positions),
@@ -47,19 +47,22 @@ def span_loss(start_logits, end_logits, start_positions, end_positions, training
 
 
 def fraction_of_step(labels: torch.Tensor, num_items_in_batch: torch.Tensor | int) -> torch.Tensor:
-    """The micro-batch's fraction of a step's MLM labels. Trainer counts these, not the sequences, so it stands in for the
-    fraction of the sequences, too."""
+    """The micro-batch's fraction of a step's MLM labels. Trainer counts these, not the sequences, so it stands in for
+    the fraction of the sequences, too."""
     fraction = labels.ne(-100).sum() / torch.as_tensor(num_items_in_batch, device=labels.device)
     return fraction.nan_to_num(nan=1.0)  # 0 / 0: nothing was masked
 
 
-def labels_on_padding(labels: torch.Tensor | None, attention_mask: object, sequence_lengths: list[int] | None) -> bool:
-    """Whether padding has labels, which BERT's loss counts: then, padding is computed. A collator that counts the
-    `sequence_lengths` gives it none."""
-    known = labels is None or sequence_lengths is not None or not is_padding_mask(attention_mask)
-    if known or labels.shape != attention_mask.shape or not is_eager(labels):
-        return False
-    return bool(((labels != -100) & (attention_mask == 0)).any())
+def padding_for(labels, attention_mask, sequence_lengths: list[int] | None) -> dict[str, bool]:
+    """The option of the encoder that computes padding, if padding has labels (B, S), which BERT's loss counts.
+
+    A collator that counts the `sequence_lengths` gives it none. On a GPU, the host waits for the answer otherwise.
+    """
+    if labels is None or sequence_lengths is not None or not is_padding_mask(attention_mask):
+        return {}
+    if labels.shape != attention_mask.shape or not is_eager(labels):
+        return {}
+    return {"unpad_inputs": False} if ((labels != -100) & (attention_mask == 0)).any() else {}
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):

@@ -9,8 +9,9 @@ Dimensions, in comments and docstrings:
 
 Parameter names are those of BERT's published checkpoints, so that weights convert both ways without renaming. A batch
 is unpadded before the embeddings and padded again after the last layer: in between, (1, T) takes the place of (B, S).
-Beside this file, by name: inputs are completed and checked, padding decides which rows are computed, kernels are faster
-operations, compat guards private names of PyTorch; losses, pooling, initialization and configuration say what they are.
+Beside this file, by name: inputs are completed and checked, padding decides which rows are computed, kernels are
+faster operations, compat guards private names of PyTorch; losses, pooling, initialization and configuration say what
+they are.
 """
 
 import math
@@ -41,7 +42,7 @@ from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
 from .initialization_scratch_bert import SinusoidalPositions, init_mimetic, init_sinusoidal, init_weights
 from .inputs_scratch_bert import EmbeddingInputs, check_shape, complete_inputs, find_sequences, is_padding_mask
 from .kernels_scratch_bert import Dropout, apply_dropout, padded_attention, project, project_with_bias
-from .losses_scratch_bert import cross_entropy, fraction_of_step, labels_on_padding, span_loss
+from .losses_scratch_bert import cross_entropy, fraction_of_step, padding_for, span_loss
 from .padding_scratch_bert import (
     RowPlan,
     attention_mask_for,
@@ -341,13 +342,13 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     def __init__(self, config: ScratchBertConfig):
         if not hasattr(config, "norm_first"):  # not isinstance: remote code defines its own config class
             raise ValueError(f"A {type(self).__name__} needs a ScratchBertConfig, not a {type(config).__name__}.")
-        config.validate_architecture()  # it may have changed since its construction, as by from_pretrained(…, hidden_act=…)
+        config.validate_architecture()  # it may have changed, as by from_pretrained(…, hidden_act=…)
         warn_of_missing_names()
         super().__init__(config)
 
     def save_pretrained(self, save_directory, *args, **kwargs) -> None:
-        """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class that an Auto class
-        opens, unless it is registered for one itself."""
+        """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class that an Auto
+        class opens, unless it is registered for one itself."""
         shipped = next((parent for parent in type(self).__mro__ if vars(parent).get("_auto_class")), type(self))
         view = shipped.__new__(shipped)  # the same parts under that class
         view.__dict__ = self.__dict__
@@ -380,17 +381,15 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
         """Change the maximum sequence length. Learned positions are repeated from the first on, as in Longformer
         (Beltagy et al., 2020, section 5), so that attention to nearby tokens is as before."""
-        self.config.max_position_embeddings = new_num_position_embeddings
+        self.config.max_position_embeddings = length = new_num_position_embeddings
         embeddings, old = self.base_model.embeddings, self.get_position_embeddings()
         device = old.weight.device
         if isinstance(old, SinusoidalPositions):
-            embeddings.position_embeddings = SinusoidalPositions(
-                new_num_position_embeddings, self.config.hidden_size
-            ).to(device)
+            embeddings.position_embeddings = SinusoidalPositions(length, self.config.hidden_size).to(device)
         else:
-            numbers = torch.arange(new_num_position_embeddings, device=device) % old.num_embeddings
+            numbers = torch.arange(length, device=device) % old.num_embeddings
             embeddings.position_embeddings = nn.Embedding.from_pretrained(old.weight[numbers], freeze=False)
-        embeddings.position_ids = torch.arange(new_num_position_embeddings, device=device)[None]
+        embeddings.position_ids = torch.arange(length, device=device)[None]
 
 
 class ScratchBertModel(ScratchBertPreTrainedModel):
@@ -409,8 +408,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     with `output_hidden_states=True` the embeddings and each layer's output, with `output_attentions=True` (eager
     attention only) each layer's weights (B, A, S, S). Outputs at padded positions are undefined, but finite.
 
-    Padding is removed before the embeddings (`unpad_inputs`, by default the config's), unless hidden states or attentions
-    are returned or for one of the reasons in `may_unpad`, and restored for attention that needs it (`find_attention`).
+    Padding is removed before the embeddings (`unpad_inputs`, by default the config's), unless hidden states or
+    attentions are returned or for one of the reasons in `may_unpad`, and restored for attention that needs it
+    (`find_attention`).
 
     Raises `ValueError` for sequences longer than `max_position_embeddings` and for shapes that do not fit, and, on the
     CPU, `IndexError` for ids out of range.
@@ -483,18 +483,14 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         if self.pooler is not None:
             packed = states if first is None else states.flatten(0, 1).index_select(0, first)[:, None]  # (N, 1, H)
             pooled = self.pooler(packed)  # (B, H), or (N, H)
-        return BaseModelOutputWithPooling(
-            last_hidden_state=states,
-            pooler_output=pooled,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        return BaseModelOutputWithPooling(states, pooled, outputs.hidden_states, outputs.attentions)
 
 
 @dataclass
 class ScratchBertForPreTrainingOutput(ModelOutput):
-    """`prediction_logits` (B, S, V), or (M, V), only the labelled positions, in order: see `ScratchBertForPreTraining`;
-    `seq_relationship_logits` (B, 2), or (N, 2) if packed; `loss` is `mlm_loss` + `nsp_loss`."""
+    """`prediction_logits` (B, S, V), or (M, V), only the labelled positions, in order: see
+    `ScratchBertForPreTraining`; `seq_relationship_logits` (B, 2), or (N, 2) if packed; `loss` is `mlm_loss` +
+    `nsp_loss`."""
 
     loss: torch.Tensor | None = None
     prediction_logits: torch.Tensor | None = None
@@ -525,8 +521,8 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
     def masked_positions(
         self, labels: torch.Tensor | None, count: int | None, sparse: bool | None = None
     ) -> torch.Tensor | None:
-        """Indices (M,) of the positions to predict in the flattened batch; None for all positions. By default (`sparse`),
-        the config decides in training, and all are predicted in evaluation.
+        """Indices (M,) of the positions to predict in the flattened batch; None for all positions. By default
+        (`sparse`), the config decides in training, and all are predicted in evaluation.
 
         Call it before the encoder: on a GPU, counting waits for the work queued so far.
         """
@@ -569,10 +565,10 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
 
     `labels` (B, S), -100 where nothing was masked; `next_sentence_label` (B,), 0 = segment B follows A, 1 = it comes
     from elsewhere, or (B, K) if batch entries pack up to K sequences, then -100 where there is none. Either may be
-    given alone; `loss` is the sum of the losses that have labels. `num_masked`, the number of labels other than -100 or
-    an upper bound, saves the host from waiting for the GPU to count them. With labels and `sparse_prediction`, by default
-    in training if the config's is set, MLM logits are (M, V) instead of (B, S, V): only the labelled positions, in order,
-    then rows without meaning up to the bound.
+    given alone; `loss` is the sum of the losses that have labels. `num_masked`, the number of labels other than -100
+    or an upper bound, saves the host from waiting for the GPU to count them. With labels and `sparse_prediction`, by
+    default in training if the config's is set, MLM logits are (M, V) instead of (B, S, V): only the labelled
+    positions, in order, then rows without meaning up to the bound.
     """
 
     def __init__(self, config: ScratchBertConfig):
@@ -599,15 +595,12 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
         positions = self.masked_positions(labels, num_masked, sparse_prediction)
-        if labels_on_padding(labels, attention_mask, sequence_lengths):
-            kwargs["unpad_inputs"] = False
+        kwargs |= padding_for(labels, attention_mask, sequence_lengths)
         if next_sentence_label is not None and next_sentence_label.dim() == 2:  # (B, K) → (N,)
             next_sentence_label = packed_labels(next_sentence_label, attention_mask, seq_idx, sequence_lengths)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, sequence_lengths=sequence_lengths, return_dict=True, **kwargs)
-        prediction_logits, mlm_loss = self.mlm_logits_and_loss(
-            outputs.last_hidden_state, labels, positions, num_items_in_batch
-        )
+        logits, mlm_loss = self.mlm_logits_and_loss(outputs.last_hidden_state, labels, positions, num_items_in_batch)
         seq_relationship_logits = self.cls.seq_relationship(outputs.pooler_output)  # (N, 2)
 
         nsp_loss, loss = None, mlm_loss
@@ -618,15 +611,8 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
             if labels is not None and num_items_in_batch is not None:
                 nsp_loss = nsp_loss * fraction_of_step(labels, num_items_in_batch)
             loss = nsp_loss if loss is None else loss + nsp_loss
-        return ScratchBertForPreTrainingOutput(
-            loss=loss,
-            prediction_logits=prediction_logits,
-            seq_relationship_logits=seq_relationship_logits,
-            mlm_loss=mlm_loss,
-            nsp_loss=nsp_loss,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        states = outputs.hidden_states, outputs.attentions
+        return ScratchBertForPreTrainingOutput(loss, logits, seq_relationship_logits, mlm_loss, nsp_loss, *states)
 
 
 class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
@@ -655,14 +641,11 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
         **kwargs,
     ) -> MaskedLMOutput:
         positions = self.masked_positions(labels, num_masked, sparse_prediction)
-        if labels_on_padding(labels, attention_mask, kwargs.get("sequence_lengths")):
-            kwargs["unpad_inputs"] = False
+        kwargs |= padding_for(labels, attention_mask, kwargs.get("sequence_lengths"))
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         logits, loss = self.mlm_logits_and_loss(outputs.last_hidden_state, labels, positions, num_items_in_batch)
-        return MaskedLMOutput(
-            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
-        )
+        return MaskedLMOutput(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 # ---------------------------------------------------------------------------------------------------- task models
@@ -700,17 +683,12 @@ class ScratchBertTaskModel(ScratchBertPreTrainedModel):
         seq_idx: torch.Tensor | None = None,
         **kwargs,
     ) -> TaskOutput:
-        if labels_on_padding(labels, attention_mask, kwargs.get("sequence_lengths")):
-            kwargs["unpad_inputs"] = False
+        kwargs |= padding_for(labels, attention_mask, kwargs.get("sequence_lengths"))
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.encode(*inputs, **kwargs)
         logits = self.compute_logits(outputs)
-        return self.output_type(
-            loss=None if labels is None else self.compute_loss(logits, labels, num_items_in_batch),
-            logits=logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        loss = None if labels is None else self.compute_loss(logits, labels, num_items_in_batch)
+        return self.output_type(loss, logits, outputs.hidden_states, outputs.attentions)
 
 
 class ScratchBertForNextSentencePrediction(ScratchBertTaskModel):
@@ -859,22 +837,13 @@ class ScratchBertForQuestionAnswering(ScratchBertPreTrainedModel):
         loss = None
         if with_loss:
             loss = span_loss(start_logits, end_logits, start_positions, end_positions, self.training)
-        return QuestionAnsweringModelOutput(
-            loss=loss,
-            start_logits=start_logits,
-            end_logits=end_logits,
-            hidden_states=outputs.hidden_states,
-            attentions=outputs.attentions,
-        )
+        states = outputs.hidden_states, outputs.attentions
+        return QuestionAnsweringModelOutput(loss, start_logits, end_logits, *states)
 
 
 # Auto class → model of AUTO_MAP. Models are registered, so that `save_pretrained` copies this file, and the files that
 # it imports from, beside their weights.
-AUTO_MODELS = {
-    auto_class: globals()[reference.split(".")[1]]
-    for auto_class, reference in AUTO_MAP.items()
-    if auto_class != "AutoConfig"
-}
+AUTO_MODELS = {name: globals()[entry.split(".")[1]] for name, entry in AUTO_MAP.items() if name != "AutoConfig"}
 for _auto_class, _model_class in AUTO_MODELS.items():
     _model_class.register_for_auto_class(_auto_class)
 bind_remote_code(__name__.rpartition(".")[0], [each for each in vars().values() if isinstance(each, type)])

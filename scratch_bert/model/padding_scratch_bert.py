@@ -1,7 +1,8 @@
 """Which rows of a batch are computed: its tokens, sequence after sequence, without the padding.
 
-`plan_rows` makes an immutable `RowPlan` of a mask; `take` leaves the padding out, `put` restores it. Dimensions are those
-of the model file; R is the number of rows: T, and copies of some rows that keep the number of shapes small on a CPU.
+`plan_rows` makes an immutable `RowPlan` of a mask; `take` leaves the padding out, `put` restores it. Dimensions are
+those of the model file; R is the number of rows: T, and copies of some rows that keep the number of shapes small on a
+CPU.
 """
 
 from collections.abc import Callable, Sequence
@@ -72,8 +73,8 @@ class RowPlan:
         return flat.unflatten(0, self.shape)
 
     def grouped(self, heads: int, hidden_size: int) -> "RowPlan":
-        """The sequences sorted by length, the longest first, and in `groups` of similar ones, so that attention takes a
-        few large operations instead of many small ones. The attention weights of a group fit in a cache.
+        """The sequences sorted by length, the longest first, and in `groups` of similar ones, so that attention takes
+        a few large operations instead of many small ones. The attention weights of a group fit in a cache.
 
         Unless all are equally long, each is extended to its `common_length` by copies of its last token.
         """
@@ -145,7 +146,8 @@ def plan_rows(
 
 
 def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor:
-    """Indices (count,) of the True elements of a flattened mask, then -1. Without `count`, the host waits for the device."""
+    """Indices (count,) of the True elements of a flattened mask, then -1. Without `count`, the host waits for the
+    device."""
     flat = mask.flatten()
     return (flat.nonzero() if count is None else torch.nonzero_static(flat, size=count))[:, 0]
 
@@ -160,9 +162,10 @@ def common_length(length: int, hidden_size: int) -> int:
 def surplus_rows(count: int, device: torch.device, dtype: torch.dtype) -> int:
     """How many rows to add to `count` rows, so that their products with weights of `dtype` have few shapes.
 
-    On CPUs, oneDNN compiles each product in bf16 and fp16 for its shape. A product of a new shape takes several times as
-    long as one of a known shape, and each compiled product that is replaced by another leaves the memory more
-    fragmented. There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of 8.
+    On CPUs, oneDNN compiles each product in bf16 and fp16 for its shape. A product of a new shape takes several times
+    as long as one of a known shape, and each compiled product that is replaced by another leaves the memory more
+    fragmented. There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of
+    8.
     """
     if not is_cpu(device):
         return 0
@@ -202,7 +205,8 @@ def packed_labels(
 def take_predicted(
     states: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The states (B, S, H) and labels (B, S) at the `positions` (M,) to predict, and of surplus rows: (≥ M, H), (≥ M,)."""
+    """The states (B, S, H) and labels (B, S) at the `positions` (M,) to predict, and of surplus rows: (≥ M, H), (≥
+    M,)."""
     found = positions.clamp(min=0)  # -1 where there are fewer labels than positions
     # Not [found], whose gradient sorts the positions on a GPU.
     states = states.flatten(0, 1).index_select(0, found)  # (M, H)
@@ -260,8 +264,8 @@ def plan_batch(
 def attention_mask_for(
     config, embeddings: torch.Tensor, attention_mask: torch.Tensor | None, seq_idx: torch.Tensor | None, keep: bool
 ):
-    """The mask of a padded batch in the form that the attention implementation takes, or None if every token attends to
-    all; with `keep`, never None for an `attention_mask`. `embeddings` (B, S, …) give shape, dtype and device."""
+    """The mask of a padded batch in the form that the attention implementation takes, or None if every token attends
+    to all; with `keep`, never None for an `attention_mask`. `embeddings` (B, S, …) give shape, dtype and device."""
     if seq_idx is not None and config._attn_implementation not in KNOWN_ATTENTION:
         raise ValueError(
             f"{config._attn_implementation} cannot keep packed sequences (seq_idx) apart where padding is kept: with "

@@ -1,4 +1,5 @@
-"""What a classifier of sequences can read instead of the pooled [CLS]: means of the tokens, and comparisons of segments."""
+"""What a classifier of sequences can read instead of the pooled [CLS]: means of the tokens, and comparisons of
+segments."""
 
 import torch
 from torch.nn import functional as F
@@ -15,9 +16,9 @@ def masked_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 def compare_aligned(states: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
     """Compare each token with its counterpart in the other segment (Parikh et al., 2016, section 3): (B, 4·H).
 
-    `states` (B, S, H); `first` and `second` (B, S) mark the tokens of the segments. A counterpart is the mean of the other
-    segment's states, weighted by a softmax of their cosines with the token over 0.1. The features are the means, over each
-    segment, of |a - b| and a · b for a token a and its counterpart b; 0 without a second segment.
+    `states` (B, S, H); `first` and `second` (B, S) mark the tokens of the segments. A counterpart is the mean of the
+    other segment's states, weighted by a softmax of their cosines with the token over 0.1. The features are the means,
+    over each segment, of |a - b| and a · b for a token a and its counterpart b; 0 without a second segment.
     """
     directions = F.normalize(states, dim=-1)
     scores = directions @ directions.mT / 0.1  # (B, S, S)
@@ -37,8 +38,9 @@ def pool_tokens(
     seq_idx: torch.Tensor | None,  # (B, S)
     pooling: str,
 ) -> torch.Tensor:
-    """What a classifier reads of the tokens' last states and embeddings: with the `pooling` mean, the mean of the states
-    (B, H); with segments, the mean of each segment's states, and both segments' states and embeddings compared (B, 10·H).
+    """What a classifier reads of the tokens' last states and embeddings: with the `pooling` mean, the mean of the
+    states (B, H); with segments, the mean of each segment's states, and both segments' states and embeddings compared
+    (B, 10·H).
 
     The first segment is that of the first token; the mean of the second is 0 if there is none. Raises `ValueError` for
     packed sequences and for a mask that says who attends to whom.
