@@ -9,9 +9,9 @@ Dimensions, in comments and docstrings:
 
 Parameter names are those of BERT's published checkpoints, so that weights convert both ways without renaming. A batch
 is unpadded before the embeddings and padded again after the last layer: in between, (1, T) takes the place of (B, S).
-Beside this file, by name: inputs are completed and checked, padding decides which rows are computed, kernels are
-faster operations, compat guards private names of PyTorch; losses, pooling, initialization and configuration say what
-they are.
+Files beside this one: inputs completes and checks what a forward is given, padding decides which rows are computed,
+kernels has faster operations, losses, pooling and initialization hold what they say, and compat guards the private
+names of PyTorch.
 """
 
 import math
