@@ -14,6 +14,7 @@ from ..repository import read_json
 
 
 NOTE = re.compile(r"The model's code is downloaded with the weights .*?(?=\n\n|\Z)", re.DOTALL)  # of any version
+OLD_REQUIREMENTS = re.compile(r"transformers>=[\d.]+\ntorch>=[\d.]+\n")
 OLD_CODE = re.compile(r"\w+_scratch_bert\.py")
 CODE_NOTE = f"""The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit that you
 have read with `revision="…"` in each call. It needs transformers {OLDEST["transformers"]} and torch {OLDEST["torch"]} or newer, and was saved with transformers
@@ -37,7 +38,9 @@ def update_code(directory: str | Path) -> None:
             old.unlink()
     for code in CODE_FILES:
         shutil.copy(code, directory)
-    (directory / "requirements.txt").write_text(REQUIREMENTS, encoding="utf-8")
+    requirements = directory / "requirements.txt"
+    if not requirements.is_file() or OLD_REQUIREMENTS.fullmatch(requirements.read_text(encoding="utf-8")):
+        requirements.write_text(REQUIREMENTS, encoding="utf-8")  # but one of the user's own stays
     config |= {"auto_map": AUTO_MAP, "code_version": CODE_VERSION}
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     card = directory / "README.md"

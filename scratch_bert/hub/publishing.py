@@ -43,7 +43,7 @@ _REPLACED = re.compile(
         [
             r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?",
             OLD_CODE.pattern,
-            *map(re.escape, ("requirements.txt", "curves.png", *TOKENIZER, *SENTENCES)),
+            *map(re.escape, ("curves.png", *TOKENIZER, *SENTENCES)),
         ]
     )
 )

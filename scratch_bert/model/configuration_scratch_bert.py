@@ -195,12 +195,15 @@ class ScratchBertConfig(PreTrainedConfig):
             raise ValueError(f"There is no preset {name!r}. Choose one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **overrides})
 
-    def save_pretrained(self, save_directory, **kwargs) -> None:
+    def save_pretrained(self, save_directory, push_to_hub: bool = False, **kwargs) -> None:
         # Weights with both heads open as either model, and clients look for its name: SparseEncoder for the MLM's.
         if self.architectures == ["ScratchBertForPreTraining"]:
             self.architectures = ["ScratchBertForPreTraining", "ScratchBertForMaskedLM"]
-        super().save_pretrained(save_directory, **kwargs)
-        Path(save_directory, "requirements.txt").write_text(REQUIREMENTS, encoding="utf-8")
+        Path(save_directory).mkdir(parents=True, exist_ok=True)
+        requirements = Path(save_directory, "requirements.txt")
+        if not requirements.exists():  # one of the user's own stays
+            requirements.write_text(REQUIREMENTS, encoding="utf-8")
+        super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_architecture(self):
         """Raise `ValueError` for values that make no model. `@strict` calls this at construction and before a save."""
