@@ -35,9 +35,10 @@ def main(argv: list[str] | None = None) -> None:
     directory = Path(args.directory)
     announce_imports()
 
+    from scratch_bert import __version__
     from scratch_bert.cli import one_line_errors
     from scratch_bert.hub.code import update_code
-    from scratch_bert.hub.publishing import push_to_hub
+    from scratch_bert.hub.publishing import public_files, push_to_hub
 
     options = {
         "private": args.private,
@@ -66,7 +67,12 @@ def main(argv: list[str] | None = None) -> None:
 
     with one_line_errors((Exception,)):  # a network fails in many ways
         if args.update_code:
-            update_code(directory)
+            public_files(directory)  # complete, before anything is replaced
+            print(
+                f"{'To be replaced' if args.dry_run else 'Replacing'}: the code, by that of scratch_bert {__version__}"
+            )
+            if not args.dry_run:
+                update_code(directory)
         commit = push_to_hub(directory, args.repository, **options, review=review)
     if commit is None:
         return

@@ -14,11 +14,12 @@ from ..repository import read_json
 
 
 NOTE = re.compile(r"The model's code is downloaded with the weights .*?(?=\n\n|\Z)", re.DOTALL)  # of any version
+OLD_HASH = re.compile(r" The code's SHA-256 [^.]*\.")
 OLD_REQUIREMENTS = re.compile(r"transformers>=[\d.]+\ntorch>=[\d.]+\n")
 OLD_CODE = re.compile(r"\w+_scratch_bert\.py")
-CODE_NOTE = f"""The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit that you
-have read with `revision="…"` in each call. It needs transformers {OLDEST["transformers"]} and torch {OLDEST["torch"]} or newer, and was saved with transformers
-{transformers.__version__} and torch {torch.__version__.partition("+")[0]}."""
+CODE_NOTE = f"""The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit
+that you have read with `revision="…"` in each call. It needs transformers {OLDEST["transformers"]} and torch {OLDEST["torch"]} or newer; the newest
+that it was tried with are transformers {transformers.__version__} and torch {torch.__version__.partition("+")[0]}."""
 
 
 def update_code(directory: str | Path) -> None:
@@ -45,4 +46,5 @@ def update_code(directory: str | Path) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     card = directory / "README.md"
     if card.is_file():
-        card.write_text(NOTE.sub(CODE_NOTE, card.read_text(encoding="utf-8")), encoding="utf-8")
+        text = NOTE.sub(CODE_NOTE, OLD_HASH.sub("", card.read_text(encoding="utf-8")))
+        card.write_text(text, encoding="utf-8")

@@ -20,7 +20,7 @@ from .. import __version__
 from ..model.configuration_scratch_bert import BERT_VALUES
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..repository import one_line
-from .code import CODE_NOTE, NOTE
+from .code import CODE_NOTE, NOTE, OLD_HASH
 
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
@@ -33,7 +33,7 @@ _NAME = re.compile(
 _TITLE = re.compile(r"\s*(<!--.*?-->\s*)?# .*\n")
 # What a card says of the code in its repository, which a BERT does not have.
 _OF_THE_CODE = re.compile(
-    rf" The model's code is in this repository\.|{NOTE.pattern}\n\n| The code's SHA-256 [^.]*\.|,\s*trust_remote_code=True",
+    rf" The model's code is in this repository\.|{NOTE.pattern}\n\n|{OLD_HASH.pattern}|,\s*trust_remote_code=True",
     re.DOTALL,
 )
 # The calls in a card's snippets that need the code, if there is one.

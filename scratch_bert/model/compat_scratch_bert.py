@@ -1,4 +1,4 @@
-"""The one place for names of torch and transformers that are not public, each behind a guard.
+"""The one place for names of torch and transformers that are not public, or not in all versions, each behind a guard.
 
 A pushed checkpoint keeps this code for good, while private names come and go. Where one is missing, the model takes
 the plain path that stands beside it: the same outputs, at most slower or less convenient. No other file that travels
@@ -16,6 +16,8 @@ import torch
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import logging
 
+from .configuration_scratch_bert import OLDEST
+
 
 logger = logging.get_logger(__name__)
 PRIVATE: dict[str, Any] = {}  # "module:name" → the object, or None where this version does not have it
@@ -30,11 +32,16 @@ def find(path: str) -> Any:
     return PRIVATE[path]
 
 
-def warn_of_missing_names() -> None:
+def warn_of_versions() -> None:
+    """Say once what this version of PyTorch lacks."""
     if missing := [path.partition(":")[2] for path, found in PRIVATE.items() if found is None]:
         logger.warning_once(
-            f"torch {torch.__version__} has no {', '.join(missing)}: the model computes the same, but slower. Its "
-            "publisher can update its code (push_to_hub.py --update_code)."
+            f"torch {torch.__version__} has no {', '.join(missing)}: the model computes the same, but slower or without "
+            "FakeTensorMode. Its publisher can update its code (push_to_hub.py --update_code)."
+        )
+    if tuple(map(int, torch.__version__.split(".")[:2])) < tuple(map(int, OLDEST["torch"].split("."))):
+        logger.warning_once(
+            f"This model was tried with torch {OLDEST['torch']} and newer, not with {torch.__version__}."
         )
 
 
@@ -43,7 +50,7 @@ _in_dispatch_mode = find("torch.utils._python_dispatch:is_in_torch_dispatch_mode
 _in_function_transform = find("torch._C:_are_functorch_transforms_active")
 _has_global_hook = find("torch.nn.modules.module:_has_any_global_hook")
 _softmax_backward = find("torch:_softmax_backward_data")
-varlen_attn = find("torch.nn.attention.varlen:varlen_attn")  # public, but younger than the oldest PyTorch
+varlen_attn = find("torch.nn.attention.varlen:varlen_attn")  # public, but new: some builds are without it
 
 
 # --------------------------------------------------------------------------------- what may depend on a tensor's values
@@ -60,11 +67,6 @@ def is_eager(tensor: torch.Tensor) -> bool:
     if _in_dispatch_mode is None or _in_function_transform is None or _in_dispatch_mode() or _in_function_transform():
         return False
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.device.type != "meta"
-
-
-def is_cpu(device: torch.device) -> bool:
-    """Whether operations on `device` take their form for CPUs; the tests also take the other one there."""
-    return device.type == "cpu"
 
 
 def can_branch(tensor: torch.Tensor) -> bool:
@@ -148,7 +150,7 @@ def softmax_backward(grad: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return (weights_32 * (grad - (grad * weights_32).sum(-1, keepdim=True))).to(weights.dtype)
 
 
-# Makes a mask without a look at its values, for which the host would wait for a GPU: unknown to transformers 5.8.
+# Makes a mask without a look at its values, for which the host would wait for a GPU: new in transformers 5.9 or later.
 keep_mask = {"allow_is_bidirectional_skip": False}
 if keep_mask.keys() - signature(create_bidirectional_mask).parameters.keys():
     keep_mask = {}
@@ -157,6 +159,11 @@ if keep_mask.keys() - signature(create_bidirectional_mask).parameters.keys():
 def is_loaded(part: torch.nn.Module | torch.Tensor) -> bool:
     """Whether transformers marks this module or weight as loaded. Without the mark, weights are drawn in vain."""
     return getattr(part, "_is_hf_initialized", False)
+
+
+def registered_class(model_class: type) -> type:
+    """The first of a class and its parents that is registered with an Auto class. Without transformers' mark, itself."""
+    return next((each for each in model_class.__mro__ if vars(each).get("_auto_class")), model_class)
 
 
 def bind_remote_code(package: str, classes: Iterable[type]) -> None:

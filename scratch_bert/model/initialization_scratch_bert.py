@@ -1,6 +1,7 @@
 """Initial weights: BERT's truncated normals, and what lets a small model learn earlier."""
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import nn
@@ -53,6 +54,11 @@ def init_sinusoidal(positions: nn.Embedding, std: float) -> None:
     """Start learned positions as sinusoids of this `std`."""
     table = sinusoids(*positions.weight.shape)
     init.copy_(positions.weight, table * (std / table.std()))
+
+
+def without_weights(attentions: Iterable[nn.Module]) -> list[nn.Module]:
+    """Those whose weights are neither loaded nor initialised, as by a model within the model."""
+    return [each for each in attentions if not is_loaded(each) and not is_loaded(each.self.query.weight)]
 
 
 @torch.no_grad()

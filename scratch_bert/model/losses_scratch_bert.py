@@ -4,8 +4,9 @@ import torch
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from .compat_scratch_bert import is_cpu, is_eager
+from .compat_scratch_bert import is_eager
 from .inputs_scratch_bert import check_range, check_shape, is_padding_mask
+from .kernels_scratch_bert import is_cpu
 
 
 def cross_entropy(
@@ -53,7 +54,7 @@ def fraction_of_step(labels: torch.Tensor, num_items_in_batch: torch.Tensor | in
     return fraction.nan_to_num(nan=1.0)  # 0 / 0: nothing was masked
 
 
-def padding_for(labels, attention_mask, sequence_lengths: list[int] | None) -> dict[str, bool]:
+def keep_labelled_padding(labels, attention_mask, sequence_lengths: list[int] | None) -> dict[str, bool]:
     """The option of the encoder that computes padding, if padding has labels (B, S), which BERT's loss counts.
 
     A collator that counts the `sequence_lengths` gives it none. On a GPU, the host waits for the answer otherwise.

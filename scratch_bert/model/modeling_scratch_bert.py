@@ -37,12 +37,18 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.utils import ModelOutput, can_return_tuple
 
-from .compat_scratch_bert import bind_remote_code, can_branch, has_values, is_loaded, warn_of_missing_names
+from .compat_scratch_bert import bind_remote_code, can_branch, has_values, registered_class, warn_of_versions
 from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
-from .initialization_scratch_bert import SinusoidalPositions, init_mimetic, init_sinusoidal, init_weights
+from .initialization_scratch_bert import (
+    SinusoidalPositions,
+    init_mimetic,
+    init_sinusoidal,
+    init_weights,
+    without_weights,
+)
 from .inputs_scratch_bert import EmbeddingInputs, check_shape, complete_inputs, find_sequences, is_padding_mask
 from .kernels_scratch_bert import Dropout, apply_dropout, padded_attention, project, project_with_bias
-from .losses_scratch_bert import cross_entropy, fraction_of_step, padding_for, span_loss
+from .losses_scratch_bert import cross_entropy, fraction_of_step, keep_labelled_padding, span_loss
 from .padding_scratch_bert import (
     RowPlan,
     attention_mask_for,
@@ -53,7 +59,7 @@ from .padding_scratch_bert import (
     take_predicted,
     true_positions,
 )
-from .pooling_scratch_bert import pool_tokens
+from .pooling_scratch_bert import POOLED_WIDTH, pool_tokens
 
 
 # --------------------------------------------------------------------------------------------------- embeddings
@@ -125,7 +131,7 @@ class ScratchBertSelfAttention(nn.Module):
     def __init__(self, config: ScratchBertConfig, layer_idx: int | None = None):
         super().__init__()
         self.config = config
-        self.layer_idx = layer_idx  # servers keep something for each layer
+        self.layer_idx = layer_idx  # vLLM asks each layer for its number
         self.num_attention_heads = config.num_attention_heads
         self.attention_head_size = config.head_dim or config.hidden_size // config.num_attention_heads
         self.scaling = self.attention_head_size**-0.5
@@ -180,6 +186,8 @@ class ScratchBertOutput(nn.Module):
 
 
 class ScratchBertAttention(nn.Module):
+    """The attention sub-layer: self-attention and the output projection with the residual connection."""
+
     def __init__(self, config: ScratchBertConfig, layer_idx: int | None = None):
         super().__init__()
         self.self = ScratchBertSelfAttention(config, layer_idx)
@@ -280,6 +288,8 @@ class ScratchBertPooler(nn.Module):
 
 
 class ScratchBertTransform(nn.Module):
+    """The MLM head's layer before the projection to the vocabulary."""
+
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
@@ -315,6 +325,7 @@ class ScratchBertHeads(nn.Module):
             self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def forward(self, *states: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        # In the order of their definition above.
         logits = tuple(head(inputs) for head, inputs in zip(self.children(), states, strict=True))
         return logits if len(logits) > 1 else logits[0]  # (B, S, V), (B, 2)
 
@@ -343,14 +354,14 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         if not hasattr(config, "norm_first"):  # not isinstance: remote code defines its own config class
             raise ValueError(f"A {type(self).__name__} needs a ScratchBertConfig, not a {type(config).__name__}.")
         config.validate_architecture()  # it may have changed, as by from_pretrained(…, hidden_act=…)
-        warn_of_missing_names()
+        warn_of_versions()
         super().__init__(config)
 
     def save_pretrained(self, save_directory, *args, **kwargs) -> None:
         """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class that an Auto
         class opens, unless it is registered for one itself."""
-        shipped = next((parent for parent in type(self).__mro__ if vars(parent).get("_auto_class")), type(self))
-        view = shipped.__new__(shipped)  # the same parts under that class
+        shipped = registered_class(type(self))
+        view = shipped.__new__(shipped)  # an object of that class with the same parts
         view.__dict__ = self.__dict__
         PreTrainedModel.save_pretrained(view, save_directory, *args, **kwargs)
 
@@ -366,8 +377,7 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     def initialize_weights(self) -> None:
         if not has_values(self):
             return
-        attention = [module for module in self.modules() if isinstance(module, ScratchBertAttention)]
-        fresh = [module for module in attention if not is_loaded(module) and not is_loaded(module.self.query.weight)]
+        fresh = without_weights(module for module in self.modules() if isinstance(module, ScratchBertAttention))
         super().initialize_weights()
         if self.config.attention_init == "mimetic":
             # Not in _init_weights, which transformers skips for modules without parameters of their own.
@@ -455,10 +465,10 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         inputs = complete_inputs(self.embeddings, input_ids, token_type_ids, position_ids, inputs_embeds)
         ids, shape = input_ids if inputs_embeds is None else inputs_embeds, tuple(inputs.position_ids.shape)  # (B, S)
         attention_mask, seq_idx = find_sequences(config, shape, attention_mask, seq_idx, position_ids, cu_seq_lens_q)
-        first = None
+        starts = None
         if seq_idx is not None and self.pooler is not None:
             # Before the encoder: on a GPU, counting waits for the work queued so far.
-            first = first_tokens(attention_mask, seq_idx, sequence_lengths)  # (N,)
+            starts = first_tokens(attention_mask, seq_idx, sequence_lengths)  # (N,)
 
         # Unpad.
         plan = None
@@ -467,22 +477,24 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             inputs = EmbeddingInputs(*(None if tensor is None else plan.take(tensor) for tensor in inputs))
 
         # Embed and encode.
-        states, mask = self.embeddings(*inputs), None  # (B, S, H), or (1, T, H)
+        states = self.embeddings(*inputs)  # (B, S, H), or (1, T, H)
+        layer_mask = None  # of attention without padding
         if plan is None or plan.attention is padded_attention:
             if plan is not None and not plan.has_padding:
                 attention_mask = None
             # Where the padding is known, skip the mask check, which would sync with the GPU.
             known = attention_mask is not None and (plan is not None or sequence_lengths is not None)
-            mask = attention_mask_for(config, states.new_empty((*shape, 0)), attention_mask, seq_idx, keep=known)
+            like = states.new_empty((*shape, 0))
+            layer_mask = attention_mask_for(config, like, attention_mask, seq_idx, keep=known)
         options = {"output_hidden_states": states_wanted, "output_attentions": weights_wanted, **kwargs}
-        outputs = self.encoder(states, mask, plan=plan, **options)
+        outputs = self.encoder(states, layer_mask, plan=plan, **options)
 
         # Pad and pool.
         states = outputs.last_hidden_state if plan is None else plan.put(outputs.last_hidden_state)  # (B, S, H)
         pooled = None
         if self.pooler is not None:
-            packed = states if first is None else states.flatten(0, 1).index_select(0, first)[:, None]  # (N, 1, H)
-            pooled = self.pooler(packed)  # (B, H), or (N, H)
+            rows = states if starts is None else states.flatten(0, 1).index_select(0, starts)[:, None]  # (N, 1, H)
+            pooled = self.pooler(rows)  # (B, H), or (N, H)
         return BaseModelOutputWithPooling(states, pooled, outputs.hidden_states, outputs.attentions)
 
 
@@ -595,7 +607,7 @@ class ScratchBertForPreTraining(ScratchBertWithMLMHead):
         **kwargs,
     ) -> ScratchBertForPreTrainingOutput:
         positions = self.masked_positions(labels, num_masked, sparse_prediction)
-        kwargs |= padding_for(labels, attention_mask, sequence_lengths)
+        kwargs |= keep_labelled_padding(labels, attention_mask, sequence_lengths)
         if next_sentence_label is not None and next_sentence_label.dim() == 2:  # (B, K) → (N,)
             next_sentence_label = packed_labels(next_sentence_label, attention_mask, seq_idx, sequence_lengths)
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
@@ -641,7 +653,7 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
         **kwargs,
     ) -> MaskedLMOutput:
         positions = self.masked_positions(labels, num_masked, sparse_prediction)
-        kwargs |= padding_for(labels, attention_mask, kwargs.get("sequence_lengths"))
+        kwargs |= keep_labelled_padding(labels, attention_mask, kwargs.get("sequence_lengths"))
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.bert(*inputs, return_dict=True, **kwargs)
         logits, loss = self.mlm_logits_and_loss(outputs.last_hidden_state, labels, positions, num_items_in_batch)
@@ -651,7 +663,7 @@ class ScratchBertForMaskedLM(ScratchBertWithMLMHead):
 # ---------------------------------------------------------------------------------------------------- task models
 
 
-# What the models with one kind of `labels` return. Libraries read from such an annotation which outputs there are.
+# sentence-transformers reads from the annotation of a forward which outputs there are.
 TaskOutput = SequenceClassifierOutput | TokenClassifierOutput | MultipleChoiceModelOutput | NextSentencePredictorOutput
 
 
@@ -683,7 +695,7 @@ class ScratchBertTaskModel(ScratchBertPreTrainedModel):
         seq_idx: torch.Tensor | None = None,
         **kwargs,
     ) -> TaskOutput:
-        kwargs |= padding_for(labels, attention_mask, kwargs.get("sequence_lengths"))
+        kwargs |= keep_labelled_padding(labels, attention_mask, kwargs.get("sequence_lengths"))
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, seq_idx)
         outputs = self.encode(*inputs, **kwargs)
         logits = self.compute_logits(outputs)
@@ -725,7 +737,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
         super().__init__(config)
         self.bert = ScratchBertModel(config, add_pooling_layer=config.classifier_pooling == "cls")
         self.dropout = classifier_dropout(config)
-        width = config.hidden_size * (10 if config.classifier_pooling == "segments" else 1)
+        width = config.hidden_size * POOLED_WIDTH[config.classifier_pooling]
         self.classifier = nn.Linear(width, config.num_labels)
         self.post_init()
 

@@ -15,9 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 from transformers.masking_utils import create_bidirectional_mask
 
-from .compat_scratch_bert import is_cpu, is_eager, is_observed, keep_mask
+from .compat_scratch_bert import is_eager, is_observed, keep_mask
 from .inputs_scratch_bert import KNOWN_ATTENTION, is_padding_mask
-from .kernels_scratch_bert import find_attention, grouped_attention, padded_attention
+from .kernels_scratch_bert import find_attention, grouped_attention, is_cpu, padded_attention
 
 
 # ------------------------------------------------------------------------------------------------------------ the plan
@@ -237,9 +237,8 @@ def may_unpad(model: nn.Module, ids: torch.Tensor, attention_mask, seq_idx, leng
         return False  # it says who attends to whom
     mask = attention_mask.bool()
     possible = mask.any()
-    if (
-        model.pooler is not None and seq_idx is None
-    ):  # like BERT's, it reads the first position, even if that is padding
+    # Like BERT's, the pooler reads the first position, even if that is padding.
+    if model.pooler is not None and seq_idx is None:
         possible = possible & (mask[:, 0] | ~mask.any(1)).all()
     return bool(possible)
 

@@ -7,6 +7,10 @@ from torch.nn import functional as F
 from .inputs_scratch_bert import is_padding_mask
 
 
+# Of `pool_tokens`, in hidden sizes: two means of segments, and four comparisons of each of two layers.
+POOLED_WIDTH = {"cls": 1, "mean": 1, "segments": 10}
+
+
 def masked_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Mean (B, H) of the states (B, S, H) where the mask (B, S) is True; 0 where it is True nowhere."""
     weights = mask / mask.sum(1, keepdim=True).clamp(min=1)  # (B, S)

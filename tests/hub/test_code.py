@@ -52,6 +52,8 @@ def test_update_of_the_code_changes_no_weight_and_no_output(old, tmp_path):
 def test_push_with_updated_code_leaves_none_of_the_old(old, hub, monkeypatch):
     run_script(monkeypatch, "push_to_hub.py", old, "tester/model")
     assert "operations_scratch_bert.py" in HfApi().list_repo_files("tester/model")
+    run_script(monkeypatch, "push_to_hub.py", old, "tester/model", "--update_code", "--dry_run")
+    assert (old / "operations_scratch_bert.py").exists()
     run_script(monkeypatch, "push_to_hub.py", old, "tester/model", "--update_code")
     files = set(HfApi().list_repo_files("tester/model"))
     assert {name for name in files if name.endswith(".py")} == CODE_FILES and "requirements.txt" in files
