@@ -9,14 +9,13 @@ import torch
 import transformers
 
 from ..model import CODE_FILES
-from ..model.configuration_scratch_bert import AUTO_MAP, CODE_VERSION, OLDEST, REQUIREMENTS
+from ..model.configuration_scratch_bert import CODE_VERSION, OLDEST, complete_map, write_requirements
 from ..repository import read_json
 
 
 NOTE = re.compile(r"The model's code is downloaded with the weights .*?(?=\n\n|\Z)", re.DOTALL)  # of any version
 OLD_HASH = re.compile(r" The code's SHA-256 [^.]*\.")
-OLD_REQUIREMENTS = re.compile(r"transformers>=[\d.]+\ntorch>=[\d.]+\n")
-OLD_CODE = re.compile(r"\w+_scratch_bert\.py")
+OLD_CODE = {"operations_scratch_bert.py", *(file.name for file in CODE_FILES)}  # of all versions
 CODE_NOTE = f"""The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit
 that you have read with `revision="…"` in each call. It needs transformers {OLDEST["transformers"]} and torch {OLDEST["torch"]} or newer; the newest
 that it was tried with are transformers {transformers.__version__} and torch {torch.__version__.partition("+")[0]}."""
@@ -34,15 +33,12 @@ def update_code(directory: str | Path) -> None:
         raise ValueError(
             f"{file}: model_type is {config.get('model_type')!r}. Only a scratch_bert has code to update."
         )
-    for old in directory.iterdir():
-        if OLD_CODE.fullmatch(old.name):
-            old.unlink()
+    for name in OLD_CODE:
+        (directory / name).unlink(missing_ok=True)
     for code in CODE_FILES:
         shutil.copy(code, directory)
-    requirements = directory / "requirements.txt"
-    if not requirements.is_file() or OLD_REQUIREMENTS.fullmatch(requirements.read_text(encoding="utf-8")):
-        requirements.write_text(REQUIREMENTS, encoding="utf-8")  # but one of the user's own stays
-    config |= {"auto_map": AUTO_MAP, "code_version": CODE_VERSION}
+    write_requirements(directory)
+    config |= {"auto_map": complete_map(config.get("auto_map")), "code_version": CODE_VERSION}
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     card = directory / "README.md"
     if card.is_file():

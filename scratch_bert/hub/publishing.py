@@ -42,8 +42,7 @@ _REPLACED = re.compile(
     "|".join(
         [
             r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?",
-            OLD_CODE.pattern,
-            *map(re.escape, ("curves.png", *TOKENIZER, *SENTENCES)),
+            *map(re.escape, (*OLD_CODE, "curves.png", *TOKENIZER, *SENTENCES)),
         ]
     )
 )

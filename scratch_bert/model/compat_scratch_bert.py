@@ -16,30 +16,30 @@ import torch
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.utils import logging
 
-from .configuration_scratch_bert import OLDEST
+from .configuration_scratch_bert import OLDEST, release
 
 
 logger = logging.get_logger(__name__)
-PRIVATE: dict[str, Any] = {}  # "module:name" → the object, or None where this version does not have it
+OPTIONAL: dict[str, Any] = {}  # "module:name" → the object, or None where this version does not have it
 
 
 def find(path: str) -> Any:
     module, _, name = path.partition(":")
     try:
-        PRIVATE[path] = getattr(import_module(module), name, None)
+        OPTIONAL[path] = getattr(import_module(module), name, None)
     except ImportError:
-        PRIVATE[path] = None
-    return PRIVATE[path]
+        OPTIONAL[path] = None
+    return OPTIONAL[path]
 
 
 def warn_of_versions() -> None:
     """Say once what this version of PyTorch lacks."""
-    if missing := [path.partition(":")[2] for path, found in PRIVATE.items() if found is None]:
+    if missing := [path.partition(":")[2] for path, found in OPTIONAL.items() if found is None]:
         logger.warning_once(
             f"torch {torch.__version__} has no {', '.join(missing)}: the model computes the same, but slower or without "
             "FakeTensorMode. Its publisher can update its code (push_to_hub.py --update_code)."
         )
-    if tuple(map(int, torch.__version__.split(".")[:2])) < tuple(map(int, OLDEST["torch"].split("."))):
+    if release(torch.__version__) < release(OLDEST["torch"]):
         logger.warning_once(
             f"This model was tried with torch {OLDEST['torch']} and newer, not with {torch.__version__}."
         )
@@ -59,8 +59,8 @@ varlen_attn = find("torch.nn.attention.varlen:varlen_attn")  # public, but new: 
 def is_eager(tensor: torch.Tensor) -> bool:
     """Whether this is an ordinary eager tensor: not traced, compiled, transformed by torch.func, fake or meta.
 
-    Only then may shapes and branches depend on its values. Without the names that tell, none is taken for one, and the
-    model computes padding.
+    Only then may shapes and branches depend on its values. Without the names that tell, no tensor counts as
+    eager, and the model computes padding.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
@@ -150,7 +150,7 @@ def softmax_backward(grad: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     return (weights_32 * (grad - (grad * weights_32).sum(-1, keepdim=True))).to(weights.dtype)
 
 
-# Makes a mask without a look at its values, for which the host would wait for a GPU: new in transformers 5.9 or later.
+# Skips the check of a mask's values, which would sync with a GPU; not in transformers 5.8.
 keep_mask = {"allow_is_bidirectional_skip": False}
 if keep_mask.keys() - signature(create_bidirectional_mask).parameters.keys():
     keep_mask = {}

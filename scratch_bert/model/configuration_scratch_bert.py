@@ -4,6 +4,7 @@ The files named *_scratch_bert.py travel with every checkpoint, so they import n
 huggingface_hub, a dependency of transformers.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,14 @@ OLDEST = {"transformers": "5.4", "torch": "2.11"}  # the oldest that were tried:
 
 REQUIREMENTS = "".join(f"{library}>={version}\n" for library, version in OLDEST.items())
 
-# First of all: with an older version, one of the imports below would fail for a reason that tells nothing.
-if tuple(map(int, transformers.__version__.split(".")[:2])) < tuple(map(int, OLDEST["transformers"].split("."))):
+
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
+
+
+# First of all: with an older version, one of the imports below would fail with an unrelated error.
+if release(transformers.__version__) < release(OLDEST["transformers"]):
     raise ImportError(
         f"This model needs transformers {OLDEST['transformers']} or newer, and {transformers.__version__} is "
         "installed: pip install --upgrade transformers"
@@ -96,14 +103,32 @@ BERT_VALUES = {
 COMPUTE_FIELDS = ("sparse_prediction", "unpad_inputs")
 # What other models call these fields. A config keeps unknown fields, so a wrong name would have no effect in silence.
 OTHER_NAMES = {
-    "num_hidden_layers": ("num_layers", "n_layers", "n_layer", "depth"),
-    "num_attention_heads": ("num_heads", "n_heads", "n_head"),
-    "hidden_size": ("d_model", "n_embd", "hidden_dim", "dim"),
-    "intermediate_size": ("d_ff", "ffn_dim"),
-    "max_position_embeddings": ("max_seq_len", "max_seq_length", "n_positions", "block_size"),
+    **dict.fromkeys(("num_layers", "n_layers", "n_layer", "depth"), "num_hidden_layers"),
+    **dict.fromkeys(("num_heads", "n_heads", "n_head"), "num_attention_heads"),
+    **dict.fromkeys(("d_model", "n_embd", "hidden_dim", "dim"), "hidden_size"),
+    **dict.fromkeys(("d_ff", "ffn_dim"), "intermediate_size"),
+    **dict.fromkeys(("max_seq_len", "max_seq_length", "n_positions", "block_size"), "max_position_embeddings"),
 }
 # Fields that matter at the start of training only: a conversion to BERT leaves them out, too.
 INITIALIZATION_FIELDS = ("position_embedding_init", "attention_init")
+
+
+def complete_map(auto_map: dict[str, Any] | None) -> dict[str, Any]:
+    """The complete `AUTO_MAP`, whichever class is saved, and the user's own entries in `auto_map`. Without the name of
+    a repository, with which the Hub's client prefixes entries: a copy must not point back to that repository."""
+    ours, found = {entry.partition(".")[0] for entry in AUTO_MAP.values()}, dict(AUTO_MAP)
+    for name, entry in (auto_map or {}).items():
+        entry = entry.rpartition("--")[2] if isinstance(entry, str) else entry
+        if not isinstance(entry, str) or entry.partition(".")[0] not in ours:
+            found[name] = entry
+    return found
+
+
+def write_requirements(directory: str | Path) -> None:
+    """Write what the code needs into requirements.txt, unless that is the user's own."""
+    file = Path(directory, "requirements.txt")
+    if not file.is_file() or re.fullmatch(r"transformers>=[\d.]+\ntorch>=[\d.]+\n", file.read_text(encoding="utf-8")):
+        file.write_text(REQUIREMENTS, encoding="utf-8")
 
 
 @strict
@@ -176,14 +201,12 @@ class ScratchBertConfig(PreTrainedConfig):
     """Remove padding before the encoder, unless shapes must be static; outputs keep their padded shapes."""
 
     def __post_init__(self, **kwargs: Any):
-        # Always the complete map, whichever class is saved, and without the repository's name, with which the Hub's
-        # client prefixes the entries it reads: a copy must not point back to that repository.
-        kwargs |= {"auto_map": dict(AUTO_MAP), "code_version": CODE_VERSION}
+        from_file = getattr(self, "transformers_version", None) is not None
+        kwargs |= {"auto_map": complete_map(kwargs.get("auto_map")), "code_version": CODE_VERSION}
         super().__post_init__(**kwargs)
-        for field, others in OTHER_NAMES.items():
-            for name in others:
-                if kwargs.get(name, getattr(self, field)) != getattr(self, field):
-                    raise ValueError(f"{name}={kwargs[name]!r} is not a field of ScratchBertConfig: use {field}.")
+        for name, field in OTHER_NAMES.items():
+            if not from_file and kwargs.get(name, getattr(self, field)) != getattr(self, field):
+                raise ValueError(f"{name}={kwargs[name]!r} is not a field of ScratchBertConfig: use {field}.")
 
     @classmethod
     def from_preset(cls, name: str, **overrides: Any) -> "ScratchBertConfig":
@@ -200,13 +223,11 @@ class ScratchBertConfig(PreTrainedConfig):
         if self.architectures == ["ScratchBertForPreTraining"]:
             self.architectures = ["ScratchBertForPreTraining", "ScratchBertForMaskedLM"]
         Path(save_directory).mkdir(parents=True, exist_ok=True)
-        requirements = Path(save_directory, "requirements.txt")
-        if not requirements.exists():  # one of the user's own stays
-            requirements.write_text(REQUIREMENTS, encoding="utf-8")
+        write_requirements(save_directory)
         super().save_pretrained(save_directory, push_to_hub, **kwargs)
 
     def validate_architecture(self):
-        """Raise `ValueError` for values that make no model. `@strict` calls this at construction and before a save."""
+        """Raise `ValueError` for invalid values. `@strict` calls this at construction and before a save."""
         counts = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
         counts += ["max_position_embeddings", "type_vocab_size"] + (["head_dim"] if self.head_dim is not None else [])
         for field in counts:

@@ -56,6 +56,15 @@ def init_sinusoidal(positions: nn.Embedding, std: float) -> None:
     init.copy_(positions.weight, table * (std / table.std()))
 
 
+def resized_positions(old: nn.Module, length: int) -> nn.Module:
+    """Position embeddings (length, H). Learned ones are repeated from the first on, as in Longformer (Beltagy et al.,
+    2020, section 5), so that attention to nearby tokens is as before."""
+    if isinstance(old, SinusoidalPositions):
+        return SinusoidalPositions(length, old.shape[1]).to(old.weight)
+    numbers = torch.arange(length, device=old.weight.device) % old.num_embeddings
+    return nn.Embedding.from_pretrained(old.weight[numbers], freeze=not old.weight.requires_grad)
+
+
 def without_weights(attentions: Iterable[nn.Module]) -> list[nn.Module]:
     """Those whose weights are neither loaded nor initialised, as by a model within the model."""
     return [each for each in attentions if not is_loaded(each) and not is_loaded(each.self.query.weight)]

@@ -105,6 +105,14 @@ def flattened_seq_idx(
     return starts.cumsum(1) - 1 if counted & restarted else None
 
 
+def chosen_states(output_hidden_states: bool | int | list[int] | None, count: int) -> set[int]:
+    """Which of `count` hidden states to return: all, none, or those with these indices, from the end if negative."""
+    if output_hidden_states is None or isinstance(output_hidden_states, bool):
+        return set(range(count)) if output_hidden_states else set()
+    indices = [output_hidden_states] if isinstance(output_hidden_states, int) else output_hidden_states
+    return {index % count for index in indices if -count <= index < count}
+
+
 def check_shape(name: str, tensor: torch.Tensor, *allowed: tuple[int, ...]) -> None:
     """Raise `ValueError` if the shape of `tensor` is none of `allowed`."""
     if tuple(tensor.shape) not in allowed:

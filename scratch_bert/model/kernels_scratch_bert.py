@@ -1,4 +1,4 @@
-"""Operations that make a step fast: dropout, attention within sequences, and cross entropy.
+"""Operations that make a step fast: linear layers, dropout, and attention within sequences.
 
 Their results are those of plain PyTorch, in the precision of the step: under bf16 autocast, attention on the CPU stays
 in bf16, where PyTorch's converts to fp32. On the CPU, PyTorch spends most of a BERT step outside of matrix products:

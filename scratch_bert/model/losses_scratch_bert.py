@@ -42,6 +42,7 @@ def span_loss(start_logits, end_logits, start_positions, end_positions, training
         ("start_positions", start_logits, start_positions),
         ("end_positions", end_logits, end_positions),
     ):
+        positions = positions.squeeze(-1) if positions.dim() > 1 else positions  # (B, 1), as BERT takes them, too
         labels = positions.clamp(min=0).masked_fill(positions >= length, -100)
         losses.append(cross_entropy(logits, labels, training=training, name=name))
     return sum(losses) / 2

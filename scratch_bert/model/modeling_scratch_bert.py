@@ -10,8 +10,8 @@ Dimensions, in comments and docstrings:
 Parameter names are those of BERT's published checkpoints, so that weights convert both ways without renaming. A batch
 is unpadded before the embeddings and padded again after the last layer: in between, (1, T) takes the place of (B, S).
 Files beside this one: inputs completes and checks what a forward is given, padding decides which rows are computed,
-kernels has faster operations, losses, pooling and initialization hold what they say, and compat guards the private
-names of PyTorch.
+kernels has faster operations, losses, pooling and initialization do what their names say, and compat guards the
+private names of PyTorch.
 """
 
 import math
@@ -46,7 +46,14 @@ from .initialization_scratch_bert import (
     init_weights,
     without_weights,
 )
-from .inputs_scratch_bert import EmbeddingInputs, check_shape, complete_inputs, find_sequences, is_padding_mask
+from .inputs_scratch_bert import (
+    EmbeddingInputs,
+    check_shape,
+    chosen_states,
+    complete_inputs,
+    find_sequences,
+    is_padding_mask,
+)
 from .kernels_scratch_bert import Dropout, apply_dropout, padded_attention, project, project_with_bias
 from .losses_scratch_bert import cross_entropy, fraction_of_step, keep_labelled_padding, span_loss
 from .padding_scratch_bert import (
@@ -255,20 +262,20 @@ class ScratchBertEncoder(nn.Module):
         output_attentions: bool | None = None,
         **kwargs,
     ) -> BaseModelOutput:
-        all_states, attentions = [], [] if output_attentions else None
-        for layer in self.layer:
-            all_states.append(hidden_states)
+        wanted, attentions = (
+            chosen_states(output_hidden_states, len(self.layer) + 1),
+            [] if output_attentions else None,
+        )
+        all_states = []
+        for index, layer in enumerate(self.layer):
+            all_states.append(hidden_states if index in wanted else None)
             hidden_states = layer(hidden_states, attention_mask, attentions=attentions, **kwargs)
         if self.LayerNorm is not None:
             hidden_states = self.LayerNorm(hidden_states)
-        all_states.append(hidden_states)
-        if not isinstance(output_hidden_states, bool | None):
-            chosen = [output_hidden_states] if isinstance(output_hidden_states, int) else output_hidden_states
-            chosen = [index % len(all_states) for index in chosen if -len(all_states) <= index < len(all_states)]
-            all_states = [states if index in chosen else None for index, states in enumerate(all_states)]
+        all_states.append(hidden_states if len(self.layer) in wanted else None)
         return BaseModelOutput(
             last_hidden_state=hidden_states,  # (B, S, H)
-            hidden_states=None if output_hidden_states in (None, False) else tuple(all_states),
+            hidden_states=tuple(all_states) if output_hidden_states else None,
             attentions=None if attentions is None else tuple(attentions),
         )
 
@@ -361,9 +368,9 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class that an Auto
         class opens, unless it is registered for one itself."""
         shipped = registered_class(type(self))
-        view = shipped.__new__(shipped)  # an object of that class with the same parts
-        view.__dict__ = self.__dict__
-        PreTrainedModel.save_pretrained(view, save_directory, *args, **kwargs)
+        as_shipped = shipped.__new__(shipped)  # an object of that class with the same parts
+        as_shipped.__dict__ = self.__dict__
+        PreTrainedModel.save_pretrained(as_shipped, save_directory, *args, **kwargs)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -389,17 +396,11 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def resize_position_embeddings(self, new_num_position_embeddings: int) -> None:
-        """Change the maximum sequence length. Learned positions are repeated from the first on, as in Longformer
-        (Beltagy et al., 2020, section 5), so that attention to nearby tokens is as before."""
+        """Change the maximum sequence length: see `resized_positions`."""
         self.config.max_position_embeddings = length = new_num_position_embeddings
-        embeddings, old = self.base_model.embeddings, self.get_position_embeddings()
-        device = old.weight.device
-        if isinstance(old, SinusoidalPositions):
-            embeddings.position_embeddings = SinusoidalPositions(length, self.config.hidden_size).to(device)
-        else:
-            numbers = torch.arange(length, device=device) % old.num_embeddings
-            embeddings.position_embeddings = nn.Embedding.from_pretrained(old.weight[numbers], freeze=False)
-        embeddings.position_ids = torch.arange(length, device=device)[None]
+        embeddings = self.base_model.embeddings
+        embeddings.position_embeddings = resized_positions(embeddings.position_embeddings, length)
+        embeddings.position_ids = torch.arange(length, device=embeddings.position_ids.device)[None]
 
 
 class ScratchBertModel(ScratchBertPreTrainedModel):
@@ -457,9 +458,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
     ) -> BaseModelOutputWithPooling:
         config = self.config
         states_wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        weights_wanted = config.output_attentions if output_attentions is None else output_attentions
+        attentions_wanted = config.output_attentions if output_attentions is None else output_attentions
         if unpad_inputs is None:
-            unpad_inputs = config.unpad_inputs and not (states_wanted or weights_wanted)  # which have padded shapes
+            unpad_inputs = config.unpad_inputs and not (states_wanted or attentions_wanted)  # which have padded shapes
 
         # Complete: default segments and positions, and which tokens belong together.
         inputs = complete_inputs(self.embeddings, input_ids, token_type_ids, position_ids, inputs_embeds)
@@ -483,10 +484,10 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
             if plan is not None and not plan.has_padding:
                 attention_mask = None
             # Where the padding is known, skip the mask check, which would sync with the GPU.
-            known = attention_mask is not None and (plan is not None or sequence_lengths is not None)
+            skip_check = attention_mask is not None and (plan is not None or sequence_lengths is not None)
             like = states.new_empty((*shape, 0))
-            layer_mask = attention_mask_for(config, like, attention_mask, seq_idx, keep=known)
-        options = {"output_hidden_states": states_wanted, "output_attentions": weights_wanted, **kwargs}
+            layer_mask = attention_mask_for(config, like, attention_mask, seq_idx, keep=skip_check)
+        options = {"output_hidden_states": states_wanted, "output_attentions": attentions_wanted, **kwargs}
         outputs = self.encoder(states, layer_mask, plan=plan, **options)
 
         # Pad and pool.
@@ -554,7 +555,7 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         count = None
         if positions is not None:
             check_shape("labels", labels, tuple(hidden_states.shape[:2]))
-            hidden_states, labels = take_predicted(hidden_states, labels, positions, self.dtype)  # (≥ M, H), (≥ M,)
+            hidden_states, labels = take_predicted(hidden_states, labels, positions)  # (≥ M, H), (≥ M,)
             count = len(positions)
         logits = self.cls.predictions(hidden_states)
         loss = None if labels is None else cross_entropy(logits, labels, num_items_in_batch, self.training)
@@ -739,6 +740,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
         self.dropout = classifier_dropout(config)
         width = config.hidden_size * POOLED_WIDTH[config.classifier_pooling]
         self.classifier = nn.Linear(width, config.num_labels)
+        self.loss_type = "ForSequenceClassification"  # which transformers reads from a class's name, if not set
         self.post_init()
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:

@@ -95,7 +95,7 @@ class RowPlan:
         numbers = torch.arange(len(runs)).repeat_interleave(row_counts)  # (R,): each row's sequence
         offsets = torch.arange(len(numbers)) - (row_counts.cumsum(0) - row_counts)[numbers]  # and its place there
         last = token_counts[numbers] - 1
-        return self._chosen(first_tokens[numbers] + offsets.minimum(last), offsets <= last, groups=groups)
+        return self._select(first_tokens[numbers] + offsets.minimum(last), offsets <= last, groups=groups)
 
     def extended(self, surplus: int) -> "RowPlan":
         """With copies of the first row, as more sequences that are not longer than the longest: see `surplus_rows`."""
@@ -108,7 +108,7 @@ class RowPlan:
         else:
             changes = {"groups": self.groups + [Group(length, [length]) for length in more]}
         put_back = rows < self.rows
-        return self._chosen(rows * put_back, put_back, **changes)
+        return self._select(rows * put_back, put_back, **changes)
 
     def with_cu_seqlens(self, device: torch.device) -> "RowPlan":
         ends = torch.tensor([0, *accumulate(self.lengths)], dtype=torch.int32)
@@ -116,12 +116,12 @@ class RowPlan:
             ends = ends.pin_memory()
         return replace(self, cu_seqlens=ends.to(device, non_blocking=True))
 
-    def _chosen(self, rows: torch.Tensor, put_back: torch.Tensor, **changes) -> "RowPlan":
+    def _select(self, rows: torch.Tensor, put_back: torch.Tensor, **changes) -> "RowPlan":
         """With these `rows` of its rows, in any order and repeated if need be, some of which are not `put_back`."""
-        nowhere = self.shape[0] * self.shape[1]
-        indices = torch.arange(nowhere) if self.indices is None else self.indices
+        discarded = self.shape[0] * self.shape[1]
+        indices = torch.arange(discarded) if self.indices is None else self.indices
         targets = indices if self.targets is None else self.targets
-        return replace(self, indices=indices[rows], targets=targets[rows].where(put_back, nowhere), **changes)
+        return replace(self, indices=indices[rows], targets=targets[rows].where(put_back, discarded), **changes)
 
 
 def plan_rows(
@@ -203,7 +203,7 @@ def packed_labels(
 
 
 def take_predicted(
-    states: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype
+    states: torch.Tensor, labels: torch.Tensor, positions: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The states (B, S, H) and labels (B, S) at the `positions` (M,) to predict, and of surplus rows: (≥ M, H), (≥
     M,)."""
@@ -211,7 +211,7 @@ def take_predicted(
     # Not [found], whose gradient sorts the positions on a GPU.
     states = states.flatten(0, 1).index_select(0, found)  # (M, H)
     labels = labels.flatten().index_select(0, found).where(positions >= 0, -100)  # (M,)
-    surplus = surplus_rows(len(positions), found.device, dtype) if is_eager(states) else 0
+    surplus = surplus_rows(len(positions), found.device, states.dtype) if is_eager(states) else 0
     if surplus:
         # Copies of a token: of zeros, LayerNorm's gradient is infinite in fp16.
         states = torch.cat([states, states[-1:].expand(surplus, -1)])
@@ -231,10 +231,10 @@ def may_unpad(model: nn.Module, ids: torch.Tensor, attention_mask, seq_idx, leng
         return False
     if is_observed(model.embeddings) or is_observed(model.encoder):
         return False  # a hook expects padded states
+    if attention_mask is not None and not is_padding_mask(attention_mask):
+        return False  # it says who attends to whom
     if attention_mask is None or lengths is not None:
         return ids.numel() > 0
-    if not is_padding_mask(attention_mask):
-        return False  # it says who attends to whom
     mask = attention_mask.bool()
     possible = mask.any()
     # Like BERT's, the pooler reads the first position, even if that is padding.
@@ -251,12 +251,14 @@ def plan_batch(
         plan = RowPlan(shape, [shape[1]] * shape[0])
     else:
         plan = plan_rows(attention_mask, seq_idx, lengths)
-    attention = find_attention(model.config, model.training, device, model.dtype, max(plan.lengths))
+    # FSDP1 and DataParallel's replicas have no parameters of their own.
+    dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
+    attention = find_attention(model.config, model.training, device, dtype, max(plan.lengths))
     if attention is grouped_attention:
         plan = plan.grouped(model.config.num_attention_heads, model.config.hidden_size)
     elif attention is not padded_attention:
         plan = plan.with_cu_seqlens(device)
-    surplus = surplus_rows(plan.rows, device, model.dtype)
+    surplus = surplus_rows(plan.rows, device, dtype)
     return replace(plan.extended(surplus), attention=attention)
 
 

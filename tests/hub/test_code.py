@@ -26,6 +26,10 @@ def old(tmp_path):
 
 
 def test_update_of_the_code_changes_no_weight_and_no_output(old, tmp_path):
+    (old / "my_scratch_bert.py").write_text("class Mine: ...")  # of the user, like the entry
+    config = json.loads((old / "config.json").read_text())
+    config["auto_map"]["AutoModelForCausalLM"] = "my_scratch_bert.Mine"
+    (old / "config.json").write_text(json.dumps(config))
     before = {file.name: file.read_bytes() for file in old.iterdir()}
     compute = """
         tokenizer = transformers.AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
@@ -41,10 +45,10 @@ def test_update_of_the_code_changes_no_weight_and_no_output(old, tmp_path):
     after = {file.name: file.read_bytes() for file in old.iterdir()}
     for name in ("model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         assert after[name] == before[name]
-    assert {name for name in after if name.endswith(".py")} == CODE_FILES
+    assert {name for name in after if name.endswith(".py")} == {*CODE_FILES, "my_scratch_bert.py"}
     config, config_before = json.loads(after["config.json"]), json.loads(before["config.json"])
     assert config.pop("code_version") == CODE_VERSION
-    assert config | {"auto_map": 0} == config_before | {"auto_map": 0}
+    assert config == config_before
     assert after["README.md"].decode() == f"---\nlicense: mit\n---\n# A model\n\nBefore.\n\n{CODE_NOTE}\n\nAfter.\n"
     assert after["requirements.txt"].decode() == f"transformers>={OLDEST['transformers']}\ntorch>={OLDEST['torch']}\n"
 

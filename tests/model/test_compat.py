@@ -2,12 +2,14 @@
 
 import ast
 import json
+import shutil
 
 import pytest
 
-from helpers import run_without_package
+from helpers import ROOT, run_without_package
+from scratch_bert.hub.code import update_code
 from scratch_bert.model import CODE_FILES
-from scratch_bert.model.compat_scratch_bert import PRIVATE
+from scratch_bert.model.compat_scratch_bert import OPTIONAL
 
 
 # What transformers documents for custom models, and what Python defines.
@@ -59,9 +61,9 @@ COMPUTE = """
             del sys.modules[name]
         tokenizer = AutoTokenizer.from_pretrained(directory, **options)
         batch = tokenizer(["a class is an object, and so on", "a class"], padding=True, return_tensors="pt")
-        model = AutoModelForPreTraining.from_pretrained(directory, **options)
+        model = AutoModelForPreTraining.from_pretrained(directory, dtype=torch.float32, **options)
         compat = sys.modules[type(model).__module__.rpartition(".")[0] + ".compat_scratch_bert"]
-        assert {name for name, found in compat.PRIVATE.items() if found is None} == hidden, hidden
+        assert {name for name, found in compat.OPTIONAL.items() if found is None} == hidden, hidden
         outputs = model.eval()(**batch)
         mask = batch["attention_mask"].bool()
         figures = [*outputs.prediction_logits[mask].flatten().tolist(), *outputs.seq_relationship_logits.flatten().tolist()]
@@ -73,7 +75,7 @@ COMPUTE = """
         labels = batch["input_ids"].masked_fill(~mask, -100)
         model(**batch, labels=labels, next_sentence_label=torch.tensor([0, 1])).loss.backward()
         gradients = [parameter.grad.norm().item() for parameter in model.parameters() if parameter.grad is not None]
-        fill = pipeline("fill-mask", model=AutoModelForMaskedLM.from_pretrained(directory, **options), tokenizer=tokenizer)
+        fill = pipeline("fill-mask", model=AutoModelForMaskedLM.from_pretrained(directory, dtype=torch.float32, **options), tokenizer=tokenizer)
         answer = [prediction["token"] for prediction in fill(f"a class is {tokenizer.mask_token}")]
         return {"figures": figures + gradients, "answer": answer}
     *directories, sets = sys.argv[1:]
@@ -84,11 +86,13 @@ COMPUTE = """
 
 
 def test_outputs_gradients_and_answers_are_the_same_without_private_names(saved, tmp_path):
-    assert len(PRIVATE) >= 5 and all(found is not None for found in PRIVATE.values())
-    sets = [[], *([name] for name in PRIVATE), list(PRIVATE)]
-    output = run_without_package(COMPUTE, saved, json.dumps(sets), home=tmp_path)
+    assert len(OPTIONAL) >= 5 and all(found is not None for found in OPTIONAL.values())
+    sets = [[], *([name] for name in OPTIONAL), list(OPTIONAL)]
+    frozen = shutil.copytree(ROOT / "examples/models/gutenberg-micro", tmp_path / "frozen")
+    update_code(frozen)
+    output = run_without_package(COMPUTE, saved, frozen, json.dumps(sets), home=tmp_path)
     expected, *others = map(json.loads, output.splitlines())
-    assert len(others) == len(PRIVATE) + 1 and len(expected[0]["figures"]) > 100
+    assert len(others) == len(OPTIONAL) + 1 and len(expected[0]["figures"]) > 100
     for names, found in zip(sets[1:], others, strict=True):
         for model, reference in zip(found, expected, strict=True):
             assert model["figures"] == pytest.approx(reference["figures"], rel=1e-4, abs=1e-5), names

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -120,7 +121,8 @@ def test_batches_without_a_label_are_left_out_of_trainers_mean(tmp_path):
         losses.append(trainer.evaluate()["eval_loss"])
     assert losses[1] == pytest.approx(losses[0], abs=1e-5)
     trainer.train()
-    assert all(entry["grad_norm"] == entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry)
+    norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
+    assert len(norms) == 3 and not np.isnan(norms).any()
 
 
 def test_a_decoder_that_differs_from_the_embeddings_is_trained_and_saved(tmp_path):
@@ -151,3 +153,64 @@ def test_a_config_that_asks_for_attentions_opens_as_berts_does(tmp_path):
         (tmp_path / "config.json").write_text(json.dumps(config | {"output_attentions": True}))
         opened = type(model).from_pretrained(tmp_path)
         assert opened(**make_inputs()).attentions == ()  # sdpa has none
+
+
+def replica(module: nn.Module) -> nn.Module:
+    """As DataParallel makes them: the parameters are plain tensors, and `parameters()` is empty."""
+    made = module._replicate_for_data_parallel()
+    for name, child in module.named_children():
+        made._modules[name] = replica(child)
+    for name, parameter in module._parameters.items():
+        setattr(made, name, parameter if parameter is None else parameter.view_as(parameter))
+    return made
+
+
+@pytest.mark.parametrize("auto_class", ["AutoModelForPreTraining", "AutoModelForSequenceClassification"])
+def test_replicas_of_data_parallel_compute_the_loss(auto_class):
+    model, batch = make_model(HEADS[auto_class], num_labels=3), make_batch(auto_class)
+    copied = replica(model)
+    assert not list(copied.parameters())
+    torch.testing.assert_close(copied(**batch).loss, model(**batch).loss)
+
+
+def test_subclasses_of_the_classifier_compute_its_loss():
+    class Mine(HEADS["AutoModelForSequenceClassification"]):
+        pass
+
+    model, batch = make_model(Mine), make_batch("AutoModelForSequenceClassification")
+    batch["labels"] %= 2
+    assert model(**batch).loss.item() > 0.1
+
+
+def test_positions_of_answers_may_be_a_column():
+    batch = make_batch("AutoModelForQuestionAnswering")
+    bert, ours = make_both("ForQuestionAnswering")
+    batch |= {name: batch[name][:, None] for name in ("start_positions", "end_positions")}
+    torch.testing.assert_close(ours(**batch).loss, bert(**batch).loss, **TOLERANCE)
+
+
+@pytest.mark.parametrize("chosen", [[0], [1, -1], [7, -9], 1])
+def test_hidden_states_by_index_are_those_of_bert(chosen):
+    for theirs, mine in zip(
+        *(m(**make_inputs(), output_hidden_states=chosen).hidden_states for m in make_both()), strict=True
+    ):
+        assert (theirs is None) == (mine is None)
+
+
+def test_resized_positions_keep_dtype_and_freezing():
+    model = make_model(position_embedding_type="sinusoidal").bfloat16()
+    model.resize_position_embeddings(50)
+    assert model(torch.full((1, 50), 5)).prediction_logits.dtype == torch.bfloat16
+    learned = make_model()
+    learned.get_position_embeddings().weight.requires_grad_(False)
+    learned.resize_position_embeddings(50)
+    assert not learned.get_position_embeddings().weight.requires_grad
+
+
+def test_names_of_other_models_are_refused_but_in_files():
+    with pytest.raises(ValueError, match="num_layers=3 is not a field of ScratchBertConfig: use num_hidden_layers"):
+        ScratchBertConfig(num_layers=3)
+    with pytest.raises(ValueError, match="use num_hidden_layers"):
+        ScratchBertConfig.from_preset("mini", num_layers=2)
+    saved = ScratchBertConfig(**SMALL).to_dict()
+    assert ScratchBertConfig.from_dict({**saved, "dim": 256}).hidden_size == SMALL["hidden_size"]
