@@ -44,6 +44,7 @@ from .initialization_scratch_bert import (
     init_mimetic,
     init_sinusoidal,
     init_weights,
+    resized_positions,
     without_weights,
 )
 from .inputs_scratch_bert import (
