@@ -1,11 +1,8 @@
-import time
-
 import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
-from scratch_bert.finetuning.labels import warn_of_several_labels
 from scratch_bert.finetuning.sequence_classification import SequenceClassification
 
 
@@ -90,18 +87,14 @@ def test_class_names_of_a_dataset_and_a_test_split_without_labels(make_task):
     assert [task.format_prediction(one) for one in predictions] == ["plus", "minus"]
 
 
-def test_time_and_memory_do_not_grow_with_examples_times_classes(make_task):
-    """For each example, neither are all classes listed, nor are their logits kept."""
-    names = [f"{number}, of many" for number in range(20_000)]
+def test_logits_of_all_classes_are_not_kept(make_task):
+    names = [f"{number}, of many" for number in range(200)]
     labels = ClassLabel(names=names)
     examples = Dataset.from_dict(
         {"text": names, "label": range(len(names))}, features=Features({"text": Value("string"), "label": labels})
     )
-    started = time.process_time()
     task = make_task(SequenceClassification, examples, validation=examples.select(range(9)))
     assert task.references["train"] == [*range(len(names))]
-    warn_of_several_labels(names)
-    assert time.process_time() - started < 8  # instead of 2; 10 or more if either lists them for each
     kept = task.reduce(torch.eye(3))
     assert [part.shape for part in kept] == [(3,), (3,)] and kept[1].tolist() == [0, 1, 2]
     assert task.reduce(torch.tensor([[0.0, torch.nan]]))[0].isnan().all()  # not finite, which must be seen
