@@ -34,6 +34,16 @@ def cross_entropy(
     return total / (count.clamp(min=1) if training else count)
 
 
+def fitting_labels(labels: torch.Tensor, logits: torch.Tensor, problem_type: str | None) -> torch.Tensor:
+    """Labels of sequences in the dtype of their loss. Raises `ValueError` if they don't fit the logits (B, L)."""
+    batch_size, classes = logits.shape
+    if problem_type == "multi_label_classification" and not labels.is_floating_point():
+        labels = labels.float()  # 0 and 1
+    allowed = [(batch_size,)] if classes == 1 or not labels.is_floating_point() else []
+    check_shape("labels", labels, *allowed, (batch_size, classes))
+    return labels
+
+
 def span_loss(start_logits, end_logits, start_positions, end_positions, training: bool) -> torch.Tensor:
     """Mean of the cross entropies of the ends of an answer: logits (B, S), positions (B,). From S on, an end is
     truncated, and left out."""

@@ -47,16 +47,9 @@ from .initialization_scratch_bert import (
     resized_positions,
     without_weights,
 )
-from .inputs_scratch_bert import (
-    EmbeddingInputs,
-    check_shape,
-    chosen_states,
-    complete_inputs,
-    find_sequences,
-    is_padding_mask,
-)
+from .inputs_scratch_bert import EmbeddingInputs, chosen_states, complete_inputs, find_sequences, is_padding_mask
 from .kernels_scratch_bert import Dropout, apply_dropout, padded_attention, project, project_with_bias
-from .losses_scratch_bert import cross_entropy, fraction_of_step, keep_labelled_padding, span_loss
+from .losses_scratch_bert import cross_entropy, fitting_labels, fraction_of_step, keep_labelled_padding, span_loss
 from .padding_scratch_bert import (
     RowPlan,
     attention_mask_for,
@@ -555,7 +548,6 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
         """Logits (B, S, V), or (M, V) at the masked positions only, and the loss."""
         count = None
         if positions is not None:
-            check_shape("labels", labels, tuple(hidden_states.shape[:2]))
             hidden_states, labels = take_predicted(hidden_states, labels, positions)  # (≥ M, H), (≥ M,)
             count = len(positions)
         logits = self.cls.predictions(hidden_states)
@@ -762,11 +754,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
         return self.classifier(self.dropout(outputs.pooler_output))  # (B, L)
 
     def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch) -> torch.Tensor:
-        batch_size, classes = logits.shape
-        if self.config.problem_type == "multi_label_classification" and not labels.is_floating_point():
-            labels = labels.float()  # 0 and 1
-        allowed = [(batch_size,)] if classes == 1 or not labels.is_floating_point() else []
-        check_shape("labels", labels, *allowed, (batch_size, classes))
+        labels = fitting_labels(labels, logits, self.config.problem_type)
         return self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from transformers.masking_utils import create_bidirectional_mask
 
 from .compat_scratch_bert import is_eager, is_observed, keep_mask
-from .inputs_scratch_bert import KNOWN_ATTENTION, is_padding_mask
+from .inputs_scratch_bert import KNOWN_ATTENTION, check_shape, is_padding_mask
 from .kernels_scratch_bert import find_attention, grouped_attention, is_cpu, padded_attention
 
 
@@ -207,6 +207,7 @@ def take_predicted(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The states (B, S, H) and labels (B, S) at the `positions` (M,) to predict, and of surplus rows: (≥ M, H), (≥
     M,)."""
+    check_shape("labels", labels, tuple(states.shape[:2]))
     found = positions.clamp(min=0)  # -1 where there are fewer labels than positions
     # Not [found], whose gradient sorts the positions on a GPU.
     states = states.flatten(0, 1).index_select(0, found)  # (M, H)
