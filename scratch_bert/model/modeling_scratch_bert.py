@@ -256,11 +256,8 @@ class ScratchBertEncoder(nn.Module):
         output_attentions: bool | None = None,
         **kwargs,
     ) -> BaseModelOutput:
-        wanted, attentions = (
-            chosen_states(output_hidden_states, len(self.layer) + 1),
-            [] if output_attentions else None,
-        )
-        all_states = []
+        wanted = chosen_states(output_hidden_states, len(self.layer) + 1)
+        all_states, attentions = [], [] if output_attentions else None
         for index, layer in enumerate(self.layer):
             all_states.append(hidden_states if index in wanted else None)
             hidden_states = layer(hidden_states, attention_mask, attentions=attentions, **kwargs)
@@ -453,8 +450,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         config = self.config
         states_wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         attentions_wanted = config.output_attentions if output_attentions is None else output_attentions
-        if unpad_inputs is None:
-            unpad_inputs = config.unpad_inputs and not (states_wanted or attentions_wanted)  # which have padded shapes
+        unpad_inputs = config.unpad_inputs if unpad_inputs is None else unpad_inputs
+        unpad_inputs = unpad_inputs and not (states_wanted or attentions_wanted)  # which have padded shapes
 
         # Complete: default segments and positions, and which tokens belong together.
         inputs = complete_inputs(self.embeddings, input_ids, token_type_ids, position_ids, inputs_embeds)

@@ -214,3 +214,9 @@ def test_names_of_other_models_are_refused_but_in_files():
         ScratchBertConfig.from_preset("mini", num_layers=2)
     saved = ScratchBertConfig(**SMALL).to_dict()
     assert ScratchBertConfig.from_dict({**saved, "dim": 256}).hidden_size == SMALL["hidden_size"]
+
+
+def test_hidden_states_have_padded_shapes_also_where_unpadding_is_asked_for():
+    model, inputs = make_model(), make_inputs()
+    outputs = model(**inputs, unpad_inputs=True, output_hidden_states=True)
+    assert {states.shape for states in outputs.hidden_states} == {(4, 20, SMALL["hidden_size"])}
