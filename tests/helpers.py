@@ -154,6 +154,16 @@ def make_bert(head: str, directory: Path | None = None, tokenizer=None, **option
     return model
 
 
+def bert_and_ours(head: str = "Model", **options) -> tuple:
+    """transformers' BERT and ours with the same random weights, in evaluation mode. `options` are config fields."""
+    torch.manual_seed(0)
+    bert = make_bert(head, **options)
+    auto_class = "AutoModel" + head.removeprefix("Model")
+    ours = make_model(HEADS[auto_class], num_labels=num_labels(auto_class), **options)
+    ours.load_state_dict(bert.state_dict(), strict=False)
+    return bert, ours
+
+
 def make_model(cls: type = ScratchBertForPreTraining, **options):
     """A small model with random weights, in evaluation mode."""
     return cls(ScratchBertConfig(**{**SMALL, **options})).eval()

@@ -7,23 +7,11 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_bert, make_inputs, make_pair, num_labels
-from scratch_bert import ScratchBertConfig
+from helpers import SMALL, assert_same_gradients, bert_and_ours, make_batch, make_inputs, make_pair
 from scratch_bert.model.compat_scratch_bert import is_observed
 
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
-
-
-def bert_and_ours(head: str = "Model", attention: str = "sdpa") -> tuple:
-    """transformers' BERT and ours with the same random weights, in evaluation mode."""
-    torch.manual_seed(0)
-    bert = make_bert(head, attn_implementation=attention)
-    auto_class = "AutoModel" + head.removeprefix("Model")
-    config = ScratchBertConfig(**SMALL, num_labels=num_labels(auto_class), attn_implementation=attention)
-    ours = HEADS[auto_class](config).eval()
-    ours.load_state_dict(bert.state_dict(), strict=False)
-    return bert, ours
 
 
 def is_unpadded(model) -> bool:
@@ -45,7 +33,7 @@ def first(output) -> torch.Tensor:
 def test_forward_hooks_on_every_part_see_what_they_see_in_bert(attention):
     seen = []
     inputs, mask = make_inputs(), make_inputs()["attention_mask"].bool()
-    for model in bert_and_ours(attention=attention):
+    for model in bert_and_ours(attn_implementation=attention):
         found = {}
         for name, part in model.named_modules():
             if name and not isinstance(part, nn.ModuleList):

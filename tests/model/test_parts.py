@@ -8,21 +8,11 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from helpers import HEADS, SMALL, make_batch, make_bert, make_inputs, make_model, num_labels
+from helpers import HEADS, SMALL, bert_and_ours, make_batch, make_inputs, make_model
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}
-
-
-def make_both(head: str = "Model", **options) -> tuple:
-    """transformers' BERT and ours with the same random weights, in evaluation mode."""
-    torch.manual_seed(0)
-    bert = make_bert(head, **options)
-    auto_class = "AutoModel" + head.removeprefix("Model")
-    ours = HEADS[auto_class](ScratchBertConfig(**{**SMALL, "num_labels": num_labels(auto_class), **options})).eval()
-    ours.load_state_dict(bert.state_dict(), strict=False)
-    return bert, ours
 
 
 CALLS = {
@@ -44,7 +34,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_parts_give_what_those_of_bert_give(call, attention):
     ids, states = make_inputs()["input_ids"].clamp(min=5), torch.randn(4, 20, SMALL["hidden_size"])
-    expected, found = (call(model, ids, states) for model in make_both(attn_implementation=attention))
+    expected, found = (call(model, ids, states) for model in bert_and_ours(attn_implementation=attention))
     torch.testing.assert_close(found, expected, **TOLERANCE)
 
 
@@ -55,12 +45,12 @@ def test_heads_give_what_those_of_bert_give():
         ("ForNextSentencePrediction", (pooled,)),
         ("ForPreTraining", (states, pooled)),
     ):
-        expected, found = (model.cls(*inputs) for model in make_both(head))
+        expected, found = (model.cls(*inputs) for model in bert_and_ours(head))
         torch.testing.assert_close(found, expected, **TOLERANCE)
 
 
 def test_self_attention_says_its_heads_as_berts_does():
-    for theirs, ours in zip(*(model.encoder.layer for model in make_both()), strict=True):
+    for theirs, ours in zip(*(model.encoder.layer for model in bert_and_ours()), strict=True):
         for name in ("num_attention_heads", "attention_head_size"):
             assert getattr(ours.attention.self, name) == getattr(theirs.attention.self, name)
 
@@ -69,7 +59,7 @@ def test_one_row_of_segments_is_broadcast_over_the_batch():
     inputs = make_inputs()
     inputs["token_type_ids"] = torch.tensor([[0] * 8 + [1] * 12])
     mask = inputs["attention_mask"].bool()
-    bert, ours = make_both()
+    bert, ours = bert_and_ours()
     expected = bert(**inputs | {"token_type_ids": inputs["token_type_ids"].expand(4, 20)}).last_hidden_state
     torch.testing.assert_close(ours(**inputs).last_hidden_state[mask], expected[mask], **TOLERANCE)
 
@@ -87,7 +77,7 @@ class Doubled(nn.Module):
 
 def test_input_embeddings_may_be_any_module():
     states = []
-    for model in make_both():
+    for model in bert_and_ours():
         model.set_input_embeddings(Doubled(model.get_input_embeddings()))
         states.append(model(**make_inputs()).pooler_output)
     torch.testing.assert_close(*states, **TOLERANCE)
@@ -101,7 +91,7 @@ def test_labels_on_padding_count_as_in_bert(head):
     batch = make_batch(f"AutoModel{head}")
     batch["labels"] = batch["input_ids"] if head != "ForTokenClassification" else batch["input_ids"] % 3
     assert (batch["labels"][batch["attention_mask"] == 0] == 0).any()
-    bert, ours = make_both(head)
+    bert, ours = bert_and_ours(head)
     torch.testing.assert_close(ours(**batch).loss, bert(**batch).loss, **TOLERANCE)
 
 
@@ -112,7 +102,7 @@ def test_batches_without_a_label_are_left_out_of_trainers_mean(tmp_path):
     for number, example in enumerate(examples):
         example["labels"] = example["input_ids"] if number % 3 == 0 else [-100] * 12
     losses = []
-    for model in make_both("ForMaskedLM"):
+    for model in bert_and_ours("ForMaskedLM"):
         arguments = TrainingArguments(
             str(tmp_path), per_device_eval_batch_size=1, per_device_train_batch_size=1, use_cpu=True, disable_tqdm=True,
             max_steps=3, learning_rate=0.0, logging_steps=1, save_strategy="no", report_to="none",
@@ -147,7 +137,7 @@ def test_a_decoder_that_differs_from_the_embeddings_is_trained_and_saved(tmp_pat
 
 
 def test_a_config_that_asks_for_attentions_opens_as_berts_does(tmp_path):
-    for model in make_both("ForMaskedLM"):
+    for model in bert_and_ours("ForMaskedLM"):
         model.save_pretrained(tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())
         (tmp_path / "config.json").write_text(json.dumps(config | {"output_attentions": True}))
@@ -184,7 +174,7 @@ def test_subclasses_of_the_classifier_compute_its_loss():
 
 def test_positions_of_answers_may_be_a_column():
     batch = make_batch("AutoModelForQuestionAnswering")
-    bert, ours = make_both("ForQuestionAnswering")
+    bert, ours = bert_and_ours("ForQuestionAnswering")
     batch |= {name: batch[name][:, None] for name in ("start_positions", "end_positions")}
     torch.testing.assert_close(ours(**batch).loss, bert(**batch).loss, **TOLERANCE)
 
@@ -192,7 +182,7 @@ def test_positions_of_answers_may_be_a_column():
 @pytest.mark.parametrize("chosen", [[0], [1, -1], [7, -9], 1])
 def test_hidden_states_by_index_are_those_of_bert(chosen):
     for theirs, mine in zip(
-        *(m(**make_inputs(), output_hidden_states=chosen).hidden_states for m in make_both()), strict=True
+        *(m(**make_inputs(), output_hidden_states=chosen).hidden_states for m in bert_and_ours()), strict=True
     ):
         assert (theirs is None) == (mine is None)
 
