@@ -54,8 +54,8 @@ def train_tokenizer(
     `wordpiece` is BERT's; `wordlevel` has complete words only. Words and word pieces with fewer than `min_frequency`
     occurrences are left out. `first_segment_id` is the segment id of text A; B's is one more, and padding's always 0.
     `texts` is read twice, and may be larger than memory. The same texts give the same vocabulary. Time grows with the
-    text, whatever its words: see `_TrainingText`. Raises `ValueError` for options out of range, if there is no text, or if
-    `vocab_size` is too small for the characters alone.
+    text, whatever its words: see `_TrainingText`. Raises `ValueError` for options out of range, if there is no text,
+    or if `vocab_size` is too small for the characters alone.
     """
     if not 1 <= vocab_size <= MAX_ENTRIES:
         raise ValueError(f"vocab_size must be at least 1 and at most {MAX_ENTRIES:,}, got {vocab_size}.")
@@ -112,9 +112,9 @@ def train_tokenizer(
 class _TrainingText:
     """The text that a tokenizer is trained on, in pieces of bounded length and cost.
 
-    What a trainer does with a word grows faster than its length, and with the number of distinct words. So words beyond
-    `MAX_WORD`, as of Thai, are cut into pieces of that length, and of distinct long words without end, as in encoded data
-    or text that has lost its spaces, only as many are kept as make up a small part of the text.
+    What a trainer does with a word grows faster than its length, and with the number of distinct words. So words
+    beyond `MAX_WORD`, as of Thai, are cut into pieces of that length, and of distinct long words without end, as in
+    encoded data or text that has lost its spaces, only as many are kept as make up a small part of the text.
     """
 
     LONG = re.compile(r"[0-9A-Za-z\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff]{21,}")  # rare in text with spaces
@@ -196,7 +196,8 @@ def has_tokenizer(name: str, revision: str | None = None) -> bool:
 
 
 def _check_ids(content: dict, file: Path) -> None:
-    """Raise `ValueError` for a tokenizer.json that would make the tokenizers library abort: with ids that no vocabulary has."""
+    """Raise `ValueError` for a tokenizer.json that would make the tokenizers library abort: with ids that no
+    vocabulary has."""
     model = content.get("model")
     if not isinstance(model, dict):
         raise ValueError(f"{file} has no model, so there is no vocabulary: save the tokenizer again.")
@@ -213,8 +214,9 @@ def _check_ids(content: dict, file: Path) -> None:
 
 
 def _infer_case(name: str, revision: str | None) -> dict[str, bool]:
-    """The option of a tokenizer that is a vocab.txt and no word on its case, as BERT's in 2018: transformers would lowercase the
-    text for a cased vocabulary, too. An uncased one has upper case in special tokens alone, such as [UNK] and <S>."""
+    """The option of a tokenizer that is a vocab.txt and no word on its case, as BERT's in 2018: transformers would
+    lowercase the text for a cased vocabulary, too. An uncased one has upper case in special tokens alone, such as
+    [UNK] and <S>."""
     file, config = (find_file(name, part, revision) for part in ("vocab.txt", "tokenizer_config.json"))
     if file is None or config and "do_lower_case" in read_json(config):
         return {}
@@ -232,8 +234,8 @@ def load_tokenizer(
     """Load the tokenizer of a local directory or a Hub repository; `model_max_length` replaces the saved value.
 
     Raises `OSError` if it does not exist, and `ValueError` if it can't be read, needs custom code without
-    `trust_remote_code`, has no vocabulary, lacks a special token that BERT's input needs, can't encode unknown words, or is
-    not a fast tokenizer.
+    `trust_remote_code`, has no vocabulary, lacks a special token that BERT's input needs, can't encode unknown words,
+    or is not a fast tokenizer.
     """
     file = find_file(name_or_path, "tokenizer.json", revision)
     if file:
@@ -272,8 +274,8 @@ def load_tokenizer(
 
 
 def check_tokenizer(tokenizer: Any, what: str = "The tokenizer", fast: bool = True) -> None:
-    """Raise `ValueError`, which begins with `what`, for anything but a tokenizer with the special tokens that BERT's input
-    needs; a `fast` one, if its backend is needed."""
+    """Raise `ValueError`, which begins with `what`, for anything but a tokenizer with the special tokens that BERT's
+    input needs; a `fast` one, if its backend is needed."""
     if not isinstance(tokenizer, PreTrainedTokenizerBase):
         raise ValueError(f"{what} must be loaded, as with AutoTokenizer.from_pretrained, not {tokenizer!r:.80}.")
     ids = {f"[{name.upper()}]": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
@@ -352,8 +354,8 @@ def vocabulary_size(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name: str = "") -> None:
-    """Raise `ValueError` if the tokenizer has ids beyond the `vocab_size` of the model of this `name`, and warn if it has far
-    fewer, which is seldom the model's own."""
+    """Raise `ValueError` if the tokenizer has ids beyond the `vocab_size` of the model of this `name`, and warn if it
+    has far fewer, which is seldom the model's own."""
     entries, owner = vocabulary_size(tokenizer), f" of {name}" if name else ""
     if entries > vocab_size:
         raise ValueError(f"The tokenizer{owner} has {entries} entries, but the model's vocab_size is {vocab_size}.")

@@ -1,5 +1,5 @@
-"""Gradio, imported without those of its environment variables that could open files of this machine, or the page to the
-network. The page's modules import it from here."""
+"""Gradio, imported without those of its environment variables that could open files of this machine, or the page to
+the network. The page's modules import it from here."""
 
 import os
 from collections.abc import Generator
@@ -15,7 +15,8 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 @contextmanager
 def without_proxies() -> Generator[None]:
-    """For Gradio's own requests, which are to its server on this machine: a proxy that its client can't use is an error even so."""
+    """For Gradio's own requests, which are to its server on this machine: a proxy that its client can't use is an
+    error even so."""
     proxies = {name: os.environ.pop(name) for name in list(os.environ) if name.lower().endswith("_proxy")}
     try:
         yield

@@ -27,10 +27,10 @@ IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 
 @dataclass(eq=False)
 class Task:
-    """A task and its examples. `prepare` sets `references`, the labels that predictions are compared with, by split, and
-    `encode_splits` sets `features`, the model's inputs; `model_options` are the fields that the model's config needs.
-    `decode` turns logits into predictions, `compute_scores` evaluates them. A kind of task defines the steps that differ:
-    `check_inputs`, `read_labels`, `references_of` and `encode`."""
+    """A task and its examples. `prepare` sets `references`, the labels that predictions are compared with, by split,
+    and `encode_splits` sets `features`, the model's inputs; `model_options` are the fields that the model's config
+    needs. `decode` turns logits into predictions, `compute_scores` evaluates them. A kind of task defines the steps
+    that differ: `check_inputs`, `read_labels`, `references_of` and `encode`."""
 
     name: str
     splits: dict[str, Dataset]
@@ -61,7 +61,8 @@ class Task:
     ) -> None:
         """Check the examples, labels and metrics, in steps that each use the results of earlier ones.
 
-        `options` are the class's `options`. Raises `ValueError` for what does not fit together; the message names the example.
+        `options` are the class's `options`. Raises `ValueError` for what does not fit together; the message names the
+        example.
         """
         for split in self.splits:
             self.check_inputs(split)
@@ -73,7 +74,8 @@ class Task:
         self.best_metric = self.choose_best_metric(best_metric)
 
     def encode_splits(self) -> None:
-        """Set the `features` of all splits, and their checksums. Raises `ValueError` for labels that do not fit the tokens."""
+        """Set the `features` of all splits, and their checksums. Raises `ValueError` for labels that do not fit the
+        tokens."""
         self.features = {split: self.encode(split) for split in self.splits}
         self.checksums = {split: self._checksum(split) for split in self.references}
         self._warn_of_overlap()
@@ -85,7 +87,8 @@ class Task:
     # ----------------------------------------------------------------------------------- what a kind of task defines
 
     def check_inputs(self, split: str) -> None:
-        """Raise `ValueError` for an example without valid inputs, whatever its label, and if all of a column are empty."""
+        """Raise `ValueError` for an example without valid inputs, whatever its label, and if all of a column are
+        empty."""
         examples = self.splits[split]
         for column in self.text_columns(split):
             for origin, text in zip(examples["origin"], examples[column], strict=True):
@@ -152,7 +155,8 @@ class Task:
     # ------------------------------------------------------------------------------------------- what all tasks share
 
     def find_references(self) -> dict[str, list]:
-        """The references of every split with labels. Raises `ValueError` if they are missing for training or validation."""
+        """The references of every split with labels. Raises `ValueError` if they are missing for training or
+        validation."""
         labelled = [split for split in self.splits if self._is_labelled(split)]
         for split in ("train", "validation"):
             if split not in labelled:
@@ -200,12 +204,14 @@ class Task:
         return self.metrics[metric](*self.for_metric(metric, predictions, self.references[split]))
 
     def compute_metrics(self, outputs: EvalPrediction) -> dict[str, float]:
-        """The scores on the validation split, for Trainer. Raises `DivergenceError` for predictions that are not finite."""
+        """The scores on the validation split, for Trainer. Raises `DivergenceError` for predictions that are not
+        finite."""
         check_finite(outputs.predictions)
         return self.compute_scores("validation", self.decode("validation", outputs.predictions))
 
     def write_predictions(self, split: str, predictions: list, directory: Path) -> Path:
-        """Write a JSON object per example, in order: its origin, the prediction, and the label if known. Returns the file."""
+        """Write a JSON object per example, in order: its origin, the prediction, and the label if known. Returns the
+        file."""
         file = directory / f"{split}_predictions.jsonl"
         labels, origins = self.references.get(split), self.splits[split]["origin"]
         with file.open("w", encoding="utf-8") as lines:
@@ -314,7 +320,8 @@ class ClassLabelTask(Task):
     def reduce(
         self, logits: torch.Tensor, labels: torch.Tensor | None = None
     ) -> torch.Tensor | tuple[torch.Tensor, ...]:
-        """The highest logits and their classes. With thousands of classes, all logits of a split would not fit into memory."""
+        """The highest logits and their classes. With thousands of classes, all logits of a split would not fit into
+        memory."""
         return tuple(logits.max(-1))
 
     @property

@@ -114,8 +114,8 @@ def explain_write_errors(what: str, output_dir: Path) -> Iterator[None]:
 def write_checkpoint(
     place: Path, save: Callable[[Path], None], wait: Callable[[], None], args: TrainingArguments, best: str | None
 ) -> None:
-    """Write a checkpoint atomically, and delete surplus ones: `save(directory)` writes, in each process, into a temporary
-    directory beside `place`, which one process renames after all have left `wait`.
+    """Write a checkpoint atomically, and delete surplus ones: `save(directory)` writes, in each process, into a
+    temporary directory beside `place`, which one process renames after all have left `wait`.
 
     Raises `OSError`, with the remedy, if something can't be written.
     """
@@ -131,7 +131,8 @@ def write_checkpoint(
 
 
 def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints, by modification time, beside `newest`, until `limit` are left; newest and best stay."""
+    """Delete the oldest checkpoints, by modification time, beside `newest`, until `limit` are left; newest and best
+    stay."""
     checkpoints = sorted(checkpoints_in(newest.parent), key=lambda checkpoint: checkpoint.stat().st_mtime)
     kept = {newest, Path(best)} if best else {newest}
     surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
@@ -166,11 +167,12 @@ def resumes_newest(args: TrainingArguments) -> bool:
 
 
 def find_checkpoint(args: TrainingArguments) -> str | None:
-    """Return the checkpoint that `args.resume_from_checkpoint` names, or with `auto` the newest intact one in output_dir; None
-    for a new run. Newer checkpoints that are damaged are renamed.
+    """Return the checkpoint that `args.resume_from_checkpoint` names, or with `auto` the newest intact one in
+    output_dir; None for a new run. Newer checkpoints that are damaged are renamed.
 
-    Raises `ValueError` if the named directory is no checkpoint or damaged, or if output_dir has no checkpoint but files
-    other than logs and those of a run that has not saved one yet; `OSError` if the newest checkpoint can't be read.
+    Raises `ValueError` if the named directory is no checkpoint or damaged, or if output_dir has no checkpoint but
+    files other than logs and those of a run that has not saved one yet; `OSError` if the newest checkpoint can't be
+    read.
     """
     output_dir = Path(args.output_dir)
     if args.resume_from_checkpoint and not resumes_newest(args):
@@ -277,7 +279,8 @@ def _can_be_read(file: Path) -> bool:
 
 
 def _fits(file: Path, content: dict) -> bool:
-    """Whether this can be the training state in a file of this name. Raises whatever random generators raise for another state."""
+    """Whether this can be the training state in a file of this name. Raises whatever random generators raise for
+    another state."""
     if file.name == "optimizer.pt":
         return {"state", "param_groups"} <= content.keys()
     if file.name == "scheduler.pt":  # some count no steps, and with fp16, a step that overflows isn't counted
@@ -290,7 +293,8 @@ def _fits(file: Path, content: dict) -> bool:
 
 
 def _newest_intact(output_dir: Path, check: bool) -> Path | None:
-    """Return the newest intact checkpoint. Only one process has to `check`: it renames damaged ones before the others look."""
+    """Return the newest intact checkpoint. Only one process has to `check`: it renames damaged ones before the others
+    look."""
     for checkpoint in reversed(checkpoints_in(output_dir)):
         try:
             damage = find_damage(checkpoint) if check else None

@@ -1,4 +1,5 @@
-"""What may change between a run and its resume: options, hyperparameters and processes, but neither data nor architecture."""
+"""What may change between a run and its resume: options, hyperparameters and processes, but neither data nor
+architecture."""
 
 import logging
 from collections.abc import Collection
@@ -36,8 +37,8 @@ class RunRecord:
 def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:
     """Compare the record of a run with that of the run that saved `checkpoint`.
 
-    Raises `ValueError` for a difference in `record["fixed"]` or in an option that is `also_fixed`. Differences in the other
-    `record["options"]` are logged: the resumed run uses its own.
+    Raises `ValueError` for a difference in `record["fixed"]` or in an option that is `also_fixed`. Differences in the
+    other `record["options"]` are logged: the resumed run uses its own.
     """
     try:
         saved = read_record(Path(checkpoint, RUN_FILE), RunRecord)
@@ -85,8 +86,8 @@ def check_same_weights(model: PreTrainedModel, checkpoint: str) -> None:
 
 
 def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
-    """Raise `OSError` if `checkpoint` was saved with another `state_dict_type` than `fsdp`, which is None without FSDP. Log it if
-    the checkpoint has no file `rng_state` with the state of this process's random generators."""
+    """Raise `OSError` if `checkpoint` was saved with another `state_dict_type` than `fsdp`, which is None without
+    FSDP. Log it if the checkpoint has no file `rng_state` with the state of this process's random generators."""
     saved = next((kind for kind, name in FSDP_STATES.items() if Path(checkpoint, name).exists()), None)
     if saved != fsdp:
         how = f"with FSDP and the state_dict_type {saved}" if saved else "without FSDP"
@@ -99,8 +100,9 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
 
 
 def check_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raise `ValueError` if the state of a weight is not finite, lacks what another has, or has averages of gradients in another
-    shape: PyTorch does not look at them, and may read beyond their end. Only its own optimizers and ours are known to keep such."""
+    """Raise `ValueError` if the state of a weight is not finite, lacks what another has, or has averages of gradients
+    in another shape: PyTorch does not look at them, and may read beyond their end. Only its own optimizers and ours
+    are known to keep such."""
     if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):
         return
     states, groups = optimizer.state, enumerate(optimizer.param_groups)
@@ -123,8 +125,8 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer as `saved`, with the `HYPERPARAMETERS` of those `requested`. The current
-    learning rate is scaled by the ratio of the initial ones."""
+    """Return the parameter groups of an optimizer as `saved`, with the `HYPERPARAMETERS` of those `requested`. The
+    current learning rate is scaled by the ratio of the initial ones."""
     merged = []
     for group, options in zip(saved, requested, strict=True):
         new = group | {name: options[name] for name in HYPERPARAMETERS if name in options}
@@ -135,8 +137,8 @@ def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str,
 
 
 class ResumeCallback(TrainerCallback):
-    """Adapts the loaded state of a checkpoint to the run that resumes it: intervals are those of the options, the best checkpoint
-    may have been moved with this one, and later checkpoints in the output directory are renamed."""
+    """Adapts the loaded state of a checkpoint to the run that resumes it: intervals are those of the options, the best
+    checkpoint may have been moved with this one, and later checkpoints in the output directory are renamed."""
 
     checkpoint: str | None = None
     step = 0  # of the checkpoint
