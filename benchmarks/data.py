@@ -22,13 +22,13 @@ from torch.utils.data import DataLoader, RandomSampler
 from transformers import AutoTokenizer
 
 from scratch_bert.cli import one_line_errors, option, parse_arguments
+from scratch_bert.corpus.corpus import TokenizedCorpus
+from scratch_bert.examples.collator import PretrainingCollator
+from scratch_bert.examples.dataset import SentencePairDataset
+from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.arguments import DataArguments
-from scratch_bert.pretraining.data.collator import PretrainingCollator
-from scratch_bert.pretraining.data.corpus import TokenizedCorpus
-from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.sources import find_source
-from scratch_bert.pretraining.data.text import TextSource
-from scratch_bert.pretraining.objectives import OBJECTIVES
+from scratch_bert.pretraining.sources import find_source
+from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
 
 

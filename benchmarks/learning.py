@@ -45,6 +45,8 @@ from transformers import (
 
 from scratch_bert import ScratchBertConfig
 from scratch_bert.cli import configure_logging, one_line_errors, option, parse_arguments, reject_non_default
+from scratch_bert.corpus.tokenizer import segment_ids, vocabulary_size
+from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.arguments import (
     DataArguments,
     EvaluationArguments,
@@ -54,12 +56,10 @@ from scratch_bert.pretraining.arguments import (
     parse_overrides,
 )
 from scratch_bert.pretraining.build_model import choose_tokenizer
-from scratch_bert.pretraining.data.sources import PretrainingData, build_collator, load_data
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.metrics import unigram_log_probs
-from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.pretraining.run import prepare_pretraining
-from scratch_bert.tokenizer import segment_ids, vocabulary_size
+from scratch_bert.pretraining.sources import PretrainingData, build_collator, load_data
 from scratch_bert.training.console import PlainLines
 
 

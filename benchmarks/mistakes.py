@@ -21,19 +21,19 @@ import numpy as np
 import torch
 from torch import nn
 
-from scratch_bert import tokenizer
+from scratch_bert.corpus import encoder, tokenizer
+from scratch_bert.corpus.corpus import TokenizedCorpus
+from scratch_bert.examples import dataset as examples
+from scratch_bert.examples.collator import PretrainingCollator
+from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.model import modeling_scratch_bert as modeling
+from scratch_bert.objectives import OBJECTIVES, pairs
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-from scratch_bert.pretraining.data import encoder, examples, pairs
-from scratch_bert.pretraining.data.builtin import builtin_documents
-from scratch_bert.pretraining.data.collator import PretrainingCollator
-from scratch_bert.pretraining.data.corpus import TokenizedCorpus
-from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.sources import load_data
-from scratch_bert.pretraining.data.text import TextSource
-from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert.pretraining.sources import load_data
 from scratch_bert.pretraining.trainer import PretrainingTrainer
+from scratch_bert.text.builtin import builtin_documents
+from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
 
 

@@ -36,11 +36,11 @@ from transformers import (
 
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
 from scratch_bert.cli import option, parse_arguments
+from scratch_bert.corpus.tokenizer import load_tokenizer
+from scratch_bert.examples.collator import PretrainingCollator
+from scratch_bert.examples.prepared import open_examples
 from scratch_bert.model.configuration_scratch_bert import PRESETS
-from scratch_bert.pretraining.data.collator import PretrainingCollator
-from scratch_bert.pretraining.data.preprocessed import open_examples
 from scratch_bert.pretraining.optimizer import muon
-from scratch_bert.tokenizer import load_tokenizer
 from scratch_bert.training.counting import CountingCollator
 from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertForPreTraining, BertTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.pretraining.data.collator import PretrainingCollator
-from scratch_bert.pretraining.data.corpus import TokenizedCorpus
-from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.text import TextSource
+from scratch_bert.corpus.corpus import TokenizedCorpus
+from scratch_bert.examples.collator import PretrainingCollator
+from scratch_bert.examples.dataset import SentencePairDataset
+from scratch_bert.text.formats import TextSource
 
 
 TEXTS = [

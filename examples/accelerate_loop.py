@@ -19,7 +19,7 @@ from scratch_bert.pretraining import (
     muon,
     train_tokenizer,
 )
-from scratch_bert.pretraining.data.builtin import builtin_documents
+from scratch_bert.text.builtin import builtin_documents
 
 
 STEPS = 200

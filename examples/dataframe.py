@@ -10,7 +10,7 @@ import pandas
 from transformers import pipeline
 
 import scratch_bert
-from scratch_bert.pretraining.data.builtin import builtin_documents
+from scratch_bert.text.builtin import builtin_documents
 
 
 directory = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()

@@ -11,10 +11,10 @@ import tempfile
 import numpy as np
 
 import scratch_bert
+from scratch_bert.objectives import NextSentenceHead
+from scratch_bert.objectives.pairs import cut, make_pairs, trim
 from scratch_bert.pretraining import OBJECTIVES
-from scratch_bert.pretraining.data.builtin import builtin_documents
-from scratch_bert.pretraining.data.pairs import cut, make_pairs, trim
-from scratch_bert.pretraining.objectives import NextSentenceHead
+from scratch_bert.text.builtin import builtin_documents
 
 
 class SentenceBoundary(NextSentenceHead):

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 import scratch_bert
-from scratch_bert.pretraining.data.builtin import builtin_documents
+from scratch_bert.text.builtin import builtin_documents
 
 
 if len(sys.argv) > 1:

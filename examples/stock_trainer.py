@@ -18,7 +18,7 @@ from scratch_bert.pretraining import (
     muon,
     train_tokenizer,
 )
-from scratch_bert.pretraining.data.builtin import builtin_documents
+from scratch_bert.text.builtin import builtin_documents
 
 
 directory = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()

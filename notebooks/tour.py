@@ -48,14 +48,14 @@ from transformers import TrainerCallback
 from scratch_bert.finetuning import run as finetuning
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.hub.publishing import public_files
+from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining import run as pretraining
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-from scratch_bert.pretraining.data.builtin import builtin_documents
-from scratch_bert.pretraining.data.sources import build_collator, load_data
-from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.inspection import describe_statistics, example_statistics
 from scratch_bert.pretraining.metrics import describe_metrics
-from scratch_bert.pretraining.objectives import OBJECTIVES
+from scratch_bert.pretraining.sources import build_collator, load_data
+from scratch_bert.text.builtin import builtin_documents
+from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
 
 

@@ -22,7 +22,7 @@ EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever the value i
 def declared_objectives() -> dict[str, str]:
     """Names and descriptions of the package's objectives, read from its source, without importing it."""
     objectives = {}
-    package = Path(find_spec("scratch_bert").origin).parent / "pretraining" / "objectives"
+    package = Path(find_spec("scratch_bert").origin).parent / "objectives"
     for file in sorted(package.glob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef):

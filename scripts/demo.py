@@ -49,13 +49,13 @@ def main(argv: list[str] | None = None) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from scratch_bert.cli import one_line_errors
-    from scratch_bert.demo.runs import open_models
+    from scratch_bert_demo.runs import open_models
 
     disable_progress_bar()  # of loading weights, which is done for each snapshot
 
     with one_line_errors():
         try:
-            from scratch_bert.demo.page import build_page, serve
+            from scratch_bert_demo.page import build_page, serve
         except ModuleNotFoundError as error:
             raise ImportError(f"{error}. Install what the demo needs: pip install 'scratch_bert[demo]'") from error
         page = build_page(*open_models(args.models, args.trust_remote_code))

@@ -30,10 +30,10 @@ def main(argv: list[str] | None = None) -> None:
     from transformers import set_seed
 
     from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.examples.prepared import write_examples
     from scratch_bert.pretraining.build_model import choose_tokenizer
-    from scratch_bert.pretraining.data.preprocessed import write_examples
-    from scratch_bert.pretraining.data.sources import build_collator, load_data
     from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
+    from scratch_bert.pretraining.sources import build_collator, load_data
 
     configure_logging(logging.ERROR if args.json else logging.INFO)
     set_seed(args.seed)

@@ -17,13 +17,13 @@ def main(argv: list[str] | None = None) -> None:
     groups = (PreparationArguments, PreparationDataArguments)
     args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
 
+    from scratch_bert.atomic import locked
     from scratch_bert.cli import configure_logging, one_line_errors
-    from scratch_bert.storage import locked
 
     configure_logging()
     with one_line_errors(stopped="Stopped. The same command resumes with the missing files."):
         try:
-            from scratch_bert.pretraining.data.parallel import build_executor
+            from scratch_bert.pretraining.parallel import build_executor
         except ImportError as error:
             raise ImportError(
                 f'{error}. Install what this script needs: pip install "scratch_bert[datatrove]"'

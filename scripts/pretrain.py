@@ -19,9 +19,9 @@ def main(argv: list[str] | None = None) -> None:
     options = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.cli import configure_logging, one_line_errors
-    from scratch_bert.files import TextError
     from scratch_bert.pretraining.arguments import ModelArguments, PretrainingArguments
     from scratch_bert.pretraining.run import prepare_pretraining
+    from scratch_bert.text.tables import TextError
     from scratch_bert.training.trainer import DivergenceError
 
     model_args, data_args, args = options.build(ModelArguments, DataArguments, PretrainingArguments)

@@ -86,8 +86,8 @@ def curves():
 def documents():
     """The topics of `help()` in the built-in corpus, as sentences."""
     from helpers import without_docstrings
-    from scratch_bert.pretraining.data.builtin import builtin_documents
-    from scratch_bert.pretraining.data.text import TextSource
+    from scratch_bert.text.builtin import builtin_documents
+    from scratch_bert.text.formats import TextSource
 
     with pytest.MonkeyPatch.context() as patch:
         without_docstrings(patch)
@@ -102,14 +102,14 @@ def sentences(documents):
 
 @pytest.fixture(scope="session")
 def tokenizer(sentences):
-    from scratch_bert.tokenizer import train_tokenizer
+    from scratch_bert.corpus.tokenizer import train_tokenizer
 
     return train_tokenizer(sentences, vocab_size=2000, model_max_length=128)
 
 
 @pytest.fixture(scope="session")
 def corpus(documents, tokenizer):
-    from scratch_bert.pretraining.data.corpus import TokenizedCorpus
+    from scratch_bert.corpus.corpus import TokenizedCorpus
 
     return TokenizedCorpus.from_documents(documents, tokenizer)
 
@@ -117,7 +117,7 @@ def corpus(documents, tokenizer):
 @pytest.fixture(scope="session")
 def small_corpus(documents, tokenizer):
     """Twelve short documents."""
-    from scratch_bert.pretraining.data.corpus import TokenizedCorpus
+    from scratch_bert.corpus.corpus import TokenizedCorpus
 
     return TokenizedCorpus.from_documents([document for document in documents if len(document) < 20][:12], tokenizer)
 
@@ -132,7 +132,7 @@ def text_file(sentences, tmp_path_factory):
 
 @pytest.fixture
 def pairs(corpus, tokenizer):
-    from scratch_bert.pretraining.data.examples import SentencePairDataset
+    from scratch_bert.examples.dataset import SentencePairDataset
 
     return SentencePairDataset(corpus, tokenizer, max_seq_length=128)
 

@@ -13,9 +13,9 @@ import transformers
 from torch.nn import functional as F
 
 from scratch_bert import model
+from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.model.configuration_scratch_bert import ScratchBertConfig
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS, ScratchBertForPreTraining
-from scratch_bert.pretraining.data.corpus import TokenizedCorpus
 
 
 ROOT = Path(__file__).parent.parent

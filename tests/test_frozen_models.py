@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 
 from helpers import ROOT, run_script, run_without_package
 from scratch_bert import ScratchBertForPreTraining
+from scratch_bert.examples.collator import pack_sequences
 from scratch_bert.hub.code import update_code
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.pretraining.data.collator import pack_sequences
 
 
 FROZEN = ROOT / "examples/models"
@@ -97,7 +97,7 @@ def test_frozen_model_converts_and_is_published(stored, tmp_path, monkeypatch, c
 
 
 def test_frozen_model_is_fine_tuned_and_shown(tmp_path, monkeypatch):
-    from scratch_bert.demo.answers import Model
+    from scratch_bert_demo.answers import Model
 
     examples = "".join(f"{text},{label}\n" for text, label in (("a calm sea", "calm"), ("a storm", "wild")) * 8)
     (tmp_path / "a.csv").write_text(f"text,label\n{examples}")

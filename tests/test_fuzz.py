@@ -23,20 +23,20 @@ from hypothesis import strategies as st
 
 from helpers import make_model
 from scratch_bert import ScratchBertConfig
+from scratch_bert.checkpoints.open import load_config, open_pretrained
+from scratch_bert.checkpoints.output_dir import read_metrics
+from scratch_bert.checkpoints.resume import check_same_run
+from scratch_bert.checkpoints.saved import find_checkpoint, saved_step
 from scratch_bert.cli import parse_arguments
+from scratch_bert.corpus.tokenizer import load_tokenizer, train_tokenizer
+from scratch_bert.examples.dataset import SentencePairDataset
+from scratch_bert.examples.prepared import open_examples, write_examples
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.dataset import Columns, load_splits
 from scratch_bert.finetuning.load import TASKS, load_task
-from scratch_bert.hub.loading import load_config, open_pretrained
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.build_model import start_config
-from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.preprocessed import open_examples, write_examples
-from scratch_bert.pretraining.data.text import TextSource
-from scratch_bert.tokenizer import load_tokenizer, train_tokenizer
-from scratch_bert.training.checkpoint import find_checkpoint, saved_step
-from scratch_bert.training.output_dir import read_metrics
-from scratch_bert.training.resume import check_same_run
+from scratch_bert.text.formats import TextSource
 
 
 EXPECTED = (ValueError, OSError, StrictDataclassError)  # as `one_line_errors` catches

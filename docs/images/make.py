@@ -14,8 +14,8 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Locator, Page, sync_playwright
 
-from scratch_bert.demo.page import build_page, serve
-from scratch_bert.demo.runs import open_models
+from scratch_bert_demo.page import build_page, serve
+from scratch_bert_demo.runs import open_models
 
 
 IMAGES = Path(__file__).parent

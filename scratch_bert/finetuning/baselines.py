@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 
 from .metrics import METRICS
-from .sequence_classification import SequenceClassification
-from .task import Task
+from .tasks.base import Task
+from .tasks.sequence_classification import SequenceClassification
 
 
 logger = logging.getLogger("scratch_bert")

@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 from datasets import Dataset, DatasetDict
 
-from ..files import TABLES, find_files, open_dataset, read_table, suffix
+from ..text.tables import TABLES, find_files, open_dataset, read_table, suffix
 from .glue import GlueTask
 from .readers import read_conll, read_squad
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from scratch_bert_cli.glue import GlueArguments
 
-from ..storage import write_json, write_text
-from ..training.checkpoint import explain_write_errors
+from ..atomic import write_json, write_text
+from ..checkpoints.saved import explain_write_errors
 from .arguments import GlueTrainingArguments, TaskArguments
 from .baselines import scores_by_baseline
 from .glue import GLUE

@@ -8,8 +8,8 @@ from typing import Any
 from scratch_bert_cli.glue import GlueArguments
 from scratch_bert_cli.outputs import check_output_dir
 
-from ..files import open_dataset
-from ..training.checkpoint import find_checkpoint
+from ..checkpoints.saved import find_checkpoint
+from ..text.tables import open_dataset
 from .arguments import GlueTrainingArguments, TaskArguments
 from .dataset import MissingColumnError
 from .glue import GLUE

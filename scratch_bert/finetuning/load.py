@@ -7,21 +7,21 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from ..atomic import checksum
+from ..checkpoints.open import open_checkpoint
+from ..checkpoints.weights import find_weights
 from ..cli import reject_non_default, similar
+from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..hub.conversion import convert_config
-from ..hub.loading import open_checkpoint
-from ..hub.weights import find_weights
-from ..storage import checksum
-from ..tokenizer import check_vocabulary, load_tokenizer
 from .arguments import FinetuningArguments, TaskArguments
 from .dataset import Columns, as_splits, load_splits
 from .glue import GLUE
 from .metrics import METRICS
-from .multiple_choice import MultipleChoice
-from .question_answering import QuestionAnswering
-from .sequence_classification import SequenceClassification
-from .task import Task
-from .token_classification import TokenClassification
+from .tasks.base import Task
+from .tasks.multiple_choice import MultipleChoice
+from .tasks.question_answering import QuestionAnswering
+from .tasks.sequence_classification import SequenceClassification
+from .tasks.token_classification import TokenClassification
 
 
 logger = logging.getLogger("scratch_bert")

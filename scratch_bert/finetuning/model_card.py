@@ -10,7 +10,7 @@ from ..training.model_card import model_name, training_context
 from ..training.trainer import ScratchBertTrainer
 from .arguments import TaskArguments
 from .baselines import scores_by_baseline
-from .task import Task
+from .tasks.base import Task
 
 
 def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Task, task_args: TaskArguments) -> None:

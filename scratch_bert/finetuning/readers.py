@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from ..files import read_lines, suffix
+from ..text.tables import read_lines, suffix
 
 
 logger = logging.getLogger("scratch_bert")

@@ -15,20 +15,20 @@ from transformers.utils import CONFIG_NAME
 
 from scratch_bert_cli.outputs import check_output_dir
 
-from ..hub.loading import load_config
+from ..checkpoints.open import load_config
+from ..checkpoints.output_dir import output_dir_lock, read_metrics, write_metrics
+from ..checkpoints.resume import check_same_run, check_same_weights
+from ..checkpoints.saved import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
 from ..training.callbacks import PatienceCallback, extend_tensorboard
-from ..training.checkpoint import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
 from ..training.console import TIMINGS, describe_output, fill
 from ..training.counting import CountingCollator
-from ..training.output_dir import output_dir_lock, read_metrics, write_metrics
-from ..training.resume import check_same_run, check_same_weights
 from ..training.trainer import ScratchBertTrainer
 from .arguments import FinetuningArguments, TaskArguments
 from .baselines import baseline_scores, scores_by_baseline
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
-from .task import Task, check_finite
+from .tasks.base import Task, check_finite
 
 
 logger = logging.getLogger("scratch_bert")

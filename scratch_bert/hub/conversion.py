@@ -15,11 +15,11 @@ from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
 from scratch_bert_cli.outputs import check_new_dir
 
+from ..checkpoints.open import check_finite, check_weights, load_config, load_with_mismatches, reason, some
+from ..corpus.tokenizer import check_vocabulary, has_tokenizer, load_tokenizer
 from ..model import modeling_scratch_bert
 from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, INITIALIZATION_FIELDS, ScratchBertConfig
 from ..model.modeling_scratch_bert import AUTO_MODELS
-from ..tokenizer import check_vocabulary, has_tokenizer, load_tokenizer
-from .loading import check_finite, check_weights, load_config, load_with_mismatches, reason, some
 from .model_card import write_conversion_card
 
 

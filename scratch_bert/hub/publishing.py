@@ -20,15 +20,15 @@ from transformers.dynamic_module_utils import get_imports, get_relative_imports
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from yaml import YAMLError
 
+from ..checkpoints.open import check_config, find_new_weights, load_config, reason
+from ..checkpoints.weights import INDEX, WEIGHTS, find_not_finite, read_index, read_shapes
+from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import one_line, read_json
-from ..tokenizer import check_vocabulary, load_tokenizer
 from .code import OLD_CODE
-from .loading import check_config, find_new_weights, load_config, reason
 from .model_card import BESIDE_CARDS, below_title, with_name
 from .secrets import check_no_link, check_private
 from .space import check_space, push_space, space_files
-from .weights import INDEX, WEIGHTS, find_not_finite, read_index, read_shapes
 
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")

@@ -12,7 +12,7 @@ from .model_card import TAGS
 from .secrets import check_no_link
 
 
-PACKAGE = Path(__file__).parent.parent
+PACKAGES = [Path(__file__).parents[2] / name for name in ("scratch_bert", "scratch_bert_demo")]
 # Packages that the page needs, in the versions that are installed here.
 REQUIREMENTS = (
     "torch",
@@ -48,8 +48,8 @@ APP = '''"""Shows {repo_id} at one commit."""
 
 from huggingface_hub import snapshot_download
 
-from scratch_bert.demo.runs import open_models
-from scratch_bert.demo.page import build_page, serve
+from scratch_bert_demo.runs import open_models
+from scratch_bert_demo.page import build_page, serve
 
 
 DIRECTORY = "models/{title}"
@@ -79,10 +79,11 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
         "app.py": APP.format(**values),
         "requirements.txt": "".join(f"{name}=={pin}\n" for name, pin in pins.items()),
     }
-    for module in PACKAGE.rglob("*"):
-        if module.suffix in (".py", ".md"):
-            check_no_link(module)
-            files[f"scratch_bert/{module.relative_to(PACKAGE).as_posix()}"] = module.read_text("utf-8")
+    for package in PACKAGES:
+        for module in package.rglob("*"):
+            if module.suffix in (".py", ".md"):
+                check_no_link(module)
+                files[module.relative_to(package.parent).as_posix()] = module.read_text("utf-8")
     return {path: text.encode() for path, text in sorted(files.items())}
 
 
@@ -108,7 +109,11 @@ def push_space(space_id: str, repo_id: str, revision: str, api: HfApi, private: 
     files = space_files(repo_id, revision)
     api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
     stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()
-    operations: list[Any] = [CommitOperationDelete(path) for path in sorted(stale) if path.startswith("scratch_bert/")]
+    operations: list[Any] = [
+        CommitOperationDelete(path)
+        for path in sorted(stale)
+        if path.startswith(("scratch_bert/", "scratch_bert_demo/"))
+    ]
     operations += [CommitOperationAdd(path, content) for path, content in files.items()]
     return api.create_commit(
         space_id, operations, repo_type="space", commit_message=f"Show {repo_id} at {revision[:8]}"

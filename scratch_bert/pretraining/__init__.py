@@ -1,12 +1,12 @@
 """Parts of pretraining, each of which works alone and under the stock Trainer (docs/library.md)."""
 
-from .data.collator import PretrainingCollator
-from .data.examples import SentencePairDataset
-from .data.tokenizer import train_tokenizer
+from ..corpus.tokenizer_training import train_tokenizer
+from ..examples.collator import PretrainingCollator
+from ..examples.dataset import SentencePairDataset
+from ..objectives import OBJECTIVES, Objective, PairClassification
 from .embeddings import init_token_embeddings
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .minimal_pairs import encode_sentences, pseudo_log_likelihoods
-from .objectives import OBJECTIVES, Objective, PairClassification
 from .optimizer import muon
 
 

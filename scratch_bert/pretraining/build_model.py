@@ -9,16 +9,16 @@ import psutil
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checkpoints.open import load_config, open_checkpoint
 from ..cli import reject_non_default
-from ..files import read_lines
+from ..corpus.tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from ..hub.conversion import convert_config
-from ..hub.loading import load_config, open_checkpoint
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..repository import check_name
-from ..tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
+from ..text.tables import read_lines
 from .arguments import TOKENIZER_TRAINING, DataArguments, ModelArguments
-from .data.sources import PretrainingData
 from .embeddings import init_added_embeddings, init_token_embeddings
+from .sources import PretrainingData
 
 
 logger = logging.getLogger("scratch_bert")

@@ -10,16 +10,16 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from ..hub.loading import load_config, open_checkpoint, open_pretrained
+from ..checkpoints.open import load_config, open_checkpoint, open_pretrained
+from ..corpus.tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from ..model.modeling_scratch_bert import AUTO_MODELS
+from ..objectives import OBJECTIVES, NextSentenceHead, Objective
 from ..repository import RUN_FILE, read_json
-from ..tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from ..training.console import show_on_console
 from ..training.memory import keep_freed_memory
 from .arguments import EvaluationArguments, EvaluationDataArguments
-from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, unigram_log_probs
-from .objectives import OBJECTIVES, NextSentenceHead, Objective
+from .sources import PretrainingData, build_collator, load_data
 
 
 logger = logging.getLogger("scratch_bert")

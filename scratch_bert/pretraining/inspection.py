@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
-from ..tokenizer import segment_ids
-from .data.collator import PretrainingCollator
-from .data.examples import SentencePairDataset
-from .data.preprocessed import PreprocessedDataset
-from .data.sources import PretrainingData
+from ..corpus.tokenizer import segment_ids
+from ..examples.collator import PretrainingCollator
+from ..examples.dataset import SentencePairDataset
+from ..examples.prepared import PreprocessedDataset
+from .sources import PretrainingData
 
 
 PERCENTILES = (5, 25, 50, 75, 95, 100)

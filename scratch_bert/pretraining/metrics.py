@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 from transformers import EvalPrediction
 
-from .objectives import MetricRow, Objective, find_objective
+from ..objectives import MetricRow, Objective, find_objective
 
 
 logger = logging.getLogger("scratch_bert")

@@ -7,11 +7,11 @@ from huggingface_hub import EvalResult
 
 from ..hub.model_card import TAGS, write_card
 from ..model.modeling_scratch_bert import AUTO_MODELS
+from ..objectives import Objective
 from ..training.model_card import model_name, training_context
 from .arguments import DataArguments, ModelArguments
-from .data.sources import PretrainingData
 from .metrics import MLM_ROWS
-from .objectives import Objective
+from .sources import PretrainingData
 from .trainer import PretrainingTrainer
 
 

@@ -13,15 +13,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from scratch_bert_cli.outputs import check_output_dir
 
+from ..checkpoints.output_dir import output_dir_lock, write_metrics
+from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights
+from ..checkpoints.saved import find_checkpoint, saved_step
 from ..cli import similar
-from ..files import TextError
-from ..tokenizer import copy_with_length, describe_vocabulary
+from ..corpus.tokenizer import copy_with_length, describe_vocabulary
+from ..examples.dataset import evenly_spread
+from ..objectives.predictions import examples_to_try
+from ..text.tables import TextError
 from ..training.callbacks import extend_tensorboard
-from ..training.checkpoint import find_checkpoint, saved_step
 from ..training.clock import Clock
 from ..training.console import describe_output, fill
-from ..training.output_dir import output_dir_lock, write_metrics
-from ..training.resume import check_same_architecture, check_same_run, check_same_weights
 from .arguments import (
     EVAL_MLM_PROBABILITY,
     TOKENIZER_TRAINING,
@@ -30,12 +32,10 @@ from .arguments import (
     PretrainingArguments,
 )
 from .build_model import build_model, choose_tokenizer, resolve_config, start_config
-from .data.examples import evenly_spread
-from .data.sources import PretrainingData, build_collator, load_data
 from .metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
 from .model_card import write_pretraining_card
-from .predictions import examples_to_try
 from .snapshots import SnapshotCallback, default_count
+from .sources import PretrainingData, build_collator, load_data
 from .trainer import PretrainingTrainer
 
 

@@ -10,8 +10,8 @@ import torch
 from transformers import PreTrainedModel, Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
 
-from ..storage import STAGING, move_into_place, write_json
-from ..training.checkpoint import EXAMPLES, SNAPSHOTS, snapshots_in
+from ..atomic import STAGING, move_into_place, write_json
+from ..checkpoints.saved import EXAMPLES, SNAPSHOTS, snapshots_in
 from ..training.console import without_progress_bars
 
 

@@ -14,7 +14,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from transformers.trainer_utils import has_length
 from transformers.utils import CONFIG_NAME, logging
 
-from .checkpoint import METRICS_FILE, checkpoints_in, snapshots_in
+from ..checkpoints.saved import METRICS_FILE, checkpoints_in, snapshots_in
 
 
 TIMINGS = ("_runtime", "_per_second", "_time")  # suffixes of the timings that Trainer adds to the metrics

@@ -30,19 +30,19 @@ from transformers.utils import CONFIG_NAME, PushInProgress
 
 from scratch_bert_cli.process import LimitError, explain_limit
 
+from ..atomic import MANIFEST, STAGING, move_into_place, write_json
+from ..checkpoints.output_dir import read_metrics
+from ..checkpoints.resume import ResumeCallback, check_optimizer_state, check_processes, merge_hyperparameters
+from ..checkpoints.saved import explain_write_errors, find_best, how_to_resume, saved_step, write_checkpoint
+from ..checkpoints.weights import find_not_finite
 from ..hub.model_card import is_customized
 from ..hub.publishing import check_branch, ensure_branch, public_files, publish
-from ..hub.weights import find_not_finite
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..repository import RUN_FILE
-from ..storage import MANIFEST, STAGING, move_into_place, write_json
 from .callbacks import PushCallback, SignalCallback, shield_workers
-from .checkpoint import explain_write_errors, find_best, how_to_resume, saved_step, write_checkpoint
 from .clock import LENGTH, UNKNOWN, Clock
 from .console import show_on_console, without_progress_bars
 from .memory import keep_freed_memory
-from .output_dir import read_metrics
-from .resume import ResumeCallback, check_optimizer_state, check_processes, merge_hyperparameters
 from .speed import SpeedMeter, known_matrix_peak
 
 

@@ -9,8 +9,8 @@ from transformers import BertTokenizer
 
 from helpers import NO_DROPOUT, SMALL, make_bert
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.corpus.tokenizer import train_tokenizer
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
-from scratch_bert.tokenizer import train_tokenizer
 
 
 SENTENCES = [

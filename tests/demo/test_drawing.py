@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from scratch_bert.demo import drawing
+from scratch_bert_demo import drawing
 
 
 EVIL = "<img src=x onerror=alert(1)>\"'&"

@@ -25,8 +25,8 @@ from transformers import AutoTokenizer
 
 from helpers import BROWSER_OPTIONS, CHROMIUM, SCRIPTS
 from hub_server import LocalHub
-from scratch_bert.demo.answers import Model, merge_tags
-from scratch_bert.demo.runs import open_models
+from scratch_bert_demo.answers import Model, merge_tags
+from scratch_bert_demo.runs import open_models
 
 
 MISSING = [name for name in ("gradio", "playwright") if find_spec(name) is None]
@@ -60,7 +60,7 @@ def places(trained, bert, other_mask, tasks):
 
 @pytest.fixture(scope="module")
 def address(places):
-    from scratch_bert.demo.page import build_page, serve
+    from scratch_bert_demo.page import build_page, serve
 
     page = build_page(*open_models([str(place) for place in places.values()]))
     yield serve(page)
@@ -409,7 +409,7 @@ def save_snapshot(trained, run, number, step):
 @pytest.fixture
 def serve_models():
     """Serve the page of these models, and close it at the end of the test."""
-    from scratch_bert.demo.page import build_page, serve
+    from scratch_bert_demo.page import build_page, serve
 
     pages = []
 
@@ -424,7 +424,7 @@ def serve_models():
 
 def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
     """A run that is still training, whose snapshots appear one after the other, and of which one is deleted."""
-    monkeypatch.setattr("scratch_bert.demo.watch.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("scratch_bert_demo.watch.FOLLOW_SECONDS", 0.5)
     run = tmp_path / "run"
     save_snapshot(trained, run, 100, 0)
     (run / "snapshots/0/trainer_state.json").write_text('{"log_history": [], "global_step": 0, "max_steps": 400}')
@@ -475,7 +475,7 @@ def test_run_is_followed_beside_one_with_more_snapshots(
     trained, tmp_path, open_page, serve_models, expect, monkeypatch
 ):
     """The slider stays at its end. A page that is opened later begins with the models of that time."""
-    monkeypatch.setattr("scratch_bert.demo.watch.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("scratch_bert_demo.watch.FOLLOW_SECONDS", 0.5)
     for step in (100, 200, 300):
         save_snapshot(trained, tmp_path / "ended", step, step)
     save_snapshot(trained, tmp_path / "run", 100, 100)
@@ -537,7 +537,7 @@ def test_tabs_answer_odd_input_with_a_sentence(open_page, address, expect):
 def test_tabs_are_those_that_a_model_can_serve(places):
     import gradio
 
-    from scratch_bert.demo.page import build_page
+    from scratch_bert_demo.page import build_page
 
     page = build_page(*open_models([str(places["tagger"])]))
     titles = [block.label for block in page.blocks.values() if isinstance(block, gradio.Tab)]

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scratch_bert.demo.answers import InputError, Model
-from scratch_bert.demo.runs import (
+from scratch_bert_demo.answers import InputError, Model
+from scratch_bert_demo.runs import (
     KEPT_MODELS,
     Run,
     describe_model,

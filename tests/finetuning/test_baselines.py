@@ -4,10 +4,10 @@ from scipy import sparse
 
 from scratch_bert.finetuning import baselines
 from scratch_bert.finetuning.baselines import baseline_scores, compare, scores_by_baseline
-from scratch_bert.finetuning.multiple_choice import MultipleChoice
-from scratch_bert.finetuning.question_answering import QuestionAnswering
-from scratch_bert.finetuning.sequence_classification import SequenceClassification
-from scratch_bert.finetuning.token_classification import TokenClassification
+from scratch_bert.finetuning.tasks.multiple_choice import MultipleChoice
+from scratch_bert.finetuning.tasks.question_answering import QuestionAnswering
+from scratch_bert.finetuning.tasks.sequence_classification import SequenceClassification
+from scratch_bert.finetuning.tasks.token_classification import TokenClassification
 
 
 GOOD = {"text": ["very good", "quite good", "so good", "very bad", "so bad"], "label": ["1", "1", "1", "0", "0"]}

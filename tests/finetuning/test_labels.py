@@ -10,10 +10,10 @@ from datasets import Dataset
 from transformers import EvalPrediction
 
 from scratch_bert.finetuning.dataset import Columns, load_splits
-from scratch_bert.finetuning.multiple_choice import MultipleChoice
-from scratch_bert.finetuning.question_answering import QuestionAnswering
-from scratch_bert.finetuning.sequence_classification import SequenceClassification
-from scratch_bert.finetuning.token_classification import TokenClassification
+from scratch_bert.finetuning.tasks.multiple_choice import MultipleChoice
+from scratch_bert.finetuning.tasks.question_answering import QuestionAnswering
+from scratch_bert.finetuning.tasks.sequence_classification import SequenceClassification
+from scratch_bert.finetuning.tasks.token_classification import TokenClassification
 from scratch_bert.training.trainer import DivergenceError
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from scratch_bert.finetuning.multiple_choice import MultipleChoice
+from scratch_bert.finetuning.tasks.multiple_choice import MultipleChoice
 
 
 TEXTS = ["a class is an object", "so is a function", "a module"]

@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from scratch_bert.finetuning.question_answering import QuestionAnswering, best_spans
+from scratch_bert.finetuning.tasks.question_answering import QuestionAnswering, best_spans
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 import pytest
 from datasets import Dataset
 
-from scratch_bert.files import read_table
 from scratch_bert.finetuning.readers import read_conll, read_squad
+from scratch_bert.text.tables import read_table
 
 
 TEXTS = ["007", 'say "hi"', "a, b", "NA"]

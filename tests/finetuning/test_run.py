@@ -18,11 +18,11 @@ from transformers import pipeline
 
 from helpers import make_bert, write_metric
 from scratch_bert import ScratchBertForPreTraining
+from scratch_bert.checkpoints.open import load_config
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.load import describe_model
 from scratch_bert.finetuning.run import FinetuningTrainer, prepare_finetuning, run_finetuning
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.hub.loading import load_config
 
 
 WORDS = ["class", "function", "module", "value", "name"]

@@ -3,7 +3,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 
-from scratch_bert.finetuning.sequence_classification import SequenceClassification
+from scratch_bert.finetuning.tasks.sequence_classification import SequenceClassification
 
 
 TEXTS = ["a class is an object", "so is a function", "a module"]

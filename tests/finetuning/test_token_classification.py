@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from scratch_bert.finetuning.task import IGNORE_INDEX
-from scratch_bert.finetuning.token_classification import TokenClassification
+from scratch_bert.finetuning.tasks.base import IGNORE_INDEX
+from scratch_bert.finetuning.tasks.token_classification import TokenClassification
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from transformers import (
 
 from helpers import HEADS, SMALL, make_bert, run_script
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
+from scratch_bert.checkpoints.open import open_checkpoint
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.hub.loading import open_checkpoint
 
 
 BERT_HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in HEADS.values()]

@@ -21,10 +21,10 @@ from safetensors.torch import load_file
 from helpers import MODEL_FILES, ROOT, SCRIPTS, run_script, run_without_package
 from hub_server import TOKEN, Fault, LocalHub
 from scratch_bert import ScratchBertForPreTraining
+from scratch_bert.checkpoints.open import open_pretrained
+from scratch_bert.checkpoints.weights import find_weights
 from scratch_bert.hub import publishing
-from scratch_bert.hub.loading import open_pretrained
 from scratch_bert.hub.publishing import public_files, push_to_hub
-from scratch_bert.hub.weights import find_weights
 
 
 REPOSITORY_FILES = MODEL_FILES | {".gitattributes"}

@@ -27,7 +27,7 @@ def test_space_shows_the_commit_that_was_pushed(directory, hub):
         "README.md",
         "app.py",
         "requirements.txt",
-        "scratch_bert/demo/page.py",
+        "scratch_bert_demo/page.py",
         "scratch_bert/__init__.py",
     } <= files
     assert not any("__pycache__" in path or "scripts/" in path for path in files)
@@ -78,7 +78,7 @@ def test_dry_run_lists_the_space_and_sends_nothing(directory, hub, monkeypatch, 
     run_script(monkeypatch, "push_to_hub.py", directory, "me/my-bert", "--space", "me/my-demo", "--dry_run")
     shown = capsys.readouterr().out
     assert "To be sent to me/my-bert:" in shown and "And to the Space me/my-demo:" in shown
-    assert "  app.py\n" in shown and "scratch_bert/demo/page.py" in shown
+    assert "  app.py\n" in shown and "scratch_bert_demo/page.py" in shown
     assert not hub.requests
 
 
@@ -112,7 +112,7 @@ def test_link_to_the_space_is_in_the_text_of_any_card(directory, hub):
 
 @pytest.mark.slow
 def test_space_imports_nothing_that_it_does_not_have():
-    run_process("-c", "import sys; sys.modules['scratch_bert_cli'] = None; import scratch_bert.demo.runs")
+    run_process("-c", "import sys; sys.modules['scratch_bert_cli'] = None; import scratch_bert_demo.runs")
 
 
 def test_pull_request_has_no_space(directory, hub):
@@ -124,7 +124,7 @@ def test_space_gets_no_secret_and_nothing_that_a_link_leads_to(directory, tmp_pa
     package, outside = tmp_path / "package", tmp_path / "outside.py"
     package.mkdir()
     (package / "code.py").write_text(f"KEY = 'ghp_{'x' * 36}'\n")
-    monkeypatch.setattr(space_module, "PACKAGE", package)
+    monkeypatch.setattr(space_module, "PACKAGES", [package])
     options = [directory, "me/my-bert", "--space", "me/my-demo", "--dry_run"]
     with pytest.raises(SystemExit, match=r"scratch_bert/code.py contains a secret \(GitHub Token\) in line 1"):
         run_script(monkeypatch, "push_to_hub.py", *options)

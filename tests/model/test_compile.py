@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import assert_same_gradients, make_batch, make_inputs, make_pair
-from scratch_bert.pretraining.data.collator import pack_sequences
+from scratch_bert.examples.collator import pack_sequences
 from scratch_bert.training.counting import CountingCollator
 
 

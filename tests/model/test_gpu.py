@@ -12,9 +12,9 @@ from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_availa
 
 from helpers import NO_DROPOUT, make_batch
 from scratch_bert import ScratchBertForPreTraining
+from scratch_bert.examples.collator import pack_sequences
 from scratch_bert.hub.conversion import convert_config
 from scratch_bert.model.padding_scratch_bert import may_unpad, plan_batch
-from scratch_bert.pretraining.data.collator import pack_sequences
 from scratch_bert.pretraining.optimizer import muon
 from scratch_bert.training.counting import CountingCollator
 

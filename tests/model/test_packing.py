@@ -7,7 +7,7 @@ import torch
 from transformers import DataCollatorWithFlattening
 
 from helpers import HEADS, make_batch, make_bert, make_inputs, make_pair
-from scratch_bert.pretraining.data.collator import PretrainingCollator, pack_sequences
+from scratch_bert.examples.collator import PretrainingCollator, pack_sequences
 
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}

@@ -10,9 +10,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_inputs, make_pair
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
+from scratch_bert.examples.collator import pack_sequences
 from scratch_bert.model import padding_scratch_bert
 from scratch_bert.model.padding_scratch_bert import plan_rows
-from scratch_bert.pretraining.data.collator import pack_sequences
 
 
 TOLERANCE = {"rtol": 0, "atol": 1e-5}

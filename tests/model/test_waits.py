@@ -10,11 +10,11 @@ import transformers
 
 from helpers import NO_DROPOUT, make_batch
 from scratch_bert import ScratchBertConfig
+from scratch_bert.examples.collator import pack_sequences
 from scratch_bert.model import inputs_scratch_bert as inputs
 from scratch_bert.model import kernels_scratch_bert as kernels
 from scratch_bert.model import losses_scratch_bert as losses
 from scratch_bert.model import padding_scratch_bert as padding
-from scratch_bert.pretraining.data.collator import pack_sequences
 from scratch_bert.pretraining.loss_meter import LossMeter
 from scratch_bert.pretraining.optimizer import muon
 from scratch_bert.training.counting import CountingCollator

@@ -15,6 +15,7 @@ from transformers import BertConfig, BertModel, Trainer, TrainingArguments
 import scratch_bert
 from helpers import ROOT, SMALL, run_process
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.objectives import find_objective
 from scratch_bert.pretraining import (
     OBJECTIVES,
     PretrainingCollator,
@@ -24,7 +25,6 @@ from scratch_bert.pretraining import (
     train_tokenizer,
 )
 from scratch_bert.pretraining.evaluation import open_with_objective
-from scratch_bert.pretraining.objectives import find_objective
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_dataset_of_any_objective_can_be_sent_to_another_process(name, small_cor
 FORK = """
 import os, sys
 from scratch_bert.pretraining import SentencePairDataset
-from scratch_bert.tokenizer import load_tokenizer
+from scratch_bert.corpus.tokenizer import load_tokenizer
 
 texts = ("One sentence. And the next one." for _ in range(4))
 dataset = SentencePairDataset.from_texts(texts, load_tokenizer(sys.argv[1]), 64)

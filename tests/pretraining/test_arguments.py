@@ -3,7 +3,9 @@ import dataclasses
 import pytest
 
 from scratch_bert.cli import parse_arguments
+from scratch_bert.corpus.tokenizer import TOKENIZER_TYPES
 from scratch_bert.model.configuration_scratch_bert import PRESETS
+from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.arguments import (
     DataArguments,
     EvaluationArguments,
@@ -15,9 +17,7 @@ from scratch_bert.pretraining.arguments import (
     parse_overrides,
 )
 from scratch_bert.pretraining.build_model import start_config
-from scratch_bert.pretraining.data.text import FORMATS
-from scratch_bert.pretraining.objectives import OBJECTIVES
-from scratch_bert.tokenizer import TOKENIZER_TYPES
+from scratch_bert.text.formats import FORMATS
 
 
 def test_overrides_have_the_types_of_yaml():

@@ -3,15 +3,15 @@ import dataclasses
 import numpy as np
 import pytest
 
-from scratch_bert.pretraining.data.collator import PretrainingCollator
-from scratch_bert.pretraining.data.corpus import TokenizedCorpus
-from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.sources import PretrainingData
-from scratch_bert.pretraining.data.stream import stream_examples
-from scratch_bert.pretraining.data.text import TextSource
+from scratch_bert.corpus.corpus import TokenizedCorpus
+from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.examples.collator import PretrainingCollator
+from scratch_bert.examples.dataset import SentencePairDataset
+from scratch_bert.examples.stream import stream_examples
+from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
-from scratch_bert.pretraining.objectives import OBJECTIVES
-from scratch_bert.tokenizer import train_tokenizer
+from scratch_bert.pretraining.sources import PretrainingData
+from scratch_bert.text.formats import TextSource
 
 
 @pytest.fixture

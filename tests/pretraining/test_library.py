@@ -16,7 +16,6 @@ from transformers import Trainer, TrainingArguments
 
 from helpers import SMALL, make_bert, run_process
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.files import TextError
 from scratch_bert.pretraining import (
     PretrainingCollator,
     PretrainingMetrics,
@@ -25,6 +24,7 @@ from scratch_bert.pretraining import (
     muon,
     unigram_log_probs,
 )
+from scratch_bert.text.tables import TextError
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ import sys, time, torch
 from transformers import Trainer, TrainingArguments
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining import PretrainingCollator, SentencePairDataset, muon
-from scratch_bert.tokenizer import load_tokenizer
+from scratch_bert.corpus.tokenizer import load_tokenizer
 
 directory, saved, texts, cache = sys.argv[1:]
 tokenizer = load_tokenizer(saved)

@@ -9,9 +9,9 @@ from transformers import EvalPrediction, TrainingArguments
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.pretraining.data.collator import PretrainingCollator
+from scratch_bert.examples.collator import PretrainingCollator
+from scratch_bert.objectives import find_objective
 from scratch_bert.pretraining.metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
-from scratch_bert.pretraining.objectives import find_objective
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 
 

@@ -5,8 +5,8 @@ import torch
 from transformers import BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
 from helpers import SMALL, make_bert
+from scratch_bert.checkpoints.open import open_pretrained
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.hub.loading import open_pretrained
 from scratch_bert.pretraining.minimal_pairs import encode_sentences, pseudo_log_likelihoods
 
 

@@ -16,7 +16,8 @@ from transformers import AutoTokenizer
 
 from helpers import SMALL
 from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
-from scratch_bert.files import TextError
+from scratch_bert.atomic import seal
+from scratch_bert.corpus.tokenizer import segment_ids
 from scratch_bert.pretraining import run as pretraining
 from scratch_bert.pretraining.arguments import (
     DataArguments,
@@ -28,8 +29,7 @@ from scratch_bert.pretraining.arguments import (
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
 from scratch_bert.pretraining.trainer import PretrainingTrainer
-from scratch_bert.storage import seal
-from scratch_bert.tokenizer import segment_ids
+from scratch_bert.text.tables import TextError
 from scratch_bert.training import clock
 
 

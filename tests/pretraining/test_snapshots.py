@@ -12,10 +12,10 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 
 import scratch_bert
 from helpers import SMALL
-from scratch_bert.demo.runs import Run
+from scratch_bert.checkpoints.saved import snapshots_in
 from scratch_bert.hub.publishing import public_files
 from scratch_bert.pretraining.snapshots import default_count, snapshot_shares
-from scratch_bert.training.checkpoint import snapshots_in
+from scratch_bert_demo.runs import Run
 
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

@@ -5,14 +5,14 @@ from transformers import Trainer, TrainerCallback
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.examples.collator import PretrainingCollator
+from scratch_bert.examples.dataset import SentencePairDataset
+from scratch_bert.examples.stream import stream_examples
+from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.arguments import PretrainingArguments
-from scratch_bert.pretraining.data.collator import PretrainingCollator
-from scratch_bert.pretraining.data.examples import SentencePairDataset
-from scratch_bert.pretraining.data.stream import stream_examples
-from scratch_bert.pretraining.data.text import TextSource
 from scratch_bert.pretraining.metrics import PretrainingMetrics
-from scratch_bert.pretraining.objectives import OBJECTIVES
 from scratch_bert.pretraining.trainer import PretrainingTrainer
+from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
 
 

@@ -55,7 +55,7 @@ OTHERS = {
     "_foreach_lerp": (torch, "scratch_bert/pretraining/optimizer.py"),
     "_foreach_lerp_": (torch, "scratch_bert/pretraining/optimizer.py"),
     "_foreach_mul_": (torch, "scratch_bert/pretraining/optimizer.py"),
-    "_fingerprint": (datasets.Dataset.from_dict({"text": ["a"]}), "scratch_bert/pretraining/data/text.py"),
+    "_fingerprint": (datasets.Dataset.from_dict({"text": ["a"]}), "scratch_bert/text/formats.py"),
     "_from_config": (PreTrainedModel, "scratch_bert/hub/conversion.py"),
 }
 NAMEDTUPLE = {"_asdict", "_replace"}  # public methods, in spite of their names

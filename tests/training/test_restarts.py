@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from helpers import SCRIPTS, SMALL
-from scratch_bert.training.checkpoint import find_damage
+from scratch_bert.checkpoints.saved import find_damage
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")]

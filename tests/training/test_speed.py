@@ -10,7 +10,7 @@ from transformers import BertConfig, BertForPreTraining, TrainingArguments
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
-from scratch_bert.pretraining.data.collator import PretrainingCollator, pack_sequences
+from scratch_bert.examples.collator import PretrainingCollator, pack_sequences
 from scratch_bert.training import speed
 from scratch_bert.training.counting import CountingCollator
 from scratch_bert.training.speed import SpeedMeter, known_matrix_peak, matrix_peak, useful_flops

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from helpers import SMALL, launch, make_batch
-from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, storage
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, atomic
+from scratch_bert.checkpoints.output_dir import output_dir_lock, write_metrics
+from scratch_bert.checkpoints.saved import explain_write_errors, find_checkpoint, find_damage
 from scratch_bert.training.arguments import CommonArguments
-from scratch_bert.training.checkpoint import explain_write_errors, find_checkpoint, find_damage
 from scratch_bert.training.model_card import describe_device
-from scratch_bert.training.output_dir import output_dir_lock, write_metrics
 from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer
 
 
@@ -323,13 +323,13 @@ def test_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeyp
 
 def test_checkpoints_and_model_are_never_seen_half_written(tmp_path, monkeypatch):
     """What the names stand for is looked at after each write of a file."""
-    seen, sync = [], storage.sync
+    seen, sync = [], atomic.sync
 
     def look(path):
         seen.extend(find_damage(one) for one in tmp_path.glob("checkpoint-*"))
         sync(path)
 
-    monkeypatch.setattr(storage, "sync", look)
+    monkeypatch.setattr(atomic, "sync", look)
     trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
     trainer.train()
     trainer.save_model()
@@ -396,7 +396,7 @@ def test_best_checkpoint_that_cannot_be_read_is_left_out(tmp_path, caplog, monke
     def fail(checkpoint):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(checkpoint))
 
-    monkeypatch.setattr("scratch_bert.training.checkpoint.find_damage", fail)
+    monkeypatch.setattr("scratch_bert.checkpoints.saved.find_damage", fail)
     make_trainer(tmp_path, Scores(), **BEST).train()
     assert "checkpoint-2, cannot be used, [Errno 5]" in caplog.text and "the last model is kept" in caplog.text
 

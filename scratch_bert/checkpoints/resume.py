@@ -1,0 +1,153 @@
+"""What may change between a run and its resume: options, hyperparameters and processes, but neither data nor
+architecture."""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedModel, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ..atomic import read_record
+from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
+from ..repository import RUN_FILE
+from .open import find_new_weights, load_config, some
+from .saved import FSDP_STATES, archive_later_checkpoints
+from .weights import INDEX, WEIGHTS
+
+
+logger = logging.getLogger("scratch_bert")
+AVERAGES = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of gradients, in an optimizer's state
+HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
+
+
+@strict
+@dataclass
+class RunRecord:
+    """What `RUN_FILE` holds: see `check_same_run`."""
+
+    fixed: dict
+    options: dict
+
+
+def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:
+    """Compare the record of a run with that of the run that saved `checkpoint`.
+
+    Raises `ValueError` for a difference in `record["fixed"]` or in an option that is `also_fixed`. Differences in the
+    other `record["options"]` are logged: the resumed run uses its own.
+    """
+    try:
+        saved = read_record(Path(checkpoint, RUN_FILE), RunRecord)
+    except (FileNotFoundError, ValueError):
+        logger.warning(
+            f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that saved it"
+        )
+        return
+    saved = saved.fixed | saved.options
+    changed = {
+        name: value for name, value in (record["fixed"] | record["options"]).items() if saved.get(name, value) != value
+    }
+    for name, value in changed.items():
+        if name in record["fixed"] or name in also_fixed:
+            raise ValueError(
+                f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and the "
+                "data that the run was started with, or start a new one in another --output_dir."
+            )
+    if "global batch size" in changed:
+        logger.warning("The global batch size has changed: some examples will be repeated or skipped")
+    for name, value in changed.items():
+        logger.info(f"{name}: {saved[name]} until this checkpoint, {value} from here on")
+
+
+def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
+    """Raise `ValueError` if the model in `checkpoint` has another architecture than `config`."""
+    saved = load_config(checkpoint)
+    for name in ARCHITECTURE_FIELDS:
+        if getattr(saved, name) != getattr(config, name):
+            raise ValueError(
+                f"The checkpoint {checkpoint} has {name}={getattr(saved, name)}, but the options ask for "
+                f"{getattr(config, name)}. Resume with the options that the run was started with."
+            )
+
+
+def check_same_weights(model: PreTrainedModel, checkpoint: str) -> None:
+    """Raise `ValueError` if `checkpoint` lacks weights of this model, of which Trainer would keep the random ones."""
+    if not any(
+        Path(checkpoint, name).is_file() for name in (WEIGHTS, INDEX)
+    ):  # under FSDP, the weights of a stock Trainer
+        return
+    _, new = find_new_weights(type(model), checkpoint, model.config)
+    if new:
+        raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: it has no {some(new)}.")
+
+
+def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
+    """Raise `OSError` if `checkpoint` was saved with another `state_dict_type` than `fsdp`, which is None without
+    FSDP. Log it if the checkpoint has no file `rng_state` with the state of this process's random generators."""
+    saved = next((kind for kind, name in FSDP_STATES.items() if Path(checkpoint, name).exists()), None)
+    if saved != fsdp:
+        how = f"with FSDP and the state_dict_type {saved}" if saved else "without FSDP"
+        raise OSError(f"{checkpoint} was saved {how}: resume it in the same way, on any number of processes.")
+    if not Path(checkpoint, rng_state).is_file():
+        logger.warning(
+            f"{checkpoint} has no {rng_state}, as if saved by another number of processes: the run resumes, but its results "
+            "will not be bit-identical to those of an uninterrupted run"
+        )
+
+
+def check_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ValueError` if the state of a weight is not finite, lacks what another has, or has averages of gradients
+    in another shape: PyTorch does not look at them, and may read beyond their end. Only its own optimizers and ours
+    are known to keep such."""
+    if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):
+        return
+    states, groups = optimizer.state, enumerate(optimizer.param_groups)
+    # FSDP has empty ones.
+    weights = [(number, weight) for number, group in groups for weight in group["params"] if weight.numel()]
+    names: dict[tuple[int, int], set[str]] = {}  # in each group, by the number of dimensions
+    for number, weight in weights:
+        state, shape = states.get(weight, {}), tuple(weight.shape)
+        if state and (only_some := names.setdefault((number, weight.ndim), set(state)) ^ set(state)):
+            raise ValueError(f"only some weights have {min(only_some)}")
+        for name, value in state.items():
+            if name in AVERAGES and value is not None and value.shape != weight.shape:
+                raise ValueError(f"{name} {tuple(value.shape)} of a weight {shape}")
+            if isinstance(value, torch.Tensor) and not value.isfinite().all():
+                raise ValueError(f"{name} of a weight {shape} is not finite")
+    missing = sum(not states.get(weight) for _, weight in weights)
+    if missing and (states or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
+        which = f"lacks {missing} of {len(weights)} weights"
+        logger.warning(f"The optimizer's state in the checkpoint {which}: their averages of the gradients start anew")
+
+
+def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the parameter groups of an optimizer as `saved`, with the `HYPERPARAMETERS` of those `requested`. The
+    current learning rate is scaled by the ratio of the initial ones."""
+    merged = []
+    for group, options in zip(saved, requested, strict=True):
+        new = group | {name: options[name] for name in HYPERPARAMETERS if name in options}
+        if group.get("initial_lr") and "initial_lr" in options:  # not every schedule has it
+            new["lr"] = group["lr"] * (options["initial_lr"] / group["initial_lr"])
+        merged.append(new)
+    return merged
+
+
+class ResumeCallback(TrainerCallback):
+    """Adapts the loaded state of a checkpoint to the run that resumes it: intervals are those of the options, the best
+    checkpoint may have been moved with this one, and later checkpoints in the output directory are renamed."""
+
+    checkpoint: str | None = None
+    step = 0  # of the checkpoint
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        state.compute_steps(args, state.max_steps)
+        if self.checkpoint:
+            best = Path(self.checkpoint).with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
+            if best.is_dir():
+                state.best_model_checkpoint = str(best)
+            if args.should_save:  # not before the checkpoint is loaded
+                archive_later_checkpoints(self.checkpoint, Path(args.output_dir))

@@ -1,0 +1,339 @@
+"""Checkpoints: written atomically, the oldest ones deleted, and the one that a run resumes from."""
+
+import errno
+import logging
+import math
+import os
+import random
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from huggingface_hub.dataclasses import strict
+from safetensors import SafetensorError, safe_open
+from transformers import TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_pt_utils import safe_globals
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from .. import atomic
+from ..atomic import LOCK, MANIFEST, STAGING, move_into_place, read_record, remove, seal
+from ..repository import RUN_FILE, read_json
+from .weights import INDEX, UNREADABLE, WEIGHTS, find_not_finite, read_index
+
+
+logger = logging.getLogger("scratch_bert")
+
+SNAPSHOTS = "snapshots"  # in output directories: models named by their step, to look at
+EXAMPLES = "examples.json"  # in the directory of snapshots: texts to try them on
+METRICS_FILE = "metrics.json"  # in output directories: the last file that a run writes
+DAMAGED = "damaged-"  # prefix of the checkpoints that a resume skipped
+ABANDONED = "abandoned-"  # prefix of the checkpoints later than the one that a run was resumed from
+FSDP_STATES = {"FULL_STATE_DICT": "pytorch_model_fsdp.bin", "SHARDED_STATE_DICT": "pytorch_model_fsdp_0"}
+# Files required for a resume: at least one of each line.
+REQUIRED = (
+    ("trainer_state.json",),
+    (WEIGHTS, INDEX, *FSDP_STATES.values()),
+    ("optimizer.pt", "optimizer.bin", "optimizer_0"),
+    ("scheduler.pt",),
+)
+
+
+@strict
+@dataclass
+class SavedState:
+    """What a resume reads of trainer_state.json. The stock Trainer checks none of it."""
+
+    global_step: int
+    epoch: float | int
+    max_steps: int = 0
+    num_train_epochs: float | int = 0
+    train_batch_size: int | None = None
+    total_flos: float | int = 0
+    num_input_tokens_seen: int = 0
+    best_metric: float | int | None = None
+    best_global_step: int | None = None
+    best_model_checkpoint: str | None = None
+    log_history: list[dict] | None = None
+    stateful_callbacks: dict | None = None
+
+    def validate_step(self):
+        for name in ("global_step", "epoch", "total_flos"):
+            if not 0 <= getattr(self, name) < math.inf:  # nor NaN
+                raise ValueError(f"{name} is {getattr(self, name)}")
+
+
+_NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
+
+
+def checkpoints_in(directory: Path) -> list[Path]:
+    """Return the checkpoints sorted by step. Copies under other names, such as checkpoint-4-backup, are ignored."""
+    found = (path for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir())
+    return sorted((path for path in found if _step_of(path) is not None), key=_step_of)
+
+
+def snapshots_in(directory: Path) -> list[Path]:
+    """Return the snapshots of a run, sorted by step."""
+    found = (path for path in (directory / SNAPSHOTS).glob("*") if path.name.isdecimal() and path.is_dir())
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def _step_of(checkpoint: Path) -> int | None:
+    """The step in the name of a checkpoint; None for other names."""
+    match = _NAME.fullmatch(checkpoint.name)
+    return int(match[1]) if match else None
+
+
+@contextmanager
+def explain_write_errors(what: str, output_dir: Path) -> Iterator[None]:
+    """Turn errors of writing `what` into an `OSError` that names the last checkpoint and the remedy."""
+    from scratch_bert_cli.process import is_lack_of_space  # which a Space, whose page lists checkpoints, does not have
+
+    try:
+        yield
+    except (OSError, SafetensorError, RuntimeError) as error:
+        full = is_lack_of_space(error)
+        if isinstance(error, RuntimeError) and not full:
+            raise
+        shutil.rmtree(output_dir / STAGING, ignore_errors=True)
+        reason = "the disk may be full" if isinstance(error, RuntimeError) else error
+        kept = checkpoints_in(output_dir)
+        raise OSError(
+            f"{what} could not be written to {output_dir}: {reason}. "
+            + (f"{kept[-1].name} is kept. " if kept else "There is no checkpoint yet. ")
+            + ("Free some space there, then continue" if full else "Once it is writable, continue")
+            + ": the same command with --resume_from_checkpoint auto"
+        ) from error
+
+
+def write_checkpoint(
+    place: Path, save: Callable[[Path], None], wait: Callable[[], None], args: TrainingArguments, best: str | None
+) -> None:
+    """Write a checkpoint atomically, and delete surplus ones: `save(directory)` writes, in each process, into a
+    temporary directory beside `place`, which one process renames after all have left `wait`.
+
+    Raises `OSError`, with the remedy, if something can't be written.
+    """
+    staged = place.parent / STAGING / place.name
+    with explain_write_errors(place.name, place.parent):
+        save(staged)
+        wait()  # each process has written the state of its random generators
+        if args.should_save:
+            seal(staged, without=("README.md", "curves.png"))  # which a user may edit
+            move_into_place(staged, place)
+            remove_surplus(place, args.save_total_limit, best)
+            shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
+    """Delete the oldest checkpoints, by modification time, beside `newest`, until `limit` are left; newest and best
+    stay."""
+    checkpoints = sorted(checkpoints_in(newest.parent), key=lambda checkpoint: checkpoint.stat().st_mtime)
+    kept = {newest, Path(best)} if best else {newest}
+    surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
+    for checkpoint in [path for path in checkpoints if path not in kept][: max(surplus, 0)]:
+        try:
+            remove(checkpoint)
+        except OSError as error:  # such as an open file on Windows
+            logger.warning(f"{checkpoint} could not be deleted: {error}")
+
+
+def find_best(output_dir: Path, state: TrainerState) -> str | None:
+    """Return the best checkpoint, in `output_dir` or where `state` has it; None if there is none, or it is damaged."""
+    if not state.best_global_step:
+        return None
+    here = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
+    best = here if here.is_dir() else Path(state.best_model_checkpoint or here)
+    try:
+        damage = find_damage(best)
+    except OSError as error:
+        damage = str(error)
+    if damage:
+        logger.warning(f"The best checkpoint, {best}, cannot be used, {damage}: the last model is kept instead")
+        return None
+    return str(best)
+
+
+def resumes_newest(args: TrainingArguments) -> bool:
+    """Whether `--resume_from_checkpoint` names no directory."""
+    from scratch_bert_cli.outputs import NEWEST  # as above
+
+    return str(args.resume_from_checkpoint).lower() in NEWEST
+
+
+def find_checkpoint(args: TrainingArguments) -> str | None:
+    """Return the checkpoint that `args.resume_from_checkpoint` names, or with `auto` the newest intact one in
+    output_dir; None for a new run. Newer checkpoints that are damaged are renamed.
+
+    Raises `ValueError` if the named directory is no checkpoint or damaged, or if output_dir has no checkpoint but
+    files other than logs and those of a run that has not saved one yet; `OSError` if the newest checkpoint can't be
+    read.
+    """
+    output_dir = Path(args.output_dir)
+    if args.resume_from_checkpoint and not resumes_newest(args):
+        checkpoint = Path(args.resume_from_checkpoint)
+        if not checkpoint.is_dir():
+            here = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{checkpoint.name.removeprefix(f'{PREFIX_CHECKPOINT_DIR}-')}"
+            remedy = f"Name {here}, or pass" if here.is_dir() else "Pass"
+            raise ValueError(f"There is no checkpoint {checkpoint}. {remedy} auto for the newest one in {output_dir}.")
+        damage = find_damage(checkpoint)
+        if damage:
+            raise ValueError(
+                f"The checkpoint {checkpoint} cannot be resumed from: {damage}. Name another one, or pass auto for the "
+                f"newest intact one in {output_dir}."
+            )
+        if checkpoint.absolute().parent.resolve() != output_dir.resolve():
+            _check_new(output_dir, args, "Pass an empty one, or that of the checkpoint.")
+        return str(checkpoint)
+    if args.resume_from_checkpoint:
+        with args.main_process_first():
+            newest = _newest_intact(output_dir, check=args.should_save)
+        if newest:
+            return str(newest)
+        if not (output_dir / RUN_FILE).is_file() or (output_dir / METRICS_FILE).exists():  # no unfinished run
+            remedy = "There is no complete checkpoint in it: pass another --output_dir to start a new run."
+            _check_new(output_dir, args, remedy)
+        logger.info(f"There is no checkpoint to resume from in {output_dir}: a new run")
+        return None
+    remedy = "Pass --resume_from_checkpoint to continue the run in it, or another --output_dir to start a new one."
+    _check_new(output_dir, args, remedy)
+    return None
+
+
+def find_damage(checkpoint: Path) -> str | None:
+    """Describe what is wrong with a checkpoint, or return None if it can be resumed from.
+
+    Files listed in `MANIFEST` must have the recorded length and CRC-32. Without a manifest, as in the stock Trainer's
+    checkpoints, only damage that the content reveals is found.
+    """
+    for names in REQUIRED:
+        if not any((checkpoint / name).exists() for name in names):
+            return f"{names[0]} is missing"
+    try:
+        if (checkpoint / MANIFEST).exists():
+            damage = atomic.find_damage(checkpoint)
+        else:
+            damage = next(
+                (f"{file.name} is damaged" for file in _read_files(checkpoint) if not _can_be_read(file)), None
+            )
+        step = damage is None and saved_step(str(checkpoint))
+    except ValueError as error:  # of the index of the weights, or the state
+        return str(error)
+    if damage is None and _step_of(checkpoint) not in (None, step):
+        return f"its {TRAINER_STATE_NAME} is that of step {step}"
+    return damage
+
+
+def _read_files(checkpoint: Path) -> list[Path]:
+    """The files that a resume reads, but for those of FSDP and of processes' own."""
+    names = [TRAINER_STATE_NAME, "optimizer.pt", "scheduler.pt", "scaler.pt", WEIGHTS]
+    names += ["config.json", "tokenizer.json", "tokenizer_config.json"]
+    files = [*(checkpoint / name for name in names), *sorted(checkpoint.glob("rng_state*.pth"))]
+    index = checkpoint / INDEX
+    shards = [checkpoint / name for name in sorted(set(read_index(index).values()))] if index.exists() else []
+    return [file for file in files if file.exists()] + shards
+
+
+def how_to_resume(args: TrainingArguments) -> str:
+    """What to type to continue a run. Without its directory, the newest run would continue."""
+    directory = f"--output_dir {args.output_dir} " if getattr(args, "is_numbered", False) else ""
+    return f"the same command with {directory}--resume_from_checkpoint auto"
+
+
+def saved_step(checkpoint: str) -> int:
+    """Return the number of optimizer steps after which a checkpoint was saved."""
+    return read_record(Path(checkpoint, TRAINER_STATE_NAME), SavedState).global_step
+
+
+def _can_be_read(file: Path) -> bool:
+    """Whether a file holds what a file of its name does."""
+    try:
+        if not file.is_file():
+            return False
+        if file.suffix in (".pt", ".pth"):
+            with safe_globals():  # those of the random generators of NumPy
+                content = torch.load(file, map_location="cpu" if file.suffix == ".pth" else "meta", weights_only=True)
+            return isinstance(content, dict) and _fits(file, content)
+        if file.name == TRAINER_STATE_NAME:
+            read_record(file, SavedState)
+            TrainerState.load_from_json(str(file))  # which takes its own fields only
+            return True
+        if file.suffix == ".json":
+            read_json(file)
+            return True
+        with safe_open(file, framework="pt") as weights:
+            return find_not_finite((name, weights.get_tensor(name)) for name in weights.keys()) is None  # noqa: SIM118
+    except UNREADABLE as error:
+        if isinstance(error, MemoryError) or "allocate memory" in str(error):
+            raise
+        return False
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # a place before the beginning, in a truncated file
+            return False
+        raise
+
+
+def _fits(file: Path, content: dict) -> bool:
+    """Whether this can be the training state in a file of this name. Raises whatever random generators raise for
+    another state."""
+    if file.name == "optimizer.pt":
+        return {"state", "param_groups"} <= content.keys()
+    if file.name == "scheduler.pt":  # some count no steps, and with fp16, a step that overflows isn't counted
+        return 0 <= content.get("last_epoch", 0) <= saved_step(str(file.parent))
+    if file.suffix == ".pth":
+        random.Random().setstate(content["python"])
+        np.random.RandomState().set_state(content["numpy"])
+        torch.Generator().set_state(content["cpu"])
+    return True
+
+
+def _newest_intact(output_dir: Path, check: bool) -> Path | None:
+    """Return the newest intact checkpoint. Only one process has to `check`: it renames damaged ones before the others
+    look."""
+    for checkpoint in reversed(checkpoints_in(output_dir)):
+        try:
+            damage = find_damage(checkpoint) if check else None
+        except OSError as error:
+            remedy = "Check the disk, or rename this checkpoint to resume from the one before."
+            raise OSError(f"{checkpoint} cannot be read: {error}. {remedy}") from error
+        if not damage:
+            return checkpoint
+        if atomic.find_damage(checkpoint) is None:  # as it was saved
+            raise ValueError(
+                f"{checkpoint} cannot be resumed from, as it was saved: {damage}. Rename it to resume from the one before."
+            )
+        logger.warning(f"{checkpoint} cannot be resumed from, {damage}: renamed to {_rename(checkpoint, DAMAGED)}")
+    return None
+
+
+def _rename(checkpoint: Path, prefix: str) -> str:
+    """Hide a checkpoint from later resumes. Returns its new name."""
+    place, number = checkpoint.with_name(f"{prefix}{checkpoint.name}"), 1
+    while place.exists():
+        number += 1
+        place = checkpoint.with_name(f"{prefix}{checkpoint.name}-{number}")
+    os.replace(checkpoint, place)
+    return place.name
+
+
+def archive_later_checkpoints(checkpoint: str, output_dir: Path) -> None:
+    """Rename the checkpoints in `output_dir` that are later than this one in it, so that no later resume finds them."""
+    step = saved_step(checkpoint)
+    if Path(checkpoint).resolve().parent == output_dir.resolve():
+        for path in checkpoints_in(output_dir):
+            if _step_of(path) > step:
+                logger.warning(f"{path} is later than {Path(checkpoint).name}: renamed to {_rename(path, ABANDONED)}")
+
+
+def _check_new(output_dir: Path, args: TrainingArguments, remedy: str) -> None:
+    """Raise `ValueError`, with this remedy, if a new run would write into a directory that is not empty."""
+    beginnings, logs = (LOCK, f".{RUN_FILE}"), (".log", ".out", ".err")  # logs of the job itself
+    if not args.should_save or not output_dir.exists():
+        return
+    if any(path.name not in beginnings and path.suffix not in logs for path in output_dir.iterdir()):
+        raise ValueError(f"The output directory {output_dir} is not empty. {remedy}")

@@ -1,0 +1,1 @@
+"""Examples of an objective: datasets, streams, prepared files, and the collator that masks them."""

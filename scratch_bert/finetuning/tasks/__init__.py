@@ -1,0 +1,1 @@
+"""The tasks of fine-tuning, a file for each kind of data."""

@@ -1,0 +1,215 @@
+"""Extractive question answering (paper, sections 4.2 and 4.3): overlapping windows over long contexts, and the best span
+across them."""
+
+import json
+import logging
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from datasets import Dataset
+from tokenizers import Encoding
+from transformers import AutoModelForQuestionAnswering
+
+from .base import Task, is_text_list
+
+
+logger = logging.getLogger("scratch_bert")
+
+MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short windows, half of them
+
+
+class QuestionAnswering(Task):
+    """The span of a context that answers a question. `label` contains the gold answers, each with its `text` and its
+    `answer_start`, a character; a question without answers is unanswerable (SQuAD 2.0)."""
+
+    columns: ClassVar = {"text": "context", "text_pair": "question", "label": "answers", "id": "id"}
+    file_format = "squad"
+    options: ClassVar = ("doc_stride", "max_answer_length")
+    default_max_seq_length = 384
+    auto_class = AutoModelForQuestionAnswering
+    default_metrics = ("squad",)
+
+    def read_labels(self, doc_stride: int | None = None, max_answer_length: int = 30) -> None:
+        self.question_length = min(MAX_QUESTION_LENGTH, self.max_seq_length // 2)
+        self.doc_stride = self.max_seq_length // 3 if doc_stride is None else doc_stride
+        self.max_answer_length = max_answer_length
+        minimum = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and at least one new token
+        if self.max_seq_length < minimum:
+            raise ValueError(
+                f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and an "
+                f"overlap of {self.doc_stride}: choose a smaller doc_stride."
+            )
+        # By split: the example of each window, and the characters of the context that each of its tokens covers, (W, S, 2);
+        # -1 for all other tokens.
+        self.windows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        answered = [bool(answers["text"]) for answers in self.answers("train")]
+        if not any(answered):
+            raise ValueError("No question of the training examples has an answer: there is nothing to learn.")
+        self.has_unanswerable = not all(answered)
+
+    def question_ids(self, split: str) -> list[str]:
+        """The column `id`, or numbers from 1 if there is none. Raises `ValueError` for a repeated id."""
+        examples = self.splits[split]
+        if "id" not in examples.column_names:
+            return [str(number) for number in range(1, len(examples) + 1)]
+        ids = examples["id"][:]
+        for origin, question_id in zip(examples["origin"], ids, strict=True):
+            if not isinstance(question_id, str | int):
+                raise ValueError(f"{origin}, has the id {question_id!r}, which must be text or a whole number.")
+        if len(set(ids)) < len(ids):
+            repeated = next(question_id for question_id in ids if ids.count(question_id) > 1)
+            raise ValueError(f"{split}: several questions have the id {repeated!r}, so predictions would be lost.")
+        return ids
+
+    def answers(self, split: str) -> list[dict[str, list]]:
+        examples = self.splits[split]
+        return [_as_lists(label, origin) for origin, label in zip(examples["origin"], examples["label"], strict=True)]
+
+    def is_blank(self, label: dict | list[dict] | None) -> bool:
+        return not label or label == {"text": [], "answer_start": []} and not self.has_unanswerable
+
+    def references_of(self, split: str) -> list[list[str]]:
+        examples, answers = self.splits[split], self.answers(split)
+        for origin, question_id, context, gold in zip(
+            examples["origin"], self.question_ids(split), examples["text"], answers, strict=True
+        ):
+            for text, start in zip(*gold.values(), strict=True):
+                found = context[max(start, 0) : start + len(text)]
+                if not text.strip():
+                    raise ValueError(
+                        f"{origin}: an answer to question {question_id} is empty. Give an unanswerable question no answers."
+                    )
+                if found != text or start < 0:
+                    raise ValueError(
+                        f"{origin}: the answer {text!r} to question {question_id} is not at character {start} of its "
+                        f"context, which has {found!r} there. Correct answer_start, or leave the question out."
+                    )
+        return [gold["text"] for gold in answers]
+
+    def gold_predictions(self, split: str) -> list[str]:
+        return [texts[0] if texts else "" for texts in self.references[split]]
+
+    def encode(self, split: str) -> Dataset:
+        questions = self._shortened_questions(split)
+
+        def split_into_windows(batch: dict, indices: list[int]) -> dict:
+            encoded = self.tokenizer(
+                [questions[index] for index in indices],
+                batch["text"],
+                truncation="only_second",
+                max_length=self.max_seq_length,
+                stride=self.doc_stride,
+                return_overflowing_tokens=True,
+                return_offsets_mapping=True,
+            )
+            offsets, example_of = encoded.pop("offset_mapping"), encoded.pop("overflow_to_sample_mapping")
+            segments = (encoded.sequence_ids(window) for window in range(len(offsets)))
+            in_context = [
+                [span if segment == 1 else (-1, -1) for span, segment in zip(*window, strict=True)]
+                for window in zip(offsets, segments, strict=True)
+            ]
+            columns = {"example": [indices[example] for example in example_of], "offsets": in_context}
+            if split in self.references:
+                answers = [_as_lists(*labelled) for labelled in zip(batch["label"], batch["origin"], strict=True)]
+                spans = [answer_span(encoded[window], **answers[example]) for window, example in enumerate(example_of)]
+                columns["start_positions"] = [start for start, _ in spans]
+                columns["end_positions"] = [end for _, end in spans]
+            return {**encoded, **columns}
+
+        features = self.tokenize(split, split_into_windows, with_indices=True)
+        padded = np.full((len(features), self.max_seq_length, 2), -1, dtype=np.int32)
+        for window, offsets in zip(padded, features["offsets"], strict=True):
+            window[: len(offsets)] = offsets
+        self.windows[split] = np.array(features["example"]), padded
+        return features.remove_columns(["example", "offsets"])
+
+    def _shortened_questions(self, split: str) -> list[str]:
+        questions, cut = self.splits[split]["text_pair"][:], 0
+        for number, question in enumerate(questions):
+            offsets = self.tokenizer(
+                question,
+                add_special_tokens=False,
+                return_offsets_mapping=True,
+                verbose=False,  # it would warn of a length that the model never gets
+            )["offset_mapping"]
+            cut += len(offsets) > self.question_length
+            questions[number] = question[: offsets[: self.question_length][-1][1]] if offsets else ""
+        if cut:
+            logger.warning(
+                f"{split}: {cut:,} of {len(questions):,} questions are cut to their first {self.question_length} tokens"
+            )
+        return questions
+
+    def decode(self, split: str, logits: tuple[np.ndarray, np.ndarray]) -> list[str]:
+        example_of, offsets = self.windows[split]
+        contexts = self.splits[split]["text"][:]
+        in_context = offsets[:, : logits[0].shape[1], 0] >= 0
+        scores, first, last = best_spans(*logits, in_context, self.max_answer_length)
+        answers, best = [""] * len(contexts), np.full(len(contexts), -np.inf)
+        for window in np.argsort(scores, kind="stable"):  # the best window of an example comes last
+            example, characters = example_of[window], offsets[window]
+            answers[example] = contexts[example][characters[first[window], 0] : characters[last[window], 1]]
+            best[example] = scores[window]
+        # [CLS] means no answer: its lowest score counts, as a single window with an answer is enough.
+        if self.has_unanswerable:
+            no_answer = np.full(len(contexts), np.inf)
+            np.minimum.at(no_answer, example_of, logits[0][:, 0] + logits[1][:, 0])
+            answers = [
+                answer if score > null else "" for answer, score, null in zip(answers, best, no_answer, strict=True)
+            ]
+        return answers
+
+    def write_predictions(self, split: str, predictions: list[str], directory: Path) -> Path:
+        """Write the answers by question id, as SQuAD's own evaluation script expects them. Returns the file."""
+        file = directory / ("predictions.json" if split == "validation" else f"{split}_predictions.json")
+        by_id = dict(zip(self.question_ids(split), predictions, strict=True))
+        file.write_text(json.dumps(by_id, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        return file
+
+
+def best_spans(
+    start: np.ndarray, end: np.ndarray, in_context: np.ndarray, max_length: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Score, first and last token, (W,) each, of the best span of each window: the highest sum of start and end logit.
+
+    `start`, `end` and `in_context`, which marks the tokens of the context, are (W, S). A span has at most `max_length`
+    tokens.
+    """
+    windows = np.arange(len(start))
+    scores, first, last = np.full(len(start), -np.inf), np.zeros(len(start), int), np.zeros(len(start), int)
+    for distance in range(min(max_length, start.shape[1])):
+        stop = start.shape[1] - distance
+        sums = np.where(  # (W, S - distance)
+            in_context[:, :stop] & in_context[:, distance:],
+            start[:, :stop].astype(np.float64) + end[:, distance:],
+            -np.inf,
+        )
+        at = sums.argmax(1)
+        better = sums[windows, at] > scores
+        scores[better] = sums[windows, at][better]
+        first[better], last[better] = at[better], at[better] + distance
+    return scores, first, last
+
+
+def answer_span(window: Encoding, text: list[str], answer_start: list[int]) -> tuple[int, int]:
+    """First and last token of the first gold answer; [CLS] twice if the window does not contain it completely."""
+    if not text or not text[0].strip():
+        return 0, 0
+    start = answer_start[0] + len(text[0]) - len(text[0].lstrip())  # spaces have no token
+    tokens = [window.char_to_token(character, 1) for character in (start, start + len(text[0].strip()) - 1)]
+    return (0, 0) if None in tokens else tuple(tokens)
+
+
+def _as_lists(answers: dict | list[dict], origin: str) -> dict[str, list]:
+    """Answers as a dict of lists; certain datasets have a list of dicts. Raises `ValueError` for anything else."""
+    names = ("text", "answer_start")
+    try:
+        if isinstance(answers, list):
+            answers = {name: [answer[name] for answer in answers] for name in names}
+        texts, starts = (answers[name] for name in names)
+        if is_text_list(texts) and all(isinstance(start, int) for start in starts) and len(texts) == len(starts):
+            return {"text": texts, "answer_start": starts}
+    except (KeyError, TypeError):
+        pass
+    raise ValueError(f"{origin}, must have lists of answers: their text and answer_start, a number; not {answers!r}.")

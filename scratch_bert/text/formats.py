@@ -1,0 +1,456 @@
+"""Readers of text in any form: its documents, paragraphs and sentences."""
+
+import hashlib
+import html
+import logging
+import re
+import shlex
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from importlib import metadata
+from itertools import chain, islice, tee
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import datasets
+import numpy as np
+import pandas
+import sentencex
+
+from scratch_bert_cli.options import similar
+from scratch_bert_cli.pretraining import SPLITTERS, check_splitting
+
+from . import MAX_PIECE, MAX_WORD, UNKNOWN
+from .tables import TABLES, TextError, has_records, not_utf8, open_table, read_lines, suffix
+
+
+logger = logging.getLogger("scratch_bert")
+
+MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
+MAX_LINES = 10_000  # a longer paragraph is read in several pieces, to bound memory
+
+# ------------------------------------------------------------------------------------------------- formats of text
+
+
+class TextFormat(NamedTuple):
+    """A way to split text into documents and paragraphs."""
+
+    description: str
+    read: Callable[[Iterable], Iterator]
+    """Function from the lines of a file, or of a table's record, to paragraphs, with `None` where a document ends.
+
+    The end of a file or record always ends its last document.
+    """
+    records_are_lines: bool = False
+    """Whether the records of a table are the lines of one text, which holds many documents."""
+    version: int = 1
+    """Raise it when `read` changes: stale caches are then rebuilt."""
+
+
+def _end_at_blank_lines(lines: Iterable[str]) -> Iterator[str | None]:
+    paragraph: list[str] = []
+    for line in chain(lines, [""]):
+        blank = not line.strip()
+        if not blank:
+            paragraph.append(line)
+        if paragraph and (blank or len(paragraph) == MAX_LINES):
+            yield "\n".join(paragraph)
+            paragraph = []
+        if blank:
+            yield None
+
+
+def _one_document(lines: Iterable[str]) -> Iterator[str]:
+    return (paragraph for paragraph in _end_at_blank_lines(lines) if paragraph is not None)
+
+
+_WIKITEXT_HEADING = re.compile(r" ((?:= )+)(.+?)(?: =)+ ?$")
+_WIKITEXT_JOINED = re.compile(r" @([-,.])@ ")
+
+
+def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
+    before, here, after = tee(chain([""], lines, [""]), 3)
+    for previous, line, following in zip(before, islice(here, 1, None), islice(after, 2, None), strict=False):
+        heading = _WIKITEXT_HEADING.match(line)
+        # Blank lines around it tell a title from a table's " = Wins ; L = ".
+        if heading and heading[1] == "= " and not previous.strip() and not following.strip():
+            yield None
+        text = heading[2] if heading else line
+        if text.strip():
+            yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNKNOWN)
+
+
+_GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
+_GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
+
+
+def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
+    lines = iter(lines)
+    head = list(islice(lines, 1000))
+    starts = [number for number, line in enumerate(head, 1) if _GUTENBERG_START.match(line)]
+    text = chain(head[starts[0] if starts else 0 :], lines)
+    for paragraph in _one_document(text):
+        end = _GUTENBERG_END.search(paragraph)
+        yield " ".join(paragraph[: end.start() if end else None].split("\n"))
+        if end:
+            return
+
+
+_WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
+_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
+
+
+def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
+    return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
+
+
+# To add a format, add an entry, here or from outside: `FORMATS["mine"] = TextFormat("…", read_mine)`.
+FORMATS = {
+    "blank_line": TextFormat("a blank line ends a document", _end_at_blank_lines),
+    "file": TextFormat(
+        "a file, or a record of a table, is a document; blank lines separate its paragraphs", _one_document
+    ),
+    "wikitext": TextFormat("WikiText: ' = Title = ' begins a document", _wikitext, records_are_lines=True),
+    "gutenberg": TextFormat("Project Gutenberg: a file is a book; its licence is left out", _gutenberg),
+    "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
+}
+
+SENTENCES = TextFormat("a document is a list of its sentences", lambda sentences: filter(None, [sentences]))
+
+# ------------------------------------------------------------------------------------------------------- sentences
+
+
+def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable[[str], list[str]]:
+    """A function that splits a paragraph into sentences.
+
+    `sentencex`: by the rules and abbreviations of `language` (an ISO 639 code), where line breaks count as spaces;
+    `line`: each line is a sentence; any other `name` is a delimiter.
+    """
+
+    def split(paragraph: str) -> list[str]:
+        if name == "line":
+            parts = paragraph.splitlines()
+        else:
+            paragraph = " ".join(paragraph.split())
+            parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
+        return [sentence for part in parts for piece in _bounded(part) if (sentence := piece.strip())]
+
+    return split
+
+
+def _bounded(sentence: str) -> Iterator[str]:
+    start = 0
+    while len(sentence) - start > MAX_SENTENCE:
+        end = sentence.rfind(" ", start + 1, start + MAX_SENTENCE) + 1 or start + MAX_SENTENCE
+        yield sentence[start:end]
+        start = end
+    yield sentence[start:]
+
+
+def _segment(language: str, paragraph: str) -> Iterator[str]:
+    """The sentences of a paragraph. A long paragraph is segmented part by part, as the time grows faster than the
+    length; a sentence that is cut off is segmented again with the next part."""
+    start = 0
+    while len(paragraph) - start > MAX_PIECE:
+        end = paragraph.rfind(" ", start + 1, start + MAX_PIECE) + 1 or start + MAX_PIECE
+        *complete, last = sentencex.segment(language, paragraph[start:end])
+        yield from complete
+        last_start = paragraph.rfind(last, start, end) if complete else -1
+        if last_start < 0:
+            yield last
+        start = end if last_start < 0 else last_start
+    yield from sentencex.segment(language, paragraph[start:])
+
+
+# --------------------------------------------------------------------------------------------------- encoded data
+
+# A word beyond BERT's limit, or base64 and the like: in one piece, or in lines of at least 60 characters.
+_UNBROKEN = re.compile(
+    rf"[A-Za-z0-9+/=_-]{{{MAX_WORD + 1},}}"
+    r"|[A-Za-z0-9+/]{60,}(?:\s+[A-Za-z0-9+/]{60,})+(?:\s+[A-Za-z0-9+/]+={1,2})?"
+)
+_LONG_WORD = re.compile(rf"[A-Za-z0-9]{{{MAX_WORD + 1},}}")
+ENCODED = f"stretches of more than {MAX_WORD} letters and digits without a space, read as {UNKNOWN}"
+REPLACEMENT = "characters U+FFFD, left by a program that read the text in another encoding than its own"
+_DIGIT_IN_WORD = re.compile(r"[A-Za-z][0-9]")
+
+
+def replace_encoded(paragraph: str) -> tuple[str, int]:
+    """The paragraph with an unknown word in place of encoded data, such as an image in base64, and of each word that
+    BERT turns into one anyway; and the number of replacements.
+
+    Encoded data would give more tokens than the text around it, of which there is nothing to learn.
+    """
+    count = 0
+
+    def replace(match: re.Match) -> str:
+        nonlocal count
+        longest = max(map(len, re.split("[/_=-]", match[0])))  # not that of a path or a URL
+        many_digits = len(_DIGIT_IN_WORD.findall(match[0])) > len(match[0]) / 20  # in base64, 1 in 8
+        if match[0].isalnum() or longest > 30 and many_digits:
+            count += 1
+            return UNKNOWN
+        replaced, number = _LONG_WORD.subn(UNKNOWN, match[0])
+        count += number
+        return replaced
+
+    return _UNBROKEN.sub(replace, paragraph), count
+
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+
+class TextSource:
+    """Text to pretrain on: files, the records of a dataset, or texts in memory. Each iteration reads it again.
+
+    `shards` are paths, `datasets` (also streamed), or iterables of texts, or of documents as lists of their sentences.
+    `text_format` names an entry of `FORMATS`; by default a blank line ends a document in plain text, and a record of a
+    table, or a text in memory, is a document. Reading raises `TextError` for a file that is not UTF-8, cannot be
+    decompressed or parsed, or lacks `text_column`, and for a record that is not text.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | Iterable[str] | Iterable[list[str]]],
+        text_format: str | None = None,
+        text_column: str = "text",
+        splitter: str = "sentencex",
+        language: str = "en",
+    ):
+        if text_format is not None and text_format not in FORMATS:
+            raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {text_format!r}.")
+        check_splitting(splitter, language)
+        self.shards, self.text_format, self.text_column = list(shards), text_format, text_column
+        self.splitter, self.language = splitter, language
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable,
+        text_column: str | None = None,
+        text_format: str | None = None,
+        splitter: str = "sentencex",
+        language: str = "en",
+    ) -> "TextSource":
+        """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset`,
+        DataFrame or dict of lists with the text in `text_column`, by default `text`, or the only column."""
+        if isinstance(texts, str | bytes | Path) or not (hasattr(texts, "__iter__") or hasattr(texts, "__getitem__")):
+            raise ValueError(
+                f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
+            )
+        text_column = None if text_column is None else str(text_column)  # those of a table in memory may be numbers
+        table = {str(name): column for name, column in texts.items()} if isinstance(texts, dict) else {}
+        if isinstance(table.get(text_column or "text"), list):
+            texts = datasets.Dataset.from_dict(table)
+        if isinstance(texts, dict):
+            raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
+        if isinstance(texts, datasets.Dataset | datasets.IterableDataset | pandas.DataFrame):
+            columns = [*map(str, texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])]
+            if text_column is None and len(columns) == 1:
+                text_column = columns[0]
+            text_column = text_column or "text"
+            if columns and text_column not in columns:
+                raise TextError(
+                    f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column."
+                    + similar(text_column, columns)
+                )
+            if columns.count(text_column) > 1:
+                raise TextError(f"There are {columns.count(text_column)} columns {text_column!r}: rename one.")
+            if isinstance(texts, pandas.DataFrame):
+                texts = texts.iloc[:, columns.index(text_column)]
+        elif text_column is not None:
+            raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
+        return cls([texts], text_format, text_column or "text", splitter, language)
+
+    @property
+    def can_be_read_again(self) -> bool:
+        """Whether no shard is an iterator, such as a generator."""
+        return not any(isinstance(shard, Iterator) for shard in self.shards)
+
+    def document_hint(self, documents: int, sentences: int) -> str:
+        """What to check if the text gives numbers of documents or sentences that look wrong; otherwise an empty string."""
+        if self.splitter not in SPLITTERS and sentences <= documents:
+            return f"each document is one sentence, as the delimiter {self.splitter!r} is not in it: set sentence_splitter"
+        files = [shard for shard in self.shards if isinstance(shard, Path) and suffix(shard) not in TABLES]
+        if self.text_format or not files or len(files) < len(self.shards):
+            return ""
+        found = f"{documents:,} documents from {len(files):,} files: a blank line ends a document"
+        head = list(islice(read_lines(files[0]), 1000))
+        if any(map(_WEB_PAGE.match, head)):
+            return (
+                f"{files[0]} is a web page, whose tags are read as text: extract its text first, as with trafilatura"
+            )
+        if any(map(_GUTENBERG_START.match, head)):
+            return f"{found}, but {files[0]} is a book of Project Gutenberg: text_format=gutenberg"
+        if sum(map(bool, map(_WIKITEXT_HEADING.match, head))) >= 3:
+            return f"{found}, but {files[0]} looks like WikiText: text_format=wikitext"
+        if documents >= 100 * len(files) and sentences < 10 * documents:
+            return f"{found}. If a file is one document, text_format=file; if not, this is right"
+        if documents <= len(files) < 20 and sentences >= 100 * len(files):
+            return f"{found}, and there is none. If a line is a document, add blank lines: sed G {shlex.quote(str(files[0]))} > new.txt"
+        return ""
+
+    def with_shards(self, shards: Sequence) -> "TextSource":
+        """A source of other text with the same settings."""
+        return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
+
+    def check_not_empty(self) -> None:
+        """Raise `TextError` if there is no text at all."""
+        if self.can_be_read_again and next(iter(self), None) is None:
+            files = [str(shard) for shard in self.shards if isinstance(shard, Path)]
+            names = ", ".join(files[:3]) + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
+            raise TextError(f"There is no text in {names or 'the source'}: no line or record that is not blank.")
+
+    def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
+        """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts the files
+        and records without text, and what `replace_encoded` replaces, in `skipped`."""
+        skipped = Counter() if skipped is None else skipped
+        for shard in self.shards:
+            for kind, text_format, lines in self._texts(shard):
+                has_text = False
+                for paragraph in text_format.read(lines):
+                    has_text = has_text or paragraph is not None
+                    if isinstance(paragraph, str):
+                        paragraph, replaced = replace_encoded(paragraph)
+                        skipped[ENCODED] += replaced
+                        skipped[REPLACEMENT] += paragraph.count("\ufffd")
+                    yield paragraph
+                yield None
+                skipped[f"{kind} without text"] += not has_text
+
+    def __iter__(self) -> Iterator[str]:
+        for paragraph in self.paragraphs():
+            if paragraph is not None:
+                yield from [paragraph] if isinstance(paragraph, str) else paragraph
+
+    def sentences(self, skipped: Counter | None = None) -> Iterator[list[str] | None]:
+        """The sentences of every paragraph, and `None` where a document with a sentence ends.
+
+        `skipped` also counts the documents without a sentence.
+        """
+        skipped = Counter() if skipped is None else skipped
+        split = sentence_splitter(self.splitter, self.language)
+        has_text = has_sentence = False
+        for paragraph in self.paragraphs(skipped):
+            if paragraph is not None:
+                has_text = True
+                if sentences := split(paragraph) if isinstance(paragraph, str) else paragraph:
+                    has_sentence = True
+                    yield sentences
+                continue
+            if has_sentence:
+                yield None
+            skipped["documents without a sentence"] += has_text and not has_sentence
+            has_text = has_sentence = False
+
+    def documents(self) -> Iterator[list[str]]:
+        """Every document as a list of its sentences. The longest document must fit into memory."""
+        document: list[str] = []
+        for sentences in self.sentences():
+            if sentences is not None:
+                document += sentences
+            else:
+                yield document
+                document = []
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of the text and of the settings that it is read with."""
+        settings: list[Any] = [self.text_format, self.text_column, self.splitter, self.language]
+        settings += [metadata.version("sentencex"), metadata.version("datasets")]
+        formats = [self.text_format] if self.text_format else ["blank_line", "file"]
+        settings += [FORMATS[name].version for name in formats]
+        digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
+        for shard in self.shards:
+            if isinstance(shard, Path):
+                with shard.open("rb") as file:
+                    while part := file.read(1 << 20):
+                        digest.update(part)
+                digest.update(suffix(shard).encode())
+            elif isinstance(shard, datasets.Dataset):
+                digest.update(shard._fingerprint.encode())
+            else:
+                for text in self._records(shard):
+                    digest.update(repr(text).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+    def _texts(self, shard) -> Iterator[tuple[str, TextFormat, Iterable]]:
+        """The texts of a shard: (kind of text, format, lines)."""
+        if isinstance(shard, Path) and suffix(shard) not in TABLES:
+            yield "files", FORMATS[self.text_format or "blank_line"], read_lines(shard)
+            return
+        text_format = FORMATS[self.text_format or "file"]
+        if text_format.records_are_lines:
+            yield "tables", text_format, self._records(shard)
+            return
+        for record in self._records(shard):
+            split = isinstance(record, list)
+            yield "records", SENTENCES if split else text_format, record if split else record.splitlines()
+
+    def _records(self, shard) -> Iterator[str | list[str]]:
+        if not isinstance(shard, Path | datasets.Dataset | datasets.IterableDataset):
+            for number, text in enumerate(shard, 1):
+                record = _check_record(text, "The texts", number)
+                if isinstance(record, list) and self.text_format:
+                    raise TextError("text_format does not apply to lists of sentences: leave it out.")
+                try:
+                    "\n".join([record] if isinstance(record, str) else record).encode()
+                except UnicodeEncodeError as error:
+                    raise TextError(
+                        f"The texts: record {number} has half a character at {error.start}, {error.object[error.start]!a}: "
+                        "text.encode('utf-8', 'replace').decode() replaces it."
+                    ) from None
+                yield record
+            return
+        name, number = "The dataset", 0
+        try:
+            if isinstance(shard, Path):
+                name = str(shard)
+                if not has_records(shard):
+                    yield ""
+                    return
+                shard = open_table(shard, [self.text_column])
+            for batch in shard.iter(1000):
+                if self.text_column not in batch:
+                    columns = shorten(", ".join(batch), 200)
+                    remedy = " Its first line must name the columns." if name.endswith((".csv", ".tsv")) else ""
+                    raise TextError(
+                        f"{name} has no column {self.text_column!r}, but {columns}: set text_column.{remedy}"
+                    )
+                for text in batch[self.text_column]:
+                    number += 1
+                    yield _check_record(text, name, number, f" in {self.text_column!r}")
+        except UnicodeDecodeError as error:
+            place = f"record {number + 1} or a later one"
+            if suffix(Path(name)) in TABLES and suffix(Path(name)) != ".parquet":
+                raise not_utf8(Path(name), place, error) from None
+            raise TextError(f"{name}: {place} is not UTF-8. Write the table again, with its text in UTF-8.") from None
+        except TextError:
+            raise
+        except (
+            ValueError,
+            TypeError,
+            LookupError,
+            ArithmeticError,
+            EOFError,
+            OSError,
+            RuntimeError,
+            zlib.error,
+        ) as error:
+            raise TextError(f"{name} cannot be read as a table after record {number}: {error}") from None
+
+
+def _check_record(text: object, name: str, number: int, where: str = "") -> str | list[str]:
+    """A text, or a list of sentences without empty ones. A missing value is an empty text. Raises `TextError`."""
+    if isinstance(text, list | tuple | np.ndarray) and all(isinstance(sentence, str) for sentence in text):
+        return [sentence for sentence in map(str.strip, text) if sentence]
+    if text is None or text is pandas.NA or (isinstance(text, float) and text != text):
+        return ""
+    if not isinstance(text, str):
+        inside = [type(item).__name__ for item in text if not isinstance(item, str)] if isinstance(text, list) else []
+        found = f"{type(text).__name__} with {inside[0]}" if inside else type(text).__name__
+        raise TextError(f"{name}: record {number} is {found}{where}, not text.")
+    return text

@@ -1,0 +1,226 @@
+"""Training runs to look at: their snapshots, curves and examples, and what their directories say of a model."""
+
+import re
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.utils import CONFIG_NAME
+
+from scratch_bert.checkpoints.saved import EXAMPLES, METRICS_FILE, RUN_FILE, SNAPSHOTS, checkpoints_in, snapshots_in
+from scratch_bert.repository import check_name, read_json
+
+from .answers import MASK, InputError, Model
+
+
+KEPT_MODELS = 4  # open snapshots of a run
+MAX_EXAMPLES = 16
+MAX_RESULTS = 4  # in the description of a model
+
+Curves = dict[str, dict[str, list[tuple[int, float]]]]
+
+
+class Run:
+    """The snapshots of a training run, or if there are none its checkpoints, opened on demand, and the run's curves.
+
+    `title` is a short name, `saved` the directories of the models, sorted by step, and `curves` are those of `read_curves`. `texts` with a
+    masked word, their `answers`, and `pairs` (A, B, whether B follows A) are from its evaluation's text; empty if there are none.
+    Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
+    """
+
+    def __init__(self, directory: str, trust_remote_code: bool = False):
+        self.name = self.title = directory
+        self.saved: list[Path] = []
+        self.curves: Curves = {}
+        self._read: tuple[list[Path], Path, int] | None = None
+        self.refresh()
+        self._lock = Lock()  # from_pretrained fails in several threads at a time
+        # The time tells a model from one of an earlier run in the same place.
+        self._open = lru_cache(KEPT_MODELS)(lambda place, time: Model(place, trust_remote_code))
+
+    @property
+    def steps(self) -> list[int]:
+        return [step_of(place) for place in self.saved]
+
+    def refresh(self) -> None:
+        """Look for models that the run has saved or deleted meanwhile. Raises `OSError` or `ValueError` as above."""
+        directory = Path(self.name)
+        if saved := saved_models(directory):
+            # At the same step, a checkpoint's log has more entries than a snapshot's.
+            log = max([saved[-1], *checkpoints_in(directory)], key=lambda place: (step_of(place), "-" in place.name))
+            state = saved, log, _changed_at(log / TRAINER_STATE_NAME)
+            if state != self._read:  # each request looks, and a log may be large
+                self.curves, self.saved = read_curves(log), saved
+                self.texts, self.answers, self.pairs = read_examples(directory)
+                self._read = state
+
+    def open(self, place: Path) -> Model:
+        """The model of one of the `saved` directories. Raises `InputError` if it cannot be opened, as after its deletion."""
+        return self._open_as(f"{self.title}, step {step_of(place):,}", place)
+
+    def latest(self) -> Model:
+        """The model of the run if it has ended, or else that of the latest step."""
+        with suppress(OSError, ValueError):  # a file of the latest is being deleted
+            self.refresh()
+        final, latest = (Path(place, CONFIG_NAME) for place in (self.name, self.saved[-1]))
+        with suppress(FileNotFoundError):  # there is no final one, or the latest is being deleted
+            if _changed_at(final) >= _changed_at(latest):  # or else the run has been continued
+                return self._open_as(self.title, final.parent)
+        return self.open(latest.parent)
+
+    def _open_as(self, title: str, place: Path) -> Model:
+        try:
+            with self._lock:
+                model = self._open(str(place), _changed_at(place / CONFIG_NAME))
+                model.title = title
+                return model
+        except FileNotFoundError:
+            raise InputError(f"The model of {title} has been deleted: choose another step.") from None
+        except (OSError, ValueError) as error:
+            raise InputError(f"{place.name} cannot be opened: {error}") from error
+
+
+class LatestModel:
+    """The latest model of a run that has not ended, in place of a `Model`."""
+
+    def __init__(self, run: Run):
+        self.name, self.current = run.name, run.latest
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.current(), name)
+
+
+def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list[Model], list[Run]]:
+    """The models of these directories and Hub repositories, and the runs among them: directories that hold several
+    snapshots or checkpoints of an MLM training. Until a run has ended, its model is the latest.
+
+    Raises `ValueError` or `OSError` for a model that cannot be read.
+    """
+    models, runs = [], []
+    names = list(dict.fromkeys(names))
+    for name, title in zip(names, short_names(names), strict=True):
+        check_name(name)
+        saved = saved_models(Path(name))
+        ended = not saved or Path(name, CONFIG_NAME).exists()
+        model = Model(name if ended else str(saved[-1]), trust_remote_code)
+        model.title = title
+        several = len(saved) > 1 or snapshots_in(Path(name))  # a training begins with one snapshot
+        trained_here = several and (saved[-1] / TRAINER_STATE_NAME).is_file()  # not a copy from the Hub
+        if trained_here and "MaskedLM" in model.heads:
+            runs.append(Run(name, trust_remote_code))
+            runs[-1].title = title
+            models.append(LatestModel(runs[-1]))
+        else:
+            models.append(model)
+    return models, runs
+
+
+def step_of(place: Path) -> int:
+    """The step in the name of a snapshot or a checkpoint."""
+    return int(place.name.rpartition("-")[2])
+
+
+def saved_models(directory: Path) -> list[Path]:
+    """The snapshots of a run by step, or if there are none, its checkpoints."""
+    return snapshots_in(directory) or checkpoints_in(directory)
+
+
+def short_names(names: list[str]) -> list[str]:
+    """The last part of each path or repository, and as many before it as it takes to tell them apart."""
+    parts = [name.replace("\\", "/").rstrip("/").split("/") for name in names]
+    for length in range(1, max(map(len, parts), default=1)):
+        short = ["/".join(part[-length:]) for part in parts]
+        if len(set(short)) == len(short):
+            return short
+    return names
+
+
+def read_examples(directory: Path) -> tuple[list[str], list[str], list[tuple[str, str, bool]]]:
+    """The examples of a run: texts with a masked word, the words, and pairs of texts with whether B follows A."""
+    try:
+        content = read_json(directory / SNAPSHOTS / EXAMPLES)
+        texts, pairs = content["texts"], content.get("pairs", [])
+        answers = content.get("answers", [""] * len(texts))
+        found = [(text, word) for text, word in zip(texts, answers, strict=True) if MASK in text and str(word) == word]
+        pairs = [(str(a), str(b), bool(follows)) for a, b, follows in pairs]
+    except (OSError, ValueError, LookupError, TypeError):  # none, or not as a run writes them
+        return [], [], []
+    texts, answers = ([pair[index] for pair in found[:MAX_EXAMPLES]] for index in (0, 1))
+    return texts, answers, pairs[:MAX_EXAMPLES]
+
+
+def read_curves(checkpoint: Path) -> Curves:
+    """The losses in a checkpoint's log, up to its step: {panel: {"training", "validation" or "baseline": [(step, value), …]}}. MLM's
+    first, then those of the objective beside it, which have names of their own in the log."""
+    log = read_json(checkpoint / TRAINER_STATE_NAME).get("log_history")
+    if not (isinstance(log, list) and all(isinstance(entry, dict) and "step" in entry for entry in log)):
+        raise ValueError(f"{checkpoint / TRAINER_STATE_NAME} has no log: the page needs that of a training.")
+    names = dict.fromkeys(name for entry in log for name in entry)
+    others = [name for name in names if re.fullmatch(r"(?!eval_|train_|mlm_).+_loss", name)]
+    panels = {"MLM loss": (("mlm_loss", "loss"), ("eval_mlm_loss", "eval_loss"), ("eval_mlm_unigram_loss",))}
+    for name in others:
+        baseline = f"eval_{name.removesuffix('_loss')}_majority_loss"
+        panels[f"{name[:-5].upper()} loss"] = ((name,), (f"eval_{name}",), (baseline,))
+    curves: Curves = {}
+    for title, lines in panels.items():
+        for line, candidates in zip(("training", "validation", "baseline"), lines, strict=True):
+            found = next((name for name in candidates if name in names), None)
+            if found:
+                points = [(entry["step"], entry[found]) for entry in log if found in entry]
+                curves.setdefault(title, {})[line] = points
+    return curves
+
+
+def describe_model(model: Model) -> str:
+    """A model's size, and what its directory says of its training: text, minutes and results."""
+    config = model.config
+    parts = [
+        f"{config.num_hidden_layers} layers × {config.hidden_size}",
+        f"{model.model.num_parameters() / 1e6:.1f} M parameters",
+        f"vocabulary of {config.vocab_size:,}",
+    ]
+    directory = Path(model.name)
+    fixed = _read(directory / RUN_FILE).get("fixed")
+    text = fixed.get("training text") if isinstance(fixed, dict) else None
+    parts += [re.sub(r", CRC-32 .*", "", text)] if isinstance(text, str) else []
+    metrics = _read(directory / METRICS_FILE)
+    seconds = metrics.get("train_runtime")
+    if isinstance(seconds, float):
+        parts.append(f"trained for {seconds / 60:.0f} min" if seconds >= 60 else f"trained for {seconds:.0f} s")
+    elif saved := saved_models(directory):
+        state = _read(saved[-1] / TRAINER_STATE_NAME)
+        step, last = state.get("global_step"), state.get("max_steps")
+        parts += [f"step {step:,} of {last:,}"] if isinstance(step, int) and isinstance(last, int) else []
+        metrics = {name: value for entry in state.get("log_history") or [] for name, value in dict(entry).items()}
+    return " · ".join(parts + _results(metrics)[:MAX_RESULTS])
+
+
+def _results(metrics: dict[str, Any]) -> list[str]:
+    """Losses and scores of an evaluation, beside their baselines."""
+    baselines = {"mlm_loss": "mlm_unigram_loss", "nsp_accuracy": "nsp_majority_accuracy"}
+    shown = [name for name in baselines if f"eval_{name}" in metrics]
+    if not shown:  # of a fine-tuned model
+        other = r"eval_(?!.*(loss|runtime|per_second|baseline|majority)).+"
+        shown = [name.removeprefix("eval_") for name in metrics if re.fullmatch(other, name)]
+    found = []
+    for name in shown:
+        value, baseline = (metrics.get(f"eval_{key}") for key in (name, baselines.get(name)))
+        if isinstance(value, float):
+            label = name.replace("_", " ").replace("mlm", "MLM").replace("nsp", "NSP")
+            beside = f" (baseline {baseline:.2f})" if isinstance(baseline, float) else ""
+            found.append(f"{label} {value:.2f}{beside}")
+    return found
+
+
+def _changed_at(file: Path) -> int:
+    return file.stat().st_mtime_ns
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return read_json(file)
+    except (OSError, ValueError):
+        return {}

@@ -1,0 +1,329 @@
+"""Examples that are written once, and trained on from memory maps or as a stream."""
+
+import json
+import re
+import shutil
+from collections import Counter
+from itertools import islice
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.examples.collator import PretrainingCollator
+from scratch_bert.examples.dataset import SentencePairDataset
+from scratch_bert.examples.prepared import PreprocessedDataset, open_examples, write_examples
+from scratch_bert.objectives import OBJECTIVES
+from scratch_bert.pretraining.arguments import DataArguments
+from scratch_bert.pretraining.sources import load_data
+
+
+def as_lists(examples):
+    return [{name: np.asarray(value).tolist() for name, value in example.items()} for example in examples]
+
+
+def all_examples(dataset):
+    return as_lists(dataset[index] for index in range(len(dataset)))
+
+
+def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, tokenizer):
+    examples = as_lists(pairs[i] for i in range(40))
+    mask_seeds = [example.pop("mask_seed") for example in examples]
+    dataset = PreprocessedDataset(datasets.Dataset.from_list(examples), tokenizer, OBJECTIVES["nsp"], seed=1)
+    assert [{**example, "mask_seed": None} for example in examples] == [
+        {**example, "mask_seed": None} for example in all_examples(dataset)
+    ]
+    assert [example["mask_seed"] for example in all_examples(dataset)] != mask_seeds
+    assert len(dataset) == 40 and dataset.lengths().tolist() == [len(example["input_ids"]) for example in examples]
+    counts = np.bincount(np.concatenate([example["input_ids"] for example in examples]), minlength=2000)
+    assert np.array_equal(dataset.token_counts(2000), counts)
+    first = PretrainingCollator(tokenizer)([dataset[i] for i in range(4)])
+    dataset.set_epoch(1)
+    second = PretrainingCollator(tokenizer)([dataset[i] for i in range(4)])
+    assert not np.array_equal(first["labels"], second["labels"])
+    assert np.array_equal(first["next_sentence_label"], [example["next_sentence_label"] for example in examples[:4]])
+
+
+@pytest.fixture
+def splits(small_corpus, tokenizer):
+    train, validation = small_corpus.hold_out(0.2, seed=0)
+
+    def of(objective="nsp"):
+        return {
+            name: SentencePairDataset(part, tokenizer, max_seq_length=64, objective=objective)
+            for name, part in (("train", train), ("validation", validation))
+        }
+
+    return of
+
+
+@pytest.mark.parametrize("objective", ["nsp", "none"])
+def test_prepared_directory_opens_with_its_examples_tokenizer_and_objective(objective, splits, tmp_path):
+    written = splits(objective)
+    write_examples(tmp_path / "new" / "prepared[1]", written)
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["prepared[1]"]
+    assert {"train", "validation", "examples.json", "tokenizer.json"} <= {
+        file.name for file in (tmp_path / "new" / "prepared[1]").iterdir()
+    }
+    opened = open_examples(tmp_path / "new" / "prepared[1]")
+    assert (opened.objective.name, opened.tokenizer.model_max_length) == (objective, 64)
+    assert opened.tokenizer.get_vocab() == written["train"].tokenizer.get_vocab()
+    assert written["train"].tokenizer.model_max_length == 128  # as it was
+    for name in ("train", "validation"):
+        assert all_examples(opened.mapped(name, 0, str(tmp_path / "cache"))) == all_examples(written[name])
+
+
+def test_prepared_examples_are_streamed_again_and_again_with_other_masks(splits, tmp_path):
+    written = splits()["train"]
+    write_examples(tmp_path / "prepared", {"train": written})
+    stream = open_examples(tmp_path / "prepared").streamed("train", seed=0, buffer=10)
+    examples = as_lists(islice(stream, 2 * len(written)))
+    seeds = [example.pop("mask_seed") for example in examples]
+    assert len(set(seeds)) > 0.99 * len(seeds)
+
+    def contents(examples):
+        return Counter(str(example["input_ids"]) for example in examples)
+
+    first, expected = contents(examples[: len(written) // 2]), contents(all_examples(written))
+    assert set(first) <= set(expected) and first.total() == len(first)
+    assert [example["input_ids"] for example in examples[:20]] != [
+        ids["input_ids"] for ids in all_examples(written)[:20]
+    ]
+
+
+def test_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_path):
+    for name, count in (("a", 90), ("b", 10)):
+        ends = tokenizer.cls_token_id, tokenizer.sep_token_id
+        masks = {"token_type_ids": [0, 0, 0], "special_tokens_mask": [1, 0, 1]}
+        rows = [{"input_ids": [ends[0], n + 10, ends[1]], **masks} for n in range(count)]
+        (tmp_path / "train").mkdir(exist_ok=True)
+        datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "train" / f"{name}.parquet"))
+    splits = {"train": {"files": ["a", "b"]}}
+    (tmp_path / "examples.json").write_text(json.dumps({"sentence_objective": "none", "splits": splits}))
+    tokenizer.save_pretrained(tmp_path)
+    stream = open_examples(tmp_path).streamed("train", seed=0, buffer=5)
+    counts = Counter(example["input_ids"][1] for example in islice(stream, 300))
+    assert (
+        set(counts) == set(range(10, 100)) and max(counts.values()) <= 8
+    )  # about three passes, and more of what both files hold
+
+
+def test_prepared_directory_holds_the_documents_of_the_segments(splits, tmp_path):
+    written = splits()
+    write_examples(tmp_path / "prepared", written)
+    table = datasets.Dataset.from_parquet(
+        str(tmp_path / "prepared" / "train" / "examples.parquet"), cache_dir=str(tmp_path / "c")
+    )
+    documents = np.stack([table["document_a"], table["document_b"]], axis=1)
+    assert np.array_equal(documents, written["train"].documents())
+
+
+def test_prepared_directory_is_all_or_nothing(splits, tmp_path, monkeypatch):
+    written = splits()
+    monkeypatch.setattr(type(written["train"].tokenizer), "save_pretrained", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_examples(tmp_path / "new" / "prepared", written)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_prepared_directory_is_not_overwritten(splits, tmp_path):
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "notes").touch()
+    with pytest.raises(ValueError, match="prepared is not empty"):
+        write_examples(tmp_path / "prepared", splits())
+    assert [file.name for file in (tmp_path / "prepared").iterdir()] == ["notes"]
+
+
+def test_prepared_directory_with_a_file_missing_or_another_tokenizer_is_rejected(splits, sentences, tmp_path):
+    write_examples(tmp_path / "prepared", splits())
+    for other in (train_tokenizer(sentences[:50], 300), train_tokenizer(sentences, 2000, first_segment_id=1)):
+        with pytest.raises(ValueError, match="with another vocabulary or other segment ids: .*tokenizer_name_or_path"):
+            open_examples(tmp_path / "prepared", other)
+    (tmp_path / "prepared" / "train" / "examples.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match="prepared lacks the examples of 1 of 1 files for train"):
+        open_examples(tmp_path / "prepared")
+    (tmp_path / "prepared" / "examples.json").unlink()
+    with pytest.raises(FileNotFoundError, match="prepared holds no examples.json: write them with inspect_data.py"):
+        open_examples(tmp_path / "prepared")
+
+
+# ---------------------------------------------------------------------------------------------------------- damage
+
+
+@pytest.fixture(scope="module")
+def written(small_corpus, tokenizer, tmp_path_factory):
+    """A directory of examples. To be copied."""
+    directory = tmp_path_factory.mktemp("examples") / "prepared"
+    write_examples(directory, {"train": SentencePairDataset(small_corpus, tokenizer, max_seq_length=64)})
+    return directory
+
+
+def first_row(value, place=slice(0, 1)):
+    """A change of a column: another `value` in the first row, or in this place of it."""
+
+    def change(rows):
+        new = value if place is None else [*value, *rows[0][place.stop :]]
+        return [new, *rows[1:]]
+
+    return change
+
+
+COLUMNS = {
+    "a token that the tokenizer lacks": (
+        ("input_ids", first_row([9999])),
+        r"hold input_ids 9999, which must be from 0 to 1999 \(example 1\): preprocess them again, for nsp.",
+    ),
+    "a negative token": (("input_ids", first_row([-1])), "hold input_ids -1"),
+    "a segment id that the model lacks": (("token_type_ids", first_row([9])), "hold token_type_ids 9, .* 0 to 1"),
+    "a negative segment id": (("token_type_ids", first_row([-1])), "hold token_type_ids -1"),
+    "another mask": (("special_tokens_mask", first_row([2])), "hold special_tokens_mask 2, .* from 0 to 1"),
+    "special tokens alone, by their mask": (
+        ("special_tokens_mask", lambda rows: [[1] * len(row) for row in rows]),
+        "have only special tokens: there is none to predict",
+    ),
+    "special tokens alone, by their ids": (
+        ("input_ids", lambda rows: [[2] + [3] * (len(row) - 1) for row in rows]),
+        "have only special tokens: there is none to predict",
+    ),
+    "other lengths": (
+        ("token_type_ids", first_row([0, 0], slice(0, 1))),
+        r"differ in the lengths of their columns: token_type_ids has \d+ values, not \d+ \(example 1\)",
+    ),
+    "a row of null": (("input_ids", first_row(None, None)), "hold null in the column input_ids"),
+    "null in a row": (("input_ids", first_row([None])), "hold null in the column input_ids"),
+    "floats": (
+        ("input_ids", lambda rows: [[float(token) for token in row] for row in rows]),
+        r"have the type list<.*double> in the column input_ids, not list<item: int32>",
+    ),
+    "texts": (
+        ("input_ids", lambda rows: [[str(token) for token in row] for row in rows]),
+        "have the type list<.*string>",
+    ),
+    "numbers instead of lists": (("input_ids", lambda rows: [7] * len(rows)), "have the type int64"),
+    "a label that the objective lacks": (
+        ("next_sentence_label", first_row(7, None)),
+        r"hold next_sentence_label 7, which must be from 0 to 1, or -100 \(example 1\)",
+    ),
+    "a label of null": (("next_sentence_label", first_row(None, None)), "hold null in the column next_sentence_label"),
+    "lists of labels": (("next_sentence_label", lambda rows: [[0]] * len(rows)), "have the type list<"),
+    "no label": (("next_sentence_label", lambda rows: [-100] * len(rows)), "have no label in next_sentence_label"),
+    "no [CLS]": (("input_ids", first_row([7])), r"do not all begin with \[CLS\] \(example 1\)"),
+    "[MASK]": (
+        ("input_ids", first_row([2, 4], slice(0, 2))),
+        r"hold \[MASK\], which is drawn in training \(example 1\)",
+    ),
+    "mask of 0": (
+        ("special_tokens_mask", first_row([0])),
+        r"special_tokens_mask of 0 at a special token \(example 1\)",
+    ),
+    "text B first": (("token_type_ids", first_row([1])), r"begin with the segment id of text B \(example 1\)"),
+    "one segment id": (
+        ("token_type_ids", lambda rows: [[0] * len(row) for row in rows]),
+        "have one segment id throughout",
+    ),
+    "no row": (("input_ids", None), "holds no example"),
+    "a column less": (("next_sentence_label", lambda rows: None), "have no column next_sentence_label"),
+}
+
+
+@pytest.mark.parametrize("streaming", [False, True], ids=["mapped", "streamed"])
+@pytest.mark.parametrize(("damage", "message"), COLUMNS.values(), ids=COLUMNS)
+def test_prepared_examples_with_a_bad_value_are_rejected(damage, message, streaming, written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    file, (name, change) = tmp_path / "prepared" / "train" / "examples.parquet", damage
+    columns = pq.read_table(file).to_pydict()
+    columns[name] = change(columns[name]) if change else columns[name]
+    table = pa.table({column: rows for column, rows in columns.items() if rows is not None})
+    pq.write_table(table if change else pq.read_table(file)[:0], file)
+    if streaming:  # in no order
+        message = message.replace(r" \(example 1\)", "")
+    if streaming and ("no label" in message or "one segment id" in message):
+        pytest.skip("a part of a stream may hold single segments")
+    with pytest.raises(ValueError, match=f"prepared.* {message}"):
+        examples = open_examples(tmp_path / "prepared")
+        if streaming:
+            list(islice(examples.streamed("train", 0, buffer=10), 1))
+        else:
+            examples.mapped("train", 0, str(tmp_path / "cache"))
+
+
+def test_prepared_examples_that_look_wrong_get_a_warning(written, tmp_path, caplog):
+    shutil.copytree(written, tmp_path / "prepared")
+    file = tmp_path / "prepared" / "train" / "examples.parquet"
+    columns = pq.read_table(file).to_pydict()
+    unknown = [[ids[0], *[1] * (len(ids) - 2), ids[-1]] for ids in columns["input_ids"]]
+    changes = {"input_ids": unknown, "next_sentence_label": [0] * len(unknown)}
+    pq.write_table(pa.table(columns | changes), file)
+    shutil.copy(file, file.with_name("more.parquet"))
+    about = json.loads((tmp_path / "prepared" / "examples.json").read_text())
+    del about["vocabulary"]
+    (tmp_path / "prepared" / "examples.json").write_text(json.dumps(about))
+    args = DataArguments(prepared_data=str(tmp_path / "prepared"), cache_dir=str(tmp_path / "cache"))
+    load_data(args, seed=0)
+    for warning in (
+        "examples.json does not name 1 of the files, such as .*more.parquet: left out",
+        "does not say which tokenizer made the examples",
+        "have the one next_sentence_label 0",
+        r"\d\d% of the tokens are unknown",
+    ):
+        assert re.search(warning, caplog.text)
+
+
+def test_prepared_tokenizer_that_is_another_is_rejected(written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    file = tmp_path / "prepared" / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["another"] = len(content["model"]["vocab"])
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"prepared has \d+ entries, .* made with \d+ entries, .*: restore it"):
+        open_examples(tmp_path / "prepared")
+
+
+def test_prepared_tokenizer_that_normalizes_text_in_another_way_is_rejected(written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    file = tmp_path / "prepared" / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_lower_case": False}))
+    with pytest.raises(ValueError, match="of the normalizer .* made with .* of the normalizer .*: restore it"):
+        open_examples(tmp_path / "prepared")
+
+
+def test_prepared_file_that_is_longer_than_the_tokenizer_allows_or_damaged_is_rejected(written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    file, settings = tmp_path / "prepared/train/examples.parquet", tmp_path / "prepared/tokenizer_config.json"
+    settings.write_text(settings.read_text().replace('"model_max_length": 64', '"model_max_length": 16'))
+    with pytest.raises(ValueError, match=r"have \d\d tokens, more than their tokenizer's model_max_length of 16"):
+        open_examples(tmp_path / "prepared").mapped("train", 0, str(tmp_path / "cache"))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="examples.parquet cannot be read: .*Write it again"):
+        open_examples(tmp_path / "prepared")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "holds a list instead of an object"),
+        ("{", "Expecting property name"),
+        ("[" * 100_000, "recursion"),
+        ("{}", "it has no sentence_objective"),
+        ('{"sentence_objective": "nsp", "splits": []}', "'splits' expected a dict, got list"),
+        ('{"sentence_objective": "nsp", "splits": {"train": {}}}', "'train.files' expected a list, got NoneType"),
+        (
+            '{"sentence_objective": "nsp", "splits": {"train": {"files": ["../x"]}}}',
+            "must name files in the directory",
+        ),
+        ('{"sentence_objective": 1, "splits": {}}', "'sentence_objective' expected str, got int"),
+        (
+            '{"sentence_objective": "xyz", "splits": {"train": {"files": ["examples"]}}}',
+            "must be one of nsp, sop, none, contrastive, .*; got 'xyz'",
+        ),
+    ],
+    ids=lambda value: value[:60],
+)
+def test_prepared_description_that_is_damaged_is_rejected(content, message, written, tmp_path):
+    shutil.copytree(written, tmp_path / "prepared")
+    (tmp_path / "prepared" / "examples.json").write_text(content)
+    with pytest.raises(ValueError, match=f"examples.json.*{message}"):
+        open_examples(tmp_path / "prepared")

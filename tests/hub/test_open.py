@@ -1,0 +1,306 @@
+"""Checkpoints are opened with the heads that they have weights for, and rejected if they are damaged."""
+
+import json
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, BertConfig, BertForPreTraining
+
+from helpers import SMALL, make_bert
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
+from scratch_bert.checkpoints.open import load_config, open_checkpoint, open_pretrained
+from scratch_bert.checkpoints.weights import find_weights
+from scratch_bert.corpus.tokenizer import load_tokenizer
+
+
+def edit_config(directory: Path, **changes) -> None:
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | changes))
+
+
+def edit_weights(directory: Path, edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    file = directory / "model.safetensors"
+    save_file(edit(load_file(file)), file, metadata={"format": "pt"})
+
+
+def without(*parts: str) -> Callable[[Path], None]:
+    """A damage: weights with one of these parts in their names are removed."""
+
+    def edit(weights):
+        return {name: weight for name, weight in weights.items() if not any(part in name for part in parts)}
+
+    return lambda directory: edit_weights(directory, edit)
+
+
+def renamed(prefix: str) -> Callable[[Path], None]:
+    return lambda directory: edit_weights(directory, lambda weights: {prefix + k: v for k, v in weights.items()})
+
+
+def changed(name: str, edit: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    return lambda directory: edit_weights(directory, lambda weights: weights | {name: edit(weights[name])})
+
+
+def configured(**changes) -> Callable[[Path], None]:
+    return lambda directory: edit_config(directory, **changes)
+
+
+def pickled(content: Any = None) -> Callable[[Path], None]:
+    """A damage: the weights are in a pickle, with this content instead of themselves, if it is not None."""
+
+    def damage(directory):
+        file = directory / "model.safetensors"
+        weights = load_file(file) if content is None else content
+        file.unlink()
+        if isinstance(weights, bytes):
+            (directory / "pytorch_model.bin").write_bytes(weights)
+        else:
+            torch.save(weights, directory / "pytorch_model.bin")
+
+    return damage
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def indexed(index: Any) -> Callable[[Path], None]:
+    def damage(directory):
+        (directory / "model.safetensors").unlink()
+        content = index if isinstance(index, str) else json.dumps(index)
+        (directory / "model.safetensors.index.json").write_text(content)
+
+    return damage
+
+
+def sharded(directory: Path, as_pickles: bool = False) -> None:
+    BertForPreTraining.from_pretrained(directory).save_pretrained(directory, max_shard_size="60KB")
+    (directory / "model.safetensors").unlink()
+    if as_pickles:
+        for file in directory.glob("*.safetensors"):
+            torch.save(load_file(file), file.with_suffix(".bin"))
+            file.unlink()
+        index = directory / "model.safetensors.index.json"
+        (directory / "pytorch_model.bin.index.json").write_text(index.read_text().replace(".safetensors", ".bin"))
+        index.unlink()
+
+
+def held_elsewhere(twice: bool) -> Callable[[Path], None]:
+    """A damage: a weight of the first shard is in the last one, too, or instead."""
+
+    def damage(directory):
+        sharded(directory)
+        first, *_, last = sorted(directory.glob("*.safetensors"))
+        weights = load_file(first)
+        name = min(weights)
+        save_file(load_file(last) | {name: weights[name]}, last, metadata={"format": "pt"})
+        if not twice:
+            del weights[name]
+            save_file(weights, first, metadata={"format": "pt"})
+
+    return damage
+
+
+class Malicious:
+    def __reduce__(self):
+        return (pytest.fail, ("a pickle's code has run",))
+
+
+WEIGHT = "bert.encoder.layer.1.output.dense.weight"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory, tokenizer):
+    """The directory of a BERT with both pretraining heads. To be read only."""
+    directory = tmp_path_factory.mktemp("bert")
+    make_bert("ForPreTraining", directory, tokenizer)
+    return directory
+
+
+@pytest.fixture
+def model(bert, tmp_path):
+    """A copy of `bert`."""
+    return Path(shutil.copytree(bert, tmp_path / "model"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda directory: None, id="safetensors"),
+        pytest.param(pickled(), id="pickle"),
+        pytest.param(sharded, id="shards"),
+        pytest.param(partial(sharded, as_pickles=True), id="shards of pickles"),
+    ],
+)
+def test_weights_in_files_of_any_kind_are_opened(change, model, bert):
+    change(model)
+    opened, heads = open_pretrained(str(model))
+    assert heads == {"MaskedLM", "NextSentencePrediction"}
+    for name, weight in load_file(bert / "model.safetensors").items():
+        assert opened.state_dict()[name].equal(weight), name
+
+
+@pytest.mark.parametrize(
+    ("change", "with_nsp", "heads", "model_class"),
+    [
+        (lambda directory: None, True, {"MaskedLM", "NextSentencePrediction"}, "BertForPreTraining"),
+        (lambda directory: None, False, {"MaskedLM"}, "BertForMaskedLM"),
+        (without("seq_relationship", "pooler"), True, {"MaskedLM"}, "BertForMaskedLM"),
+        (without("cls."), True, set(), "BertModel"),
+        (without("cls.", "pooler"), True, set(), "BertModel"),
+    ],
+)
+def test_pretraining_heads_are_found_by_their_weights(change, with_nsp, heads, model_class, model):
+    change(model)
+    edit_config(model, architectures=["BertForMaskedLM"])
+    opened, found = open_pretrained(str(model), with_nsp=with_nsp)
+    assert found == heads and type(opened).__name__ == model_class
+
+
+HELD_ELSEWHERE = r"safetensors holds bert.\S+, which model-00001-\S+safetensors holds or should hold: save"
+DAMAGED = {
+    "missing": (without(WEIGHT), f"{WEIGHT}, missing"),
+    "no encoder": (without("bert."), "bert.embeddings.LayerNorm.bias and .* more, missing"),
+    "module": (renamed("module."), "missing. Its files have other weights, such as module.bert.embeddings"),
+    "_orig_mod": (renamed("_orig_mod."), "missing. Its files have other weights, such as _orig_mod.bert.emb"),
+    "shape": (changed(WEIGHT, lambda weight: weight[:-1].clone()), rf"{WEIGHT} \(31, 64\) instead of \(32, 64\)"),
+    "fewer positions": (configured(max_position_embeddings=8), r"position_embeddings.weight \(40, 32\) instead of"),
+    "more positions": (configured(max_position_embeddings=4096), r"position_embeddings.weight \(40, 32\) instead"),
+    "fewer layers": (configured(num_hidden_layers=1), "bert.encoder.layer.1.* and 15 more, unexpected"),
+    "more layers": (configured(num_hidden_layers=3), "bert.encoder.layer.2.* and 15 more, missing"),
+    "a million layers": (configured(num_hidden_layers=1_000_000), "num_hidden_layers is 1,000,000, but it has 46"),
+    "a large model": (configured(hidden_size=2**30), "hidden_size is 1,073,741,824, but it has no weight with a"),
+    "no dtype": (configured(dtype="float33"), "config.json: dtype is 'float33', which is no dtype of PyTorch"),
+    "a list of labels": (configured(id2label=["a"]), r"config.json: id2label is \['a'\], not an object"),
+    "GPT-2": (configured(model_type="gpt2"), "h.0.attn.c_attn.bias and .* missing. Its files have other weights"),
+    "part of the MLM head": (without("predictions.transform.dense.bias"), "A head of .* is damaged.*transform.dense"),
+    "part of the NSP head": (without("seq_relationship.bias"), "A head of .* is damaged, .*seq_relationship.bias"),
+    "part of the pooler": (without("pooler.dense.bias"), "A head of .* is damaged, .*pooler.dense.bias"),
+    "int8": (changed(WEIGHT, lambda weight: weight.to(torch.int8)), f"{WEIGHT} is int8. Quantized weights are not"),
+    "float8": (changed(WEIGHT, lambda weight: weight.to(torch.float8_e4m3fn)), f"{WEIGHT} is float8_e4m3fn. Quant"),
+    "quantized": (configured(quantization_config={"quant_method": "fp8"}), "config.json: the model is quantized"),
+    "other weights": (
+        configured(transformers_weights="x.safetensors"),
+        "config.json: transformers_weights names other",
+    ),
+    "adapter": (lambda directory: (directory / "adapter_config.json").write_text("{}"), "is an adapter .* merge it"),
+    "truncated": (lambda directory: truncate(directory / "model.safetensors"), "model.safetensors .* is truncated or"),
+    "empty": (
+        lambda directory: (directory / "model.safetensors").write_bytes(b""),
+        "model.safetensors cannot be read",
+    ),
+    "Git LFS": (
+        lambda directory: (directory / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1"),
+        "model.safetensors is a Git LFS pointer",
+    ),
+    "none": (
+        lambda directory: (directory / "model.safetensors").unlink(),
+        "has no weights: neither model.safetensors",
+    ),
+    "bytes": (pickled(b"no weights"), "pytorch_model.bin cannot be read"),
+    "no bytes": (pickled(b""), "pytorch_model.bin cannot be read, it is truncated or damaged"),
+    "list": (pickled([1, 2]), "pytorch_model.bin does not hold the weights of a model"),
+    "training state": (pickled({"model": {}, "step": 1}), "pytorch_model.bin does not hold the weights of a model"),
+    "code": (pickled({WEIGHT: Malicious()}), "pytorch_model.bin cannot be read: .* no code in it is run"),
+    "index list": (indexed([]), "index.json holds a list instead of an object"),
+    "index without map": (indexed({"metadata": {}}), "index.json has no weight_map"),
+    "index of nulls": (indexed({"weight_map": {WEIGHT: None}}), "index.json has no weight_map"),
+    "no index": (indexed("not JSON"), "index.json cannot be read"),
+    "shard outside": (indexed({"weight_map": {WEIGHT: "../model.safetensors"}}), "is not a file beside it"),
+    "shard missing": (indexed({"weight_map": {WEIGHT: "one.safetensors"}}), "has no one.safetensors, which"),
+    "weight in two shards": (held_elsewhere(twice=True), HELD_ELSEWHERE),
+    "weight in another shard": (held_elsewhere(twice=False), HELD_ELSEWHERE),
+    "config list": (lambda directory: (directory / "config.json").write_text("[]"), "config.json holds a list"),
+    "no config": (lambda directory: (directory / "config.json").unlink(), "has no config.json"),
+    "auto_map": (configured(model_type="xyz", auto_map=None), "config.json: auto_map is None, not an object"),
+    "type": (configured(model_type="xyz"), "config.json: there is no model_type 'xyz'"),
+    "no type": (configured(model_type=None), 'config.json has no model_type, .* add "model_type": "bert" there'),
+    "type of a type": (configured(model_type=1), "config.json: model_type is 1, not the name"),
+    "architecture": (configured(architectures="Bert"), "config.json: architectures is 'Bert', not a list"),
+    "field": (
+        configured(num_hidden_layers="two"),
+        "config.json cannot be used: TypeError: Field 'num_hidden_layers' expected int",
+    ),
+    "no heads": (configured(num_attention_heads=0), "cannot be opened: ZeroDivisionError"),
+    "labels": (configured(num_labels=10**9), "config.json: num_labels is 1,000,000,000"),
+    "label names": (configured(id2label={"0": "a", "7": "b"}), "config.json: id2label must name the labels 0 to 1"),
+}
+
+
+@pytest.mark.parametrize(("damage", "message"), DAMAGED.values(), ids=DAMAGED)
+def test_damaged_model_is_rejected_with_the_name_of_what_is_wrong(damage, message, model):
+    damage(model)
+    with pytest.raises((ValueError, OSError), match=message) as raised:
+        open_pretrained(str(model))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("", "The name of a model or tokenizer is empty"),
+        (" ", "The name of a model or tokenizer is empty"),
+        (__file__, "test_open.py is a file: name the directory"),
+        ("no/such/place", "There is no model directory no/such/place"),
+        ("../nowhere", "There is no model directory ../nowhere"),
+        ("a\0b", "contains a null character"),
+        ("x" * 500, "There is no model directory xxx"),
+    ],
+)
+@pytest.mark.parametrize("open_it", [load_config, load_tokenizer, find_weights])
+def test_name_of_no_model_is_rejected(name, message, open_it):
+    with pytest.raises((ValueError, OSError), match=message):
+        open_it(name)
+
+
+@pytest.mark.parametrize("open_it", [load_config, load_tokenizer, find_weights])
+def test_name_in_a_directory_that_exists_is_not_looked_for_on_the_hub(open_it, hub, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
+    requests = len(hub.requests)
+    with pytest.raises(
+        FileNotFoundError, match="no model directory runs/early: runs is a directory here.* wait for its"
+    ):
+        open_it("runs/early")
+    assert len(hub.requests) == requests
+
+
+def test_checkpoints_of_a_run_without_a_model_are_named(model):
+    run = model.parent / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    with pytest.raises(FileNotFoundError, match="The run in .*run has no snapshot or checkpoint yet"):
+        load_config(str(run))
+    shutil.copytree(model, run / "checkpoint-20")
+    with pytest.raises(OSError, match="has no config.json: .* Its checkpoints are: checkpoint-20"):
+        load_config(str(run))
+
+
+@pytest.mark.parametrize("open_it", [load_config, load_tokenizer])
+def test_repository_that_cannot_be_reached_is_named(open_it):
+    with pytest.raises(OSError, match="nobody/nothing .*couldn't connect"):
+        open_it("nobody/nothing")
+
+
+def test_heads_of_other_labels_are_new_only_where_that_is_wanted(tokenizer, tmp_path):
+    make_bert("ForSequenceClassification", tmp_path, tokenizer)
+    config = BertConfig.from_pretrained(tmp_path, num_labels=5)
+    model, new = open_checkpoint(
+        AutoModelForSequenceClassification, str(tmp_path), config, ["missing", "of another shape"]
+    )
+    assert new == ["classifier.bias", "classifier.weight"] and model.classifier.out_features == 5
+    with pytest.raises(ValueError, match=r"A head of .* classifier.bias \(3,\) instead of \(5,\)"):
+        open_checkpoint(AutoModelForSequenceClassification, str(tmp_path), config)
+
+
+def test_model_of_a_diverged_training_is_rejected(tmp_path):
+    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
+    torch.nn.init.constant_(model.bert.encoder.layer[1].output.dense.bias, float("inf"))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="bert.encoder.layer.1.output.dense.bias of .* is not finite"):
+        open_checkpoint(AutoModelForMaskedLM, str(tmp_path))

@@ -1,0 +1,98 @@
+import numpy as np
+import pytest
+import torch
+
+from helpers import SMALL
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.objectives import OBJECTIVES
+from scratch_bert.objectives.predictions import mlm_predictions, nsp_predictions
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    torch.manual_seed(0)
+    sizes = {**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
+    return ScratchBertForPreTraining(ScratchBertConfig(**sizes)).eval()
+
+
+def test_mlm_predictions_are_the_top_k_at_the_masked_word(model, pairs, tokenizer):
+    predictions = mlm_predictions(model, pairs, tokenizer, count=4, top_k=5)
+    assert len(predictions) == 4
+    assert predictions == mlm_predictions(model, pairs, tokenizer, count=4, top_k=5)
+    assert predictions != mlm_predictions(model, pairs, tokenizer, count=4, top_k=5, seed=1)
+    for context, word, top_k in predictions:
+        assert context.count("[MASK]") == 1 and word.isalpha() and word in tokenizer.get_vocab()
+        probabilities = [probability for _, probability in top_k]
+        assert len(top_k) == 5 and probabilities == sorted(probabilities, reverse=True)
+        assert all(token in tokenizer.get_vocab() for token, _ in top_k)
+
+
+def test_mlm_predictions_are_of_a_word_of_each_example_before_a_second_one(model, tokenizer):
+    texts = ["class class class", "object", "function function"]
+    examples = [{name: np.array(ids) for name, ids in tokenizer(text).items()} for text in texts]
+    words = [word for _, word, _ in mlm_predictions(model, examples, tokenizer, count=10)]
+    assert sorted(words[:3]) == ["class", "function", "object"]
+    assert words[3:] == [word for word in words[:3] if word != "object"] + ["class"]
+    assert len(mlm_predictions(model, examples, tokenizer, count=5)) == 5
+
+
+def test_mlm_predictions_are_of_every_word_if_so_many_are_asked_for(model, pairs, tokenizer):
+    words = [word for _, word, _ in mlm_predictions(model, [pairs[0]], tokenizer, count=1000)]
+    text = tokenizer.decode(pairs[0]["input_ids"], skip_special_tokens=True)
+    split = [word for word, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(text)]
+    assert sorted(words) == sorted(word for word in split if word.isalpha() and word in tokenizer.get_vocab())
+
+
+def test_mlm_predictions_find_a_word_that_the_model_is_sure_of(pairs, tokenizer):
+    """A model whose output bias makes one token all but certain."""
+    sizes = {**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
+    model = ScratchBertForMaskedLM(ScratchBertConfig(**sizes)).eval()
+    with torch.no_grad():
+        model.cls.predictions.bias[tokenizer.convert_tokens_to_ids("class")] = 50.0
+    for _, _, ((token, probability), *_) in mlm_predictions(model, pairs, tokenizer):
+        assert token == "class" and probability == pytest.approx(1, abs=1e-4)
+
+
+def test_mlm_predictions_leave_out_examples_without_a_whole_word(model, tokenizer):
+    ids = tokenizer.convert_tokens_to_ids(["[CLS]", ".", "##s", "[SEP]"])
+    examples = [{"input_ids": np.array(ids), "token_type_ids": np.zeros(4, dtype=int)}]
+    assert mlm_predictions(model, examples, tokenizer) == []
+
+
+def test_nsp_predictions_are_of_both_labels(model, pairs, tokenizer):
+    assert [follows for *_, follows, _ in nsp_predictions(model, pairs, tokenizer, count=7)].count(True) == 4
+    of_label = [int(np.flatnonzero(pairs.labels() == label)[0]) for label in (0, 1)]
+    examples = [pairs[index] for index in of_label]
+    predictions = nsp_predictions(model, examples, tokenizer, count=100)
+    assert sorted(follows for *_, follows, _ in predictions) == [False, True]
+    for end_of_a, start_of_b, follows, probability in predictions:
+        example = examples[0 if follows else 1]
+        a_end = example["token_type_ids"].tolist().index(1)
+        assert tokenizer.decode(example["input_ids"][1 : a_end - 1]).endswith(end_of_a.removeprefix("##"))
+        assert tokenizer.decode(example["input_ids"][a_end:-1]).startswith(start_of_b)
+        inputs = {name: torch.tensor(example[name])[None] for name in ("input_ids", "token_type_ids")}
+        with torch.no_grad():
+            expected = model(**inputs).seq_relationship_logits.softmax(-1)[0, 0].item()
+        assert probability == pytest.approx(expected, abs=1e-6)
+
+
+def test_nsp_predictions_leave_out_a_label_without_an_example(model, pairs, tokenizer):
+    examples = [pairs[index] for index in np.flatnonzero(pairs.labels() == 1)[:4]]
+    assert [follows for *_, follows, _ in nsp_predictions(model, examples, tokenizer)] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("objective", "heading"),
+    [
+        ("nsp", "NSP: B follows A, yes or no?"),
+        ("sop", "SOP: A and B are in order, yes or no?"),
+        ("none", None),
+    ],
+)
+def test_predictions_are_described_by_objective(objective, heading, model, pairs, tokenizer):
+    model.train()
+    shown = OBJECTIVES[objective].describe_predictions(model, pairs, tokenizer, count=6)
+    assert not model.training
+    assert shown.startswith("MLM: the masked word") and shown.count("[MASK]") == 6
+    assert shown.count("  B: ") == (0 if heading is None else 6)
+    assert heading is None or shown.splitlines().count(heading) == 1

@@ -1,0 +1,376 @@
+import base64
+import gzip
+import json
+import random
+import re
+import textwrap
+from collections import Counter
+from functools import partial
+
+import datasets
+import pyarrow.parquet
+import pytest
+
+from scratch_bert.text import formats as text_module
+from scratch_bert.text.formats import (
+    FORMATS,
+    REPLACEMENT,
+    TextFormat,
+    TextSource,
+    replace_encoded,
+    sentence_splitter,
+)
+from scratch_bert.text.tables import TextError, find_files
+
+
+def read(path, text_format=None, **options):
+    return list(TextSource(find_files([path]), text_format, **options).documents())
+
+
+@pytest.mark.parametrize(
+    ("splitter", "text", "sentences"),
+    [
+        pytest.param(
+            {},
+            'Mr. Smith saw Dr. Jones, e.g. at 5 p.m. on Jan. 5. "Two," she said.\nThree, on\n two lines! Four? Five.',
+            [
+                "Mr. Smith saw Dr. Jones, e.g. at 5 p.m. on Jan. 5.",
+                '"Two," she said.',
+                "Three, on two lines!",
+                "Four?",
+                "Five.",
+            ],
+            id="English",
+        ),
+        pytest.param(
+            {"language": "zh"}, "今天天气很好。我们去公园吧!", ["今天天气很好。", "我们去公园吧!"], id="Chinese"
+        ),
+        pytest.param(
+            {"language": "de"}, "Das ist z. B. gut. Sehr gut.", ["Das ist z. B. gut.", "Sehr gut."], id="German"
+        ),
+        pytest.param({"name": "line"}, "no stop\n two   words. Here\n", ["no stop", "two   words. Here"], id="lines"),
+        pytest.param({"name": "|||"}, "One. Two ||| three\nfour |||", ["One. Two", "three four"], id="delimiter"),
+        pytest.param({}, " \n ", [], id="blank"),
+    ],
+)
+def test_sentence_splitter(splitter, text, sentences):
+    assert sentence_splitter(**splitter)(text) == sentences
+
+
+# --------------------------------------------------------------------------------------------------------- formats
+
+
+def test_plain_text_in_its_formats(tmp_path):
+    (tmp_path / "b.txt").write_bytes(b"One. Two.\nThree.\n \n\nFour.\r\n\r\nFive.")
+    (tmp_path / "a.txt").write_text("\ufeffNull.", encoding="utf-8")
+    (tmp_path / "ignored.md").write_text("No.")
+    assert read(tmp_path) == [["Null."], ["One.", "Two.", "Three."], ["Four."], ["Five."]]
+    assert read(tmp_path, "file") == [["Null."], ["One.", "Two.", "Three.", "Four.", "Five."]]
+    assert read(tmp_path, splitter="line")[1] == ["One. Two.", "Three."]  # as Google's scripts take it
+
+
+def test_wikitext_begins_a_document_with_a_title(tmp_path):
+    lines = [" ", " = The Title = ", " ", " A <unk> of 1 @,@ 000 well @-@ known words . Yes . ", " = = Section = = "]
+    lines += [" More . ", " = Wins ; L = ", " ", " = Other = ", " ", " Text . "]
+    expected = [
+        ["The Title", "A [UNK] of 1,000 well-known words .", "Yes .", "Section", "More .", "Wins ; L"],
+        ["Other", "Text ."],
+    ]
+    (tmp_path / "wiki.txt").write_text("\n".join(lines))
+    assert read(tmp_path / "wiki.txt", "wikitext") == expected
+    records = datasets.Dataset.from_dict({"text": [line + "\n" if line.strip() else "" for line in lines]})
+    assert list(TextSource([records], "wikitext").documents()) == expected  # as the Hub has it, a record for each line
+
+
+def test_gutenberg_leaves_out_the_licence(tmp_path):
+    book = (
+        "\ufeffTitle: X\r\n\r\n*** START OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nIt was\r\na night. It rained.\r\n"
+    )
+    book += "\r\nThe end.\r\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nLicence.\r\n"
+    (tmp_path / "x.txt").write_bytes(book.encode())
+    assert read(tmp_path / "x.txt", "gutenberg") == [["It was a night.", "It rained.", "The end."]]
+    (tmp_path / "y.txt").write_text("No marks.\n\nAll kept.")
+    assert read(tmp_path / "y.txt", "gutenberg") == [["No marks.", "All kept."]]
+
+
+def read_log(lines, separator):
+    for line in lines:
+        yield None if line == "--" else line.partition(separator)[2]
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [lambda lines: read_log(lines, ": "), partial(read_log, separator=": ")],
+    ids=["function", "functools.partial"],
+)
+def test_text_format_of_ones_own(reader, tmp_path, monkeypatch):
+    monkeypatch.setitem(FORMATS, "log", TextFormat("a line -- ends a document", reader))
+    (tmp_path / "x.log").write_text("1: Up.\n2: Down.\n--\n3: Up.")
+    assert read(tmp_path / "x.log", "log") == [["Up.", "Down."], ["Up."]]
+    assert len(TextSource([tmp_path / "x.log"], "log").fingerprint) == 32
+
+
+def test_text_format_that_is_unknown_is_rejected():
+    with pytest.raises(ValueError, match="text_format must be one of blank_line, file, .*; got 'page'"):
+        TextSource([], "page")
+
+
+# --------------------------------------------------------------------------------------------------------- sources
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".json", ".jsonl", ".parquet", ".csv.gz", ".jsonl.gz", ".tsv.gz"])
+def test_table_gives_a_document_for_each_record(suffix, tmp_path):
+    texts = ["One.<br /><br />It&#39;s two.", "NA", "", "Three, and four."]
+    records = datasets.Dataset.from_dict({"id": list(range(4)), "review": texts})
+    file = tmp_path / f"table{suffix}"
+    plain = tmp_path / f"plain{suffix.removesuffix('.gz')}"
+    if plain.suffix == ".csv":
+        records.to_csv(plain)
+    elif plain.suffix == ".tsv":
+        plain.write_text("id\treview\n" + "".join(f"{i}\t{text}\n" for i, text in enumerate(texts)))
+    elif plain.suffix == ".json":
+        plain.write_text(json.dumps(list(records)))
+    elif plain.suffix == ".jsonl":
+        plain.write_text("".join(json.dumps(record) + "\n" for record in records))
+    else:
+        records.to_parquet(plain)
+    file.write_bytes(gzip.compress(plain.read_bytes()) if suffix.endswith(".gz") else plain.read_bytes())
+    source = TextSource([file], "html", "review")
+    assert list(source.documents()) == [["One.", "It's two."], ["NA"], ["Three, and four."]]
+    skipped = Counter()
+    assert list(source) == [paragraph for paragraph in source.paragraphs(skipped) if paragraph is not None]
+    assert +skipped == {"records without text": 1}
+    with pytest.raises(TextError, match=r"has no column 'text', but id, review: set text_column"):
+        list(TextSource([file]).documents())
+
+
+def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
+    (tmp_path / "data[1].csv").write_text("text\n007\n2.50\nNA\n")
+    (tmp_path / "data1.csv").write_text("text\nImpostor.\n")
+    assert read(tmp_path / "data[1].csv") == [["007"], ["2.50"], ["NA"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("latin.txt", b"Stra\xdfe", "latin.txt is not UTF-8 text: line 1"),
+        ("bad.jsonl", b'{"text": "One."}\n{"text": ', "cannot be read as a table after record [01]"),
+        ("bad.parquet", b"PAR1no", "cannot be read as a parquet file"),
+        ("latin.jsonl", b'{"text": "\xdf"}\n', "is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
+        ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text: line 2"),
+        (
+            "header.csv",
+            b"Once,1\nTwice,2\n",
+            "has no column 'text', but Once, 1: set text_column. Its first line must name",
+        ),
+        ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be decompressed after line"),
+        ("list.jsonl", b'{"text": [1]}\n', "record 1 is list with int in 'text', not text"),
+        ("number.jsonl", b'{"text": 1}\n', "record 1 is int in 'text', not text"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value and " " not in value else "",
+)
+def test_text_that_cannot_be_read_is_named(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(TextError, match=f"{name}.*{message.removeprefix(name)}"):
+        read(tmp_path / name)
+
+
+def test_text_that_lost_its_characters_is_counted(tmp_path):
+    (tmp_path / "a.txt").write_text("Stra\ufffde f\ufffdr f\ufffdr.")
+    skipped = Counter()
+    list(TextSource([tmp_path / "a.txt"]).paragraphs(skipped))
+    assert +skipped == {REPLACEMENT: 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "separator"),
+    [
+        ("a.csv", "id;text", ";"),
+        ("a.csv", '"id";"text"', ";"),
+        ("a.csv", "id\ttext\tlabel", "\\t"),
+        ("a.tsv", "id|text", "|"),
+        ("a.csv", '"text;label"', None),
+        ("a.csv", "text", None),
+    ],
+)
+def test_table_with_another_separator_is_named(name, header, separator, tmp_path):
+    (tmp_path / name).write_text(f"{header}\nOne.\nTwo.\n")
+    column = header.strip('"')
+    if separator is None:
+        assert len(list(TextSource([tmp_path / name], text_column=column))) == 2
+        return
+    with pytest.raises(
+        TextError, match=re.escape(f"{name} has its columns separated by '{separator}': save it with ")
+    ):
+        list(TextSource([tmp_path / name], text_column=column))
+
+
+def test_parquet_that_is_not_utf8_is_not_to_be_converted_as_text(tmp_path):
+    texts = pyarrow.BinaryArray.from_buffers(
+        pyarrow.string(), 1, [None, pyarrow.array([0, 1], pyarrow.int32()).buffers()[1], pyarrow.py_buffer(b"\xff")]
+    )
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(TextError, match="record 1 or a later one is not UTF-8. Write the table again"):
+        read(tmp_path / "a.parquet")
+
+
+def test_long_paragraph_is_split_as_its_sentences_are(monkeypatch):
+    monkeypatch.setattr(text_module, "MAX_PIECE", 200)
+    sentences = [f"This is the sentence no. {number}, as Mr. Smith said it." for number in range(50)]
+    split = sentence_splitter()
+    assert split(" ".join(sentences)) == sentences
+    long = "word " * 100
+    assert split(f"{sentences[0]} {long.strip()}. {sentences[1]}")[0] == sentences[0]
+    assert " ".join(split(long)) == long.strip()  # no sentence ends
+    assert "".join(split("x" * 1000)) == "x" * 1000
+
+
+def test_table_without_records_has_no_text(tmp_path):
+    (tmp_path / "a.csv").write_text("id,text\n")
+    datasets.Dataset.from_dict({"text": ["One."]}).select([]).to_parquet(tmp_path / "b.parquet")
+    skipped = Counter()
+    source = TextSource(find_files([tmp_path]))
+    assert list(source.sentences(skipped)) == []
+    with pytest.raises(
+        TextError, match="There is no text in .*a.csv, .*b.parquet: no line or record that is not blank"
+    ):
+        source.check_not_empty()
+
+
+def test_sentences_come_by_paragraph_and_what_has_none_is_counted(tmp_path):
+    (tmp_path / "a.txt").write_text(" \n\n")
+    (tmp_path / "b.txt").write_text("One. Two.\n\n|||\n\nThree.")
+    (tmp_path / "c.jsonl").write_text("")
+    (tmp_path / "d.csv").write_text("")
+    (tmp_path / "e.csv").write_text('text\n"Four.\n\n|||\n\nFive."\n|||\n')
+    source = TextSource(find_files([tmp_path]), splitter="|||")
+    skipped = Counter()
+    assert list(source.sentences(skipped)) == [["One. Two."], None, ["Three."], None, ["Four."], ["Five."], None]
+    assert +skipped == {"files without text": 1, "records without text": 2, "documents without a sentence": 2}
+    assert list(source.sentences()) == list(source.sentences(skipped))  # and each iteration reads it again
+    assert skipped["documents without a sentence"] == 4
+    assert list(source.documents()) == [["One. Two."], ["Three."], ["Four.", "Five."]]
+
+
+def test_paragraph_of_very_many_lines_stays_one_document(tmp_path):
+    (tmp_path / "long.txt").write_text("".join(f"{i}\n" for i in range(25_000)) + "\nEnd.")
+    source = TextSource(find_files([tmp_path]), splitter="line")
+    assert max(paragraph.count("\n") for paragraph in source) < 10_000
+    documents = list(source.documents())
+    assert [len(document) for document in documents] == [25_000, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "documents", "hint"),
+    [
+        ("<!DOCTYPE html>\n<html><body><p>One.</p>", (1, 3), "a.txt is a web page, whose tags are read as text"),
+        ("*** START OF THE PROJECT GUTENBERG EBOOK X ***\n\nOne.\n", (3, 3), "text_format=gutenberg"),
+        (" = Title = \n\n One .\n = = Part = = \n\n = = Other = = \n", (3, 9), "text_format=wikitext"),
+        ("One.\n\nTwo.\n", (6556, 20000), "6,556 documents from 1 files: a blank line ends a document. If a file is"),
+        ("One.\nTwo.\n", (1, 5000), "1 documents from 1 files: a blank line .*, and there is none. .* sed G"),
+        ("One.\n\nTwo.\n", (60, 600), None),
+    ],
+)
+def test_number_of_documents_that_looks_wrong_gives_a_hint(text, documents, hint, tmp_path):
+    (tmp_path / "a.txt").write_text(text)
+    found = TextSource([tmp_path / "a.txt"]).document_hint(*documents)
+    assert re.search(hint, found) if hint else not found
+    assert not TextSource([tmp_path / "a.txt"], "blank_line").document_hint(*documents)
+    assert not TextSource([[text]]).document_hint(*documents)
+
+
+def test_delimiter_that_occurs_nowhere_gives_a_hint():
+    assert "the delimiter '|||' is not in it" in TextSource([["One. Two."]], splitter="|||").document_hint(1, 1)
+
+
+ENCODED = base64.b64encode(random.Random(0).randbytes(3001)).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param(f"An image {ENCODED} here.", "An image [UNK] here.", id="base64"),
+        pytest.param(f"src='data:image/png;base64,{ENCODED}'", "src='data:image/png;base64,[UNK]'", id="data URI"),
+        pytest.param("A\n" + "\n".join(textwrap.wrap(ENCODED, 76)) + "\nB", "A\n[UNK]\nB", id="base64 in lines"),
+        pytest.param(ENCODED.replace("/", "_").replace("+", "-"), "[UNK]", id="for URLs"),
+        pytest.param(f"{'0123456789abcdef' * 20}", "[UNK]", id="hexadecimal"),
+        pytest.param("ACGT" * 30 + " A", "[UNK] A", id="a word beyond BERT's limit"),
+        *[
+            pytest.param(text, text, id=name)
+            for name, text in {
+                "a word at the limit": "ACGT" * 25,
+                "wrapped DNA": "ACGT" * 15 + "\n" + "TGCA" * 15,
+                "rule": "Title\n" + "-" * 200,
+                "link": "https://example.org/" + "a-long-title-with-words/" * 9,
+                "Chinese": "今天天气很好" * 50,
+                "Thai": "สวัสดีครับ" * 50,
+                "hash": "0123456789abcdef" * 4,
+            }.items()
+        ],
+    ],
+)
+def test_encoded_data_is_an_unknown_word(text, expected):
+    replaced = int("[UNK]" in expected)
+    assert replace_encoded(text) == (expected, replaced)
+    skipped = Counter()
+    [paragraph, _] = TextSource([[text]]).paragraphs(skipped)
+    assert paragraph == expected and skipped.total() == replaced
+
+
+def test_sentence_without_end_is_cut_at_a_space(monkeypatch):
+    monkeypatch.setattr(text_module, "MAX_SENTENCE", 20)
+    assert sentence_splitter("line")("word " * 6 + "\n" + "x" * 30) == [
+        "word word word word",
+        "word word",
+        "x" * 20,
+        "x" * 10,
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------- fingerprint
+
+
+@pytest.fixture
+def fingerprint(tmp_path):
+    (tmp_path / "a.txt").write_text("One.")
+
+    def of(name="a.txt", **settings):
+        return TextSource([tmp_path / name], **settings).fingerprint
+
+    return of
+
+
+def test_fingerprint_follows_the_content(fingerprint, tmp_path):
+    first = fingerprint()
+    (tmp_path / "b.txt").write_text("One.")
+    assert fingerprint("b.txt") == first
+    (tmp_path / "a.txt").write_text("Two.")
+    assert fingerprint() != first
+    (tmp_path / "a.csv").write_text("One.")
+    assert fingerprint("a.csv") != first
+    texts = [TextSource([[text]]).fingerprint for text in ("One.", "One.", "Two.")]
+    assert texts[0] == texts[1] != texts[2]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"text_format": "file"}, {"text_column": "body"}, {"splitter": "line"}, {"language": "de"}], ids=str
+)
+def test_fingerprint_follows_the_settings(settings, fingerprint):
+    assert fingerprint(**settings) != fingerprint()
+
+
+def test_fingerprint_follows_the_version_of_a_text_format_but_not_its_code(fingerprint, monkeypatch):
+    def with_format(read, **options):
+        monkeypatch.setitem(FORMATS, "mine", TextFormat("mine", read, **options))
+        return fingerprint(text_format="mine")
+
+    first = with_format(lambda lines: iter(lines))
+    assert with_format(lambda lines: (line for line in lines)) == first
+    assert with_format(lambda lines: iter(lines), version=2) != first
+
+
+@pytest.mark.parametrize("name", ["blank_line", "file"])
+def test_fingerprint_follows_the_versions_of_the_default_text_formats(name, fingerprint, monkeypatch):
+    first = fingerprint()
+    monkeypatch.setitem(FORMATS, name, FORMATS[name]._replace(version=2))
+    assert fingerprint() != first
