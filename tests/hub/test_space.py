@@ -121,7 +121,7 @@ def test_pull_request_has_no_space(directory, hub):
 
 
 def test_space_gets_no_secret_and_nothing_that_a_link_leads_to(directory, tmp_path, monkeypatch):
-    package, outside = tmp_path / "package", tmp_path / "outside.py"
+    package, outside = tmp_path / "scratch_bert", tmp_path / "outside.py"
     package.mkdir()
     (package / "code.py").write_text(f"KEY = 'ghp_{'x' * 36}'\n")
     monkeypatch.setattr(space_module, "PACKAGES", [package])

@@ -1,0 +1,25 @@
+"""Values that come from outside, checked by a pydantic schema, with messages of one line."""
+
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+
+def check(schema: Any, value: Any, where: str = "") -> Any:
+    """`value` as the type `schema`: a pydantic model, a dataclass or an annotation.
+
+    Raises `ValueError` with one line: `where`, such as a file and a row, then the field, the reason and the value.
+    """
+    try:
+        return TypeAdapter(schema).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(explain(error, where)) from None
+
+
+def explain(error: ValidationError, where: str = "") -> str:
+    """The first thing that is wrong, as one line."""
+    first, *others = error.errors(include_url=False)
+    field = ".".join(str(part) for part in first["loc"])
+    given = f", got {first['input']!r:.80}" if first["type"] != "missing" else ""
+    more = f" ({len(others)} more of the kind)" if others else ""
+    return ": ".join(filter(None, (where, field, f"{first['msg'][0].lower()}{first['msg'][1:]}{given}{more}")))
