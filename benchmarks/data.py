@@ -21,15 +21,16 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 from transformers import AutoTokenizer
 
-from scratch_bert.cli import one_line_errors, option, parse_arguments
+from scratch_bert.cli import one_line_errors, parse_arguments
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.arguments import DataArguments
 from scratch_bert.pretraining.sources import find_source
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
+from scratch_bert_options.declare import option
+from scratch_bert_options.pretraining import DataArguments
 
 
 BATCH_SIZE, BATCH_SIZE_ON_GPUS = 32, 256

@@ -44,23 +44,24 @@ from transformers import (
 )
 
 from scratch_bert import ScratchBertConfig
-from scratch_bert.cli import configure_logging, one_line_errors, option, parse_arguments, reject_non_default
+from scratch_bert.cli import configure_logging, one_line_errors, parse_arguments
 from scratch_bert.corpus.tokenizer import segment_ids, vocabulary_size
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.arguments import (
-    DataArguments,
-    EvaluationArguments,
-    EvaluationDataArguments,
-    ModelArguments,
-    PretrainingArguments,
-    parse_overrides,
-)
+from scratch_bert.pretraining.arguments import parse_overrides
 from scratch_bert.pretraining.build_model import choose_tokenizer
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.metrics import unigram_log_probs
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.pretraining.sources import PretrainingData, build_collator, load_data
 from scratch_bert.training.console import PlainLines
+from scratch_bert_options.declare import option, reject_non_default
+from scratch_bert_options.pretraining import (
+    DataArguments,
+    EvaluationArguments,
+    EvaluationDataArguments,
+    ModelOptions,
+    PretrainingOptions,
+)
 
 
 SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -74,7 +75,7 @@ logger = logging.getLogger("learning")
 
 
 @dataclass
-class LearningArguments(PretrainingArguments):
+class LearningArguments(PretrainingOptions):
     output_dir: str | None = option("runs/learning", "Directory for results, curves, and the models of all runs.")
     max_minutes: float = option(20.0, "Time to train each model.", within="(0, 1e6]")
     seeds: list[int] | None = option(None, "Train both sides with each of these seeds. Default: --seed.")
@@ -189,7 +190,7 @@ def concatenated_blocks(data: PretrainingData) -> datasets.Dataset:
 class Benchmark:
     """Both sides with one seed."""
 
-    def __init__(self, model_args: ModelArguments, data_args: DataArguments, args: LearningArguments, seed: int):
+    def __init__(self, model_args: ModelOptions, data_args: DataArguments, args: LearningArguments, seed: int):
         self.model_args, self.data_args, self.args, self.seed = model_args, data_args, args, seed
         config = ScratchBertConfig.from_preset(model_args.preset, **parse_overrides(model_args.config_overrides))
         self.shape = {name: getattr(config, name) for name in SHAPE}
@@ -313,7 +314,7 @@ class Benchmark:
         return metrics
 
 
-def measure_all(model_args: ModelArguments, data_args: DataArguments, args: LearningArguments) -> list[dict]:
+def measure_all(model_args: ModelOptions, data_args: DataArguments, args: LearningArguments) -> list[dict]:
     """The results of all runs, seed by seed, scratch_bert's last."""
     results, learning_rates = [], args.transformers_learning_rates
     for seed in args.seeds:
@@ -403,7 +404,7 @@ def draw_curves(results: list[dict], file: Path) -> None:
 
 
 def main() -> None:
-    options = (ModelArguments, DataArguments, LearningArguments)
+    options = (ModelOptions, DataArguments, LearningArguments)
     model_args, data_args, args = parse_arguments(*options, description=__doc__)
     configure_logging(logging.WARNING)
     logger.setLevel(logging.INFO)

@@ -28,13 +28,13 @@ from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.model import modeling_scratch_bert as modeling
 from scratch_bert.objectives import OBJECTIVES, pairs
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.pretraining.sources import load_data
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
 # ------------------------------------------------------------------------------------------------------- the model
@@ -280,8 +280,8 @@ def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
     training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
     training |= {"logging_steps": min(LOGGING_STEPS, steps)}
     with tempfile.TemporaryDirectory() as directory, mistake.patch():
-        model = ModelArguments(dropout=mistake.dropout)
-        run = prepare_pretraining(model, DataArguments(), PretrainingArguments(directory, **training))
+        model = ModelOptions(dropout=mistake.dropout)
+        run = prepare_pretraining(model, DataArguments(), PretrainingOptions(directory, **training))
         run.trainer.remove_callback(PlainLines)
         run.trainer.train()
     return run.trainer

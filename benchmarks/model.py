@@ -35,7 +35,7 @@ from transformers import (
 )
 
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
-from scratch_bert.cli import option, parse_arguments
+from scratch_bert.cli import parse_arguments
 from scratch_bert.corpus.tokenizer import load_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.prepared import open_examples
@@ -43,6 +43,7 @@ from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.pretraining.optimizer import muon
 from scratch_bert.training.counting import CountingCollator
 from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
+from scratch_bert_options.declare import option
 
 
 MASK_ID, FIRST_WORD_ID = 103, 1000  # in BERT's vocabulary, from which random sequences draw their ids

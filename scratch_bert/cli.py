@@ -12,8 +12,9 @@ import transformers
 from datasets.utils import disable_progress_bars
 from huggingface_hub.errors import StrictDataclassError
 
-from scratch_bert_cli.options import from_keywords, option, parse_arguments, reject_non_default, similar
+from scratch_bert_cli.command_line import parse_arguments
 from scratch_bert_cli.process import explain_limit
+from scratch_bert_options.declare import from_keywords, option, reject_non_default, similar
 
 
 def check_paths(**given: Any) -> None:

@@ -19,7 +19,10 @@ def check(schema: Any, value: Any, where: str = "") -> Any:
 def explain(error: ValidationError, where: str = "") -> str:
     """The first thing that is wrong, as one line."""
     first, *others = error.errors(include_url=False)
+    if not first["loc"] and first["type"] == "value_error":  # of a `__post_init__`, which names its fields
+        return ": ".join(filter(None, (where, str(first["ctx"]["error"]))))
     field = ".".join(str(part) for part in first["loc"])
+    reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
     given = f", got {first['input']!r:.80}" if first["type"] != "missing" else ""
     more = f" ({len(others)} more of the kind)" if others else ""
-    return ": ".join(filter(None, (where, field, f"{first['msg'][0].lower()}{first['msg'][1:]}{given}{more}")))
+    return ": ".join(filter(None, (where, field, f"{reason[0].lower()}{reason[1:]}{given}{more}")))

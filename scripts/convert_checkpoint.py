@@ -4,7 +4,7 @@
 import argparse
 from pathlib import Path
 
-from scratch_bert_cli.options import announce_imports
+from scratch_bert_cli.command_line import announce_imports
 from scratch_bert_cli.process import script
 
 

@@ -8,7 +8,7 @@ import argparse
 import os
 import socket
 
-from scratch_bert_cli.options import announce_imports
+from scratch_bert_cli.command_line import announce_imports
 from scratch_bert_cli.process import script
 
 

@@ -10,9 +10,9 @@ compared on the same masked tokens. For single segments, evaluate with --sentenc
 import json
 from pathlib import Path
 
-from scratch_bert_cli.options import read_options
-from scratch_bert_cli.pretraining import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
+from scratch_bert_options.pretraining import EvaluationArguments, EvaluationDataArguments
 
 
 @script

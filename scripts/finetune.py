@@ -7,11 +7,11 @@ predictions and metrics."""
 
 import logging
 
-from scratch_bert_cli.finetuning import TASKS, FinetuningOptions, TaskArguments
+from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.main import command
-from scratch_bert_cli.options import read_options
 from scratch_bert_cli.process import script
-from scratch_bert_cli.training import trainer_options
+from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskArguments
+from scratch_bert_options.training import trainer_options
 
 
 @script
@@ -20,11 +20,11 @@ def main(argv: list[str] | None = None) -> None:
     options = read_options(*groups, description=__doc__, argv=argv, tasks=TASKS)
 
     from scratch_bert.cli import configure_logging, one_line_errors
-    from scratch_bert.finetuning.arguments import FinetuningArguments
     from scratch_bert.finetuning.run import prepare_finetuning
     from scratch_bert.training.trainer import DivergenceError
+    from scratch_bert_options.finetuning import FinetuningOptions
 
-    task_args, args = options.build(TaskArguments, FinetuningArguments)
+    task_args, args = options.build(TaskArguments, FinetuningOptions)
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
         run = prepare_finetuning(options.task, task_args, args)

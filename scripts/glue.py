@@ -8,10 +8,10 @@ where a run was stopped."""
 
 import logging
 
+from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.glue import GlueArguments, GlueOptions
-from scratch_bert_cli.options import read_options
 from scratch_bert_cli.process import script
-from scratch_bert_cli.training import trainer_options
+from scratch_bert_options.training import trainer_options
 
 
 logger = logging.getLogger("scratch_bert")

@@ -8,16 +8,16 @@ import json
 import logging
 from pathlib import Path
 
-from scratch_bert_cli.options import read_options
-from scratch_bert_cli.pretraining import (
+from scratch_bert_cli.command_line import read_options
+from scratch_bert_cli.process import script
+from scratch_bert_options.pretraining import (
     ContinuationArguments,
     DataArguments,
     InspectionArguments,
     ModelOptions,
     PretrainingOptions,
 )
-from scratch_bert_cli.process import script
-from scratch_bert_cli.training import trainer_options
+from scratch_bert_options.training import trainer_options
 
 
 @script

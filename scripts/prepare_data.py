@@ -7,9 +7,9 @@ them with pretrain.py --prepared_data DIR, and --streaming if they do not fit on
 
 from pathlib import Path
 
-from scratch_bert_cli.options import read_options
-from scratch_bert_cli.pretraining import PreparationArguments, PreparationDataArguments
+from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
+from scratch_bert_options.pretraining import PreparationArguments, PreparationDataArguments
 
 
 @script

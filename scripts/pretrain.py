@@ -6,11 +6,11 @@ Without options: a tiny model on the built-in corpus, in a few minutes on two CP
 
 import logging
 
+from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.main import command
-from scratch_bert_cli.options import read_options
-from scratch_bert_cli.pretraining import DataArguments, ModelOptions, PretrainingOptions
 from scratch_bert_cli.process import script
-from scratch_bert_cli.training import trainer_options
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.training import trainer_options
 
 
 @script
@@ -19,12 +19,12 @@ def main(argv: list[str] | None = None) -> None:
     options = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.cli import configure_logging, one_line_errors
-    from scratch_bert.pretraining.arguments import ModelArguments, PretrainingArguments
     from scratch_bert.pretraining.run import prepare_pretraining
     from scratch_bert.text.tables import TextError
     from scratch_bert.training.trainer import DivergenceError
+    from scratch_bert_options.pretraining import ModelOptions, PretrainingOptions
 
-    model_args, data_args, args = options.build(ModelArguments, DataArguments, PretrainingArguments)
+    model_args, data_args, args = options.build(ModelOptions, DataArguments, PretrainingOptions)
     configure_logging(logging.INFO if args.should_log else logging.ERROR)
     with one_line_errors(stopped="Stopped before training."):
         run = prepare_pretraining(model_args, data_args, args)

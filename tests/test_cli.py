@@ -12,28 +12,23 @@ from transformers import TrainingArguments
 
 from helpers import ROOT, SCRIPTS, run_process
 from scratch_bert import ScratchBertConfig
-from scratch_bert.cli import from_keywords, one_line_errors, parse_arguments, reject_non_default, similar
-from scratch_bert.pretraining.arguments import (
-    DataArguments,
-    ModelArguments,
-    PretrainingArguments,
-    parse_max_seq_length,
-    parse_overrides,
-)
+from scratch_bert.cli import one_line_errors, parse_arguments
+from scratch_bert.pretraining.arguments import parse_overrides
 from scratch_bert.training.trainer import Interrupted
-from scratch_bert_cli.finetuning import TaskArguments
+from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.glue import GlueArguments, GlueOptions
 from scratch_bert_cli.main import VERBS, command
-from scratch_bert_cli.options import option, read_options
-from scratch_bert_cli.pretraining import PretrainingOptions
-from scratch_bert_cli.training import RANGES, trainer_options
+from scratch_bert_options.declare import from_keywords, option, reject_non_default, similar
+from scratch_bert_options.finetuning import TaskArguments
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions, parse_max_seq_length
+from scratch_bert_options.training import RANGES, trainer_options
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
 def parse(*argv):
-    return parse_arguments(ModelArguments, DataArguments, PretrainingArguments, description="", argv=list(argv))
+    return parse_arguments(ModelOptions, DataArguments, PretrainingOptions, description="", argv=list(argv))
 
 
 OPTIONS = {
@@ -208,11 +203,11 @@ def test_flag_with_an_error_ends_the_program(flag, capsys):
 def test_task_is_the_first_argument_and_an_options_file_the_second(tmp_path, capsys):
     (tmp_path / "options.json").write_text('{"preset": "mini"}')
     options = {"description": "", "tasks": ["one", "two"]}
-    command_line = read_options(ModelArguments, argv=["two", str(tmp_path / "options.json")], **options)
+    command_line = read_options(ModelOptions, argv=["two", str(tmp_path / "options.json")], **options)
     assert (command_line.options, command_line.task) == ({"preset": "mini"}, "two")
     for argv in (["tow"], []):
         with pytest.raises(SystemExit):
-            read_options(ModelArguments, argv=argv, **options)
+            read_options(ModelOptions, argv=argv, **options)
         assert "The first argument must be one of one, two." in capsys.readouterr().err
 
 
@@ -483,7 +478,7 @@ def test_from_keywords_builds_what_flags_build(tmp_path):
         "learning_rate": "1e-4",
         "max_steps": 3,
     }
-    built = from_keywords(ModelArguments, DataArguments, PretrainingArguments, **keywords, report_to="none")
+    built = from_keywords(ModelOptions, DataArguments, PretrainingOptions, **keywords, report_to="none")
     flags = [text for name, value in keywords.items() for text in (f"--{name}", str(value))]
     assert built == parse(*flags)
     assert built[1].train_file == [str(tmp_path)] and built[1].max_seq_length == "32"
@@ -492,14 +487,14 @@ def test_from_keywords_builds_what_flags_build(tmp_path):
 def test_from_keywords_takes_values_of_python():
     overrides = {"norm_first": True}
     model_args, data_args = from_keywords(
-        ModelArguments, DataArguments, config_overrides=overrides, train_file=(Path("a"), "b"), vocab_size=None
+        ModelOptions, DataArguments, config_overrides=overrides, train_file=(Path("a"), "b"), vocab_size=None
     )
     assert parse_overrides(model_args.config_overrides) == overrides
     assert data_args.train_file == ["a", "b"] and data_args.vocab_size is None
     (task_args,) = from_keywords(TaskArguments, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
     assert (task_args.model_name_or_path, task_args.seeds, task_args.dropout) == ("x", [3], 0.0)
     schedule = {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"power": 2}}
-    (args,) = from_keywords(PretrainingArguments, **schedule, eval_strategy="epoch", use_cpu=True)
+    (args,) = from_keywords(PretrainingOptions, **schedule, eval_strategy="epoch", use_cpu=True)
     assert args.lr_scheduler_kwargs == {"power": 2} and args.eval_strategy == "epoch"
 
 
@@ -521,7 +516,7 @@ def test_from_keywords_takes_values_of_python():
 )
 def test_from_keywords_raises_what_the_command_line_shows(options, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        from_keywords(ModelArguments, DataArguments, **options)
+        from_keywords(ModelOptions, DataArguments, **options)
 
 
 @pytest.mark.parametrize("argv", ["m --learning_rate 1", "m o.yaml", "o.yaml --model_name_or_path m"])
@@ -562,6 +557,6 @@ def test_option_of_an_empty_name_is_an_error(argument, capsys):
     for values in ([""], ["a.txt", ""]) if argument.endswith("_file") else ([""],):
         with pytest.raises(SystemExit):
             parse_arguments(
-                ModelArguments, DataArguments, PretrainingOptions, description="", argv=[f"--{argument}", *values]
+                ModelOptions, DataArguments, PretrainingOptions, description="", argv=[f"--{argument}", *values]
             )
         assert f"{argument} must not be empty: leave it out, or set the variable" in capsys.readouterr().err

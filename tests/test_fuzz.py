@@ -31,12 +31,12 @@ from scratch_bert.cli import parse_arguments
 from scratch_bert.corpus.tokenizer import load_tokenizer, train_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import open_examples, write_examples
-from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.dataset import Columns, load_splits
 from scratch_bert.finetuning.load import TASKS, load_task
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.build_model import start_config
 from scratch_bert.text.formats import TextSource
+from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
 EXPECTED = (ValueError, OSError, StrictDataclassError)  # as `one_line_errors` catches
@@ -115,7 +115,7 @@ def test_examples_of_any_bytes(suffix, file_format, content):
 
 OPTIONS = sorted(
     name
-    for arguments in (ModelArguments, DataArguments, PretrainingArguments)
+    for arguments in (ModelOptions, DataArguments, PretrainingOptions)
     for name in arguments.__dataclass_fields__
     if name
     not in ("deepspeed", "fsdp", "ddp_backend", "local_rank", "output_dir", "cache_dir", "push_to_hub", "log_level")
@@ -129,7 +129,7 @@ def test_options_of_any_value(options):
     flags = [argument for name, value in options.items() for argument in (f"--{name}", value)]
     try:
         arguments = parse_arguments(
-            ModelArguments, DataArguments, PretrainingArguments, description="", argv=[*flags, "--use_cpu", "true"]
+            ModelOptions, DataArguments, PretrainingOptions, description="", argv=[*flags, "--use_cpu", "true"]
         )
     except SystemExit as exit:
         assert exit.code in (0, 2)
@@ -152,9 +152,9 @@ def test_recipes_of_any_bytes(content):
         recipe.write_bytes(content)
         try:
             parse_arguments(
-                ModelArguments,
+                ModelOptions,
                 DataArguments,
-                PretrainingArguments,
+                PretrainingOptions,
                 description="",
                 argv=[str(recipe), "--use_cpu", "true"],
             )
@@ -170,7 +170,7 @@ def test_recipes_of_any_bytes(content):
 @example(text='{"id2label":[]}')
 def test_config_overrides_of_any_value(text):
     with only_expected_errors("config_overrides", "The model does not fit into memory"):
-        start_config(ModelArguments(config_overrides=text))
+        start_config(ModelOptions(config_overrides=text))
 
 
 @fuzz
@@ -313,7 +313,7 @@ def test_json_of_runs_of_any_damage(run_dir, data, name):
         checkpoint = directory / "checkpoint-2"
         file = directory / name if name == "metrics.json" else checkpoint / name
         file.write_bytes(data.draw(damaged(file.read_bytes() if file.exists() else b'{"config.json": [1, 2]}')))
-        args = PretrainingArguments(output_dir=str(directory), resume_from_checkpoint="auto", use_cpu=True)
+        args = PretrainingOptions(output_dir=str(directory), resume_from_checkpoint="auto", use_cpu=True)
         read_metrics(directory)
         with only_expected_errors("checkpoint", "run"):
             check_same_run({"fixed": {"seed": 1}, "options": {}}, str(checkpoint))
@@ -396,7 +396,7 @@ def test_tables_of_any_values(saved, task, kind, data):
             table if kind == "DataFrame" else dict(zip(names, columns, strict=True)) if kind == "dict" else [str(file)]
         )
         task_args = TaskArguments(model_name_or_path=str(saved), validation_share=0.4)
-        args = FinetuningArguments(output_dir=str(Path(temporary, "out")), use_cpu=True)
+        args = FinetuningOptions(output_dir=str(Path(temporary, "out")), use_cpu=True)
         with only_expected_errors():
             loaded = load_task(task, task_args, args, load_config(str(saved)), {"train": content})
             loaded.encode_splits()

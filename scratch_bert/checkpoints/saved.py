@@ -161,7 +161,7 @@ def find_best(output_dir: Path, state: TrainerState) -> str | None:
 
 def resumes_newest(args: TrainingArguments) -> bool:
     """Whether `--resume_from_checkpoint` names no directory."""
-    from scratch_bert_cli.outputs import NEWEST  # as above
+    from scratch_bert_options.outputs import NEWEST  # as above
 
     return str(args.resume_from_checkpoint).lower() in NEWEST
 

@@ -4,8 +4,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ..cli import check_paths, from_keywords, shown_messages
-from .arguments import FinetuningArguments, TaskArguments
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+
+from ..cli import check_paths, shown_messages
 from .dataset import as_splits
 from .run import Results, prepare_finetuning
 
@@ -40,7 +42,7 @@ def finetune(
         if data is not None and options.get(option):
             raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")
     options |= {"model_name_or_path": str(model), "output_dir": output_dir}
-    task_args, args = from_keywords(TaskArguments, FinetuningArguments, **options)
+    task_args, args = from_keywords(TaskArguments, FinetuningOptions, **options)
     with shown_messages(logging.INFO if args.should_log else logging.ERROR):
         run = prepare_finetuning(task, task_args, args, as_splits(data, validation=validation, test=test))
         results = run.train()

@@ -6,10 +6,11 @@ from statistics import mean, stdev
 from typing import Any
 
 from scratch_bert_cli.glue import GlueArguments
+from scratch_bert_options.finetuning import TaskArguments
 
 from ..atomic import write_json, write_text
 from ..checkpoints.saved import explain_write_errors
-from .arguments import GlueTrainingArguments, TaskArguments
+from .arguments import GlueTrainingArguments
 from .baselines import scores_by_baseline
 from .glue import GLUE
 from .run import Results

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from scratch_bert_cli.glue import GlueArguments
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.finetuning import TaskArguments
+from scratch_bert_options.outputs import check_output_dir
 
 from ..checkpoints.saved import find_checkpoint
 from ..text.tables import open_dataset
-from .arguments import GlueTrainingArguments, TaskArguments
+from .arguments import GlueTrainingArguments
 from .dataset import MissingColumnError
 from .glue import GLUE
 from .run import FinetuningRun, open_run

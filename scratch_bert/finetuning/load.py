@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from scratch_bert_options.declare import reject_non_default, similar
+from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+
 from ..atomic import checksum
 from ..checkpoints.open import open_checkpoint
 from ..checkpoints.weights import find_weights
-from ..cli import reject_non_default, similar
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..hub.conversion import convert_config
-from .arguments import FinetuningArguments, TaskArguments
 from .dataset import Columns, as_splits, load_splits
 from .glue import GLUE
 from .metrics import METRICS
@@ -36,7 +37,7 @@ TASKS: dict[str, type[Task]] = {
 
 
 def load_task(
-    name: str, args: TaskArguments, training_args: FinetuningArguments, config: PreTrainedConfig, data: Any = None
+    name: str, args: TaskArguments, training_args: FinetuningOptions, config: PreTrainedConfig, data: Any = None
 ) -> Task:
     """The task of this name, a key of `TASKS`, with its data read and checked, but not yet tokenized for the model of this
     `config`.

@@ -4,11 +4,12 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
+from scratch_bert_options.finetuning import TaskArguments
+
 from ..hub.model_card import PIPELINES, write_card
 from ..training.console import TIMINGS
 from ..training.model_card import model_name, training_context
 from ..training.trainer import ScratchBertTrainer
-from .arguments import TaskArguments
 from .baselines import scores_by_baseline
 from .tasks.base import Task
 

@@ -13,7 +13,8 @@ import torch
 from transformers import PreTrainedConfig, set_seed
 from transformers.utils import CONFIG_NAME
 
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.outputs import check_output_dir
 
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import output_dir_lock, read_metrics, write_metrics
@@ -23,7 +24,6 @@ from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.console import TIMINGS, describe_output, fill
 from ..training.counting import CountingCollator
 from ..training.trainer import ScratchBertTrainer
-from .arguments import FinetuningArguments, TaskArguments
 from .baselines import baseline_scores, scores_by_baseline
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
@@ -47,7 +47,7 @@ class Results(NamedTuple):
 
 
 class _SeedRun(NamedTuple):
-    args: FinetuningArguments
+    args: FinetuningOptions
     checkpoint: str | None = None
     metrics: dict[str, float] | None = None
     """Set if the run is finished."""
@@ -223,7 +223,7 @@ class FinetuningRun:
         extend_tensorboard(trainer)
         return trainer
 
-    def record(self, args: FinetuningArguments) -> dict[str, dict]:
+    def record(self, args: FinetuningOptions) -> dict[str, dict]:
         """What `check_same_run` compares."""
         fixed = {"task": self.task.name, "seed": args.seed, "optim": args.optim.value}
         for split in ("train", "validation"):
@@ -236,13 +236,13 @@ class FinetuningRun:
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 
 
-def run_finetuning(task: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None) -> Results:
+def run_finetuning(task: str, task_args: TaskArguments, args: FinetuningOptions, data: Any = None) -> Results:
     """Prepare a run and train: see `prepare_finetuning` and `FinetuningRun.train`."""
     return prepare_finetuning(task, task_args, args, data).train()
 
 
 def prepare_finetuning(
-    task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None
+    task_name: str, task_args: TaskArguments, args: FinetuningOptions, data: Any = None
 ) -> FinetuningRun:
     """A run that is ready to train: see `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
     run = open_run(task_name, task_args, args, data)
@@ -250,7 +250,7 @@ def prepare_finetuning(
     return run.prepare()
 
 
-def open_run(task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None) -> FinetuningRun:
+def open_run(task_name: str, task_args: TaskArguments, args: FinetuningOptions, data: Any = None) -> FinetuningRun:
     """A run that trains once, in `args.output_dir`, or once with each of `task_args.seeds`, in its subdirectories `seed-N`. Its
     data are read and checked, but not yet encoded.
 
@@ -284,7 +284,7 @@ def summarize(metrics: dict[int, dict[str, float]]) -> Results:
     )
 
 
-def _plan_runs(seeds: list[int] | None, args: FinetuningArguments) -> list[_SeedRun]:
+def _plan_runs(seeds: list[int] | None, args: FinetuningOptions) -> list[_SeedRun]:
     """The runs, each with its own arguments. On resume, each continues from its last checkpoint, if there is one.
 
     Raises `ValueError` if a new run would write into a directory that is not empty.
@@ -300,7 +300,7 @@ def _plan_runs(seeds: list[int] | None, args: FinetuningArguments) -> list[_Seed
     return [_plan_seed(seed, args) for seed in seeds]
 
 
-def _plan_seed(seed: int, args: FinetuningArguments) -> _SeedRun:
+def _plan_seed(seed: int, args: FinetuningOptions) -> _SeedRun:
     directory = Path(args.output_dir) / f"seed-{seed}"
     run_args = copy.deepcopy(args)
     run_args.seed, run_args.output_dir = seed, str(directory)

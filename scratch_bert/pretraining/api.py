@@ -7,8 +7,10 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from ..cli import check_paths, from_keywords, shown_messages
-from .arguments import DataArguments, InMemoryDataArguments, ModelArguments, PretrainingArguments
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.pretraining import DataArguments, InMemoryDataArguments, ModelOptions, PretrainingOptions
+
+from ..cli import check_paths, shown_messages
 from .run import prepare_pretraining
 
 
@@ -60,7 +62,7 @@ def pretrain(
         elif given is not None:  # an iterator could be read only once
             in_memory[name] = list(given) if isinstance(given, Iterator) else given
     data_options = InMemoryDataArguments if "texts" in in_memory else DataArguments
-    arguments = from_keywords(ModelArguments, data_options, PretrainingArguments, **options)
+    arguments = from_keywords(ModelOptions, data_options, PretrainingOptions, **options)
     with shown_messages(logging.INFO if arguments[-1].should_log else logging.ERROR):
         run = prepare_pretraining(*arguments, **in_memory)
         metrics = run.train()

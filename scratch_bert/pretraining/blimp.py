@@ -13,7 +13,8 @@ import torch
 from datasets import Dataset
 from huggingface_hub import EvalResult
 
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.outputs import check_output_dir
+from scratch_bert_options.pretraining import EvaluationArguments
 
 from ..atomic import locked, write_json, write_text
 from ..checkpoints.open import load_config, open_pretrained
@@ -22,7 +23,6 @@ from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..hub.model_card import read_card, with_results
 from ..repository import one_line, read_json
 from ..text.tables import TABLES, TextError, find_files, open_dataset, read_table, suffix
-from .arguments import EvaluationArguments
 from .evaluation import check_mlm_heads, overflow_error
 from .minimal_pairs import encode_sentences, pseudo_log_likelihoods
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
+from scratch_bert_options.pretraining import EvaluationArguments, EvaluationDataArguments
+
 from ..checkpoints.open import load_config, open_checkpoint, open_pretrained
 from ..corpus.tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from ..model.modeling_scratch_bert import AUTO_MODELS
@@ -17,7 +19,6 @@ from ..objectives import OBJECTIVES, NextSentenceHead, Objective
 from ..repository import RUN_FILE, read_json
 from ..training.console import show_on_console
 from ..training.memory import keep_freed_memory
-from .arguments import EvaluationArguments, EvaluationDataArguments
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .sources import PretrainingData, build_collator, load_data
 

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
+from scratch_bert_options.pretraining import DataArguments, ModelOptions
+
 from ..hub.model_card import TAGS, write_card
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..objectives import Objective
 from ..training.model_card import model_name, training_context
-from .arguments import DataArguments, ModelArguments
 from .metrics import MLM_ROWS
 from .sources import PretrainingData
 from .trainer import PretrainingTrainer
@@ -18,7 +19,7 @@ from .trainer import PretrainingTrainer
 def write_pretraining_card(
     trainer: PretrainingTrainer,
     directory: Path,
-    model_args: ModelArguments,
+    model_args: ModelOptions,
     data_args: DataArguments,
     data: PretrainingData,
     in_memory: Collection[str] = (),

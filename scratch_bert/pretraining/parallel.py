@@ -22,6 +22,8 @@ from datatrove.pipeline.readers.base import BaseDiskReader
 from datatrove.utils.logging import logger as datatrove_logger
 from transformers import PreTrainedTokenizerBase
 
+from scratch_bert_options.pretraining import PreparationArguments, PreparationDataArguments
+
 from ..atomic import LOCK, move_into_place, read_record, write_json
 from ..corpus.corpus import TokenizedCorpus
 from ..corpus.tokenizer import gives_same_input, load_tokenizer
@@ -30,7 +32,6 @@ from ..examples.prepared import ABOUT, About, describe_tokenizer, parquet_file
 from ..objectives import OBJECTIVES
 from ..repository import read_json
 from ..text.formats import TextSource
-from .arguments import PreparationArguments, PreparationDataArguments
 
 
 logger = logging.getLogger("scratch_bert")

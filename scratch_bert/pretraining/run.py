@@ -11,12 +11,19 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.declare import similar
+from scratch_bert_options.outputs import check_output_dir
+from scratch_bert_options.pretraining import (
+    EVAL_MLM_PROBABILITY,
+    TOKENIZER_TRAINING,
+    DataArguments,
+    ModelOptions,
+    PretrainingOptions,
+)
 
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
 from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights
 from ..checkpoints.saved import find_checkpoint, saved_step
-from ..cli import similar
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
 from ..objectives.predictions import examples_to_try
@@ -24,13 +31,6 @@ from ..text.tables import TextError
 from ..training.callbacks import extend_tensorboard
 from ..training.clock import Clock
 from ..training.console import describe_output, fill
-from .arguments import (
-    EVAL_MLM_PROBABILITY,
-    TOKENIZER_TRAINING,
-    DataArguments,
-    ModelArguments,
-    PretrainingArguments,
-)
 from .build_model import build_model, choose_tokenizer, resolve_config, start_config
 from .metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
 from .model_card import write_pretraining_card
@@ -45,9 +45,9 @@ logger = logging.getLogger("scratch_bert")
 class Options(NamedTuple):
     """The options of a run, and its texts if they are in memory."""
 
-    model: ModelArguments
+    model: ModelOptions
     data: DataArguments
-    training: PretrainingArguments
+    training: PretrainingOptions
     texts: dict[str, Iterable | None] = {}
     """`texts` and `eval_texts` in memory, which replace the text that the options name."""
 
@@ -152,7 +152,7 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
 
 
 def prepare_pretraining(
-    model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, **texts: Iterable | None
+    model_args: ModelOptions, data_args: DataArguments, args: PretrainingOptions, **texts: Iterable | None
 ) -> PretrainingRun:
     """Build a run, and find errors in options, text, checkpoint and model before any training.
 
@@ -175,7 +175,7 @@ def prepare_pretraining(
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
 
 
-def check_can_choose_best(args: PretrainingArguments, held_out: Iterable | None = None) -> None:
+def check_can_choose_best(args: PretrainingOptions, held_out: Iterable | None = None) -> None:
     """Raise `ValueError` if the best model is to be chosen without held-out text."""
     if args.load_best_model_at_end and held_out is None:
         raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
@@ -203,7 +203,7 @@ def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
     return [first._replace(end=start), last]
 
 
-def share_done(checkpoint: str, args: PretrainingArguments) -> float:
+def share_done(checkpoint: str, args: PretrainingOptions) -> float:
     """The fraction of a run that was done when a checkpoint was saved."""
     if not args.max_minutes:
         return saved_step(checkpoint) / args.max_steps

@@ -14,6 +14,8 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
+from scratch_bert_options.pretraining import DataArguments
+
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
 from ..corpus.overlap import report_overlap
@@ -26,7 +28,6 @@ from ..objectives import Objective, find_objective
 from ..text.builtin import builtin_documents
 from ..text.formats import TextSource
 from ..text.tables import find_files, open_dataset
-from .arguments import DataArguments
 
 
 logger = logging.getLogger("scratch_bert")

@@ -20,8 +20,8 @@ import numpy as np
 import pandas
 import sentencex
 
-from scratch_bert_cli.options import similar
-from scratch_bert_cli.pretraining import SPLITTERS, check_splitting
+from scratch_bert_options.declare import similar
+from scratch_bert_options.pretraining import SPLITTERS, check_splitting
 
 from . import MAX_PIECE, MAX_WORD, UNKNOWN
 from .tables import TABLES, TextError, has_records, not_utf8, open_table, read_lines, suffix

@@ -17,8 +17,8 @@ from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import PreprocessedDataset, open_examples, write_examples
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.arguments import DataArguments
 from scratch_bert.pretraining.sources import load_data
+from scratch_bert_options.pretraining import DataArguments
 
 
 def as_lists(examples):

@@ -1,8 +1,8 @@
 import pytest
 
-from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.load import TASKS
-from scratch_bert_cli.finetuning import TASKS as NAMES_OF_TASKS
+from scratch_bert_options.finetuning import TASKS as NAMES_OF_TASKS
+from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_task_arguments_that_do_not_fit(options, message):
 )
 def test_finetuning_arguments_that_do_not_fit(options, message):
     with pytest.raises(ValueError, match=message):
-        FinetuningArguments(**options)
+        FinetuningOptions(**options)
 
 
 def test_names_of_tasks_are_declared():
@@ -51,7 +51,7 @@ def test_names_of_tasks_are_declared():
 
 
 def test_finetuning_arguments_leave_the_best_metric_to_the_task():
-    args = FinetuningArguments()
+    args = FinetuningOptions()
     assert args.load_best_model_at_end and args.metric_for_best_model is None and args.greater_is_better is None
-    args = FinetuningArguments(metric_for_best_model="mse", greater_is_better=False)
+    args = FinetuningOptions(metric_for_best_model="mse", greater_is_better=False)
     assert args.metric_for_best_model == "mse" and args.greater_is_better is False

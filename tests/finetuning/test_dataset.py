@@ -3,9 +3,9 @@ import json
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
-from scratch_bert.finetuning.arguments import TaskArguments
 from scratch_bert.finetuning.dataset import Columns, hold_out, load_splits
 from scratch_bert.finetuning.load import find_columns
+from scratch_bert_options.finetuning import TaskArguments
 
 
 TEXTS = ["007", 'say "hi"', "a, b", "NA"]

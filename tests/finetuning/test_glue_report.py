@@ -8,8 +8,8 @@ from scratch_bert.finetuning.arguments import GlueTrainingArguments
 from scratch_bert.finetuning.glue import GLUE
 from scratch_bert.finetuning.glue_report import GOOGLE, SMALL, GlueReport, format_table
 from scratch_bert.finetuning.run import summarize
-from scratch_bert_cli.finetuning import GLUE_TASKS
 from scratch_bert_cli.glue import GlueArguments
+from scratch_bert_options.finetuning import GLUE_TASKS
 
 
 def report(tasks, seeds=(1,), mismatched=True, **options):

@@ -111,13 +111,13 @@ def test_contrastive_metrics_are_those_of_a_loop(make):
     ("name", "saved_as"), [("contrastive", "ScratchBertForMaskedLM"), ("nsp+contrastive", "ScratchBertForPreTraining")]
 )
 def test_contrastive_run_ends_with_a_model_that_opens_without_its_objective(name, saved_as, tmp_path, capsys):
-    from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
     from scratch_bert.pretraining.run import prepare_pretraining
+    from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
     text = "\n\n".join(f"This is number {n}. It has two neighbours. They are {n - 1} and {n + 1}." for n in range(80))
     (tmp_path / "text.txt").write_text(text)
     run = prepare_pretraining(
-        ModelArguments("micro"),
+        ModelOptions("micro"),
         DataArguments(
             train_file=[str(tmp_path / "text.txt")],
             vocab_size=120,
@@ -125,7 +125,7 @@ def test_contrastive_run_ends_with_a_model_that_opens_without_its_objective(name
             sentence_objective=name,
             cache_dir=str(tmp_path / "cache"),
         ),
-        PretrainingArguments(str(tmp_path / "run"), max_steps=4, logging_steps=2, use_cpu=True, disable_tqdm=True),
+        PretrainingOptions(str(tmp_path / "run"), max_steps=4, logging_steps=2, use_cpu=True, disable_tqdm=True),
     )
     metrics = run.train()
     assert metrics["eval_contrastive_chance_accuracy"] > 0 and "eval_contrastive_loss" in metrics

@@ -6,18 +6,18 @@ from scratch_bert.cli import parse_arguments
 from scratch_bert.corpus.tokenizer import TOKENIZER_TYPES
 from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.arguments import (
+from scratch_bert.pretraining.arguments import parse_overrides
+from scratch_bert.pretraining.build_model import start_config
+from scratch_bert.text.formats import FORMATS
+from scratch_bert_options.pretraining import (
     DataArguments,
     EvaluationArguments,
     EvaluationDataArguments,
-    ModelArguments,
+    ModelOptions,
     PreparationDataArguments,
-    PretrainingArguments,
+    PretrainingOptions,
     parse_max_seq_length,
-    parse_overrides,
 )
-from scratch_bert.pretraining.build_model import start_config
-from scratch_bert.text.formats import FORMATS
 
 
 def test_overrides_have_the_types_of_yaml():
@@ -38,11 +38,11 @@ def test_overrides_have_the_types_of_yaml():
 
 @pytest.mark.parametrize("text", ["norm_first=true", '{"norm_first": true}', None])
 def test_overrides_stay_the_option_that_was_given(text):
-    model_args = ModelArguments(config_overrides=text)
+    model_args = ModelOptions(config_overrides=text)
     assert model_args.config_overrides == text
     assert dataclasses.replace(model_args, preset="mini").config_overrides == text
     flags = [] if text is None else ["--config_overrides", text]
-    assert parse_arguments(ModelArguments, description="", argv=flags) == (model_args,)
+    assert parse_arguments(ModelOptions, description="", argv=flags) == (model_args,)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_overrides_stay_the_option_that_was_given(text):
 )
 def test_overrides_with_an_error_are_rejected(text, message):
     with pytest.raises(ValueError, match=message):
-        ModelArguments(config_overrides=text)
+        ModelOptions(config_overrides=text)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_overrides_with_an_error_are_rejected(text, message):
 )
 def test_overrides_out_of_range_are_rejected(text):
     with pytest.raises(ValueError, match=f"config_overrides: .*{text.partition('=')[0]}"):
-        ModelArguments(config_overrides=text).config()
+        ModelOptions(config_overrides=text).config()
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_overrides_out_of_range_are_rejected(text):
 )
 def test_model_that_does_not_fit_into_memory_is_found_before_the_text_is_read(text):
     with pytest.raises(ValueError, match="The model does not fit into memory: .* GB at least, and this machine has"):
-        start_config(ModelArguments(config_overrides=text))
+        start_config(ModelOptions(config_overrides=text))
 
 
 @pytest.mark.parametrize(
@@ -193,21 +193,21 @@ def test_data_arguments_reject_options_without_effect(source, name):
 def test_pretraining_arguments_that_must_stay(name, value):
     options = {"dataloader_num_workers": 1} if name == "dataloader_persistent_workers" else {}
     with pytest.raises(ValueError, match=f"{name} must stay"):
-        PretrainingArguments(**{name: value}, **options)
+        PretrainingOptions(**{name: value}, **options)
 
 
 def test_model_arguments_reject_options_without_effect():
     for option in ({"preset": "mini"}, {"config_overrides": "norm_first=true"}, {"token_embedding_init": "normal"}):
         with pytest.raises(ValueError, match=f"{next(iter(option))} has no effect with model_name_or_path"):
-            ModelArguments(model_name_or_path="x", **option)
+            ModelOptions(model_name_or_path="x", **option)
     with pytest.raises(ValueError, match="add_tokens has no effect without model_name_or_path"):
-        ModelArguments(add_tokens="x")
+        ModelOptions(add_tokens="x")
 
 
 def test_choices_are_the_entries_of_the_lists():
     """They are declared without the modules of these lists, whose imports take seconds."""
     for cls, name, known in (
-        (ModelArguments, "preset", PRESETS),
+        (ModelOptions, "preset", PRESETS),
         (DataArguments, "text_format", FORMATS),
         (DataArguments, "tokenizer_type", TOKENIZER_TYPES),
         (DataArguments, "sentence_objective", OBJECTIVES),

@@ -13,9 +13,9 @@ from transformers.training_args import OptimizerNames
 from helpers import NO_DROPOUT, SMALL, launch, make_model
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 from scratch_bert.pretraining import optimizer
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
 SHAPES = [(48, 48), (48, 48), (96, 24), (24, 96), (96, 24), (40, 24)]  # square, tall, wide
@@ -90,7 +90,7 @@ def test_singular_values_come_near_1(dtype):
 def test_default_weight_decay_bounds_the_weights():
     """Each step is as large as the others, so that without a bound attention logits would grow in a long run until no
     gradient came through the softmax."""
-    defaults = {field.name: field.default for field in dataclasses.fields(PretrainingArguments)}
+    defaults = {field.name: field.default for field in dataclasses.fields(PretrainingOptions)}
     options = {"lr": defaults["muon_learning_rate"], "weight_decay": defaults["weight_decay"]}
     (parameter,), gradient = make_parameters([(24, 24)]), make_gradients(1, [(24, 24)])
     after_steps(MuonWithAdamW([{"params": [parameter], "muon": True}], **options), [parameter], gradient * 2000)
@@ -134,9 +134,9 @@ def make_run(text_file, tmp_path_factory):
         )
         training = {"optim": "muon", "bf16": False, "max_steps": 6, "save_steps": 3, "logging_steps": 1} | training
         return prepare_pretraining(
-            ModelArguments(config_overrides=json.dumps(overrides)),
+            ModelOptions(config_overrides=json.dumps(overrides)),
             DataArguments(train_file=[str(text_file)], **data),
-            PretrainingArguments(
+            PretrainingOptions(
                 str(output_dir), report_to=[], disable_tqdm=True, learning_rate=LEARNING_RATE, **training
             ),
         )
@@ -295,12 +295,12 @@ def test_muon_in_two_processes_trains_as_in_one(device, text_file, tmp_path):
 
 
 def test_optim_takes_muon_and_trainers_names():
-    args = PretrainingArguments(optim="muon", muon_learning_rate=0.1)
+    args = PretrainingOptions(optim="muon", muon_learning_rate=0.1)
     assert args.optim.value == "muon" and args.to_dict()["optim"] == "muon"
     assert dataclasses.replace(args, seed=1).optim is args.optim
-    assert PretrainingArguments(optim="sgd").optim is OptimizerNames.SGD
-    assert PretrainingArguments(optim=OptimizerNames.SGD).optim is OptimizerNames.SGD
-    assert PretrainingArguments().optim.value == "muon"
+    assert PretrainingOptions(optim="sgd").optim is OptimizerNames.SGD
+    assert PretrainingOptions(optim=OptimizerNames.SGD).optim is OptimizerNames.SGD
+    assert PretrainingOptions().optim.value == "muon"
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_optim_takes_muon_and_trainers_names():
 )
 def test_options_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
-        PretrainingArguments(**options)
+        PretrainingOptions(**options)
 
 
 @pytest.mark.parametrize("flag", ["is_fsdp_enabled", "is_deepspeed_enabled"])

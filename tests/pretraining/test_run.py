@@ -19,18 +19,18 @@ from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.atomic import seal
 from scratch_bert.corpus.tokenizer import segment_ids
 from scratch_bert.pretraining import run as pretraining
-from scratch_bert.pretraining.arguments import (
-    DataArguments,
-    EvaluationArguments,
-    EvaluationDataArguments,
-    ModelArguments,
-    PretrainingArguments,
-)
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.tables import TextError
 from scratch_bert.training import clock
+from scratch_bert_options.pretraining import (
+    DataArguments,
+    EvaluationArguments,
+    EvaluationDataArguments,
+    ModelOptions,
+    PretrainingOptions,
+)
 
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -46,9 +46,9 @@ def options(text_file, tmp_path_factory):
         training = {"max_steps": 4, "save_steps": 2, "report_to": [], "bf16": False, "disable_tqdm": True} | training
         data = {"vocab_size": 500, "max_seq_length": "32", "cache_dir": cache_dir} | (data or {})
         return (
-            ModelArguments(**({"config_overrides": OVERRIDES} | (model or {}))),
+            ModelOptions(**({"config_overrides": OVERRIDES} | (model or {}))),
             DataArguments(train_file=[str(text_file)], **data),
-            PretrainingArguments(output_dir=str(output_dir), **training),
+            PretrainingOptions(output_dir=str(output_dir), **training),
         )
 
     return make

@@ -9,11 +9,11 @@ from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.stream import stream_examples
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.arguments import PretrainingArguments
 from scratch_bert.pretraining.metrics import PretrainingMetrics
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_to=None, **options):
@@ -26,7 +26,7 @@ def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_
     options = {"max_steps": 12, "save_steps": 5, "per_device_train_batch_size": 8, "logging_steps": 1, **options}
     return PretrainingTrainer(
         model=ScratchBertForPreTraining(config),
-        args=PretrainingArguments(
+        args=PretrainingOptions(
             output_dir=str(output_dir),
             eval_strategy="no",
             save_total_limit=None,

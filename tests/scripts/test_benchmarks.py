@@ -18,7 +18,7 @@ from transformers import TrainerControl, TrainerState, get_linear_schedule_with_
 
 from helpers import ROOT, make_batch, make_bert, make_model, run_process, run_script
 from scratch_bert import ScratchBertForPreTraining
-from scratch_bert.pretraining.arguments import DataArguments
+from scratch_bert_options.pretraining import DataArguments
 
 
 BENCHMARKS = ROOT / "benchmarks"

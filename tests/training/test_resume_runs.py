@@ -12,12 +12,12 @@ import torch
 from safetensors.torch import load_file
 
 from helpers import SMALL, make_bert
-from scratch_bert.cli import from_keywords
-from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.finetuning.run import prepare_finetuning
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.training.trainer import ScratchBertTrainer
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
 HALVES = ["pretraining", "finetuning"]
@@ -47,9 +47,9 @@ def prepare(text_file, saved, tmp_path_factory):
     def prepare(half, output_dir, **options):
         options = COMMON | OPTIONS[half] | {"output_dir": output_dir} | options
         if half == "pretraining":
-            groups = (ModelArguments, DataArguments, PretrainingArguments)
+            groups = (ModelOptions, DataArguments, PretrainingOptions)
             return prepare_pretraining(*from_keywords(*groups, **of_pretraining | options))
-        groups = (TaskArguments, FinetuningArguments)
+        groups = (TaskArguments, FinetuningOptions)
         return prepare_finetuning("sequence-classification", *from_keywords(*groups, **of_finetuning | options))
 
     return prepare

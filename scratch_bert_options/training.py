@@ -1,32 +1,18 @@
-"""The options of training: our own, and all others of transformers' `TrainingArguments`."""
+"""The options of training that pretraining and fine-tuning share."""
 
-import ast
 import re
-from dataclasses import dataclass, make_dataclass
-from importlib.util import find_spec
-from pathlib import Path
-from typing import ClassVar
+from dataclasses import field
+from typing import Any, ClassVar
 
-from .options import OTHERS, OptionGroup, option
+from .declare import OptionGroup, option, options
 from .outputs import numbered_dir
 
 
 EVALUATION = "Evaluation, checkpoints and log"
 INTERVALS = ("no", "steps", "epoch")
-RANGES = {  # of numbers among Trainer's other options
-    "label_smoothing_factor": "[0, 1)",
-    "neftune_noise_alpha": "[0, 1000]",
-    "torch_empty_cache_steps": "[1, 1e9]",
-    "eval_delay": "[0, 1e9]",
-    "eval_accumulation_steps": "[1, 1e9]",
-    "data_seed": "[0, 4294967296)",
-    "dataloader_prefetch_factor": "[1, 1000]",
-    "ddp_bucket_cap_mb": "[1, 1000000]",
-    "ddp_timeout": "[1, 1e9]",
-}
 
 
-@dataclass
+@options
 class OptimizationOptions(OptionGroup, group="Training"):
     numbered: ClassVar[str]
     """The default of output_dir, without its number."""
@@ -50,7 +36,10 @@ class OptimizationOptions(OptionGroup, group="Training"):
     learning_rate: float = option(5e-5, "Peak learning rate.", within="[0, 10]")
     lr_scheduler_type: str = option("linear", "Learning rate schedule after the warm-up.")
     warmup_steps: float = option(0.1, "Steps of linear warm-up; below 1, a fraction of all steps.", within="[0, 1e9]")
-    weight_decay: float = option(0.01, "Decoupled weight decay, except for biases and LayerNorms.", within="[0, 10]")
+    weight_decay: float = option(0.01, "Decoupled weight decay, excluding biases and LayerNorms.", within="[0, 10]")
+    adam_beta1: float = option(0.9, "Decay rate of AdamW's first moment.", within="[0, 1)")
+    adam_beta2: float = option(0.999, "Decay rate of AdamW's second moment.", within="[0, 1)")
+    adam_epsilon: float = option(1e-8, "AdamW's epsilon.", within="(0, 1]")
     max_grad_norm: float = option(1.0, "Gradient norm to clip to; 0 for no clipping.", within="[0, 1e9]")
     bf16: bool | None = option(
         None, "bf16 autocast instead of fp32. Default: on for CPUs and one CUDA GPU with native bf16."
@@ -82,7 +71,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
             )
 
 
-@dataclass
+@options
 class LoggingOptions(OptionGroup, group=EVALUATION):
     eval_strategy: str = option("no", "When to evaluate.", choices=INTERVALS)
     eval_steps: float | None = option(None, "Steps between evaluations. Default: logging_steps.", within="(0, 1e9]")
@@ -102,7 +91,7 @@ class LoggingOptions(OptionGroup, group=EVALUATION):
     report_to: list[str] | None = option(None, "Experiment trackers, such as tensorboard or trackio.")
 
 
-@dataclass
+@options
 class HubOptions(OptionGroup, group="Hub"):
     push_to_hub: bool = option(False, "Publish the model on the Hugging Face Hub at each save.")
     hub_model_id: str | None = option(None, "Repository of the model: user/name. Default: the name of output_dir.")
@@ -115,25 +104,9 @@ class HubOptions(OptionGroup, group="Hub"):
             raise ValueError(f"license must be one of the Hub's identifiers, such as mit; got {self.license!r}.")
 
 
-@dataclass
+@options
 class CommonOptions(HubOptions, LoggingOptions, OptimizationOptions):
     """The options that pretraining and fine-tuning share."""
 
-
-def trainer_options() -> type:
-    """All options of `TrainingArguments`, as a dataclass, read from its source, as importing it takes seconds."""
-    [directory] = find_spec("transformers").submodule_search_locations
-    module = ast.parse(Path(directory, "training_args.py").read_text(encoding="utf-8"))
-    [body] = [node.body for node in module.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"]
-    declarations = [node for node in body if isinstance(node, ast.AnnAssign)]
-    return make_dataclass("TrainerOptions", map(_read_declaration, declarations), bases=(OptionGroup,))
-
-
-def _read_declaration(node: ast.AnnAssign) -> tuple:
-    """`name: type = field(default=…, metadata={"help": …})` as ("name", "type", option), with literal values only."""
-    keywords = {keyword.arg: keyword.value for keyword in node.value.keywords}
-    metadata = keywords.get("metadata", ast.Dict([], []))
-    found = {key.value: value for key, value in zip(metadata.keys, metadata.values, strict=True)} | keywords
-    default, help_text, const = (getattr(found.get(name), "value", None) for name in ("default", "help", "const"))
-    rules = {"within": RANGES.get(node.target.id), "const": const, "group": OTHERS}
-    return node.target.id, ast.unparse(node.annotation), option(default, help_text or "", **rules)
+    trainer: dict[str, Any] = field(default_factory=dict)
+    """All other options of Trainer by name: see `make_training_arguments`."""

@@ -1,17 +1,15 @@
 """The options of pretraining, of evaluating a pretrained model, and of inspecting and preprocessing its data."""
 
-import ast
 import json
 import os
 import re
-from dataclasses import dataclass, fields
-from importlib.util import find_spec
+from dataclasses import fields
 from pathlib import Path
 from typing import ClassVar
 
 from huggingface_hub.constants import HF_HOME
 
-from .options import OptionGroup, option, reject_non_default, similar
+from .declare import OptionGroup, option, options, reject_non_default, similar
 from .outputs import check_new_dir, check_new_file, check_output_dir
 from .training import EVALUATION, INTERVALS, CommonOptions
 
@@ -19,24 +17,7 @@ from .training import EVALUATION, INTERVALS, CommonOptions
 EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever the value in training
 
 
-def declared_objectives() -> dict[str, str]:
-    """Names and descriptions of the package's objectives, read from its source, without importing it."""
-    objectives = {}
-    package = Path(find_spec("scratch_bert").origin).parent / "objectives"
-    for file in sorted(package.glob("*.py")):
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef):
-                values = {
-                    statement.targets[0].id: statement.value.value
-                    for statement in node.body
-                    if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Constant)
-                }
-                if "description" in values:
-                    objectives[values["name"]] = values["description"]
-    return objectives
-
-
-@dataclass
+@options
 class ContinuationArguments(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None,
@@ -51,12 +32,11 @@ class ContinuationArguments(OptionGroup, group="Model"):
     )
 
 
-@dataclass
+@options
 class ArchitectureArguments(OptionGroup, group="Model"):
     preset: str = option(
         "micro",
-        "Size of the model, as published for BERT; micro is tiny with four heads.",
-        choices=["micro", "tiny", "mini", "small", "medium", "base", "large"],
+        "Size of the model, as published for BERT: tiny, mini, small, medium, base or large; micro is tiny with four heads.",
         unless="model_name_or_path",
     )
     config_overrides: str | None = option(
@@ -79,12 +59,12 @@ class ArchitectureArguments(OptionGroup, group="Model"):
     )
 
 
-@dataclass
+@options
 class ModelOptions(ContinuationArguments, ArchitectureArguments):
     """The model to start from."""
 
 
-@dataclass
+@options
 class SourceArguments(OptionGroup, group="Source"):
     """The source of the text: files or a dataset; without either, the built-in corpus."""
 
@@ -134,7 +114,7 @@ class SourceArguments(OptionGroup, group="Source"):
         return [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
 
 
-@dataclass
+@options
 class StreamArguments(OptionGroup, group="Source"):
     streaming: bool = option(
         False, "Read the text during training. Examples then depend on the number of workers and machines."
@@ -168,22 +148,17 @@ def check_splitting(sentence_splitter: str, language: str | None) -> None:
         raise ValueError(f"There is no sentence_splitter {sentence_splitter}.{typo}")
 
 
-@dataclass
+@options
 class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
     """How text is split into documents and sentences."""
 
     text_column: str = option("text", "Column that holds the text of a table or dataset.")
     text_format: str | None = option(
         None,
-        "How text is split into documents. Default: blank_line for text files, file for tables.",
-        choices={
-            "blank_line": "a blank line ends a document",
-            "file": "a file, or a record of a table, is a document; blank lines separate its paragraphs",
-            "wikitext": "WikiText: ' = Title = ' begins a document",
-            "gutenberg": "Project Gutenberg: a file is a book; its licence is left out",
-            "html": "as file, with <br> tags for line breaks and entities such as &amp;",
-        },
-        extensible=True,
+        "How text is split into documents. Default: blank_line for text files, file for tables. blank_line: a blank line ends a "
+        "document; file: a file, or a record of a table, is a document, and blank lines separate its paragraphs; wikitext: "
+        "' = Title = ' begins a document; gutenberg: a file is a book, without Project Gutenberg's licence; html: as file, "
+        "with <br> tags for line breaks and entities such as &amp;.",
     )
     sentence_splitter: str = option(
         "sentencex",
@@ -198,7 +173,7 @@ class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
         check_splitting(self.sentence_splitter, self.language)
 
 
-@dataclass
+@options
 class TokenizerTrainingArguments(OptionGroup, group="Tokenizer", unless="prepared_data tokenizer_name_or_path"):
     tokenizer_type: str = option(
         "wordpiece", "Tokenizer to train: BERT's WordPiece, or complete words.", choices=["wordpiece", "wordlevel"]
@@ -220,14 +195,14 @@ class TokenizerTrainingArguments(OptionGroup, group="Tokenizer", unless="prepare
 TOKENIZER_TRAINING = tuple(TokenizerTrainingArguments.__dataclass_fields__)
 
 
-@dataclass
+@options
 class TokenizerArguments(TokenizerTrainingArguments, group="Tokenizer"):
     tokenizer_name_or_path: str | None = option(
         None, "Tokenizer to use instead of training one: a directory or Hub repository.", path=True
     )
 
 
-@dataclass
+@options
 class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
     """How sequences are built."""
 
@@ -236,9 +211,8 @@ class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
 
     sentence_objective: str = option(
         "nsp",
-        "Objective of the second head.",
-        choices=declared_objectives(),
-        extensible=True,
+        "Objective of the second head. nsp: next-sentence prediction, as BERT; sop: sentence order, as ALBERT; none: masked "
+        "language modelling alone; or one that your own code registers.",
     )
     max_seq_length: str | None = option(
         None,
@@ -254,7 +228,7 @@ class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
         self.max_tokens, self.length_percentile = parse_max_seq_length(self.max_seq_length)  # one of them is None
 
 
-@dataclass
+@options
 class SegmentArguments(OptionGroup, group="Examples", unless="prepared_data"):
     single_segment_prob: float = option(
         0.0,
@@ -263,7 +237,7 @@ class SegmentArguments(OptionGroup, group="Examples", unless="prepared_data"):
     )
 
 
-@dataclass
+@options
 class MaskingArguments(OptionGroup, group="Masking"):
     mlm_probability: float = option(
         0.3, "Fraction of the tokens to predict in training; evaluation uses BERT's 0.15.", within="(0, 1]"
@@ -284,7 +258,7 @@ class MaskingArguments(OptionGroup, group="Masking"):
             raise ValueError(f"mask_replace_prob and random_replace_prob must add up to 1 at most, got {total:g}.")
 
 
-@dataclass
+@options
 class DataArguments(
     MaskingArguments, SegmentArguments, ExampleArguments, TokenizerArguments, TextArguments, StreamArguments, SourceArguments,
     group="Examples",
@@ -312,7 +286,7 @@ def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
     return tokens, percentile
 
 
-@dataclass
+@options
 class PretrainingOptions(CommonOptions, group="Training"):
     """The options of training, with the defaults of a short run on the built-in corpus."""
 
@@ -394,7 +368,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
         return (self.max_steps - round(self.max_steps * self.final_share)) / self.max_steps
 
 
-@dataclass
+@options
 class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments, group="Tokenizer"):
     """The way from documents that datatrove reads to examples."""
 
@@ -411,7 +385,7 @@ class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments
             raise ValueError("max_seq_length must be a number: the sentences' lengths are not known.")
 
 
-@dataclass
+@options
 class PreparationArguments(OptionGroup, group="Tasks"):
     input_dir: str | None = option(
         None, "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required.", path=True
@@ -454,7 +428,7 @@ class PreparationArguments(OptionGroup, group="Tasks"):
             raise ValueError("executor_options must be a JSON object.")
 
 
-@dataclass
+@options
 class SuiteArguments(OptionGroup, group="Evaluation"):
     suite: str | None = option(
         None,
@@ -474,7 +448,7 @@ class SuiteArguments(OptionGroup, group="Evaluation"):
     )
 
 
-@dataclass
+@options
 class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments, SuiteArguments):
     """The text to evaluate on: all of `validation_file`, if given alone. The models provide the tokenizer."""
 
@@ -498,7 +472,7 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
         super().__post_init__()  # which chooses max_seq_length by the text
 
 
-@dataclass
+@options
 class EvaluationArguments(SuiteArguments, group="Evaluation"):
     model_name_or_path: list[str] | None = option(
         None,
@@ -529,7 +503,7 @@ class EvaluationArguments(SuiteArguments, group="Evaluation"):
             check_new_file("output_file", Path(self.output_file))
 
 
-@dataclass
+@options
 class InspectionArguments(OptionGroup, group="Inspection"):
     output_dir: str | None = option(None, "Write the examples and the tokenizer to this new directory.")
     show: int = option(3, "Number of examples to show as text.", within="[0, 1000000]")

@@ -1,17 +1,19 @@
 """The options of fine-tuning."""
 
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from .options import OptionGroup, option
+from pydantic import Field
+
+from .declare import OptionGroup, option, options
 from .training import EVALUATION, INTERVALS, CommonOptions
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "rte", "qqp", "mnli", "qnli", "wnli")
 TASKS = ("sequence-classification", "token-classification", "question-answering", "multiple-choice", *GLUE_TASKS)
 
 
-@dataclass
+@options
 class CheckpointArguments(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None, "Pretrained checkpoint: a directory or a Hub repository, scratch_bert or BERT. Required.", path=True
@@ -44,17 +46,15 @@ class CheckpointArguments(OptionGroup, group="Model"):
         super().__post_init__()
 
 
-@dataclass
+@options
 class RunArguments(OptionGroup, group="Task"):
     max_seq_length: int | None = option(
         None,
         "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
         within="[8, 1000000]",
     )
-    seeds: list[int] | None = option(
-        None,
-        "Run once with each seed, in separate directories, and report mean and standard deviation.",
-        within="[0, 4294967296)",
+    seeds: list[Seed] | None = option(
+        None, "Run once with each seed, in separate directories, and report mean and standard deviation."
     )
 
     def __post_init__(self):
@@ -63,7 +63,7 @@ class RunArguments(OptionGroup, group="Task"):
             raise ValueError(f"seeds must differ, got {self.seeds}.")
 
 
-@dataclass
+@options
 class TaskDataArguments(OptionGroup, group="Data"):
     train_file: list[str] | None = option(
         None,
@@ -115,7 +115,7 @@ class TaskDataArguments(OptionGroup, group="Data"):
         super().__post_init__()
 
 
-@dataclass
+@options
 class TaskArguments(RunArguments, TaskDataArguments, CheckpointArguments, group="Task"):
     """What to fine-tune, on which data, for which task. Raises `ValueError` for values that do not go together."""
 
@@ -141,7 +141,7 @@ class TaskArguments(RunArguments, TaskDataArguments, CheckpointArguments, group=
     )
 
 
-@dataclass
+@options
 class FinetuningOptions(CommonOptions):
     """The options of training, with the usual values of BERT's fine-tuning (paper, appendix A.3)."""
 
