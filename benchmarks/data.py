@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 from transformers import AutoTokenizer
 
-from scratch_bert.cli import one_line_errors, parse_arguments
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
@@ -29,15 +27,17 @@ from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.sources import find_source
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
-from scratch_bert_options.declare import option
+from scratch_bert_cli.command_line import read_options
+from scratch_bert_cli.process import one_line_errors
+from scratch_bert_options.declare import OptionGroup, option, options
 from scratch_bert_options.pretraining import DataArguments
 
 
 BATCH_SIZE, BATCH_SIZE_ON_GPUS = 32, 256
 
 
-@dataclass
-class BenchmarkArguments:
+@options
+class BenchmarkArguments(OptionGroup):
     repeats: int = option(5, "Number of measurements of each speed.")
     memory_megabytes: list[int] | None = option(
         None, "Sizes of text to measure the memory for, such as 20 500; the text is repeated to reach them."
@@ -161,7 +161,7 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
 
 
 def main() -> None:
-    data_args, args = parse_arguments(DataArguments, BenchmarkArguments, description=__doc__)
+    data_args, args = read_options(DataArguments, BenchmarkArguments, description=__doc__).groups
     with one_line_errors():
         found = find_source(data_args, seed=0)
         source, tokenizer = found.text, found.train_tokenizer()

@@ -277,11 +277,11 @@ STEPS = {"mlm": 300, "nsp": 500}  # NSP is learned later
 def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
     mistake = MISTAKES[name]
     training = {"seed": seed, "max_steps": steps, "per_device_train_batch_size": BATCH_SIZE}
-    training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
+    training |= {"eval_strategy": "no", "save_strategy": "no", "trainer": {"disable_tqdm": True}}
     training |= {"logging_steps": min(LOGGING_STEPS, steps)}
     with tempfile.TemporaryDirectory() as directory, mistake.patch():
         model = ModelOptions(dropout=mistake.dropout)
-        run = prepare_pretraining(model, DataArguments(), PretrainingOptions(directory, **training))
+        run = prepare_pretraining(model, DataArguments(), PretrainingOptions(output_dir=directory, **training))
         run.trainer.remove_callback(PlainLines)
         run.trainer.train()
     return run.trainer

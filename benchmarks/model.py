@@ -17,7 +17,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,6 @@ from transformers import (
 )
 
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
-from scratch_bert.cli import parse_arguments
 from scratch_bert.corpus.tokenizer import load_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.prepared import open_examples
@@ -43,7 +42,8 @@ from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.pretraining.optimizer import muon
 from scratch_bert.training.counting import CountingCollator
 from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
-from scratch_bert_options.declare import option
+from scratch_bert_cli.command_line import read_options
+from scratch_bert_options.declare import OptionGroup, option, options
 
 
 MASK_ID, FIRST_WORD_ID = 103, 1000  # in BERT's vocabulary, from which random sequences draw their ids
@@ -52,8 +52,8 @@ WARM_UP = 2
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
-@dataclass
-class BenchmarkArguments:
+@options
+class BenchmarkArguments(OptionGroup):
     preset: str = option("tiny", "Size of the model.", choices=list(PRESETS))
     mode: str = option(
         "train",
@@ -441,7 +441,7 @@ def table_row(result: dict) -> str:
 
 
 def main() -> None:
-    (args,) = parse_arguments(BenchmarkArguments, description=__doc__)
+    (args,) = read_options(BenchmarkArguments, description=__doc__).groups
     transformers.utils.logging.set_verbosity_error()
     if args.profile:
         print(profile_table(args))

@@ -138,13 +138,12 @@ print(describe_statistics(example_statistics(data, collator, sample=2000)))
 
 # %%
 args = PretrainingOptions(
-    str(WORK / "my-bert"),
+    output_dir=str(WORK / "my-bert"),
     max_steps=STEPS,
     logging_steps=max(STEPS // 60, 1),
     eval_steps=max(STEPS // 6, 1),
     save_strategy="no",
-    report_to=[],
-    disable_tqdm=True,
+    trainer={"disable_tqdm": True},
 )
 run = pretraining.prepare_pretraining(ModelOptions(), data_args, args)
 model = run.trainer.model
@@ -286,15 +285,14 @@ def finetune(name, random_init):
         validation_file=write_examples(1),
     )
     args = FinetuningOptions(
-        str(WORK / name),
+        output_dir=str(WORK / name),
         num_train_epochs=20,
         per_device_train_batch_size=8,
         learning_rate=5e-4,
         eval_strategy="no",
         save_strategy="no",
         load_best_model_at_end=False,
-        report_to=[],
-        disable_tqdm=True,
+        trainer={"disable_tqdm": True},
     )
     run = finetuning.prepare_finetuning("sequence-classification", task_args, args)
     run.first_trainer.remove_callback(PlainLines)

@@ -7,7 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from shutil import which
 
-from .options import similar
+from scratch_bert_options.declare import similar
+
 from .process import script
 
 

@@ -6,7 +6,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from functools import wraps
 
 
@@ -116,3 +117,16 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
             sys.exit(f"error: {reason}")
 
     return run
+
+
+@contextmanager
+def one_line_errors(kinds: tuple = (OSError, ValueError, ImportError), stopped: str = "Stopped.") -> Generator[None]:
+    """End the program without a traceback: with the message of an error of these `kinds` and exit code 1, or after a
+    signal with its message or `stopped` and exit code 128 + its number."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"error: {explain_limit(error) or error}")
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or stopped, file=sys.stderr)
+        sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))

@@ -6,14 +6,13 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields
-from math import inf
 from types import MappingProxyType
 from typing import Any, dataclass_transform, get_origin
 
 from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from .schema import check, explain
+from .schema import bounds, check, explain
 
 
 def option(
@@ -42,16 +41,7 @@ def option(
     if isinstance(choices, Mapping):
         help += " " + "; ".join(f"{name}: {description}" for name, description in choices.items()) + "."
     rules = {"choices": tuple(choices or ()), "requires": requires, "unless": unless, "path": path, "const": const}
-    return field(default=default, metadata={"description": help, "group": group, **rules, **_bounds(within)})
-
-
-def _bounds(interval: str | None) -> dict[str, float]:
-    """`"[0, 1)"` as pydantic's constraints: `{"ge": 0, "lt": 1}`."""
-    if not interval:
-        return {}
-    low, high = (float(end) for end in interval[1:-1].split(","))
-    bounds = {"ge" if interval[0] == "[" else "gt": low, "le" if interval[-1] == "]" else "lt": high}
-    return {name: int(end) if end.is_integer() else end for name, end in bounds.items() if abs(end) < inf}
+    return field(default=default, metadata={"description": help, "group": group, **rules, **bounds(within)})
 
 
 @dataclass_transform(field_specifiers=(option,))
@@ -79,15 +69,20 @@ class OptionGroup:
     def _from_text(cls, value: Any, info: ValidationInfo) -> Any:
         """What people write for a value: one item for a list, a path or a dict for text, YAML's false for `no`."""
         declared = cls.__dataclass_fields__[info.field_name]
-        if is_list(declared) and isinstance(value, str | int):
-            return [value]
-        if value == "":
-            raise ValueError("must not be empty: leave it out, or set the variable that its value is from")
-        if value is False and "no" in declared.metadata.get("choices", ()):
+        rules, const = declared.metadata, declared.metadata.get("const")
+        if isinstance(value, bool) and const:
+            return const if value else None
+        if value is False and "no" in rules.get("choices", ()):
             return "no"
         if isinstance(value, dict) and "dict" not in str(declared.type):
             return json.dumps(value)
-        return os.fspath(value) if isinstance(value, os.PathLike) else value
+        several = isinstance(value, list | tuple)
+        items = [
+            os.fspath(item) if isinstance(item, os.PathLike) else item for item in (value if several else [value])
+        ]
+        if "" in items:
+            raise ValueError("must not be empty: leave it out, or set the variable that its value is from")
+        return items if several or is_list(declared) and value is not None else items[0]
 
     @field_validator("*")
     @classmethod

@@ -275,6 +275,15 @@ class DataArguments(
             raise ValueError("streaming needs a train_file, a dataset_name or prepared_data.")
 
 
+@options
+class InMemoryDataOptions(DataArguments):
+    """The options of texts in memory, instead of those that an option names."""
+
+    @property
+    def sources(self) -> list[str]:
+        return ["texts in memory", *super().sources]
+
+
 def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
     """Parse `"128"` to (128, None), tokens, or `"auto:70"` to (None, 70), a percentile of the sentences' lengths."""
     match = re.fullmatch(r"(\d+)|auto:0*([1-9]\d?|100)", str(text))
@@ -349,6 +358,10 @@ class PretrainingOptions(CommonOptions, group="Training"):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.optim != "muon":
+            reject_non_default(self, ["muon_learning_rate"], "without optim muon")
+        if "tensorboard" not in (self.report_to or ()):
+            reject_non_default(self, ["tensorboard_graph"], "without report_to tensorboard")
         if not self.has_final_phase and self.final_share != type(self).final_share:
             raise ValueError("final_share has no effect without final_max_seq_length or final_mlm_probability.")
         if self.has_final_phase and not (self.max_minutes or 0 < self.final_phase_start() < 1):

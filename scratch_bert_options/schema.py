@@ -1,8 +1,9 @@
 """Values that come from outside, checked by a pydantic schema, with messages of one line."""
 
-from typing import Any
+from math import inf
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 
 def check(schema: Any, value: Any, where: str = "") -> Any:
@@ -26,3 +27,17 @@ def explain(error: ValidationError, where: str = "") -> str:
     given = f", got {first['input']!r:.80}" if first["type"] != "missing" else ""
     more = f" ({len(others)} more of the kind)" if others else ""
     return ": ".join(filter(None, (where, field, f"{reason[0].lower()}{reason[1:]}{given}{more}")))
+
+
+def bounds(interval: str | None) -> dict[str, float]:
+    """`"[0, 1)"` as pydantic's constraints: `{"ge": 0, "lt": 1}`."""
+    if not interval:
+        return {}
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    bounds = {"ge" if interval[0] == "[" else "gt": low, "le" if interval[-1] == "]" else "lt": high}
+    return {name: int(end) if end.is_integer() else end for name, end in bounds.items() if abs(end) < inf}
+
+
+def check_range(name: str, value: float, interval: str) -> None:
+    """Raise `ValueError` for what is no number in the interval, such as "[0, 1)"."""
+    check(Annotated[float, Field(strict=True, allow_inf_nan=False, **bounds(interval))], value, name)

@@ -110,3 +110,11 @@ class CommonOptions(HubOptions, LoggingOptions, OptimizationOptions):
 
     trainer: dict[str, Any] = field(default_factory=dict)
     """All other options of Trainer by name: see `make_training_arguments`."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("eval_steps", "save_steps", "logging_steps"):
+            if self.max_minutes is not None and (getattr(self, name) or 1) < 1:
+                raise ValueError(
+                    f"With max_minutes, {name} must be a number of steps: how many there will be is unknown."
+                )

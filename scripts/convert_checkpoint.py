@@ -22,8 +22,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     announce_imports()
 
-    from scratch_bert.cli import one_line_errors
     from scratch_bert.hub.conversion import convert_checkpoint
+    from scratch_bert_cli.process import one_line_errors
 
     with one_line_errors():
         conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision)

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> None:
 
     from transformers.utils.logging import disable_progress_bar
 
-    from scratch_bert.cli import one_line_errors
+    from scratch_bert_cli.process import one_line_errors
     from scratch_bert_demo.runs import open_models
 
     disable_progress_bar()  # of loading weights, which is done for each snapshot

@@ -18,12 +18,13 @@ from scratch_bert_options.pretraining import EvaluationArguments, EvaluationData
 @script
 def main(argv: list[str] | None = None) -> None:
     groups = (EvaluationArguments, EvaluationDataArguments)
-    args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
+    args, data_args = read_options(*groups, description=__doc__, argv=argv).groups
 
-    from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining.blimp import add_to_card, describe_scores, evaluate_blimp
     from scratch_bert.pretraining.evaluation import evaluate, model_predictions, name_of_text
     from scratch_bert.pretraining.metrics import describe_metrics
+    from scratch_bert_cli.process import one_line_errors
 
     configure_logging()
     with one_line_errors():

@@ -23,12 +23,13 @@ def main(argv: list[str] | None = None) -> None:
     groups = (GlueArguments, GlueOptions, trainer_options())
     options = read_options(*groups, description=__doc__, argv=argv, first="model_name_or_path")
 
-    from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.finetuning.arguments import GlueTrainingArguments
     from scratch_bert.finetuning.glue import GLUE
     from scratch_bert.finetuning.glue_report import GlueReport
     from scratch_bert.finetuning.glue_suite import open_glue_runs
+    from scratch_bert.logs import configure_logging
     from scratch_bert.training.trainer import DivergenceError
+    from scratch_bert_cli.process import one_line_errors
 
     glue_args, args = options.build(GlueArguments, GlueTrainingArguments)
     configure_logging(logging.INFO if args.should_log else logging.ERROR)

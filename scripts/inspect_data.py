@@ -17,23 +17,22 @@ from scratch_bert_options.pretraining import (
     ModelOptions,
     PretrainingOptions,
 )
-from scratch_bert_options.training import trainer_options
 
 
 @script
 def main(argv: list[str] | None = None) -> None:
     groups = (ContinuationArguments, DataArguments, InspectionArguments)
-    ignored = (ModelOptions, PretrainingOptions, trainer_options())
-    options = read_options(*groups, description=__doc__, argv=argv, ignored=ignored)
-    model_args, data_args, args = options.build(*groups)
+    line = read_options(*groups, description=__doc__, argv=argv, ignored=(ModelOptions, PretrainingOptions))
+    model_args, data_args, args = line.groups
 
     from transformers import set_seed
 
-    from scratch_bert.cli import configure_logging, one_line_errors
     from scratch_bert.examples.prepared import write_examples
+    from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining.build_model import choose_tokenizer
     from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
     from scratch_bert.pretraining.sources import build_collator, load_data
+    from scratch_bert_cli.process import one_line_errors
 
     configure_logging(logging.ERROR if args.json else logging.INFO)
     set_seed(args.seed)

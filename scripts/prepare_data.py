@@ -15,10 +15,11 @@ from scratch_bert_options.pretraining import PreparationArguments, PreparationDa
 @script
 def main(argv: list[str] | None = None) -> None:
     groups = (PreparationArguments, PreparationDataArguments)
-    args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
+    args, data_args = read_options(*groups, description=__doc__, argv=argv).groups
 
     from scratch_bert.atomic import locked
-    from scratch_bert.cli import configure_logging, one_line_errors
+    from scratch_bert.logs import configure_logging
+    from scratch_bert_cli.process import one_line_errors
 
     configure_logging()
     with one_line_errors(stopped="Stopped. The same command resumes with the missing files."):

@@ -36,9 +36,9 @@ def main(argv: list[str] | None = None) -> None:
     announce_imports()
 
     from scratch_bert import __version__
-    from scratch_bert.cli import one_line_errors
     from scratch_bert.hub.code import update_code
     from scratch_bert.hub.publishing import public_files, push_to_hub
+    from scratch_bert_cli.process import one_line_errors
 
     options = {
         "private": args.private,

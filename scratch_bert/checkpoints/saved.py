@@ -21,6 +21,8 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from scratch_bert_options.training import CommonOptions
+
 from .. import atomic
 from ..atomic import LOCK, MANIFEST, STAGING, move_into_place, read_record, remove, seal
 from ..repository import RUN_FILE, read_json
@@ -239,9 +241,9 @@ def _read_files(checkpoint: Path) -> list[Path]:
     return [file for file in files if file.exists()] + shards
 
 
-def how_to_resume(args: TrainingArguments) -> str:
+def how_to_resume(options: CommonOptions) -> str:
     """What to type to continue a run. Without its directory, the newest run would continue."""
-    directory = f"--output_dir {args.output_dir} " if getattr(args, "is_numbered", False) else ""
+    directory = f"--output_dir {options.output_dir} " if options.is_numbered else ""
     return f"the same command with {directory}--resume_from_checkpoint auto"
 
 

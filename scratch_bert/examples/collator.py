@@ -8,7 +8,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import DataCollatorForLanguageModeling
 
-from scratch_bert_options.declare import check_range
+from scratch_bert_options.schema import check_range
 
 from ..corpus.tokenizer import check_tokenizer, continues_word, vocabulary_size
 

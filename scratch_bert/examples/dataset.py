@@ -11,7 +11,7 @@ import transformers.trainer
 from torch.utils.data import Dataset, Subset
 from transformers import BatchEncoding, PreTrainedTokenizerBase, TrainerCallback
 
-from scratch_bert_options.declare import check_range
+from scratch_bert_options.schema import check_range
 
 from ..corpus.cache import CACHE_DIR
 from ..corpus.corpus import TokenizedCorpus

@@ -7,7 +7,7 @@ from typing import Any
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 
-from ..cli import check_paths, shown_messages
+from ..logs import shown_messages
 from .dataset import as_splits
 from .run import Results, prepare_finetuning
 
@@ -37,15 +37,14 @@ def finetune(
     of GLUE gives the dataset. `options` are those of scripts/finetune.py. Raises `ValueError` or `OSError` for options,
     data and models that can't be used, and the errors of `FinetuningRun.train`.
     """
-    check_paths(task=task, model=model, **({} if output_dir is None else {"output_dir": output_dir}))
     for option, keyword in (("train_file", "data"), ("validation_file", "validation"), ("test_file", "test")):
         if data is not None and options.get(option):
             raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")
-    options |= {"model_name_or_path": str(model), "output_dir": output_dir}
-    task_args, args = from_keywords(TaskArguments, FinetuningOptions, **options)
-    with shown_messages(logging.INFO if args.should_log else logging.ERROR):
-        run = prepare_finetuning(task, task_args, args, as_splits(data, validation=validation, test=test))
+    options |= {"model_name_or_path": model, "output_dir": output_dir}
+    task_args, training = from_keywords(TaskArguments, FinetuningOptions, **options)
+    with shown_messages():
+        run = prepare_finetuning(task, task_args, training, as_splits(data, validation=validation, test=test))
         results = run.train()
-        if args.should_save:
+        if run.seed_runs[0].args.should_save:
             logger.info(f"\n{run.report(results)}")
     return results

@@ -1,6 +1,6 @@
 """Trainer's arguments from the options of fine-tuning, and learning rates that fit the model."""
 
-from dataclasses import replace
+from copy import copy
 
 from transformers import PreTrainedConfig, TrainingArguments
 
@@ -36,4 +36,6 @@ def fit_learning_rates(
         rate = float(f"{BASE_LEARNING_RATE * BASE_WIDTH / getattr(config, 'hidden_size', BASE_WIDTH):.2g}")
     if head_rate is None:
         head_rate = float(f"{HEAD_FACTOR * rate:.6g}")
-    return replace(options, learning_rate=rate, head_learning_rate=None if random_init else head_rate)
+    fitted = copy(options)
+    fitted.learning_rate, fitted.head_learning_rate = rate, None if random_init else head_rate
+    return fitted

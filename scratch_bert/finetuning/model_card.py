@@ -42,7 +42,7 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
         auto_class=auto_class,
         config=trainer.model.config,
         metadata={
-            "license": trainer.args.license,
+            "license": trainer.options.license,
             "base_model": base_model,
             "datasets": [dataset] if dataset else None,
             "model_name": name.split("/")[-1],

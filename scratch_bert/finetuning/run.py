@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedConfig, set_seed
+from transformers import PreTrainedConfig, TrainingArguments, set_seed
 from transformers.utils import CONFIG_NAME
 
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
@@ -20,10 +20,12 @@ from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import output_dir_lock, read_metrics, write_metrics
 from ..checkpoints.resume import check_same_run, check_same_weights
 from ..checkpoints.saved import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
+from ..training.arguments import recorded
 from ..training.callbacks import PatienceCallback, extend_tensorboard
 from ..training.console import TIMINGS, describe_output, fill
 from ..training.counting import CountingCollator
 from ..training.trainer import ScratchBertTrainer
+from .arguments import finetuning_arguments, fit_learning_rates
 from .baselines import baseline_scores, scores_by_baseline
 from .load import describe_model, load_model, load_task
 from .metrics import GREATER_IS_BETTER
@@ -47,7 +49,8 @@ class Results(NamedTuple):
 
 
 class _SeedRun(NamedTuple):
-    args: FinetuningOptions
+    options: FinetuningOptions
+    args: TrainingArguments
     checkpoint: str | None = None
     metrics: dict[str, float] | None = None
     """Set if the run is finished."""
@@ -55,7 +58,7 @@ class _SeedRun(NamedTuple):
 
 class FinetuningTrainer(ScratchBertTrainer):
     """Trainer that ends a run with predictions, scores and, with `keep_model`, the saved model. `results` may already contain
-    the scores of baselines. `new_weights` are the names of those that learn at `args.head_learning_rate`."""
+    the scores of baselines. `new_weights` are the names of those that learn at `options.head_learning_rate`."""
 
     keep_model = True
 
@@ -74,7 +77,7 @@ class FinetuningTrainer(ScratchBertTrainer):
         for group in list(optimizer.param_groups):
             if chosen := [parameter for parameter in group["params"] if parameter in new]:
                 group["params"] = [parameter for parameter in group["params"] if parameter not in new]
-                optimizer.add_param_group({**group, "params": chosen, "lr": self.args.head_learning_rate})
+                optimizer.add_param_group({**group, "params": chosen, "lr": self.options.head_learning_rate})
         return optimizer
 
     def train_and_predict(self, task: Task, checkpoint: str | None = None) -> dict[str, float]:
@@ -133,7 +136,7 @@ class FinetuningRun:
                 directory = Path(run.args.output_dir)
                 if self.keep_models and not (directory / CONFIG_NAME).exists():
                     raise ValueError(f"{directory} has results but no model: delete it to train it again.")
-                record = self.record(run.args)
+                record = self.record(run)
                 check_same_run(record, run.args.output_dir, also_fixed=record["options"].keys() - WITHOUT_EFFECT)
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)
         self.first_trainer = unfinished and self.build_trainer(unfinished)
@@ -190,12 +193,13 @@ class FinetuningRun:
 
         Raises `ValueError` if it is unknown whether a greater metric is better, and if another run saved the checkpoint.
         """
-        task, args, record = self.task, run.args, self.record(run.args)
+        task, args, record = self.task, run.args, self.record(run)
         if run.checkpoint:
             check_same_run(record, run.checkpoint)
         args.resume_from_checkpoint = run.checkpoint  # the card says what its time is since
         set_seed(args.seed)
-        args.metric_for_best_model = task.best_metric
+        # Trainer's own choice would be the loss; the task knows better.
+        args.metric_for_best_model, args.greater_is_better = task.best_metric, run.options.greater_is_better
         if args.greater_is_better is None:
             args.greater_is_better = GREATER_IS_BETTER.get(task.best_metric)
         patience = self.task_args.early_stopping_patience
@@ -203,12 +207,13 @@ class FinetuningRun:
             raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")
         model, new = load_model(task, self.task_args, self.config)
         if not new:
-            args.head_learning_rate = None  # for the card
+            run.options.head_learning_rate = None  # for the card
         if run.checkpoint:
             check_same_weights(model, run.checkpoint)
         trainer = FinetuningTrainer(
             model=model,
             args=args,
+            options=run.options,
             data_collator=task.collator(),
             train_dataset=task.features["train"],
             eval_dataset=task.features["validation"],
@@ -223,8 +228,9 @@ class FinetuningRun:
         extend_tensorboard(trainer)
         return trainer
 
-    def record(self, args: FinetuningOptions) -> dict[str, dict]:
+    def record(self, run: _SeedRun) -> dict[str, dict]:
         """What `check_same_run` compares."""
+        args = run.args
         fixed = {"task": self.task.name, "seed": args.seed, "optim": args.optim.value}
         for split in ("train", "validation"):
             checksum = self.task.checksums[split]
@@ -232,43 +238,46 @@ class FinetuningRun:
         fixed["model"] = describe_model(self.config, self.task_args)
         fixed["metric_for_best_model"] = self.task.best_metric
         task_options = ("dropout", "classifier_pooling", "early_stopping_patience", "random_init")
-        options = args.recorded() | {name: getattr(self.task_args, name) for name in task_options}
+        options = recorded(run.options, args) | {name: getattr(self.task_args, name) for name in task_options}
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 
 
-def run_finetuning(task: str, task_args: TaskArguments, args: FinetuningOptions, data: Any = None) -> Results:
+def run_finetuning(task: str, task_args: TaskArguments, options: FinetuningOptions, data: Any = None) -> Results:
     """Prepare a run and train: see `prepare_finetuning` and `FinetuningRun.train`."""
-    return prepare_finetuning(task, task_args, args, data).train()
+    return prepare_finetuning(task, task_args, options, data).train()
 
 
 def prepare_finetuning(
-    task_name: str, task_args: TaskArguments, args: FinetuningOptions, data: Any = None
+    task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: Any = None
 ) -> FinetuningRun:
     """A run that is ready to train: see `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
-    run = open_run(task_name, task_args, args, data)
-    logger.info(f"Output: {args.output_dir}")
+    run = open_run(task_name, task_args, options, data)
+    logger.info(f"Output: {options.output_dir}")
     return run.prepare()
 
 
-def open_run(task_name: str, task_args: TaskArguments, args: FinetuningOptions, data: Any = None) -> FinetuningRun:
+def open_run(task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: Any = None) -> FinetuningRun:
     """A run that trains once, in `args.output_dir`, or once with each of `task_args.seeds`, in its subdirectories `seed-N`. Its
     data are read and checked, but not yet encoded.
 
     `task_name` is a key of `TASKS`; `data` replaces the files or the dataset of the options: see `load_splits`. Raises
     `ValueError` or `OSError` for options, data and checkpoints that can't be used.
     """
+    args = finetuning_arguments(options)
     if task_args.seeds and args.push_to_hub:
         raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert-push.")
     if task_args.early_stopping_patience and args.eval_strategy == "no":
         raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
     if args.should_save:
         check_output_dir("output_dir", Path(args.output_dir))
-    seed_runs = _plan_runs(task_args.seeds, args)
+    seed_runs = _plan_runs(task_args.seeds, options, args)
     with args.main_process_first():
         config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
-        task = load_task(task_name, task_args, args, config, data)
-    for seed_run in seed_runs:
-        seed_run.args.fit_learning_rates(config, task_args.random_init)
+        task = load_task(task_name, task_args, options, config, data)
+    for number, run in enumerate(seed_runs):
+        fitted = fit_learning_rates(run.options, config, task_args.random_init)
+        run.args.learning_rate = fitted.learning_rate
+        seed_runs[number] = run._replace(options=fitted)
     return FinetuningRun(task, task_args, config, seed_runs, Path(args.output_dir))
 
 
@@ -284,23 +293,23 @@ def summarize(metrics: dict[int, dict[str, float]]) -> Results:
     )
 
 
-def _plan_runs(seeds: list[int] | None, args: FinetuningOptions) -> list[_SeedRun]:
+def _plan_runs(seeds: list[int] | None, options: FinetuningOptions, args: TrainingArguments) -> list[_SeedRun]:
     """The runs, each with its own arguments. On resume, each continues from its last checkpoint, if there is one.
 
     Raises `ValueError` if a new run would write into a directory that is not empty.
     """
     if not seeds:
-        return [_SeedRun(copy.deepcopy(args), find_checkpoint(args))]
+        return [_SeedRun(options, copy.deepcopy(args), find_checkpoint(args))]
     if args.resume_from_checkpoint is None:
         find_checkpoint(args)  # for its checks
     elif not resumes_newest(args):
         raise ValueError(
             "With --seeds, pass --resume_from_checkpoint without a value: each seed continues from its own last checkpoint."
         )
-    return [_plan_seed(seed, args) for seed in seeds]
+    return [_plan_seed(seed, options, args) for seed in seeds]
 
 
-def _plan_seed(seed: int, args: FinetuningOptions) -> _SeedRun:
+def _plan_seed(seed: int, options: FinetuningOptions, args: TrainingArguments) -> _SeedRun:
     directory = Path(args.output_dir) / f"seed-{seed}"
     run_args = copy.deepcopy(args)
     run_args.seed, run_args.output_dir = seed, str(directory)
@@ -309,5 +318,5 @@ def _plan_seed(seed: int, args: FinetuningOptions) -> _SeedRun:
         metrics = read_metrics(directory)
         if not metrics:
             raise ValueError(f"{directory / METRICS_FILE} cannot be read: delete it to finish this run again.")
-        return _SeedRun(run_args, metrics=metrics)
-    return _SeedRun(run_args, find_checkpoint(run_args))
+        return _SeedRun(options, run_args, metrics=metrics)
+    return _SeedRun(options, run_args, find_checkpoint(run_args))

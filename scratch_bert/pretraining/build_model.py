@@ -18,6 +18,7 @@ from ..hub.conversion import convert_config
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..repository import check_name
 from ..text.tables import read_lines
+from .arguments import new_config, overrides
 from .embeddings import init_added_embeddings, init_token_embeddings
 from .sources import PretrainingData
 
@@ -58,7 +59,7 @@ def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBe
     """The config of the preset, or of the model to continue from (or of the `checkpoint` that replaces it on resume),
     before `resolve_config`. Raises `ValueError` for values that make no model, and for another type of model."""
     if not args.model_name_or_path:
-        config = args.config()
+        config = new_config(args)
         check_memory(config)  # before the text is read
         return config
     name = checkpoint or args.model_name_or_path
@@ -105,7 +106,7 @@ def resolve_config(
         fixed = ("vocab_size", "type_vocab_size")
     else:
         config.max_position_embeddings = args.max_position_embeddings or length
-        fixed = args.overrides()
+        fixed = overrides(args)
     if length > config.max_position_embeddings:
         raise ValueError(
             f"max_seq_length ({length}) is longer than max_position_embeddings ({config.max_position_embeddings})."

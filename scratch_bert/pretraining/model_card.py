@@ -49,7 +49,7 @@ def write_pretraining_card(
         config=trainer.model.config,
         metadata={
             "tags": TAGS + [objective.title.lower().replace(" ", "-")] * bool(objective.losses),
-            "license": trainer.args.license,
+            "license": trainer.options.license,
             "base_model": base_model,
             "language": data_args.language or ("en" if builtin else None),
             "datasets": [data_args.dataset_name] if on_the_hub else None,

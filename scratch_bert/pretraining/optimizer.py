@@ -7,7 +7,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.optim.adamw import adamw
 
-from scratch_bert_options.declare import check_range
+from scratch_bert_options.schema import check_range
 
 
 def muon(

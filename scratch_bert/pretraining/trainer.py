@@ -13,7 +13,6 @@ from transformers.trainer_utils import has_length
 
 from ..training.counting import CountingCollator
 from ..training.trainer import ScratchBertTrainer
-from .arguments import ExtraOptimizerNames
 from .loss_meter import LossMeter
 from .metrics import PretrainingMetrics
 from .optimizer import muon
@@ -21,7 +20,7 @@ from .optimizer import muon
 
 class PretrainingTrainer(ScratchBertTrainer):
     """Trainer for pretraining. Logs `losses`, the model's outputs that add up to its loss, and `mlm_accuracy` on the
-    masked tokens of the step. `train_collator` replaces `data_collator` in training only. With the `optim` muon, the
+    masked tokens of the step. `train_collator` replaces `data_collator` in training only. With the option `optim` muon, the
     optimizer is `MuonWithAdamW`. At `stop_at`, a fraction of the training, it saves a checkpoint and stops, to be
     resumed on other examples.
 
@@ -36,7 +35,7 @@ class PretrainingTrainer(ScratchBertTrainer):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        if self.args.optim == ExtraOptimizerNames.MUON and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+        if self.options.optim == "muon" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
                 "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without "
                 "them, or choose another optim."
@@ -65,11 +64,11 @@ class PretrainingTrainer(ScratchBertTrainer):
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         args, model = self.args, self.model if model is None else model
-        if self.optimizer is None and args.optim == ExtraOptimizerNames.MUON:
+        if self.optimizer is None and self.options.optim == "muon":
             self.optimizer = muon(
                 model,
                 lr=args.learning_rate,
-                muon_lr=args.muon_learning_rate,
+                muon_lr=self.options.muon_learning_rate,
                 weight_decay=args.weight_decay,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,

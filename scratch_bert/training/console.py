@@ -36,7 +36,7 @@ NOT_SHOWN = (
 def show_on_console(trainer: Trainer) -> None:
     """Replace the stock callbacks that print the log, except in notebooks."""
     lines_only = trainer.pop_callback(PrinterCallback)
-    if getattr(trainer.args, "json_logs", False):
+    if getattr(getattr(trainer, "options", None), "json_logs", False):
         trainer.pop_callback(ProgressCallback)
         trainer.add_callback(JsonLines)
     elif lines_only or (not sys.stderr.isatty() and trainer.pop_callback(ProgressCallback)):

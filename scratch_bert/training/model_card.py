@@ -25,6 +25,7 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
         "mark": MARK,
         "path": trainer.hub_model_id or path_in_card(place),
         "args": args,
+        "options": trainer.options,
         "state": trainer.state,
         "minutes_used": trainer.minutes_used,
         "metrics": trainer.latest_metrics(),

@@ -29,6 +29,7 @@ from transformers.trainer_utils import (
 from transformers.utils import CONFIG_NAME, PushInProgress
 
 from scratch_bert_cli.process import LimitError, explain_limit
+from scratch_bert_options.training import CommonOptions
 
 from ..atomic import MANIFEST, STAGING, move_into_place, write_json
 from ..checkpoints.output_dir import read_metrics
@@ -84,11 +85,17 @@ class ScratchBertTrainer(Trainer):
     """
 
     def __init__(
-        self, *args, write_card: Callable[[Trainer, Path], None] | None = None, record: dict | None = None, **kwargs
+        self,
+        *args,
+        options: CommonOptions,
+        write_card: Callable[[Trainer, Path], None] | None = None,
+        record: dict | None = None,
+        **kwargs,
     ):
         self.write_card, self.record = write_card, record or {}
         self.results: dict[str, float] = {}
         self._evaluations: dict[int, EvalLoopOutput] = {}
+        self.options = options
         super().__init__(*args, **kwargs)
         if self.args.fsdp and not self.is_fsdp_enabled:
             raise ValueError(
@@ -96,7 +103,7 @@ class ScratchBertTrainer(Trainer):
             )
         self._signals, self._resume = SignalCallback(), ResumeCallback()
         self._speed = SpeedMeter(self.model.config, self.args.device)
-        minutes = getattr(self.args, "max_minutes", None)
+        minutes = options.max_minutes
         self._clock = minutes and Clock(60 * minutes)
         for callback in filter(None, (self._signals, self._resume, self._clock, self._speed)):
             self.add_callback(callback)
@@ -142,7 +149,7 @@ class ScratchBertTrainer(Trainer):
             reason = explain_limit(error)
             if reason is None:
                 raise
-            raise LimitError(f"{reason} Then continue: {how_to_resume(self.args)}") from error
+            raise LimitError(f"{reason} Then continue: {how_to_resume(self.options)}") from error
         finally:
             self.args.save_total_limit = limit  # which `_choose_best` changes
         self._wait_for_processes()
@@ -193,7 +200,7 @@ class ScratchBertTrainer(Trainer):
         at_the_end = self._signals.requested == "stop" and saved and self.args.world_size == 1
         if self.interrupted or at_the_end:
             raise Interrupted(
-                f"Stopped at step {step}. To continue: {how_to_resume(self.args)}",
+                f"Stopped at step {step}. To continue: {how_to_resume(self.options)}",
                 self._signals.number,
             )
 

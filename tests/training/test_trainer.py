@@ -13,24 +13,28 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainingArguments
 
 from helpers import SMALL, launch, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, atomic
 from scratch_bert.checkpoints.output_dir import output_dir_lock, write_metrics
 from scratch_bert.checkpoints.saved import explain_write_errors, find_checkpoint, find_damage
-from scratch_bert.training.arguments import CommonArguments
+from scratch_bert.training.arguments import make_training_arguments
 from scratch_bert.training.model_card import describe_device
 from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.training import CommonOptions
 
 
 def make_trainer(output_dir, *callbacks, **options):
     batch = make_batch("AutoModelForPreTraining", rows=8)
     examples = [{name: values[row] for name, values in batch.items()} for row in range(8)]
-    options = {"save_steps": 100, "report_to": [], "disable_tqdm": True, **options}
+    options = {"max_steps": 6, "save_steps": 100, "disable_tqdm": True, **options}
+    (training,) = from_keywords(CommonOptions, output_dir=output_dir, **options)
     return ScratchBertTrainer(
         model=ScratchBertForPreTraining(ScratchBertConfig(**SMALL)),
-        args=CommonArguments(output_dir=str(output_dir), **{"max_steps": 6, **options}),
+        args=make_training_arguments(training, {}),
+        options=training,
         train_dataset=examples,
         eval_dataset=examples,
         callbacks=list(callbacks),
@@ -439,7 +443,7 @@ def test_resume_takes_the_intervals_of_its_options(tmp_path):
 
 
 def test_output_directory_is_held_with_its_checkpoint_in_place(tmp_path):
-    args = CommonArguments(output_dir=str(tmp_path))
+    args = TrainingArguments(str(tmp_path), use_cpu=True)
     gone = output_dir_lock(args, {}, str(tmp_path / "checkpoint-2"))
     with pytest.raises(OSError, match="checkpoint-2 no longer exists: another process resumed this run"), gone:
         pass
