@@ -20,6 +20,7 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from transformers import TrainingArguments
 
 from helpers import make_model
 from scratch_bert import ScratchBertConfig
@@ -27,7 +28,6 @@ from scratch_bert.checkpoints.open import load_config, open_pretrained
 from scratch_bert.checkpoints.output_dir import read_metrics
 from scratch_bert.checkpoints.resume import check_same_run
 from scratch_bert.checkpoints.saved import find_checkpoint, saved_step
-from scratch_bert.cli import parse_arguments
 from scratch_bert.corpus.tokenizer import load_tokenizer, train_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import open_examples, write_examples
@@ -35,6 +35,7 @@ from scratch_bert.finetuning.dataset import Columns, load_splits
 from scratch_bert.finetuning.load import TASKS, load_task
 from scratch_bert.pretraining.build_model import start_config
 from scratch_bert.text.formats import TextSource
+from scratch_bert_cli.command_line import read_options
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
@@ -120,6 +121,7 @@ OPTIONS = sorted(
     if name
     not in ("deepspeed", "fsdp", "ddp_backend", "local_rank", "output_dir", "cache_dir", "push_to_hub", "log_level")
 )
+GROUPS = (ModelOptions, DataArguments, PretrainingOptions)
 NUMBERS = ("nan", "inf", "-1", "0", "1e30", "1e-30", "2.5", "99999999999999999999", "0x10", "true", "")
 
 
@@ -128,9 +130,7 @@ NUMBERS = ("nan", "inf", "-1", "0", "1e30", "1e-30", "2.5", "9999999999999999999
 def test_options_of_any_value(options):
     flags = [argument for name, value in options.items() for argument in (f"--{name}", value)]
     try:
-        arguments = parse_arguments(
-            ModelOptions, DataArguments, PretrainingOptions, description="", argv=[*flags, "--use_cpu", "true"]
-        )
+        arguments = read_options(*GROUPS, description="", argv=[*flags, "--use_cpu", "true"]).groups
     except SystemExit as exit:
         assert exit.code in (0, 2)
     else:
@@ -151,13 +151,7 @@ def test_recipes_of_any_bytes(content):
         recipe = Path(directory, "recipe.yaml")
         recipe.write_bytes(content)
         try:
-            parse_arguments(
-                ModelOptions,
-                DataArguments,
-                PretrainingOptions,
-                description="",
-                argv=[str(recipe), "--use_cpu", "true"],
-            )
+            read_options(*GROUPS, description="", argv=[str(recipe), "--use_cpu", "true"])
         except SystemExit as exit:
             assert exit.code in (0, 2)
 
@@ -313,7 +307,7 @@ def test_json_of_runs_of_any_damage(run_dir, data, name):
         checkpoint = directory / "checkpoint-2"
         file = directory / name if name == "metrics.json" else checkpoint / name
         file.write_bytes(data.draw(damaged(file.read_bytes() if file.exists() else b'{"config.json": [1, 2]}')))
-        args = PretrainingOptions(output_dir=str(directory), resume_from_checkpoint="auto", use_cpu=True)
+        args = TrainingArguments(str(directory), resume_from_checkpoint="auto", use_cpu=True)
         read_metrics(directory)
         with only_expected_errors("checkpoint", "run"):
             check_same_run({"fixed": {"seed": 1}, "options": {}}, str(checkpoint))
@@ -396,7 +390,7 @@ def test_tables_of_any_values(saved, task, kind, data):
             table if kind == "DataFrame" else dict(zip(names, columns, strict=True)) if kind == "dict" else [str(file)]
         )
         task_args = TaskArguments(model_name_or_path=str(saved), validation_share=0.4)
-        args = FinetuningOptions(output_dir=str(Path(temporary, "out")), use_cpu=True)
+        args = FinetuningOptions(output_dir=str(Path(temporary, "out")))
         with only_expected_errors():
             loaded = load_task(task, task_args, args, load_config(str(saved)), {"train": content})
             loaded.encode_splits()

@@ -35,7 +35,7 @@ class PretrainingTrainer(ScratchBertTrainer):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        if self.options.optim == "muon" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+        if getattr(self.options, "optim", None) == "muon" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
                 "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without "
                 "them, or choose another optim."
@@ -64,7 +64,7 @@ class PretrainingTrainer(ScratchBertTrainer):
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         args, model = self.args, self.model if model is None else model
-        if self.optimizer is None and self.options.optim == "muon":
+        if self.optimizer is None and getattr(self.options, "optim", None) == "muon":
             self.optimizer = muon(
                 model,
                 lr=args.learning_rate,

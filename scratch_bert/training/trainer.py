@@ -87,7 +87,7 @@ class ScratchBertTrainer(Trainer):
     def __init__(
         self,
         *args,
-        options: CommonOptions,
+        options: CommonOptions | None = None,
         write_card: Callable[[Trainer, Path], None] | None = None,
         record: dict | None = None,
         **kwargs,
@@ -95,15 +95,15 @@ class ScratchBertTrainer(Trainer):
         self.write_card, self.record = write_card, record or {}
         self.results: dict[str, float] = {}
         self._evaluations: dict[int, EvalLoopOutput] = {}
-        self.options = options
         super().__init__(*args, **kwargs)
+        self.options = options or CommonOptions(output_dir=self.args.output_dir)
         if self.args.fsdp and not self.is_fsdp_enabled:
             raise ValueError(
                 "fsdp needs several processes, each with an accelerator: start them by torchrun, or leave it out."
             )
         self._signals, self._resume = SignalCallback(), ResumeCallback()
         self._speed = SpeedMeter(self.model.config, self.args.device)
-        minutes = options.max_minutes
+        minutes = self.options.max_minutes
         self._clock = minutes and Clock(60 * minutes)
         for callback in filter(None, (self._signals, self._resume, self._clock, self._speed)):
             self.add_callback(callback)

@@ -22,6 +22,7 @@ from scratch_bert.checkpoints.open import load_config
 from scratch_bert.finetuning.load import describe_model
 from scratch_bert.finetuning.run import FinetuningTrainer, prepare_finetuning, run_finetuning
 from scratch_bert.hub.conversion import convert_checkpoint
+from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 
 
@@ -65,7 +66,7 @@ def run(saved, tmp_path):
     def run(name="run", task="sequence-classification", model=saved, **options):
         task_options = {key: options.pop(key) for key in list(options) if key in TaskArguments.__dataclass_fields__}
         task_args = TaskArguments(model_name_or_path=str(model), **task_options)
-        args = FinetuningOptions(output_dir=str(tmp_path / name), **{**FAST, **options})
+        (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / name, **{**FAST, **options})
         return run_finetuning(task, task_args, args).mean
 
     return run
@@ -88,7 +89,9 @@ def test_text_classification_and_its_model(saved, files, tmp_path, curves):
     (tmp_path / "test.csv").write_text("text\nan object\na class\n")
     output = tmp_path / "run"
     task_args = TaskArguments(model_name_or_path=str(saved), test_file=[str(tmp_path / "test.csv")], **files)
-    args = FinetuningOptions(output_dir=str(output), num_train_epochs=5, **FAST | {"logging_strategy": "steps"})
+    (args,) = from_keywords(
+        FinetuningOptions, output_dir=output, num_train_epochs=5, **FAST | {"logging_strategy": "steps"}
+    )
     results = run_finetuning("sequence-classification", task_args, args)
     metrics = results.mean
     assert results.seeds == {42: metrics} and set(results.std.values()) == {0.0}
@@ -270,7 +273,7 @@ def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(s
     width = json.loads((saved / "config.json").read_text())["hidden_size"]
     task_args = TaskArguments(model_name_or_path=str(saved), **files)
     options = {name: value for name, value in FAST.items() if "learning_rate" not in name}
-    args = FinetuningOptions(output_dir=str(tmp_path / "run"), **options)
+    (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **options)
     trainer = prepare_finetuning("sequence-classification", task_args, args).first_trainer
     rate = 5e-5 * 768 / width
     names = {parameter: name for name, parameter in trainer.model.named_parameters()}
@@ -288,7 +291,7 @@ def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(s
 
 def test_random_weights_all_learn_at_one_rate(saved, files, tmp_path):
     task_args = TaskArguments(model_name_or_path=str(saved), random_init=True, **files)
-    args = FinetuningOptions(output_dir=str(tmp_path / "run"), **FAST)
+    (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **FAST)
     trainer = prepare_finetuning("sequence-classification", task_args, args).first_trainer
     assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {FAST["learning_rate"]}
     assert trainer.args.head_learning_rate is None  # which the card would state
@@ -349,7 +352,7 @@ def test_early_stopping_patience_is_that_of_the_resumed_run(before, after, run, 
 
 
 def test_seeds_free_the_model_of_the_seed_before(saved, files, tmp_path, monkeypatch):
-    args = FinetuningOptions(output_dir=str(tmp_path / "run"), **FAST)
+    (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **FAST)
     run = prepare_finetuning("sequence-classification", TaskArguments(str(saved), seeds=[1, 2], **files), args)
     first, alive = weakref.ref(run.first_trainer.model), []
 
@@ -380,7 +383,7 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     few_steps = {"max_steps": 2, **WITHOUT_CHECKPOINTS, "save_strategy": "epoch"}
 
     def finetune_seeds(data=None, **options):
-        args = FinetuningOptions(output_dir=str(tmp_path / "run"), **(FAST | few_steps | options))
+        (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **(FAST | few_steps | options))
         task_args = TaskArguments(**{"model_name_or_path": str(saved), "seeds": [1, 2, 3], **files, **(data or {})})
         return run_finetuning("sequence-classification", task_args, args)
 

@@ -13,6 +13,7 @@ from helpers import make_bert, make_inputs
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
@@ -28,7 +29,7 @@ def run(text_file, tmp_path):
         return prepare_pretraining(
             ModelOptions(model_name_or_path=str(model), **options),
             DataArguments(train_file=[str(text_file)], **data),
-            PretrainingOptions(output_dir=str(tmp_path / output), **training),
+            *from_keywords(PretrainingOptions, output_dir=tmp_path / output, **training),
         )
 
     return make
@@ -100,7 +101,7 @@ def test_encoder_that_is_not_complete_is_not_trained_further(run, saved, tmp_pat
 
 
 def test_model_without_a_name_is_not_a_new_one(run):
-    with pytest.raises(ValueError, match="The name of a model or tokenizer is empty"):
+    with pytest.raises(ValueError, match="must not be empty"):
         run("")
 
 

@@ -13,8 +13,10 @@ from transformers.training_args import OptimizerNames
 from helpers import NO_DROPOUT, SMALL, launch, make_model
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 from scratch_bert.pretraining import optimizer
+from scratch_bert.pretraining.arguments import pretraining_arguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
@@ -136,8 +138,8 @@ def make_run(text_file, tmp_path_factory):
         return prepare_pretraining(
             ModelOptions(config_overrides=json.dumps(overrides)),
             DataArguments(train_file=[str(text_file)], **data),
-            PretrainingOptions(
-                str(output_dir), report_to=[], disable_tqdm=True, learning_rate=LEARNING_RATE, **training
+            *from_keywords(
+                PretrainingOptions, output_dir=output_dir, disable_tqdm=True, learning_rate=LEARNING_RATE, **training
             ),
         )
 
@@ -294,44 +296,12 @@ def test_muon_in_two_processes_trains_as_in_one(device, text_file, tmp_path):
 # ------------------------------------------------------------------------------------------------------ the options
 
 
-def test_optim_takes_muon_and_trainers_names():
-    args = PretrainingOptions(optim="muon", muon_learning_rate=0.1)
-    assert args.optim.value == "muon" and args.to_dict()["optim"] == "muon"
-    assert dataclasses.replace(args, seed=1).optim is args.optim
-    assert PretrainingOptions(optim="sgd").optim is OptimizerNames.SGD
-    assert PretrainingOptions(optim=OptimizerNames.SGD).optim is OptimizerNames.SGD
-    assert PretrainingOptions().optim.value == "muon"
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"optim": "muonn"}, r"There is no optim muonn\. Did you mean muon\?$"),
-        ({"optim": "sdg"}, r"There is no optim sdg\. Did you mean sgd\?$"),
-        ({"optim": "newton"}, r"There is no optim newton\. There are muon, adamw_torch, .*, stable_adamw\.$"),
-        (
-            {"optim": "adamw_torch", "muon_learning_rate": 0.1},
-            "muon_learning_rate has no effect without optim muon: leave it out",
-        ),
-        (
-            {"optim": "muon", "muon_learning_rate": 0.0},
-            "muon_learning_rate must be greater than 0 and at most 10, got 0.0",
-        ),
-        (
-            {"optim": "muon", "muon_learning_rate": float("nan")},
-            "muon_learning_rate must be greater than 0 and at most 10, got nan",
-        ),
-        ({"optim": "muon", "optim_args": "momentum=0.9"}, "optim_args has no effect with optim muon: leave it out"),
-        (
-            {"optim": "muon", "optim_target_modules": "all-linear"},
-            "optim_target_modules has no effect with optim muon",
-        ),
-    ],
-    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(ValueError, match=message):
-        PretrainingOptions(**options)
+def test_optim_takes_trainers_names():
+    (training,) = from_keywords(PretrainingOptions, optim="sgd")
+    assert pretraining_arguments(training).optim is OptimizerNames.SGD
+    (training,) = from_keywords(PretrainingOptions, optim="muonn")
+    with pytest.raises(ValueError, match="muonn is not a valid OptimizerNames"):
+        pretraining_arguments(training)
 
 
 @pytest.mark.parametrize("flag", ["is_fsdp_enabled", "is_deepspeed_enabled"])

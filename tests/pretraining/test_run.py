@@ -24,6 +24,7 @@ from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.tables import TextError
 from scratch_bert.training import clock
+from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.pretraining import (
     DataArguments,
     EvaluationArguments,
@@ -48,7 +49,7 @@ def options(text_file, tmp_path_factory):
         return (
             ModelOptions(**({"config_overrides": OVERRIDES} | (model or {}))),
             DataArguments(train_file=[str(text_file)], **data),
-            PretrainingOptions(output_dir=str(output_dir), **training),
+            *from_keywords(PretrainingOptions, output_dir=output_dir, **training),
         )
 
     return make
@@ -221,7 +222,7 @@ def phases(options, tmp_path_factory):
             "max_steps": 10,
             "final_max_seq_length": 96,
             "final_share": 0.4,
-            "save_total_limit": None,
+            "save_total_limit": 99,
             "logging_steps": 1,
         } | training
         return prepare_pretraining(*options(directory, **training))
