@@ -23,7 +23,10 @@ FIXED: Fixed = {
 
 def finetuning_arguments(options: FinetuningOptions) -> TrainingArguments:
     """Trainer's arguments, for options whose learning rate may still be None."""
-    return make_training_arguments(options, FIXED, learning_rate=options.learning_rate or 0.0)
+    args = make_training_arguments(options, FIXED, learning_rate=options.learning_rate or 0.0)
+    # Trainer's own choice would be the loss; the task knows better.
+    args.metric_for_best_model, args.greater_is_better = options.metric_for_best_model, options.greater_is_better
+    return args
 
 
 def fit_learning_rates(

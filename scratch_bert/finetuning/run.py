@@ -198,8 +198,7 @@ class FinetuningRun:
             check_same_run(record, run.checkpoint)
         args.resume_from_checkpoint = run.checkpoint  # the card says what its time is since
         set_seed(args.seed)
-        # Trainer's own choice would be the loss; the task knows better.
-        args.metric_for_best_model, args.greater_is_better = task.best_metric, run.options.greater_is_better
+        args.metric_for_best_model = task.best_metric
         if args.greater_is_better is None:
             args.greater_is_better = GREATER_IS_BETTER.get(task.best_metric)
         patience = self.task_args.early_stopping_patience

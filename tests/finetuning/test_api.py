@@ -75,7 +75,6 @@ def test_glue_task_of_a_table(tune):
         pytest.param(COLUMNS, {"dataset_name": "x"}, "Give data, train_file or dataset_name", id="two sources"),
         pytest.param(COLUMNS, {"validation": COLUMNS, "validation_share": 0.2}, "validation_share has no effect", id="share"),
         pytest.param(None, {}, "There are no training examples", id="nothing"),
-        pytest.param(COLUMNS, {"task": pandas.DataFrame()}, "task must be a path or a name, not DataFrame", id="swapped"),
     ],
 )  # fmt: skip
 def test_data_and_options_that_do_not_fit(data, options, message, tune):

@@ -294,7 +294,7 @@ def test_random_weights_all_learn_at_one_rate(saved, files, tmp_path):
     (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **FAST)
     trainer = prepare_finetuning("sequence-classification", task_args, args).first_trainer
     assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {FAST["learning_rate"]}
-    assert trainer.args.head_learning_rate is None  # which the card would state
+    assert trainer.options.head_learning_rate is None  # which the card would state
 
 
 def test_classifier_pooling_needs_a_classifier_of_sequences(run, tmp_path):
