@@ -13,7 +13,7 @@ from datasets.utils import disable_progress_bars
 from huggingface_hub.errors import StrictDataclassError
 
 from scratch_bert_cli.options import from_keywords, option, parse_arguments, reject_non_default, similar
-from scratch_bert_cli.process import explain_limit
+from scratch_bert_options.limits import explain_limit
 
 
 def check_paths(**given: Any) -> None:

@@ -11,8 +11,9 @@ from typing import ClassVar
 
 from huggingface_hub.constants import HF_HOME
 
+from scratch_bert_options.outputs import check_new_dir, check_new_file, check_output_dir
+
 from .options import OptionGroup, option, reject_non_default, similar
-from .outputs import check_new_dir, check_new_file, check_output_dir
 from .training import EVALUATION, INTERVALS, CommonOptions
 
 

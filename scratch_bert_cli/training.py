@@ -7,8 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
+from scratch_bert_options.outputs import numbered_dir
+
 from .options import OTHERS, OptionGroup, option
-from .outputs import numbered_dir
 
 
 EVALUATION = "Evaluation, checkpoints and log"

@@ -12,8 +12,9 @@ from safetensors import SafetensorError
 
 from helpers import SCRIPTS, run_process, run_script
 from scratch_bert.cli import one_line_errors
-from scratch_bert_cli.outputs import check_new_dir, check_new_file, check_output_dir
-from scratch_bert_cli.process import LimitError, explain_limit, script
+from scratch_bert_cli.process import script
+from scratch_bert_options.limits import LimitError, explain_limit
+from scratch_bert_options.outputs import check_new_dir, check_new_file, check_output_dir
 
 
 TALKATIVE = """

@@ -21,6 +21,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
+from scratch_bert_options.limits import is_lack_of_space
+from scratch_bert_options.outputs import NEWEST
+
 from .. import atomic
 from ..atomic import LOCK, MANIFEST, STAGING, move_into_place, read_record, remove, seal
 from ..repository import RUN_FILE, read_json
@@ -92,8 +95,6 @@ def _step_of(checkpoint: Path) -> int | None:
 @contextmanager
 def explain_write_errors(what: str, output_dir: Path) -> Iterator[None]:
     """Turn errors of writing `what` into an `OSError` that names the last checkpoint and the remedy."""
-    from scratch_bert_cli.process import is_lack_of_space  # which a Space, whose page lists checkpoints, does not have
-
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -161,8 +162,6 @@ def find_best(output_dir: Path, state: TrainerState) -> str | None:
 
 def resumes_newest(args: TrainingArguments) -> bool:
     """Whether `--resume_from_checkpoint` names no directory."""
-    from scratch_bert_cli.outputs import NEWEST  # as above
-
     return str(args.resume_from_checkpoint).lower() in NEWEST
 
 

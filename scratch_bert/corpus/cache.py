@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scratch_bert_cli.pretraining import DataArguments
-from scratch_bert_cli.process import is_lack_of_space
+from scratch_bert_options.limits import is_lack_of_space
 
 from ..atomic import STAGING, find_damage, locked, remove, seal
 

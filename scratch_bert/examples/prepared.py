@@ -21,7 +21,7 @@ from datasets.exceptions import DatasetGenerationError
 from huggingface_hub.dataclasses import strict, type_validator
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-from scratch_bert_cli.outputs import check_new_dir
+from scratch_bert_options.outputs import check_new_dir
 
 from ..atomic import read_record
 from ..corpus.encoder import mask_seed

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from scratch_bert_cli.glue import GlueArguments
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.outputs import check_output_dir
 
 from ..checkpoints.saved import find_checkpoint
 from ..text.tables import open_dataset

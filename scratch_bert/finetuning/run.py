@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedConfig, set_seed
 from transformers.utils import CONFIG_NAME
 
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.outputs import check_output_dir
 
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import output_dir_lock, read_metrics, write_metrics

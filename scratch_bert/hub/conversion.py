@@ -13,7 +13,7 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
-from scratch_bert_cli.outputs import check_new_dir
+from scratch_bert_options.outputs import check_new_dir
 
 from ..checkpoints.open import check_finite, check_weights, load_config, load_with_mismatches, reason, some
 from ..corpus.tokenizer import check_vocabulary, has_tokenizer, load_tokenizer

@@ -13,7 +13,7 @@ import torch
 from datasets import Dataset
 from huggingface_hub import EvalResult
 
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.outputs import check_output_dir
 
 from ..atomic import locked, write_json, write_text
 from ..checkpoints.open import load_config, open_pretrained

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.outputs import check_output_dir
 
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
 from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights

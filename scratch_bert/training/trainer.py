@@ -28,7 +28,7 @@ from transformers.trainer_utils import (
 )
 from transformers.utils import CONFIG_NAME, PushInProgress
 
-from scratch_bert_cli.process import LimitError, explain_limit
+from scratch_bert_options.limits import LimitError, explain_limit
 
 from ..atomic import MANIFEST, STAGING, move_into_place, write_json
 from ..checkpoints.output_dir import read_metrics
