@@ -173,7 +173,7 @@ class PushCallback(TrainerCallback):
         try:
             shutil.copytree(checkpoint, staged.name, symlinks=True, ignore=TRAINING_STATE, dirs_exist_ok=True)
             # Not in the background: it builds a model, for which transformers sets the default dtype of all threads.
-            files = public_files(staged.name, args.hub_token)
+            files = public_files(staged.name)
         except (OSError, ValueError) as error:  # such as a full disk, or a secret in the card
             staged.cleanup()
             logger.warning(f"Step {step} is not pushed, training continues: {error}")

@@ -32,11 +32,11 @@ from scratch_bert_options.limits import LimitError, explain_limit
 
 from ..atomic import MANIFEST, STAGING, move_into_place, write_json
 from ..checkpoints.output_dir import read_metrics
-from ..checkpoints.resume import ResumeCallback, check_optimizer_state, check_processes, merge_hyperparameters
+from ..checkpoints.resume import ResumeCallback, check_processes, merge_hyperparameters, warn_of_missing_state
 from ..checkpoints.saved import explain_write_errors, find_best, how_to_resume, saved_step, write_checkpoint
 from ..checkpoints.weights import find_not_finite
 from ..hub.model_card import is_customized
-from ..hub.publishing import check_branch, ensure_branch, public_files, publish
+from ..hub.publishing import ensure_branch, public_files, publish
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..repository import RUN_FILE
 from .callbacks import PushCallback, SignalCallback, shield_workers
@@ -202,7 +202,6 @@ class ScratchBertTrainer(Trainer):
         return {name: value for entry in self.state.log_history for name, value in entry.items()} | self.results
 
     def init_hf_repo(self, token: str | None = None, **options) -> None:  # older versions know no more options
-        check_branch(self.args.hub_revision)
         try:
             super().init_hf_repo(token=token, **options)
             if self.is_world_process_zero():
@@ -378,7 +377,7 @@ class ScratchBertTrainer(Trainer):
         revision = revision or self.args.hub_revision
         options = {"api": api, "revision": revision, "commit_message": commit_message}
         if not blocking:
-            options["files"] = public_files(directory, api.token)  # here, as it builds a model
+            options["files"] = public_files(directory)  # here, as it builds a model
             job = api.run_as_future(publish, directory, self.hub_model_id, **options)
             self.push_in_progress = PushInProgress([job])
             return job
@@ -447,12 +446,7 @@ class ScratchBertTrainer(Trainer):
                 "--lr_scheduler_type that the run was started with."
             ) from error
         if checkpoint:
-            try:
-                check_optimizer_state(getattr(self.optimizer, "optimizer", self.optimizer))
-            except ValueError as error:
-                raise OSError(
-                    f"The optimizer's state in {checkpoint} is damaged ({error}): name another one."
-                ) from error
+            warn_of_missing_state(getattr(self.optimizer, "optimizer", self.optimizer))
         groups = self.optimizer.param_groups
         for group, merged in zip(groups, merge_hyperparameters(groups, requested), strict=True):
             group.update(merged)
