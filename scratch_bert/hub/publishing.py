@@ -243,8 +243,9 @@ def publish(
 
 
 def full_name(name: str, api: HfApi) -> str:
-    """The name of a repository with its owner: the user, for a name alone."""
-    return name if "/" in name else f"{api.whoami()['name']}/{name}"
+    """The name of a repository with its owner: the user, for a name alone. Raises an error if nobody is logged in."""
+    user = api.whoami()["name"]
+    return name if "/" in name else f"{user}/{name}"
 
 
 def ensure_branch(api: HfApi, repo_id: str, revision: str | None) -> None:
