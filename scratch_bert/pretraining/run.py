@@ -21,9 +21,9 @@ from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
 from ..objectives.predictions import examples_to_try
 from ..text.tables import TextError
-from ..training.callbacks import extend_tensorboard
 from ..training.clock import Clock
-from ..training.console import describe_output, fill
+from ..training.console import describe_output, wrap
+from ..training.tensorboard import extend_tensorboard
 from .arguments import (
     EVAL_MLM_PROBABILITY,
     TOKENIZER_TRAINING,
@@ -82,7 +82,7 @@ class PretrainingRun:
         with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
             for phase in self.phases[1:]:
-                if self.trainer.share_done == 1:
+                if self.trainer.fraction_done == 1:
                     logger.warning(
                         "The time was over before the final phase: an evaluation or a checkpoint took longer than it. Evaluate "
                         "and save less often, or raise final_share or max_minutes."
@@ -121,7 +121,7 @@ class PretrainingRun:
             parts.append(describe_metrics({"model": metrics}, data.objective, f"{data.eval_kind} text"))
             seen = (len(self.trainer.eval_dataset), self.trainer.examples_seen, self.trainer.examples_per_minute)
             latest = self.trainer.latest_metrics() | metrics
-            parts.append(fill(data.objective.describe_plateaus(latest, *seen)))
+            parts.append(wrap(data.objective.describe_plateaus(latest, *seen)))
         since = " since the resume" if self.checkpoint else ""
         if self.checkpoint and args.max_minutes:
             since += f", {self.trainer.minutes_used:.1f} of {args.max_minutes:g} minutes in all"
@@ -198,18 +198,18 @@ def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
     if args.final_mlm_probability:
         last = last._replace(mlm_probability=args.final_mlm_probability)
     start = args.final_phase_start()
-    if checkpoint and share_done(checkpoint, args) >= start:
+    if checkpoint and fraction_done(checkpoint, args) >= start:
         return [last]
     return [first._replace(end=start), last]
 
 
-def share_done(checkpoint: str, args: PretrainingArguments) -> float:
+def fraction_done(checkpoint: str, args: PretrainingArguments) -> float:
     """The fraction of a run that was done when a checkpoint was saved."""
     if not args.max_minutes:
         return saved_step(checkpoint) / args.max_steps
     clock = Clock(60 * args.max_minutes)
     clock.restore(checkpoint)
-    return clock.share
+    return clock.fraction_used
 
 
 def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple[PretrainingTrainer, PretrainingData]:

@@ -17,7 +17,7 @@ from scratch_bert_cli.options import OTHERS, check_range
 from scratch_bert_cli.training import RANGES, CommonOptions
 
 from ..cli import option, similar
-from .clock import UNKNOWN
+from .clock import UNKNOWN_STEPS
 
 
 # Beginnings of the names of options that do not affect the weights, differ between processes or machines, or are
@@ -61,7 +61,7 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
         if str(self.resume_from_checkpoint).lower() == "false":
             self.resume_from_checkpoint = None
         renew_rendezvous()
-        if self.max_minutes is not None and self.max_steps == UNKNOWN:  # a copy by dataclasses.replace
+        if self.max_minutes is not None and self.max_steps == UNKNOWN_STEPS:  # a copy by dataclasses.replace
             self.max_steps = -1
         super().__post_init__()
         for name, interval in RANGES.items():
@@ -88,7 +88,7 @@ class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
                     raise ValueError(
                         f"With max_minutes, {name} must be a number of steps: how many there will be is unknown."
                     )
-            self.max_steps = UNKNOWN
+            self.max_steps = UNKNOWN_STEPS
         TrainingArguments.__post_init__(self)
         if self.run_name is None:  # trackio would begin another run for the last evaluation
             self.run_name = "/".join(Path(self.output_dir).parts[-2:])  # ty: ignore[invalid-argument-type]: it is set by now
