@@ -43,7 +43,7 @@ def test_pushes_run_in_the_background_without_training_state_and_one_at_a_time(a
             raise ConnectionError("no network")
 
     monkeypatch.setattr(push, "publish", publish)
-    monkeypatch.setattr(push, "public_files", lambda directory, token: ["checked"])
+    monkeypatch.setattr(push, "public_files", lambda directory: ["checked"])
     (tmp_path / ".push-left-over").mkdir()
     trainer = Pushing(tmp_path, hub_strategy="all_checkpoints", hub_always_push=always)
     trainer.save(1)
