@@ -11,7 +11,7 @@ from itertools import islice
 import numpy as np
 from PIL import Image
 
-from .answers import MASK, clean
+from .model import MASK, clean
 
 
 # The units that a click masks: a Chinese character, a run of letters and digits, or a punctuation mark.

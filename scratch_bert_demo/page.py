@@ -6,10 +6,10 @@ Requests are stateless: each carries all of its input, so concurrent users don't
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from . import drawing, inside, tasks, watch
-from .answers import Model
+from . import drawing, encoder_tabs, head_tabs, watch_tab
+from .components import LIMIT, OPEN_LINK, SILENT, Results, fill, link_script
 from .environment import gr
-from .parts import LIMIT, OPEN_LINK, SILENT, Results, fill, link_script
+from .model import Model
 from .runs import Run, describe_model, short_names
 from .server import serve
 
@@ -29,24 +29,24 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
     with_mlm, everything = _with_head(models, "MaskedLM"), list(models)
     # Title, name, its models, and what adds its contents.
     tabs: list[tuple[str, str, Sequence[Model | Run], Callable[..., Results]]] = [
-        ("Masked words", "fill_mask", with_mlm, partial(tasks.masked_words, examples=masked)),
+        ("Masked words", "fill_mask", with_mlm, partial(head_tabs.masked_words, examples=masked)),
         (
             "Next sentence",
             "next_sentence",
             _with_head(models, "NextSentencePrediction"),
-            partial(tasks.next_sentence, pairs=pairs),
+            partial(head_tabs.next_sentence, pairs=pairs),
         ),
-        ("Classification", "classify", _with_head(models, "SequenceClassification"), tasks.classification),
-        ("Token classification", "tag", _with_head(models, "TokenClassification"), tasks.token_classification),
-        ("Question answering", "answer", _with_head(models, "QuestionAnswering"), tasks.question_answering),
-        ("Multiple choice", "choose", _with_head(models, "MultipleChoice"), tasks.multiple_choice),
-        ("Attention", "attention", everything, partial(inside.attention, runs=runs, examples=texts)),
-        ("Embeddings", "embeddings", everything, partial(inside.embeddings, examples=examples)),
+        ("Classification", "classify", _with_head(models, "SequenceClassification"), head_tabs.classification),
+        ("Token classification", "tag", _with_head(models, "TokenClassification"), head_tabs.token_classification),
+        ("Question answering", "answer", _with_head(models, "QuestionAnswering"), head_tabs.question_answering),
+        ("Multiple choice", "choose", _with_head(models, "MultipleChoice"), head_tabs.multiple_choice),
+        ("Attention", "attention", everything, partial(encoder_tabs.attention, runs=runs, examples=texts)),
+        ("Embeddings", "embeddings", everything, partial(encoder_tabs.embeddings, examples=examples)),
         (
             "Compare",
             "compare",
             with_mlm if len(with_mlm) > 1 else [],
-            partial(tasks.compare_models, examples=texts),
+            partial(head_tabs.compare_models, examples=texts),
         ),
     ]
     labels = short_names([model.name for model in models])
@@ -58,7 +58,7 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
         )
 
     with gr.Blocks(title=title if title == NAME else f"{title} · {NAME}") as page:
-        tabs.append(("Watch it learn", "watch", runs, partial(watch.watch, examples=examples, page=page)))
+        tabs.append(("Watch it learn", "watch", runs, partial(watch_tab.watch, examples=examples, page=page)))
         about = gr.HTML(describe(), apply_default_css=False, elem_classes=["sb-html", "sb-about"])
         results = []
         with gr.Tabs(overflow_behavior="wrap", elem_classes="sb-tabs"):

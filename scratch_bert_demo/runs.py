@@ -13,7 +13,7 @@ from transformers.utils import CONFIG_NAME
 from scratch_bert.checkpoints.saved import EXAMPLES, METRICS_FILE, RUN_FILE, SNAPSHOTS, checkpoints_in, snapshots_in
 from scratch_bert.repository import check_name, read_json
 
-from .answers import MASK, InputError, Model
+from .model import MASK, InputError, Model
 
 
 KEPT_MODELS = 4  # open snapshots of a run

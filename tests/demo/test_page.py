@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 
 from helpers import BROWSER_OPTIONS, CHROMIUM, SCRIPTS
 from hub_server import LocalHub
-from scratch_bert_demo.answers import Model, merge_tags
+from scratch_bert_demo.model import Model, merge_tags
 from scratch_bert_demo.runs import open_models
 
 
@@ -424,7 +424,7 @@ def serve_models():
 
 def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
     """A run that is still training, whose snapshots appear one after the other, and of which one is deleted."""
-    monkeypatch.setattr("scratch_bert_demo.watch.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
     run = tmp_path / "run"
     save_snapshot(trained, run, 100, 0)
     (run / "snapshots/0/trainer_state.json").write_text('{"log_history": [], "global_step": 0, "max_steps": 400}')
@@ -475,7 +475,7 @@ def test_run_is_followed_beside_one_with_more_snapshots(
     trained, tmp_path, open_page, serve_models, expect, monkeypatch
 ):
     """The slider stays at its end. A page that is opened later begins with the models of that time."""
-    monkeypatch.setattr("scratch_bert_demo.watch.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
     for step in (100, 200, 300):
         save_snapshot(trained, tmp_path / "ended", step, step)
     save_snapshot(trained, tmp_path / "run", 100, 100)

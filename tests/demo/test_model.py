@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertModel
-from scratch_bert_demo.answers import (
+from scratch_bert_demo.model import (
     MAX_ATTENTION,
     MAX_CHARACTERS,
     InputError,

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from . import drawing
-from .answers import MAX_ATTENTION, Model
-from .environment import gr
-from .parts import (
+from .components import (
     BARS,
     HTML,
     LIMIT,
@@ -22,6 +20,8 @@ from .parts import (
     sentence_box,
     show_results,
 )
+from .environment import gr
+from .model import MAX_ATTENTION, Model
 from .runs import Run, short_names
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas
 
-from .answers import MASK
+from .components import LIMIT, MASKS, SILENT, Results, column_of, predict, sentence_box, show_results
 from .environment import gr
-from .parts import LIMIT, MASKS, SILENT, Results, column_of, predict, sentence_box, show_results
+from .model import MASK
 from .runs import Run, step_of
 
 

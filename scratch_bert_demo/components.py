@@ -6,8 +6,8 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from . import drawing
-from .answers import MASK, InputError, Model
 from .environment import gr
+from .model import MASK, InputError, Model
 
 
 # Limits how many requests are computed at a time; the others wait.

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import drawing
-from .answers import MASK, Model
-from .environment import gr
-from .parts import (
+from .components import (
     BARS,
     HTML,
     LIMIT,
@@ -24,6 +22,8 @@ from .parts import (
     sentence_box,
     show_results,
 )
+from .environment import gr
+from .model import MASK, Model
 
 
 def masked_words(name: str, models: list[Model], examples: list[str]) -> Results:
