@@ -1,4 +1,4 @@
-"""The tabs on what is inside a model: its attention and its embeddings."""
+"""The tabs that show a model's encoder: its attention and its embeddings."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,7 +7,6 @@ from . import drawing
 from .components import (
     BARS,
     HTML,
-    LIMIT,
     SILENT,
     Contents,
     Part,
@@ -32,7 +31,7 @@ HEAT_MAP: Part = partial(HTML, js_on_load=drawing.CAPTION_JS)
 
 def attention(name: str, models: list[Model], runs: Sequence[Run], examples: list[str]) -> Results:
     by_name = {model.name: model for model in models}
-    before = {run.name: run for run in runs if run.name in by_name}
+    run_of = {run.name: run for run in runs}
 
     def attend(model: Model, text: str, layer: int, head: int) -> Contents:
         answer = model.attention(text)
@@ -48,34 +47,30 @@ def attention(name: str, models: list[Model], runs: Sequence[Run], examples: lis
         return column_of(by_name[name].current, [GRID, HEAT_MAP], attend, text, layer, head)
 
     def show_first(text: str, name: str, layer: int, head: int) -> list[gr.Component]:
-        if name not in before:
+        if name not in run_of:
             return [part("", visible=False) for part in (HTML, GRID, HEAT_MAP)]
-        run = before[name]
+        run = run_of[name]
         return column_of(lambda: run.open(run.saved[0]), [GRID, HEAT_MAP], attend, text, layer, head)
 
     gr.Markdown(
-        "All heads of all layers: click one to enlarge it. Each row shows how a token distributes its attention over the tokens in "
-        f"the columns; hover over a cell, or touch it, for the weight. At most {MAX_ATTENTION} tokens."
-        + (
-            " Beside a model: the first that its run has kept, before training if there are snapshots."
-            if before
-            else ""
-        )
+        "All heads of all layers: click one to enlarge it. Each row shows how a token distributes its attention over "
+        "the tokens in the columns; hover over a cell, or touch it, for the weight. "
+        f"At most {MAX_ATTENTION} tokens."
+        + (" Beside a model: the first that its run has kept, before training if there are snapshots." if runs else "")
     )
     text, chips = sentence_box(examples, otherwise="The animal didn't cross the street because it was too tired.")
     choices = list(zip(short_names(list(by_name)), by_name, strict=True))
     chosen = gr.Dropdown(choices, value=models[0].name, label="Model", visible=len(models) > 1)
     layer, head = gr.Number(1, label="Layer", visible=False), gr.Number(1, label="Head", visible=False)
-    columns = [show, *([show_first] if before else [])]
+    columns = [show, show_first] if runs else [show]
     results = show_results(columns, [text, chosen, layer, head], name, "Show", chips)
     for grid in results.components[1::3]:
-
-        def choose(click: gr.EventData) -> tuple[int, int]:
-            return click.layer, click.head
-
-        clicked = grid.click(choose, None, [layer, head], queue=False, **SILENT)
-        clicked.then(results.show, results.inputs, results.components, api_visibility="private", **LIMIT)
+        results.show_on(grid.click(choose_head, None, [layer, head], queue=False, **SILENT).then)
     return results
+
+
+def choose_head(click: gr.EventData) -> tuple[int, int]:
+    return click.layer, click.head
 
 
 def embeddings(name: str, models: list[Model], examples: Sequence[tuple[str, str]]) -> Results:
@@ -93,8 +88,8 @@ def embeddings(name: str, models: list[Model], examples: Sequence[tuple[str, str
         return [dict(answer.value)], answer.left_out
 
     gr.Markdown(
-        "How similar texts are to the model: the cosines of their embeddings, each the mean of its tokens' last hidden states minus "
-        "that of random texts, and their first two principal components as a map."
+        "How similar texts are to the model: the cosines of their embeddings, each the mean of its tokens' last hidden "
+        "states minus that of random texts, and their first two principal components as a map."
     )
     texts = gr.Textbox(
         "\n".join(fill(*example) for example in examples[:MAX_TEXTS_SHOWN])

@@ -8,7 +8,6 @@ from . import drawing
 from .components import (
     BARS,
     HTML,
-    LIMIT,
     MARKED_TEXT,
     MASKS,
     SILENT,
@@ -53,7 +52,7 @@ def masked_words(name: str, models: list[Model], examples: list[str]) -> Results
     results = show_results(columns_of(models, MASKS, predict_masks), [text, k], name, "Predict", chips)
     text.change(mark_masks, text, words, queue=False, **SILENT)
     masked = words.select(mask_word, text, text, queue=False, **SILENT)
-    masked.then(results.show, results.inputs, results.components, api_visibility="private", **LIMIT)
+    results.show_on(masked.then)
     return results
 
 
@@ -65,8 +64,8 @@ def compare_models(name: str, models: list[Model], examples: list[str]) -> Resul
         return [f"<h4>{drawing.percent(mean)} on average</h4>{words}"], answer.left_out
 
     gr.Markdown(
-        "How well each model knows each word of a sentence: its probability if it alone is masked, and the model's guess if that "
-        "is another word."
+        "How well each model knows each word of a sentence: its probability if it alone is masked, and the model's "
+        "guess if that is another word."
     )
     text, chips = sentence_box(examples, otherwise="The capital of France is Paris.")
     return show_results(columns_of(models, [HTML], score), [text], name, "Compare", chips)
@@ -130,9 +129,8 @@ def multiple_choice(name: str, models: list[Model]) -> Results:
 
     gr.Markdown("The probability that each choice fits the text.")
     text = gr.Textbox("She opened the window.", label="Text")
-    choices = gr.Textbox(
-        "Cold air came in.\nThe window is a fish.\nIt was Tuesday.", label="Choices, one per line", lines=4
-    )
+    default = "Cold air came in.\nThe window is a fish.\nIt was Tuesday."
+    choices = gr.Textbox(default, label="Choices, one per line", lines=4)
     return show_results(columns_of(models, [BARS], choose), [text, choices], name, "Choose")
 
 

@@ -13,7 +13,7 @@ from transformers.utils import CONFIG_NAME
 from scratch_bert.checkpoints.saved import EXAMPLES, METRICS_FILE, RUN_FILE, SNAPSHOTS, checkpoints_in, snapshots_in
 from scratch_bert.repository import check_name, read_json
 
-from .model import MASK, InputError, Model
+from .model import MASK, Model
 
 
 KEPT_MODELS = 4  # open snapshots of a run
@@ -58,7 +58,7 @@ class Run:
                 self._read = state
 
     def open(self, place: Path) -> Model:
-        """The model of one of the `saved` directories. Raises `InputError` if it cannot be opened, as after its deletion."""
+        """The model of one of the `saved` directories. Raises `ValueError` if it cannot be opened, as after its deletion."""
         return self._open_as(f"{self.title}, step {step_of(place):,}", place)
 
     def latest(self) -> Model:
@@ -78,9 +78,9 @@ class Run:
                 model.title = title
                 return model
         except FileNotFoundError:
-            raise InputError(f"The model of {title} has been deleted: choose another step.") from None
+            raise ValueError(f"The model of {title} has been deleted: choose another step.") from None
         except (OSError, ValueError) as error:
-            raise InputError(f"{place.name} cannot be opened: {error}") from error
+            raise ValueError(f"{place.name} cannot be opened: {error}") from error
 
 
 class LatestModel:

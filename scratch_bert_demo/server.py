@@ -2,27 +2,29 @@
 
 import re
 import webbrowser
+from pathlib import Path
 
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from . import drawing
 from .environment import SERVER_NAME, gr, without_proxies
 
 
+CSS = Path(__file__).with_name("page.css")
 LOCAL_NAMES = ["127.0.0.1", "localhost"]  # of this machine, also through a tunnel such as ssh -L
 
 
 def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, host: str | None = "127.0.0.1") -> str:
     """Serve the page from a background thread and return its address. `port` defaults to the first free one from 7860
-    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space. On this machine, a request must
-    name it as its host: another name is that of a site whose address has been changed to ours.
+    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space. On this machine, a
+    request must name it as its host: another name is that of a site whose address has been changed to ours.
 
     Raises `OSError` if the port is taken.
     """
     host = host or SERVER_NAME
     names = LOCAL_NAMES if host in LOCAL_NAMES else ["*"]
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=names), Middleware(WithoutOutsideResources)]
     try:
         with without_proxies():  # Gradio asks its own server whether it is ready
             _, address, _ = page.launch(
@@ -34,13 +36,8 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
                 prevent_thread_lock=True,
                 footer_links=[],
                 theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-                css=drawing.CSS,
-                app_kwargs={
-                    "middleware": [
-                        Middleware(TrustedHostMiddleware, allowed_hosts=names),
-                        Middleware(WithoutOutsideResources),
-                    ]
-                },
+                css_paths=CSS,
+                app_kwargs={"middleware": middleware},
             )
     except OSError as error:  # Gradio's message names its variables
         ports = f"The port {port} is" if port else "The ports from 7860 on are"
@@ -51,7 +48,8 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
 
 
 class WithoutOutsideResources:
-    """Middleware that removes external scripts and fonts from Gradio's page, and forbids others by a security policy."""
+    """Middleware that removes external scripts and fonts from Gradio's page, and forbids others by a security
+    policy."""
 
     OUTSIDE = re.compile(rb"<(script|link)[^>]*\bhttps?://[^>]*>(\s*</script>)?")
     POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"

@@ -19,7 +19,7 @@ from scratch_bert_demo.model import (
     InputError,
     Model,
     merge_tags,
-    share,
+    truncated_lengths,
 )
 
 
@@ -263,8 +263,8 @@ def test_pair_is_truncated_as_by_the_tokenizer(ask, demo_tokenizer):
     ("room", "counts", "kept"),
     [(10, [3], [3]), (10, [30], [10]), (10, [3, 20], [3, 7]), (10, [20, 3], [7, 3]), (11, [20, 30], [5, 6])],
 )
-def test_share(room, counts, kept):
-    assert share(room, counts) == kept
+def test_truncated_lengths(room, counts, kept):
+    assert truncated_lengths(room, counts) == kept
 
 
 def test_long_texts_are_truncated(ask):
