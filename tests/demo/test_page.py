@@ -428,7 +428,7 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     run = tmp_path / "run"
     save_snapshot(trained, run, 100, 0)
     (run / "snapshots/0/trainer_state.json").write_text('{"log_history": [], "global_step": 0, "max_steps": 400}')
-    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"]}
+    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"], "pairs": []}
     (run / "snapshots/examples.json").write_text(json.dumps(examples))
     window = open_page(address=serve_models(run))
     expect(window.get_by_text("step 0 of 400")).to_be_visible()
