@@ -8,17 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import transformers
 from tokenizers import Encoding
 from torch.nn import functional as F
-from transformers import (
-    AutoModelForMultipleChoice,
-    AutoModelForNextSentencePrediction,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from scratch_bert.checkpoints.open import load_config, open_checkpoint, open_pretrained
 from scratch_bert.corpus.tokenizer import check_vocabulary, load_tokenizer
@@ -31,14 +24,14 @@ MAX_TEXTS = 16  # to compare, or to choose from
 MAX_ANSWER_LENGTH = 30  # tokens, as in fine-tuning
 REFERENCE_TEXTS, REFERENCE_WORDS = 64, 12  # random texts, whose mean embedding is the origin
 
-# Task heads by the suffix of a checkpoint's architecture. The others, MLM and NSP, may be in one checkpoint.
-TASK_HEADS = {
-    "NextSentencePrediction": AutoModelForNextSentencePrediction,
-    "SequenceClassification": AutoModelForSequenceClassification,
-    "TokenClassification": AutoModelForTokenClassification,
-    "QuestionAnswering": AutoModelForQuestionAnswering,
-    "MultipleChoice": AutoModelForMultipleChoice,
-}
+# Task heads, the suffixes of architectures and of Auto classes. The others, MLM and NSP, may be in one checkpoint.
+TASK_HEADS = (
+    "NextSentencePrediction",
+    "SequenceClassification",
+    "TokenClassification",
+    "QuestionAnswering",
+    "MultipleChoice",
+)
 
 
 @dataclass(frozen=True)
@@ -320,8 +313,9 @@ def _open_with_heads(
     # Of the implementations of attention, eager alone returns weights.
     options = {"config": config, "trust_remote_code": trust_remote_code, "attn_implementation": "eager"}
     architecture = (config.architectures or [""])[0]
-    for head, auto_class in TASK_HEADS.items():
+    for head in TASK_HEADS:
         if architecture.endswith(f"For{head}"):
+            auto_class = getattr(transformers, f"AutoModelFor{head}")
             return open_checkpoint(auto_class, name, new_heads=(), **options)[0], frozenset([head])
     return open_pretrained(name, **options)
 

@@ -5,8 +5,10 @@ import webbrowser
 from pathlib import Path
 
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
 from .environment import SERVER_NAME, gr, without_proxies
 
@@ -47,35 +49,16 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
     return address
 
 
-class WithoutOutsideResources:
-    """Middleware that removes external scripts and fonts from Gradio's page, and forbids others by a security
-    policy."""
+class WithoutOutsideResources(BaseHTTPMiddleware):
+    """Removes external scripts and fonts from Gradio's page, and forbids others by a security policy."""
 
     OUTSIDE = re.compile(rb"<(script|link)[^>]*\bhttps?://[^>]*>(\s*</script>)?")
-    POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+    POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 
-    def __init__(self, app: ASGIApp):
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start: Message | None = None
-        body = b""
-
-        async def send_cleaned(message: Message) -> None:
-            nonlocal start, body
-            if message["type"] == "http.response.start":
-                if b"text/html" in dict(message["headers"]).get(b"content-type", b""):
-                    start = message  # held back until its length is known
-                    return
-            elif start is not None and message["type"] == "http.response.body":
-                body += message.get("body", b"")
-                if message.get("more_body"):
-                    return
-                body = self.OUTSIDE.sub(b"", body)
-                kept = [header for header in start["headers"] if header[0] != b"content-length"]
-                added = [(b"content-length", str(len(body)).encode()), (b"content-security-policy", self.POLICY)]
-                await send({**start, "headers": kept + added})
-                message = {**message, "body": body}
-            await send(message)
-
-        await self.app(scope, receive, send_cleaned)
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = await call_next(request)
+        if "text/html" not in response.headers.get("content-type", ""):
+            return response
+        body = self.OUTSIDE.sub(b"", b"".join([chunk async for chunk in response.body_iterator]))
+        headers = {**response.headers, "content-length": str(len(body)), "content-security-policy": self.POLICY}
+        return Response(body, response.status_code, headers)

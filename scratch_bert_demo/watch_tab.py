@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas
 
-from .components import LIMIT, MASKS, SILENT, Results, column_of, predict, sentence_box, show_results
+from . import components as ui
 from .environment import gr
 from .model import MASK
 from .runs import Run, step_of
@@ -48,7 +48,7 @@ class Player:
         saved, last = run.saved, self.last
         place = saved[round((min(int(position), last) - 1) / max(last - 1, 1) * (len(saved) - 1))]
         # The predictions first, since the page shows components as they are created.
-        parts = column_of(lambda: run.open(place), MASKS, partial(predict, k=5), text)
+        parts = ui.column_of(lambda: run.open(place), ui.MASKS, partial(ui.predict, k=5), text)
         return parts + [plot(run, title, step_of(place)) for title in self.panels[run.name]]
 
     def advance(self, position: int) -> tuple[int, gr.Timer]:
@@ -90,7 +90,7 @@ def plot(run: Run, title: str, step: int) -> gr.LinePlot:
     return gr.LinePlot(data, x="step", y=title, color="curve", color_title=" ", color_map=COLORS, visible=True)
 
 
-def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], page: gr.Blocks) -> Results:
+def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], page: gr.Blocks) -> ui.Results:
     """The runs beside each other, with a slider for their snapshots. `examples` are texts and the masked word of each."""
     player, answers = Player(runs), dict(examples)
 
@@ -101,24 +101,24 @@ def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], p
         "How predictions change in the training, and the losses. ▶ plays it; the page follows a run that is still "
         "training."
     )
-    text, chips = sentence_box(list(answers), otherwise=f"The capital of France is {MASK}.")
+    text, chips = ui.sentence_box(list(answers), otherwise=f"The capital of France is {MASK}.")
     in_the_text = gr.Markdown(say_answer(text.value))
-    text.change(say_answer, text, in_the_text, queue=False, **SILENT)
+    text.change(say_answer, text, in_the_text, queue=False, **ui.SILENT)
     with gr.Row():
         position = gr.Slider(**player.slider(player.last), step=1, label="Snapshot", scale=4)
         play = gr.Button("▶ Play", elem_classes="sb-button", scale=0, min_width=160)
     columns = [partial(player.show_run, run) for run in runs]
-    results = show_results(columns, [text, position], name, "Predict", chips)
+    results = ui.show_results(columns, [text, position], name, "Predict", chips)
 
     # Playing moves the slider, which updates the rest.
     clock = gr.Timer(PLAY_SECONDS, active=False)
-    play.click(lambda: (1, gr.Timer(active=True)), None, [position, clock], queue=False, **SILENT)
-    clock.tick(player.advance, position, [position, clock], queue=False, **SILENT)
+    play.click(lambda: (1, gr.Timer(active=True)), None, [position, clock], queue=False, **ui.SILENT)
+    clock.tick(player.advance, position, [position, clock], queue=False, **ui.SILENT)
     known = gr.State(player.steps)  # in this browser
     newest = gr.Number(player.newest(), visible=False)
     for listen in (gr.Timer(FOLLOW_SECONDS).tick, page.load):
-        listen(player.follow, [position, known], [position, known, newest], queue=False, **SILENT)
+        listen(player.follow, [position, known], [position, known, newest], queue=False, **ui.SILENT)
     # The slider may stay where it is: at the last of another run, or of as many checkpoints as before.
     results.show_on(newest.change)
-    gr.api(player.predictions_at, api_name="predictions_at", **LIMIT)
+    gr.api(player.predictions_at, api_name="predictions_at", **ui.LIMIT)
     return results
