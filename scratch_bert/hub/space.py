@@ -81,7 +81,7 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
     }
     for package in PACKAGES:
         for module in package.rglob("*"):
-            if module.suffix in (".py", ".md"):
+            if module.suffix in (".py", ".md", ".css"):
                 check_no_link(module)
                 files[module.relative_to(package.parent).as_posix()] = module.read_text("utf-8")
     return {path: text.encode() for path, text in sorted(files.items())}
