@@ -98,10 +98,10 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
         "requirements.txt": "".join(f"{name}=={pin}\n" for name, pin in pins.items()),
     }
     for place in (ROOT / name for name in MODULES):
-        modules = place.glob("*.py") if place.is_dir() else [place]
-        for module in modules:
-            check_no_link(module)
-            files[module.relative_to(ROOT).as_posix()] = module.read_text("utf-8")
+        for module in place.iterdir() if place.is_dir() else [place]:
+            if module.suffix in (".py", ".css"):
+                check_no_link(module)
+                files[module.relative_to(ROOT).as_posix()] = module.read_text("utf-8")
     for path, text in files.items():
         check_private(text, path)
     return {path: text.encode() for path, text in sorted(files.items())}
