@@ -8,12 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import transformers
 from tokenizers import Encoding
 from torch.nn import functional as F
-from transformers import PreTrainedConfig, PreTrainedModel
 
-from scratch_bert.checkpoints.open import load_config, open_checkpoint, open_pretrained
+from scratch_bert.checkpoints.open import load_config, open_pretrained
 from scratch_bert.corpus.tokenizer import check_vocabulary, load_tokenizer
 
 
@@ -56,7 +54,9 @@ class Model:
         config = load_config(name, trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
         check_vocabulary(tokenizer, config.vocab_size, name)
-        self.model, self.heads = _open_with_heads(name, config, trust_remote_code)
+        # Of the implementations of attention, eager alone returns weights.
+        options = {"trust_remote_code": trust_remote_code, "attn_implementation": "eager"}
+        self.model, self.heads = open_pretrained(name, config, **options)
         self.config = self.model.config
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
         self.mask_token, self.mask_token_id = tokenizer.mask_token, tokenizer.mask_token_id
@@ -304,20 +304,6 @@ def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int,
             spans.append((start, end, name if in_entity else label, probability))
         current = name if in_entity else None
     return spans
-
-
-def _open_with_heads(
-    name: str, config: PreTrainedConfig, trust_remote_code: bool
-) -> tuple[PreTrainedModel, frozenset[str]]:
-    """The checkpoint's model, and the heads that it has weights for."""
-    # Of the implementations of attention, eager alone returns weights.
-    options = {"config": config, "trust_remote_code": trust_remote_code, "attn_implementation": "eager"}
-    architecture = (config.architectures or [""])[0]
-    for head in TASK_HEADS:
-        if architecture.endswith(f"For{head}"):
-            auto_class = getattr(transformers, f"AutoModelFor{head}")
-            return open_checkpoint(auto_class, name, new_heads=(), **options)[0], frozenset([head])
-    return open_pretrained(name, **options)
 
 
 def _check_count(texts: list[str]) -> None:
