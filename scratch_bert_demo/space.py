@@ -125,10 +125,12 @@ def check_space(space_id: str, api: HfApi) -> None:
 def push_space(space_id: str, repo_id: str, revision: str, api: HfApi) -> CommitInfo:
     """Create or update a Space that passes `check_space`, in one commit. The Space of a private model is private.
 
-    Raises the errors of `space_files`.
+    Raises `ValueError` if it exists and is public, and the errors of `space_files`.
     """
     files, space_id, private = space_files(repo_id, revision), full_name(space_id, api), api.repo_info(repo_id).private
     api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
+    if private and not api.repo_info(space_id, repo_type="space").private:
+        raise ValueError(f"The Space {space_id} is public, the model private: make the Space private in its settings.")
     stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()
     operations: list[Any] = [
         CommitOperationDelete(path)

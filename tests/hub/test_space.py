@@ -96,6 +96,9 @@ def test_space_of_a_private_model_is_private(push, directory, hub):
     push_to_hub(directory, "me/my-bert", private=True)
     push("me/my-bert", "me/my-demo")
     assert hub.repositories["spaces/me/my-demo"].private
+    hub.repositories["spaces/me/my-demo"].private = False
+    with pytest.raises(SystemExit, match="The Space me/my-demo is public, the model private"):
+        push("me/my-bert", "me/my-demo")
 
 
 @pytest.mark.parametrize("card", ["---\n# a comment\nlicense: mit\n---\nText.\n", "Text.\n\n```\n# code\n```\n"])
