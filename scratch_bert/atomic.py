@@ -41,7 +41,7 @@ def seal(directory: Path, without: Collection[str] = ()) -> None:
         sync(path)
 
 
-def find_damage(directory: Path) -> str | None:
+def find_damaged_file(directory: Path) -> str | None:
     """Name the first file of a sealed directory that is missing or has another length or CRC-32; None if intact.
 
     Raises `OSError` for a file that can't be read, as it may be intact.

@@ -1,18 +1,18 @@
-"""What the scripts share as processes: output that may have no reader any more, and the limits of the machine."""
+"""What the scripts share as processes: output that may have no reader any more, and errors in one line."""
 
 import errno
 import io
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import wraps
 
+from scratch_bert_options.limits import explain_limit, is_lack_of_space
+
 
 LOST = (errno.EPIPE, errno.EIO, errno.EBADF)  # the reader of a pipe, or the terminal, is gone, or was never there
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
 
 
 class Stream(io.FileIO):
@@ -46,45 +46,6 @@ def tolerate_lost_output() -> None:
                 write_through=stream.write_through,
             )
             setattr(sys, name, new)
-
-
-# In the last line of an error → what is lacking, and what to do.
-LIMITS = {
-    r"Too many open files|ancdata": "No more files can be opened: raise the limit (ulimit -n 4096), or lower "
-    "dataloader_num_workers",
-    r"shared memory|Bus error": "The shared memory is full: give more to /dev/shm (docker run --shm-size=1g), or lower "
-    "dataloader_num_workers",
-    r"start new thread|thread pool|fork.*Resource temporarily unavailable|Cannot fork": "No more threads or processes can be started: raise "
-    "the limit (ulimit -u, or that of the container), or lower dataloader_num_workers and OMP_NUM_THREADS",
-    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive$": "There is not enough memory: raise "
-    "the limit (ulimit -v, or that of the container), or take a smaller model, batch or max_seq_length, and fewer "
-    "dataloader_num_workers",
-    r"^RuntimeError: DataLoader worker \(pid": "A process that loads data has died, as for lack of memory, shared memory, "
-    "threads or open files: raise the limit, or lower dataloader_num_workers",
-}
-
-
-class LimitError(OSError):
-    """Something that this machine, or a limit of this process, lacks, and what to do."""
-
-
-def explain_limit(error: BaseException) -> str | None:
-    """The message of a `LimitError` in place of this error; None if the error has another reason."""
-    kinds = (OSError, MemoryError, RuntimeError, ImportError)
-    if type(error).__name__ == "OutOfMemoryError":  # of an accelerator: PyTorch's message has the figures
-        return None
-    if isinstance(error, LimitError) or not (isinstance(error, kinds) or type(error).__name__ == "PanicException"):
-        return None
-    last = (str(error).strip().splitlines() or [""])[-1]  # a data loader's worker puts its traceback before it
-    last = last if re.match(r"\w+: ", last) else f"{type(error).__name__}: {last}"
-    remedy = next((remedy for pattern, remedy in LIMITS.items() if re.search(pattern, last)), None)
-    return remedy and f"{remedy} ({last.split('. ')[0].strip()})."
-
-
-def is_lack_of_space(error: BaseException) -> bool:
-    # tokenizers, safetensors and torch raise other exceptions than OSError.
-    messages = (*(f"(os error {code})" for code in FULL), "inline_container.cc", "iostream error")
-    return getattr(error, "errno", None) in FULL or any(message in str(error) for message in messages)
 
 
 def script(main: Callable[..., None]) -> Callable[..., None]:

@@ -21,37 +21,34 @@ def main(argv: list[str] | None = None) -> None:
     args, data_args = read_options(*groups, description=__doc__, argv=argv).groups
 
     from scratch_bert.logs import configure_logging
-    from scratch_bert.pretraining.blimp import add_to_card, describe_scores, evaluate_blimp
-    from scratch_bert.pretraining.evaluation import evaluate, model_predictions, name_of_text
+    from scratch_bert.pretraining import blimp, evaluation
     from scratch_bert.pretraining.metrics import describe_metrics
     from scratch_bert_cli.process import one_line_errors
 
     configure_logging()
+    results: dict[str, dict] = {}
     with one_line_errors():
-        if args.suite:
-            results = {}
-            try:
-                for name, scores in evaluate_blimp(args):
+        data = None if args.suite else evaluation.load_examples(data_args, args)
+        try:
+            if args.suite:
+                for name, scores in blimp.evaluate_blimp(args):
                     results[name] = scores
                     if args.add_to_card:
-                        add_to_card(Path(name), scores)
-            finally:  # a failure or Ctrl-C does not lose the scores of the models before
-                if results:
-                    print(f"\n{describe_scores(results)}")
-                    write_results(results, args.output_file)
-        else:
-            results, data = evaluate(data_args, args)
-            for name in args.model_name_or_path if args.show_predictions else ():
-                print(f"\n{name}\n{model_predictions(name, data, args)}")
-            text = name_of_text(data, data_args, args.model_name_or_path)
-            unigrams_of = "the same text" if data.eval_dataset is data.train_dataset else "the training text"
-            print(f"\n{describe_metrics(results, data.objective, text, unigrams_of)}")
-            write_results(results, args.output_file)
-
-
-def write_results(results: dict, file: str | None) -> None:
-    if file:
-        Path(file).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+                        blimp.add_to_metrics(Path(name), scores)
+            else:
+                for name in args.model_name_or_path:
+                    results[name], predictions = evaluation.evaluate_model(name, data, data_args, args)
+                    if predictions:
+                        print(f"\n{name}\n{predictions}")
+        finally:  # a failure or Ctrl-C does not lose the results of the models before
+            if results and args.suite:
+                print(f"\n{blimp.describe_scores(results)}")
+            elif results:
+                text = evaluation.name_of_text(data, data_args, results)
+                unigrams_of = "the same text" if data.eval_dataset is data.train_dataset else "the training text"
+                print(f"\n{describe_metrics(results, data.objective, text, unigrams_of)}")
+            if results and args.output_file:
+                Path(args.output_file).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -30,52 +30,58 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--space", help="user/name of a Gradio Space to create or update for this commit.")
     parser.add_argument("--dry_run", action="store_true", help="Check and list the files, but send nothing.")
     args = parser.parse_args(argv)
+    if args.pull_request and args.space:
+        parser.error("a pull request has no Space of its own: leave --space out.")
     if not args.directory.strip():  # a variable that is not set: the current directory is .
         parser.error("the name of the directory is empty.")
     directory = Path(args.directory)
     announce_imports()
 
+    from huggingface_hub import HfApi
+
     from scratch_bert import __version__
     from scratch_bert.hub.code import update_code
     from scratch_bert.hub.publishing import public_files, push_to_hub
     from scratch_bert_cli.process import one_line_errors
-
-    options = {
-        "private": args.private,
-        "revision": args.revision,
-        "tag": args.tag,
-        "create_pr": args.pull_request,
-        "space": args.space,
-        "commit_message": args.commit_message,
-    }
-
-    def review(files: list[Path], space_files: dict[str, bytes]) -> bool:
-        """Print the files to send. False for a dry run."""
-        print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
-        for file in files:
-            print(f"  {file.stat().st_size:>13,} bytes  {file.relative_to(directory)}")
-        if space_files:
-            print(f"And to the Space {args.space}:")
-        for path, content in space_files.items():
-            print(f"  {len(content):>13,} bytes  {path}")
-        left_out = sorted(
-            {path.name for path in directory.iterdir()} - {file.relative_to(directory).parts[0] for file in files}
-        )
-        if left_out:
-            print(f"Not sent: {', '.join(left_out)}")
-        return not args.dry_run
+    from scratch_bert_demo.space import check_space, push_space, space_files
 
     with one_line_errors((Exception,)):  # a network fails in many ways
+        files = public_files(directory)  # complete, before anything is replaced
         if args.update_code:
-            public_files(directory)  # complete, before anything is replaced
             print(
                 f"{'To be replaced' if args.dry_run else 'Replacing'}: the code, by that of scratch_bert {__version__}"
             )
             if not args.dry_run:
                 update_code(directory)
-        commit = push_to_hub(directory, args.repository, **options, review=review)
-    if commit is None:
-        return
+                files = public_files(directory)
+        print(f"{'To be sent' if args.dry_run else 'Sending'} to {args.repository}:")
+        for file in files:
+            print(f"  {file.stat().st_size:>13,} bytes  {file.relative_to(directory)}")
+        if args.space:
+            print(f"And to the Space {args.space}:")
+            for path, content in space_files(args.repository, "the commit").items():
+                print(f"  {len(content):>13,} bytes  {path}")
+        sent = {file.relative_to(directory).parts[0] for file in files}
+        if left_out := sorted({path.name for path in directory.iterdir()} - sent):
+            print(f"Not sent: {', '.join(left_out)}")
+        if args.dry_run:
+            return
+        api = HfApi()
+        if args.space:
+            check_space(args.space, api)
+        commit = push_to_hub(
+            directory,
+            args.repository,
+            private=args.private,
+            revision=args.revision,
+            tag=args.tag,
+            create_pr=args.pull_request,
+            commit_message=args.commit_message,
+            space=args.space,
+            files=files,
+        )
+        if args.space:
+            push_space(args.space, commit.repo_url.repo_id, commit.oid, api)
     if args.pull_request:
         print(f"Pull request: {commit.pr_url}" if commit.pr_url else "The repository already has these files.")
         return

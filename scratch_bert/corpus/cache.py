@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from scratch_bert_cli.process import is_lack_of_space
+from scratch_bert_options.limits import is_lack_of_space
 from scratch_bert_options.pretraining import DataArguments
 
-from ..atomic import STAGING, find_damage, locked, remove, seal
+from ..atomic import STAGING, find_damaged_file, locked, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
@@ -34,7 +34,7 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
     key = hashlib.blake2b(repr((VERSION, settings)).encode(), digest_size=16).hexdigest()
     directory = Path(cache_dir, f"{kind}-{key}")
     if directory.exists():
-        damage = find_damage(directory)
+        damage = find_damaged_file(directory)
         if damage is None:
             return directory
         logger.warning(f"The cache {directory} is damaged, {damage}: it is built again")

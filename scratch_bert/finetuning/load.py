@@ -113,7 +113,7 @@ def describe_model(config: PreTrainedConfig, args: TaskArguments) -> str:
     size = " × ".join(map(str, (config.model_type, *sizes)))
     if args.random_init:
         return size
-    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path)[0])
+    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path))
 
 
 def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:

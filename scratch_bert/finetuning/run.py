@@ -21,9 +21,10 @@ from ..checkpoints.output_dir import output_dir_lock, read_metrics, write_metric
 from ..checkpoints.resume import check_same_run, check_same_weights
 from ..checkpoints.saved import METRICS_FILE, explain_write_errors, find_checkpoint, resumes_newest
 from ..training.arguments import recorded
-from ..training.callbacks import PatienceCallback, extend_tensorboard
-from ..training.console import TIMINGS, describe_output, fill
+from ..training.best import PatienceCallback
+from ..training.console import TIMINGS, describe_output, wrap
 from ..training.counting import CountingCollator
+from ..training.tensorboard import extend_tensorboard
 from ..training.trainer import ScratchBertTrainer
 from .arguments import finetuning_arguments, fit_learning_rates
 from .baselines import baseline_scores, scores_by_baseline
@@ -175,7 +176,7 @@ class FinetuningRun:
                 columns = "".join(f"{scores[metric]:>18.4f}" for scores in baselines.values() if metric in scores)
                 lines.append(f"{metric.replace('_', ' '):<26}{value:>18}{columns}")
         seeds = f"In {self.output_dir}/seed-*: models, cards and predictions. Mean and deviation: {self.output_dir}/{METRICS_FILE}"
-        lines += ["", fill(seeds) if self.task_args.seeds else describe_output(self.output_dir)]
+        lines += ["", wrap(seeds) if self.task_args.seeds else describe_output(self.output_dir)]
         return "\n".join(lines)
 
     def _train_seed(self, run: _SeedRun) -> dict[str, float]:

@@ -29,9 +29,9 @@ from ..examples.dataset import evenly_spread
 from ..objectives.predictions import examples_to_try
 from ..text.tables import TextError
 from ..training.arguments import recorded
-from ..training.callbacks import extend_tensorboard
 from ..training.clock import Clock
-from ..training.console import describe_output, fill
+from ..training.console import describe_output, wrap
+from ..training.tensorboard import extend_tensorboard
 from .arguments import pretraining_arguments
 from .build_model import build_model, choose_tokenizer, resolve_config, start_config
 from .metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
@@ -86,7 +86,7 @@ class PretrainingRun:
         with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
             for phase in self.phases[1:]:
-                if self.trainer.share_done == 1:
+                if self.trainer.fraction_done == 1:
                     logger.warning(
                         "The time was over before the final phase: an evaluation or a checkpoint took longer than it. Evaluate "
                         "and save less often, or raise final_share or max_minutes."
@@ -125,7 +125,7 @@ class PretrainingRun:
             parts.append(describe_metrics({"model": metrics}, data.objective, f"{data.eval_kind} text"))
             seen = (len(self.trainer.eval_dataset), self.trainer.examples_seen, self.trainer.examples_per_minute)
             latest = self.trainer.latest_metrics() | metrics
-            parts.append(fill(data.objective.describe_plateaus(latest, *seen)))
+            parts.append(wrap(data.objective.describe_plateaus(latest, *seen)))
         since = " since the resume" if self.checkpoint else ""
         if self.checkpoint and options.max_minutes:
             since += f", {self.trainer.minutes_used:.1f} of {options.max_minutes:g} minutes in all"
@@ -202,18 +202,18 @@ def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
     if training.final_mlm_probability:
         last = last._replace(mlm_probability=training.final_mlm_probability)
     start = training.final_phase_start()
-    if checkpoint and share_done(checkpoint, training) >= start:
+    if checkpoint and fraction_done(checkpoint, training) >= start:
         return [last]
     return [first._replace(end=start), last]
 
 
-def share_done(checkpoint: str, training: PretrainingOptions) -> float:
+def fraction_done(checkpoint: str, training: PretrainingOptions) -> float:
     """The fraction of a run that was done when a checkpoint was saved."""
     if not training.max_minutes:
         return saved_step(checkpoint) / training.max_steps
     clock = Clock(60 * training.max_minutes)
     clock.restore(checkpoint)
-    return clock.share
+    return clock.fraction_used
 
 
 def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple[PretrainingTrainer, PretrainingData]:

@@ -87,7 +87,7 @@ class PretrainingTrainer(ScratchBertTrainer):
             if not shared_count:
                 weight /= self.accelerator.num_processes
             self._losses.update(outputs, self.state.global_step, weight, add_up=shared_count)
-            interval = min(self.state.logging_steps, 10) if self._clock else self.state.logging_steps
+            interval = min(self.state.logging_steps, 10) if self.clock else self.state.logging_steps
             if (self.state.global_step + 1) % interval == 0:  # comparing logits in each step costs 1%
                 logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
                 self._losses.update_accuracy(logits.detach(), inputs["labels"])
@@ -100,10 +100,6 @@ class PretrainingTrainer(ScratchBertTrainer):
         if reduces and takes_it and self.model.config.sparse_prediction:
             inputs = {**inputs, "sparse_prediction": True}
         return super().prediction_step(model, inputs, *args, **kwargs)
-
-    def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
-        counted = "num_masked" in inputs and not self.args.torch_compile  # for which it is rounded up
-        return inputs["num_masked"] if counted else (inputs["labels"] != -100).sum()
 
     @property
     def examples_seen(self) -> int:
@@ -139,11 +135,11 @@ class PretrainingTrainer(ScratchBertTrainer):
 class StopCallback(TrainerCallback):
     """Saves a checkpoint when this fraction of the training is done, and stops it."""
 
-    def __init__(self, share: float, trainer: ScratchBertTrainer):
-        self.share, self.trainer = share, weakref.proxy(trainer)  # which keeps its callbacks
+    def __init__(self, fraction: float, trainer: ScratchBertTrainer):
+        self.fraction, self.trainer = fraction, weakref.proxy(trainer)  # which keeps its callbacks
 
     def on_step_end(self, args, state, control, **kwargs):
-        if self.trainer.share_done >= self.share:
+        if self.trainer.fraction_done >= self.fraction:
             control.should_save = control.should_training_stop = True
 
 

@@ -17,7 +17,7 @@ from transformers.integrations import get_available_reporting_integrations
 from scratch_bert_options.declare import convert_to, similar
 from scratch_bert_options.training import CommonOptions
 
-from .clock import UNKNOWN
+from .clock import UNKNOWN_STEPS
 
 
 # Beginnings of the names of options that do not affect the weights, differ between processes or machines, or are
@@ -91,7 +91,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     if on_cuda and values.get("accelerator_config") is None:
         values["accelerator_config"] = {"non_blocking": True}  # otherwise each batch waits for the step before it
     if options.max_minutes is not None:
-        values["max_steps"] = UNKNOWN
+        values["max_steps"] = UNKNOWN_STEPS
     args = TrainingArguments(**values)
     check_before_training(args)
     return args

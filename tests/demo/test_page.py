@@ -1,5 +1,5 @@
-"""The demo's page in Chromium: the contents of each tab, compared with the models called directly; invalid input,
-narrow windows, many users, and no request that leaves this machine."""
+"""The demo's page in Chromium: each tab shows the answers of `Model`, which test_model.py compares with the models
+called directly; invalid input, narrow windows, many users, and no request that leaves this machine."""
 
 import json
 import os
@@ -13,19 +13,17 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from html import unescape
 from importlib.util import find_spec
 from itertools import chain
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-import torch
-import transformers
-from transformers import AutoTokenizer
 
 from helpers import BROWSER_OPTIONS, CHROMIUM, SCRIPTS
 from hub_server import LocalHub
-from scratch_bert_demo.answers import Model, merge_tags
+from scratch_bert_demo.model import Model
 from scratch_bert_demo.runs import open_models
 
 
@@ -136,19 +134,15 @@ def ask(page, title, *texts):
     return page.locator(f"#{name} > .column")
 
 
-def direct(place, auto_class, *texts):
-    """The outputs of a model opened with an Auto class, and its inputs."""
-    inputs = AutoTokenizer.from_pretrained(place)(*texts, return_tensors="pt")
-    with torch.no_grad():
-        return getattr(transformers, auto_class).from_pretrained(place)(**inputs), inputs
+@cache
+def open_model(place):
+    return Model(str(place))
 
 
 def top_k(place, text, k=5):
-    """The top-k tokens of the only mask of a text, and their probabilities as text, from the model called directly."""
-    tokenizer = AutoTokenizer.from_pretrained(place)
-    outputs, inputs = direct(place, "AutoModelForMaskedLM", text.replace("[MASK]", tokenizer.mask_token))
-    top = outputs.logits[inputs["input_ids"] == tokenizer.mask_token_id][0].softmax(-1).topk(k)
-    return tokenizer.convert_ids_to_tokens(top.indices.tolist()), texts_of(top.values)
+    """The top-k tokens of the only mask of a text, and their probabilities as text."""
+    (top,) = open_model(place).fill_mask(text, k).value
+    return [token for token, _ in top], texts_of(probability for _, probability in top)
 
 
 def texts_of(values):
@@ -225,135 +219,94 @@ def test_masked_words(open_page, places, expect):
 def test_next_sentence(open_page, places, expect):
     columns = ask(open_page(), "Next sentence", TEXT, OTHER)
     for number, name in enumerate(("trained", "bert", "nsp")):
-        auto_class = "AutoModelForNextSentencePrediction" if name == "nsp" else "AutoModelForPreTraining"
-        pairs = ((TEXT, OTHER), (OTHER, TEXT))
-        logits = [direct(places[name], auto_class, *pair)[0][-1][0] for pair in pairs]
-        expected = texts_of(row.softmax(-1)[0] for row in logits)
+        expected = texts_of(open_model(places[name]).next_sentence(TEXT, OTHER).value)
         expect_bars(expect, columns.nth(number), ["B follows A", "A follows B"], expected)
 
 
 def test_classification(open_page, places, expect):
     columns = ask(open_page(), "Classification", TEXT, OTHER)
     for number, name in enumerate(("classifier", "multi-label", "regression")):
-        logits = direct(places[name], "AutoModelForSequenceClassification", TEXT, OTHER)[0].logits[0]
+        labels, values = zip(*open_model(places[name]).classify(TEXT, OTHER).value, strict=True)
         if name == "regression":
-            expect(columns.nth(number).locator("h2")).to_have_text(texts_of(logits))
-            continue
-        values = logits.softmax(-1) if name == "classifier" else logits.sigmoid()
-        names = {"classifier": ["bad", "fair", "good"], "multi-label": ["a", "b", "c"]}[name]
-        expect_bars(expect, columns.nth(number), names, texts_of(values))
+            expect(columns.nth(number).locator("h2")).to_have_text(texts_of(values))
+        else:
+            expect_bars(expect, columns.nth(number), labels, texts_of(values))
 
 
 def test_token_classification(open_page, places, expect):
     column = ask(open_page(), "Token classification", TEXT)
-    outputs, inputs = direct(places["tagger"], "AutoModelForTokenClassification", TEXT)
-    best = outputs.logits[0].softmax(-1).max(-1)
-    names = ["O", "B-X", "I-X", "B-Y", "I-Y"]
-    words = [
-        (*inputs.token_to_chars(token), names[best.indices[token]], best.values[token].item())
-        for token in range(1, len(inputs.tokens()) - 1)
-    ]
-    assert len(words) == len(TEXT.split())  # a token each
-    spans = merge_tags(words)
+    spans = open_model(places["tagger"]).tag(TEXT).value
+    assert spans
     expect(column.locator(".highlighted .text")).to_have_text([TEXT[start:end] for start, end, *_ in spans])
-    expect(column.locator(".label")).to_have_text(
-        [f"{name} {percent(probability)}" for *_, name, probability in spans]
-    )
+    labels = [f"{name} {percent(probability)}" for *_, name, probability in spans]
+    expect(column.locator(".label")).to_have_text(labels)
     assert "".join(column.locator(".text").all_text_contents()) == TEXT
 
 
 def test_question_answering(open_page, places, expect):
     column = ask(open_page(), "Question answering", "where is the cat", TEXT)
-    outputs, inputs = direct(places["answerer"], "AutoModelForQuestionAnswering", "where is the cat", TEXT)
-    starts, ends = outputs.start_logits[0].softmax(-1), outputs.end_logits[0].softmax(-1)
-    context = [token for token, segment in enumerate(inputs.sequence_ids()) if segment == 1]
-    score, first, last = max((starts[i] * ends[j], i, j) for i in context for j in context if i <= j)
-    span = TEXT[inputs.token_to_chars(first).start : inputs.token_to_chars(last).end]
-    expect(column.locator(".highlighted .text")).to_have_text(span)
-    expect(column.locator(".highlighted .label")).to_have_text(f"answer {percent(score)}")
-    expect_bars(expect, column, ["answer", "no answer"], texts_of([score, starts[0] * ends[0]]))
+    start, end, *probabilities = open_model(places["answerer"]).answer("where is the cat", TEXT).value
+    expect(column.locator(".highlighted .text")).to_have_text(TEXT[start:end])
+    expect(column.locator(".highlighted .label")).to_have_text(f"answer {percent(probabilities[0])}")
+    expect_bars(expect, column, ["answer", "no answer"], texts_of(probabilities))
 
 
 def test_multiple_choice(open_page, places, expect):
     choices = [OTHER, "the dog lies on the carpet .", "rome"]
     column = ask(open_page(), "Multiple choice", TEXT, "\n".join(choices))
-    tokenizer = AutoTokenizer.from_pretrained(places["chooser"])
-    inputs = tokenizer([TEXT] * 3, choices, padding=True, return_tensors="pt")
-    model = transformers.AutoModelForMultipleChoice.from_pretrained(places["chooser"])
-    with torch.no_grad():
-        logits = model(**{name: ids[None] for name, ids in inputs.items()}).logits[0]
-    expect_bars(expect, column, [f"{n} {choice}" for n, choice in enumerate(choices, 1)], texts_of(logits.softmax(-1)))
+    expected = texts_of(open_model(places["chooser"]).choose(TEXT, choices).value)
+    expect_bars(expect, column, [f"{number} {choice}" for number, choice in enumerate(choices, 1)], expected)
 
 
 def test_attention(open_page, places, expect):
-    """All heads as buttons, of which a click enlarges one; a touch of a cell shows its weight; the first weights beside the last."""
+    """All heads as buttons, of which a click enlarges one; a touch of a cell shows its weight; the first weights beside
+    the last."""
     page = open_page()
     column, untrained = ask(page, "Attention", TEXT).all()
-    inputs = AutoTokenizer.from_pretrained(places["trained"])(TEXT, return_tensors="pt")
-    tokens = inputs.tokens()
     for layer, head in ((1, 1), (2, 3)):
         column.get_by_role("button", name=f"Layer {layer}, head {head}", exact=True).click()
         for shown, place in ((column, places["trained"]), (untrained, places["trained"] / "checkpoint-100")):
-            model = transformers.AutoModel.from_pretrained(place, attn_implementation="eager")
-            with torch.no_grad():
-                weights = model(**inputs, output_attentions=True).attentions[layer - 1][0, head - 1]
+            tokens, weights = open_model(place).attention(TEXT).value
+            weights = weights[layer - 1, head - 1]
             expect(shown.locator("h4")).to_have_text(f"Layer {layer} of 2, head {head} of 4")
             titles = [f"{a} → {b}: {weights[i, j]:.3f}" for i, a in enumerate(tokens) for j, b in enumerate(tokens)]
             expect(shown.locator("rect title")).to_have_text(titles)
             expect(shown.locator("button")).to_have_count(2 * 4)
-            expect(shown.locator("button[aria-pressed=true]")).to_have_attribute(
-                "aria-label", f"Layer {layer}, head {head}"
-            )
+            pressed = shown.locator("button[aria-pressed=true]")
+            expect(pressed).to_have_attribute("aria-label", f"Layer {layer}, head {head}")
     column.locator(".sb-heat rect").nth(3).click()
-    expect(column.locator(".sb-caption")).to_have_text(titles_of(column)[3])
-
-
-def titles_of(column):
-    return column.locator("rect title").all_text_contents()
+    expect(column.locator(".sb-caption")).to_have_text(column.locator("rect title").all_text_contents()[3])
 
 
 def test_embeddings(open_page, places, expect):
-    """The cosines without what texts of random words share, a map whose distances are those of the embeddings, and neighbours."""
+    """The cosines, a map of the texts, and the neighbours of a word."""
     page = open_page()
     texts = ["the cat sleeps", "she opened a door", "rome"]
     columns = ask(page, "Embeddings", "\n".join(texts))
     for number, place in enumerate(places.values()):
-        model = Model(str(place))
-        matrix = model.embeddings(texts).value[0]
+        matrix, _ = open_model(place).embeddings(texts).value
         expected = [f"{i + 1} {a} → {j + 1}: {matrix[i, j]:.3f}" for i, a in enumerate(texts) for j in range(3)]
         expect(columns.nth(number).locator("rect title")).to_have_text(expected)
         expect(columns.nth(number).locator("circle title")).to_have_text([f"{i + 1} {a}" for i, a in enumerate(texts)])
     panel = page.get_by_role("tabpanel").filter(visible=True)
     panel.get_by_label("Word", exact=True).fill("cat")
     panel.get_by_role("button", name="Find", exact=True).click()
-    table = transformers.AutoModel.from_pretrained(places["bert"]).get_input_embeddings().weight.detach()
-    tokenizer = AutoTokenizer.from_pretrained(places["bert"])
-    cat = tokenizer.convert_tokens_to_ids("cat")
-    cosines = torch.nn.functional.cosine_similarity(table - table.mean(0), (table - table.mean(0))[cat], dim=-1)
-    cosines[[cat, *tokenizer.all_special_ids]] = -1
-    top = cosines.topk(10)
     column = page.locator("#nearest_tokens > .column").nth(list(places).index("bert"))
-    expect(column.locator("dt")).to_have_text(tokenizer.convert_ids_to_tokens(top.indices.tolist()))
+    expect(column.locator("dt")).to_have_text(
+        [token for token, _ in open_model(places["bert"]).nearest_tokens("cat").value]
+    )
 
 
 def test_compare(open_page, places, expect):
     """Each word has its probability if it alone is masked, and the guess of the model if that is another word."""
-    columns = ask(open_page(), "Compare", "the cat sleeps")
+    text = "the cat sleeps"
+    columns = ask(open_page(), "Compare", text)
     for number, name in enumerate(("trained", "bert", "other_mask")):
-        shown = []
-        for word in ("the", "cat", "sleeps"):
-            text = "the cat sleeps".replace(word, "[MASK]")
-            (guess, *_), _ = top_k(places[name], text)
-            probability = dict(zip(*top_k(places[name], text, k=30), strict=True)).get(word)
-            shown.append((word, probability and float(probability), "" if guess == word else f" {guess}"))
-        found = columns.nth(number).locator(".sb-scored > span")
-        expect(found).to_have_count(3)
-        for cell, (word, probability, guess) in zip(found.all(), shown, strict=True):
-            expect(cell.locator("b")).to_have_text(word)
-            expect(cell.locator("small")).to_have_text(re.compile(rf"^\d+(\.\d)?%{re.escape(guess)}$"))
-            if probability is not None:
-                value = float(cell.locator("small").text_content().split("%")[0])
-                assert value == pytest.approx(100 * probability, abs=0.6)
+        expected = []
+        for start, end, probability, guess in open_model(places[name]).score_words(text).value:
+            word = text[start:end]
+            expected.append(f"{word}{percent(probability)}" + (f" {guess}" if guess != word else ""))
+        expect(columns.nth(number).locator(".sb-scored > span")).to_have_text(expected)
 
 
 def test_address_carries_tab_and_texts(open_page, places, expect):
@@ -424,11 +377,11 @@ def serve_models():
 
 def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
     """A run that is still training, whose snapshots appear one after the other, and of which one is deleted."""
-    monkeypatch.setattr("scratch_bert_demo.watch.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
     run = tmp_path / "run"
     save_snapshot(trained, run, 100, 0)
     (run / "snapshots/0/trainer_state.json").write_text('{"log_history": [], "global_step": 0, "max_steps": 400}')
-    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"]}
+    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"], "pairs": []}
     (run / "snapshots/examples.json").write_text(json.dumps(examples))
     window = open_page(address=serve_models(run))
     expect(window.get_by_text("step 0 of 400")).to_be_visible()
@@ -471,11 +424,10 @@ def test_two_runs_are_watched_beside_each_other(trained, tmp_path, open_page, se
     window.close()
 
 
-def test_run_is_followed_beside_one_with_more_snapshots(
-    trained, tmp_path, open_page, serve_models, expect, monkeypatch
-):
-    """The slider stays at its end. A page that is opened later begins with the models of that time."""
-    monkeypatch.setattr("scratch_bert_demo.watch.FOLLOW_SECONDS", 0.5)
+def test_run_is_followed_beside_another(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
+    """The other has more snapshots: the slider stays at its end. A page that is opened later begins with the models of
+    that time."""
+    monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
     for step in (100, 200, 300):
         save_snapshot(trained, tmp_path / "ended", step, step)
     save_snapshot(trained, tmp_path / "run", 100, 100)
@@ -637,9 +589,8 @@ def test_script(trained, tmp_path):
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        ),  # in a background job, it is ignored
+        # In a background job, it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         output = ""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scratch_bert_demo.answers import InputError, Model
+from scratch_bert_demo.model import InputError, Model
 from scratch_bert_demo.runs import (
     KEPT_MODELS,
     Run,

@@ -165,6 +165,6 @@ def test_model_card_has_the_budget(minutes, words, tmp_path, monkeypatch, text_f
         "--output_dir",
         tmp_path / "run",
     ]
-    monkeypatch.setattr(Clock, "share", property(lambda clock: float(clock.used > 0)))  # over after a step
+    monkeypatch.setattr(Clock, "fraction_used", property(lambda clock: float(clock.used > 0)))  # over after a step
     run_script(monkeypatch, "pretrain.py", *options, "--max_minutes", minutes, "--snapshots", 1)
     assert f"| budget | {words}" in (tmp_path / "run/README.md").read_text()

@@ -23,8 +23,7 @@ from hub_server import TOKEN, Fault, LocalHub
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.checkpoints.open import open_pretrained
 from scratch_bert.checkpoints.weights import find_weights
-from scratch_bert.hub import publishing
-from scratch_bert.hub.publishing import public_files, push_to_hub
+from scratch_bert.hub.publishing import push_to_hub
 
 
 REPOSITORY_FILES = MODEL_FILES | {".gitattributes"}
@@ -91,7 +90,7 @@ def test_push_script(directory, hub, monkeypatch, capsys):
 
 def test_published_model_is_opened_and_checked_as_a_directory_is(directory, hub):
     push_to_hub(directory, "tester/model")
-    (file,), _ = find_weights("tester/model")
+    (file,) = find_weights("tester/model")
     assert file.read_bytes() == (directory / "model.safetensors").read_bytes()
     _, heads = open_pretrained("tester/model")
     assert heads == {"MaskedLM", "NextSentencePrediction"}
@@ -110,13 +109,6 @@ def test_push_sends_all_of_a_sentence_transformer(embedder, hub, monkeypatch, ca
     (embedder / "modules.json").unlink()
     push_to_hub(embedder, "tester/model")
     assert "modules.json" not in hub.files("tester/model")
-
-
-def test_push_checks_the_files_again_before_the_commit(directory, hub, monkeypatch):
-    checked = []
-    monkeypatch.setattr(publishing, "public_files", lambda path, _: checked.append(path) or public_files(path))
-    run_script(monkeypatch, "push_to_hub.py", directory, "tester/model")
-    assert checked == [directory] * 2 and hub.files("tester/model") == REPOSITORY_FILES
 
 
 def test_push_script_to_a_branch_or_a_pull_request(directory, hub, monkeypatch, capsys):
@@ -191,23 +183,23 @@ def test_push_retries_and_succeeds_completely_or_not_at_all(directory, hub, monk
         pytest.param("tester/mo del", [], "error: Repo id must", id="name"),
         pytest.param("model", ["--private"], "error: tester/model is already public", id="private"),
         pytest.param("model", ["--pull_request", "--tag", "v1"], "error: A pull request", id="tag of a pull request"),
+        pytest.param("model", ["--revision", ""], "error: ", id="a variable that is not set"),
     ],
 )
 def test_push_rejects_options(repository, options, message, directory, hub, monkeypatch):
     push_to_hub(directory, "tester/model")
+    pushed = hub.messages("tester/model")
     with pytest.raises(SystemExit, match=message):
         run_script(monkeypatch, "push_to_hub.py", directory, repository, *options)
+    assert hub.messages("tester/model") == pushed
 
 
 @pytest.mark.parametrize(
     ("token", "endpoint", "message"),
     [
-        pytest.param("hf_wrong", None, "error: .*Invalid user token", id="wrong token"),
-        pytest.param("", None, "error: You are not logged in", id="no token"),
-        pytest.param(
-            TOKEN, "http://127.0.0.1:9", "The Hub at http://127.0.0.1:9 gives no valid answer", id="no network"
-        ),
-        pytest.param("hf_é", None, "gives no valid answer .* can't encode .*: check .* HF_TOKEN", id="no ASCII"),
+        pytest.param("hf_wrong", None, "error: .*(Invalid|401)", id="wrong token"),
+        pytest.param("", None, "error: .*hf auth login", id="no token"),
+        pytest.param(TOKEN, "http://127.0.0.1:9", "error: .*Connection refused", id="no network"),
     ],
 )
 def test_push_without_access(token, endpoint, message, directory, hub, tmp_path, monkeypatch):

@@ -185,7 +185,7 @@ def test_run_without_sentence_objective_and_held_out_text(options, tmp_path):
     assert not any("eval" in name for name in run.train())
 
 
-SPEED = {"tokens_per_second", "mfu", "data_share", "memory_mib"}
+SPEED = {"tokens_per_second", "data_share", "memory_mib"}
 TRAIN = {"loss", "grad_norm", "learning_rate", "mlm_loss", "nsp_loss", "mlm_accuracy"}
 
 
@@ -208,7 +208,7 @@ def test_log_has_the_accuracy_and_speed_of_the_training(options, tmp_path):
     for entry in run.trainer.state.log_history:
         if "loss" in entry:
             assert 0 <= entry["mlm_accuracy"] <= 1
-            assert entry["speed/tokens_per_second"] > 0 and 0 < entry["speed/mfu"] < 1
+            assert entry["speed/tokens_per_second"] > 0
             assert 0 < entry["speed/data_share"] < 1 and entry["speed/memory_mib"] > 10
 
 

@@ -14,10 +14,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from transformers import TrainerControl, TrainerState, get_linear_schedule_with_warmup
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import (
+    BertConfig,
+    BertForPreTraining,
+    TrainerControl,
+    TrainerState,
+    get_linear_schedule_with_warmup,
+)
 
-from helpers import ROOT, make_batch, make_bert, make_model, run_process, run_script
-from scratch_bert import ScratchBertForPreTraining
+from helpers import ROOT, SMALL, make_batch, make_bert, make_model, run_process, run_script
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert_options.pretraining import DataArguments
 
 
@@ -75,6 +82,18 @@ def test_model_benchmark_measures_both_sides(mode, benchmark):
         products = 2 * (12 * 128**2 * 48 + 2 * 128 * 3 * 16**2) + 3 * 128**2
         speed = side["mfu"] * result["matrix_peak_gflops"] * 1e9
         assert speed * seconds == pytest.approx(2 * products)
+
+
+@pytest.mark.parametrize("options", [{}, {"intermediate_size": 48, "num_hidden_layers": 3}])
+def test_useful_operations_are_those_that_pytorch_counts_in_transformers_bert(options):
+    useful_flops = runpy.run_path(str(BENCHMARKS / "model.py"))["useful_flops"]
+    model = BertForPreTraining(BertConfig(**{**SMALL, **options}, attn_implementation="eager"))
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        model(torch.randint(5, 100, (3, 12)))
+    nsp_head = 2 * 3 * 2 * SMALL["hidden_size"]
+    expected = useful_flops(ScratchBertConfig(**{**SMALL, **options}), 3 * 12, 3 * 12**2, 3, 3 * 12)
+    assert counter.get_total_flops() == expected + nsp_head
 
 
 @pytest.mark.slow

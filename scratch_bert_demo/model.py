@@ -1,7 +1,8 @@
-"""Models' answers for texts, as plain data: predictions for masked words, next sentences, attention, embeddings, and
-the outputs of fine-tuned heads."""
+"""A model and its answers for texts, as plain data: predictions for masked words, next sentences, attention,
+embeddings, and the outputs of fine-tuned heads."""
 
 import re
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,17 +10,8 @@ from typing import Any
 import torch
 from tokenizers import Encoding
 from torch.nn import functional as F
-from transformers import (
-    AutoModelForMultipleChoice,
-    AutoModelForNextSentencePrediction,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
 
-from scratch_bert.checkpoints.open import load_config, open_checkpoint, open_pretrained
+from scratch_bert.checkpoints.open import load_config, open_pretrained
 from scratch_bert.corpus.tokenizer import check_vocabulary, load_tokenizer
 
 
@@ -30,35 +22,29 @@ MAX_TEXTS = 16  # to compare, or to choose from
 MAX_ANSWER_LENGTH = 30  # tokens, as in fine-tuning
 REFERENCE_TEXTS, REFERENCE_WORDS = 64, 12  # random texts, whose mean embedding is the origin
 
-# Task heads by the suffix of a checkpoint's architecture. The others, MLM and NSP, may be in one checkpoint.
-TASK_HEADS = {
-    "NextSentencePrediction": AutoModelForNextSentencePrediction,
-    "SequenceClassification": AutoModelForSequenceClassification,
-    "TokenClassification": AutoModelForTokenClassification,
-    "QuestionAnswering": AutoModelForQuestionAnswering,
-    "MultipleChoice": AutoModelForMultipleChoice,
-}
-
-
-class InputError(ValueError):
-    """An input that cannot be answered. The message tells the user what to change."""
+# Task heads, the suffixes of architectures and of Auto classes. The others, MLM and NSP, may be in one checkpoint.
+TASK_HEADS = (
+    "NextSentencePrediction",
+    "SequenceClassification",
+    "TokenClassification",
+    "QuestionAnswering",
+    "MultipleChoice",
+)
 
 
 @dataclass(frozen=True)
 class Answer:
     value: Any
-    texts: tuple[str, ...]
-    """The part of each text that the model has read: all of it, or the beginning."""
-    left_out: int
-    """The number of truncated tokens."""
+    texts: tuple[str, ...]  # the part of each text that the model has read: all of it, or the beginning
+    left_out: int  # the number of truncated tokens
 
 
 class Model:
     """A checkpoint with its tokenizer, opened once; safe to use from several threads.
 
-    `title` is a short name for it. `heads` are the heads that the checkpoint has weights for: MaskedLM, NextSentencePrediction and the other names in
+    `title` is a short name for it. `heads` are the heads that the checkpoint has weights for: MaskedLM and the names in
     `TASK_HEADS`. Attention and embeddings need none. Texts that are too long for the model are truncated. All methods
-    raise `InputError` for texts that are empty or have more than `MAX_CHARACTERS`.
+    raise `ValueError`, which tells what to change, for texts that are empty or have more than `MAX_CHARACTERS`.
 
     Raises `ValueError` or `OSError` if the checkpoint is unreadable, or needs custom code without `trust_remote_code`.
     """
@@ -68,7 +54,9 @@ class Model:
         config = load_config(name, trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
         check_vocabulary(tokenizer, config.vocab_size, name)
-        self.model, self.heads = _open_with_heads(name, config, trust_remote_code)
+        # Of the implementations of attention, eager alone returns weights.
+        options = {"trust_remote_code": trust_remote_code, "attn_implementation": "eager"}
+        self.model, self.heads = open_pretrained(name, config, **options)
         self.config = self.model.config
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
         self.mask_token, self.mask_token_id = tokenizer.mask_token, tokenizer.mask_token_id
@@ -88,13 +76,13 @@ class Model:
     def fill_mask(self, text: str, k: int = 5) -> Answer:
         """The top-k tokens and their probabilities for each mask: [[(token, probability), …], …].
 
-        A mask is the model's mask token, or `MASK`. Raises `InputError` if there is none in what the model reads.
+        A mask is the model's mask token, or `MASK`. Raises `ValueError` if there is none in what the model reads.
         """
         encoding, texts, left_out = self._encode(re.sub(re.escape(MASK), lambda _: self.mask_token, text, flags=re.I))
         masks = [position for position, token in enumerate(encoding.ids) if token == self.mask_token_id]
         if not masks:
             where = " in what the model can read of this long text" if left_out else ""
-            raise InputError(f"There is no mask{where}: write {MASK} in place of a word.")
+            raise ValueError(f"There is no mask{where}: write {MASK} in place of a word.")
         logits = self.model(**self._inputs(encoding))[0][0, masks]  # (M, V)
         top = logits.softmax(-1).topk(min(k, logits.shape[-1]))
         predictions = [
@@ -106,24 +94,20 @@ class Model:
     @torch.inference_mode()
     def score_words(self, text: str) -> Answer:
         """The probability of each of the first words, and the best guess, if it is masked and the others are visible:
-        [(start, end, probability, guess), …] (Salazar et al., 2020). Of a word of several tokens, all are masked at a time, and the
-        probability is their product. At most `MAX_ATTENTION` tokens are read."""
-        encoding, texts, left_out = self._encode(text, max_length=min(self.max_length, MAX_ATTENTION))
-        positions: dict[int, list[int]] = {}
-        for position, word in enumerate(encoding.word_ids):
-            if word is not None:
-                positions.setdefault(word, []).append(position)
-        inputs = {name: ids.repeat(len(positions), 1) for name, ids in self._inputs(encoding).items()}
-        for row, masked in enumerate(positions.values()):
-            inputs["input_ids"][row, masked] = self.mask_token_id
+        [(start, end, probability, guess), …] (Salazar et al., 2020). Of a word of several tokens, all are masked at a
+        time, and the probability is their product. At most `MAX_ATTENTION` tokens are read."""
+        encoding, texts, left_out = self._encode(text, at_most=MAX_ATTENTION)
+        words = words_of(encoding)
+        inputs = {name: ids.repeat(len(words), 1) for name, ids in self._inputs(encoding).items()}
+        for row, (tokens, _, _) in enumerate(words):
+            inputs["input_ids"][row, tokens] = self.mask_token_id
         log_probs = self.model(**inputs)[0].log_softmax(-1)  # (words, S, V)
-        words = []
-        for row, masked in enumerate(positions.values()):
-            own = log_probs[row, masked, [encoding.ids[position] for position in masked]]
-            guess = [self._token(number) for number in log_probs[row, masked].argmax(-1).tolist()]
-            start, end = encoding.offsets[masked[0]][0], encoding.offsets[masked[-1]][1]
-            words.append((start, end, own.sum().exp().item(), " ".join(guess).replace(" ##", "")))
-        return Answer(words, texts, left_out)
+        scored = []
+        for row, (tokens, start, end) in enumerate(words):
+            own = log_probs[row, tokens, [encoding.ids[token] for token in tokens]]
+            guess = [self._token(number) for number in log_probs[row, tokens].argmax(-1).tolist()]
+            scored.append((start, end, own.sum().exp().item(), " ".join(guess).replace(" ##", "")))
+        return Answer(scored, texts, left_out)
 
     @torch.inference_mode()
     def next_sentence(self, a: str, b: str) -> Answer:
@@ -138,30 +122,27 @@ class Model:
     @torch.inference_mode()
     def attention(self, text: str) -> Answer:
         """The first `MAX_ATTENTION` tokens, and their attention weights (layers, heads, S, S)."""
-        encoding, texts, left_out = self._encode(text, max_length=min(self.max_length, MAX_ATTENTION))
+        encoding, texts, left_out = self._encode(text, at_most=MAX_ATTENTION)
         outputs = self.model.base_model(**self._inputs(encoding), output_attentions=True)
         if not outputs.attentions:
-            raise InputError(f"The code of {self.name} does not return its attention.")
+            raise ValueError(f"The code of {self.name} does not return its attention.")
         return Answer((encoding.tokens, torch.cat(outputs.attentions)), texts, left_out)
 
     @torch.inference_mode()
     def embeddings(self, texts: list[str]) -> Answer:
-        """The cosine similarities (N, N) of the texts' embeddings, and a map of them (N, 2), their first two principal components.
+        """The cosine similarities (N, N) of the texts' embeddings, and a map of them (N, 2), their first two principal
+        components.
 
-        An embedding is the mean of the last hidden states, minus that of random texts: all texts share a large part, without
-        which they would all be similar (Ethayarajh, 2019). Raises `InputError` for fewer than two texts, or more than `MAX_TEXTS`.
+        An embedding is the mean of the last hidden states, minus that of random texts: all texts share a large part,
+        without which they would all be similar (Ethayarajh, 2019). Raises `ValueError` for fewer than two texts, or
+        more than `MAX_TEXTS`.
         """
         _check_count(texts)
-        vectors, read, left_out = [], [], 0
-        for text in texts:
-            encoding, (beginning,), rest = self._encode(text)
-            vectors.append(self._mean_state(encoding))
-            read.append(beginning)
-            left_out += rest
-        vectors = torch.stack(vectors) - self._origin  # (N, H)
+        encodings, read, left_out = zip(*(self._encode(text) for text in texts), strict=True)
+        vectors = torch.stack([self._mean_state(encoding) for encoding in encodings]) - self._origin  # (N, H)
         similarities = F.normalize(vectors) @ F.normalize(vectors).T
         u, s, _ = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
-        return Answer((similarities, (u * s)[:, :2]), tuple(read), left_out)
+        return Answer((similarities, (u * s)[:, :2]), tuple(text for (text,) in read), sum(left_out))
 
     def _mean_state(self, encoding: Encoding) -> torch.Tensor:
         return self.model.base_model(**self._inputs(encoding)).last_hidden_state[0].mean(0)  # (H,)
@@ -170,28 +151,26 @@ class Model:
     def _origin(self) -> torch.Tensor:
         """The mean embedding of texts of random words."""
         words = [token for token in sorted(self.tokenizer.get_vocab()) if token.isalpha()] or ["a"]
-        drawn = torch.randint(
-            len(words), (REFERENCE_TEXTS, REFERENCE_WORDS), generator=torch.Generator().manual_seed(0)
-        )
+        seeded = torch.Generator().manual_seed(0)
+        drawn = torch.randint(len(words), (REFERENCE_TEXTS, REFERENCE_WORDS), generator=seeded)
         texts = (" ".join(words[number] for number in row) for row in drawn.tolist())
         return torch.stack([self._mean_state(self._encode(text)[0]) for text in texts]).mean(0)
 
     @torch.inference_mode()
-    def nearest_tokens(self, word: str, k: int = 10) -> Answer:
-        """The k tokens whose embeddings are most similar to the word's, the mean of its tokens': [(token, cosine), …].
+    def nearest_tokens(self, word: str) -> Answer:
+        """The ten tokens whose embeddings are most similar to the word's, the mean of its tokens': [(token, cosine), …].
 
         The mean of all tokens is subtracted first.
         """
         encoding, texts, left_out = self._encode(word)
-        own = [
-            number for number, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True) if not special
-        ]
+        own = torch.tensor(encoding.ids)[torch.tensor(encoding.special_tokens_mask) == 0]
         table = self.model.get_input_embeddings().weight  # (V, E)
         vectors = F.normalize(table - table.mean(0))
         cosines = vectors @ F.normalize(vectors[own].mean(0), dim=0)  # (V,)
         special = [number for number, token in self.tokenizer.get_added_tokens_decoder().items() if token.special]
-        cosines[[*own, *(number for number in special if number < len(cosines))]] = -torch.inf
-        top = cosines.topk(min(k, len(cosines)))
+        cosines[own] = -torch.inf
+        cosines[[number for number in special if number < len(cosines)]] = -torch.inf
+        top = cosines.topk(min(10, len(cosines)))
         found = zip(top.indices.tolist(), top.values.tolist(), strict=True)
         return Answer([(self._token(token), cosine) for token, cosine in found if cosine > -1], texts, left_out)
 
@@ -220,15 +199,11 @@ class Model:
         """The labelled spans of the text that was read: [(start, end, label, probability), …]; see `merge_tags`."""
         encoding, texts, left_out = self._encode(text)
         best = self.model(**self._inputs(encoding)).logits[0].softmax(-1).max(-1)  # (S,)
-        words: list[tuple[int, int, str, float]] = []
-        previous = None
-        for token, (word, (start, end)) in enumerate(zip(encoding.word_ids, encoding.offsets, strict=True)):
-            if word is not None and word == previous:
-                words[-1] = (words[-1][0], end, *words[-1][2:])
-            elif word is not None:  # the label of a word is that of its first token, as in fine-tuning
-                label = self.config.id2label[best.indices[token].item()]
-                words.append((start, end, label, best.values[token].item()))
-            previous = word
+        labels = [self.config.id2label[number] for number in best.indices.tolist()]
+        # The label of a word is that of its first token, as in fine-tuning.
+        words = [
+            (start, end, labels[first], best.values[first].item()) for (first, *_), start, end in words_of(encoding)
+        ]
         return Answer(merge_tags(words), texts, left_out)
 
     @torch.inference_mode()
@@ -249,33 +224,31 @@ class Model:
 
     @torch.inference_mode()
     def choose(self, text: str, choices: list[str]) -> Answer:
-        """The probability of each choice. Raises `InputError` for fewer than two choices, or more than `MAX_TEXTS`."""
+        """The probability of each choice. Raises `ValueError` for fewer than two choices, or more than `MAX_TEXTS`."""
         _check_count(choices)
-        scores, read, left_out = [], [], 0
-        for choice in choices:
-            encoding, (_, beginning), rest = self._encode(text, choice)
+        encodings, read, left_out = zip(*(self._encode(text, choice) for choice in choices), strict=True)
+        scores = []
+        for encoding in encodings:
             inputs = {name: ids[None] for name, ids in self._inputs(encoding).items()}  # (1, 1, S)
             scores.append(self.model(**inputs).logits[0, 0])
-            read.append(beginning)
-            left_out += rest
-        return Answer(torch.stack(scores).softmax(0).tolist(), tuple(read), left_out)
+        return Answer(torch.stack(scores).softmax(0).tolist(), tuple(choice for _, choice in read), sum(left_out))
 
     # ------------------------------------------------------------------------------------------------------ tokenizing
 
-    def _encode(self, *texts: str, max_length: int | None = None) -> tuple[Encoding, tuple[str, ...], int]:
+    def _encode(self, *texts: str, at_most: int = sys.maxsize) -> tuple[Encoding, tuple[str, ...], int]:
         """The encoding of a text or a pair, the part of each text in it, and the number of truncated tokens."""
-        max_length = max_length or self.max_length
+        max_length = min(self.max_length, at_most)
         for text in texts:
             if len(text) > MAX_CHARACTERS:
-                raise InputError(f"This text has {len(text):,} characters: shorten it to {MAX_CHARACTERS:,} at most.")
+                raise ValueError(f"This text has {len(text):,} characters: shorten it to {MAX_CHARACTERS:,} at most.")
         texts = tuple(clean(text) for text in texts)
         # Each text separately: for two long texts, the tokenizers library builds all pairs of their overflowing parts,
         # which takes gigabytes.
         offsets = [self.tokenizer.encode(text, add_special_tokens=False).offsets for text in texts]
         if not all(offsets):
-            raise InputError("A text is empty: write some words.")
+            raise ValueError("A text is empty: write some words.")
         counts = [len(tokens) for tokens in offsets]
-        kept = share(max_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2), counts)
+        kept = truncated_lengths(max_length - self.tokenizer.num_special_tokens_to_add(len(texts) == 2), counts)
         texts = tuple(
             text if count == total else text[: tokens[count - 1][1]]
             for text, tokens, count, total in zip(texts, offsets, kept, counts, strict=True)
@@ -286,11 +259,8 @@ class Model:
 
     def _inputs(self, encoding: Encoding) -> dict[str, torch.Tensor]:
         """The inputs that the model takes, (1, S) each."""
-        inputs = {
-            "input_ids": encoding.ids,
-            "token_type_ids": encoding.type_ids,
-            "attention_mask": encoding.attention_mask,
-        }
+        ids, segments, mask = encoding.ids, encoding.type_ids, encoding.attention_mask
+        inputs = {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask}
         return {name: torch.tensor([values]) for name, values in inputs.items() if name in self.input_names}
 
     def _token(self, number: int) -> str:
@@ -302,7 +272,16 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def share(room: int, counts: list[int]) -> list[int]:
+def words_of(encoding: Encoding) -> list[tuple[list[int], int, int]]:
+    """The positions of each word's tokens, and where it starts and ends in the text."""
+    words: dict[int, list[int]] = {}
+    for position, word in enumerate(encoding.word_ids):
+        if word is not None:  # a special token
+            words.setdefault(word, []).append(position)
+    return [(tokens, encoding.offsets[tokens[0]][0], encoding.offsets[tokens[-1]][1]) for tokens in words.values()]
+
+
+def truncated_lengths(room: int, counts: list[int]) -> list[int]:
     """The number of tokens to keep of each text, truncating the longest: with room for 10, 3 and 20 give 3 and 7."""
     kept = [0] * len(counts)
     for done, index in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
@@ -327,19 +306,6 @@ def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int,
     return spans
 
 
-def _open_with_heads(
-    name: str, config: PreTrainedConfig, trust_remote_code: bool
-) -> tuple[PreTrainedModel, frozenset[str]]:
-    """The checkpoint's model, and the heads that it has weights for."""
-    # Of the implementations of attention, eager alone returns weights.
-    options = {"config": config, "trust_remote_code": trust_remote_code, "attn_implementation": "eager"}
-    architecture = (config.architectures or [""])[0]
-    for head, auto_class in TASK_HEADS.items():
-        if architecture.endswith(f"For{head}"):
-            return open_checkpoint(auto_class, name, new_heads=(), **options)[0], frozenset([head])
-    return open_pretrained(name, **options)
-
-
 def _check_count(texts: list[str]) -> None:
     if not 2 <= len(texts) <= MAX_TEXTS:
-        raise InputError(f"Write from 2 to {MAX_TEXTS} texts, one per line: there are {len(texts)}.")
+        raise ValueError(f"Write from 2 to {MAX_TEXTS} texts, one per line: there are {len(texts)}.")

@@ -4,34 +4,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from . import components as ui
 from . import drawing
-from .answers import MASK, Model
 from .environment import gr
-from .parts import (
-    BARS,
-    HTML,
-    LIMIT,
-    MARKED_TEXT,
-    MASKS,
-    SILENT,
-    Contents,
-    Results,
-    columns_of,
-    examples_of,
-    lines,
-    number,
-    predict,
-    sentence_box,
-    show_results,
-)
+from .model import MASK, Model
 
 
-def masked_words(name: str, models: list[Model], examples: list[str]) -> Results:
+def masked_words(name: str, models: list[Model], examples: list[str]) -> ui.Results:
     # Each model reads its own mask token, whichever of them was typed.
     any_mask = re.compile("|".join(re.escape(token) for token in {MASK, *(m.mask_token for m in models)}), re.I)
 
-    def predict_masks(model: Model, text: str, k: int) -> Contents:
-        return predict(model, any_mask.sub(MASK, text), k)
+    def predict_masks(model: Model, text: str, k: int) -> ui.Contents:
+        return ui.predict(model, any_mask.sub(MASK, text), k)
 
     def mark_masks(text: str) -> list[tuple[str, str | None]]:
         return [(word[0], "mask" if word[0] == MASK else None) for word in drawing.find_words(text)]
@@ -41,7 +25,7 @@ def masked_words(name: str, models: list[Model], examples: list[str]) -> Results
         return text[:start] + MASK + text[end:]
 
     gr.Markdown(f"Which words fit `{MASK}`? Type it into a sentence, or click a word to mask it.")
-    text, chips = sentence_box(examples, otherwise=f"The capital of France is {MASK}.")
+    text, chips = ui.sentence_box(examples, otherwise=f"The capital of France is {MASK}.")
     words = gr.HighlightedText(
         mark_masks(text.value),
         show_label=False,
@@ -50,42 +34,42 @@ def masked_words(name: str, models: list[Model], examples: list[str]) -> Results
         elem_classes=["sb-text", "sb-words"],
     )
     k = gr.Slider(1, 10, 5, step=1, label="Predictions for each mask")
-    results = show_results(columns_of(models, MASKS, predict_masks), [text, k], name, "Predict", chips)
-    text.change(mark_masks, text, words, queue=False, **SILENT)
-    masked = words.select(mask_word, text, text, queue=False, **SILENT)
-    masked.then(results.show, results.inputs, results.components, api_visibility="private", **LIMIT)
+    results = ui.show_results(ui.columns_of(models, ui.MASKS, predict_masks), [text, k], name, "Predict", chips)
+    text.change(mark_masks, text, words, queue=False, **ui.SILENT)
+    masked = words.select(mask_word, text, text, queue=False, **ui.SILENT)
+    results.show_on(masked.then)
     return results
 
 
-def compare_models(name: str, models: list[Model], examples: list[str]) -> Results:
-    def score(model: Model, text: str) -> Contents:
+def compare_models(name: str, models: list[Model], examples: list[str]) -> ui.Results:
+    def score(model: Model, text: str) -> ui.Contents:
         answer = model.score_words(text)
         words = drawing.scored_words(answer.texts[0], answer.value)
         mean = sum(probability for _, _, probability, _ in answer.value) / len(answer.value)
         return [f"<h4>{drawing.percent(mean)} on average</h4>{words}"], answer.left_out
 
     gr.Markdown(
-        "How well each model knows each word of a sentence: its probability if it alone is masked, and the model's guess if that "
-        "is another word."
+        "How well each model knows each word of a sentence: its probability if it alone is masked, and the model's "
+        "guess if that is another word."
     )
-    text, chips = sentence_box(examples, otherwise="The capital of France is Paris.")
-    return show_results(columns_of(models, [HTML], score), [text], name, "Compare", chips)
+    text, chips = ui.sentence_box(examples, otherwise="The capital of France is Paris.")
+    return ui.show_results(ui.columns_of(models, [ui.HTML], score), [text], name, "Compare", chips)
 
 
-def next_sentence(name: str, models: list[Model], pairs: Sequence[tuple[str, str, bool]]) -> Results:
-    def compare(model: Model, a: str, b: str) -> Contents:
+def next_sentence(name: str, models: list[Model], pairs: Sequence[tuple[str, str, bool]]) -> ui.Results:
+    def compare(model: Model, a: str, b: str) -> ui.Contents:
         answer = model.next_sentence(a, b)
         return [dict(zip(["B follows A", "A follows B"], answer.value, strict=True))], answer.left_out
 
     gr.Markdown("The probability that one text follows the other.")
     first = pairs[0] if pairs else ("She opened the window.", "Cold air came into the room.")
     a, b = gr.Textbox(first[0], label="Text A"), gr.Textbox(first[1], label="Text B")
-    chips = examples_of([a, b], [[a, b] for a, b, _ in pairs])
-    return show_results(columns_of(models, [BARS], compare), [a, b], name, "Compare", chips)
+    chips = ui.examples_of([a, b], [[a, b] for a, b, _ in pairs])
+    return ui.show_results(ui.columns_of(models, [ui.BARS], compare), [a, b], name, "Compare", chips)
 
 
-def classification(name: str, models: list[Model]) -> Results:
-    def classify(model: Model, text: str, pair: str) -> Contents:
+def classification(name: str, models: list[Model]) -> ui.Results:
+    def classify(model: Model, text: str, pair: str) -> ui.Contents:
         answer = model.classify(text, pair)
         if model.problem_type != "regression":
             return [dict(answer.value)], answer.left_out
@@ -95,22 +79,22 @@ def classification(name: str, models: list[Model]) -> Results:
     gr.Markdown("The probability of each label, or the number that a regression predicts.")
     text = gr.Textbox("A film that I will remember for a long time.", label="Text")
     pair = gr.Textbox("", label="Second text", placeholder="for models of text pairs")
-    return show_results(columns_of(models, [BARS], classify), [text, pair], name, "Classify")
+    return ui.show_results(ui.columns_of(models, [ui.BARS], classify), [text, pair], name, "Classify")
 
 
-def token_classification(name: str, models: list[Model]) -> Results:
-    def tag(model: Model, text: str) -> Contents:
+def token_classification(name: str, models: list[Model]) -> ui.Results:
+    def tag(model: Model, text: str) -> ui.Contents:
         answer = model.tag(text)
         spans = [(start, end, f"{label} {drawing.percent(p)}") for start, end, label, p in answer.value]
         return [_mark(answer.texts[0], spans)], answer.left_out
 
     gr.Markdown("The words that have a label other than O, with its probability.")
     text = gr.Textbox("Marie Curie was born in Warsaw and worked in Paris.", label="Text")
-    return show_results(columns_of(models, [MARKED_TEXT], tag), [text], name, "Label")
+    return ui.show_results(ui.columns_of(models, [ui.MARKED_TEXT], tag), [text], name, "Label")
 
 
-def question_answering(name: str, models: list[Model]) -> Results:
-    def find_answer(model: Model, question: str, context: str) -> Contents:
+def question_answering(name: str, models: list[Model]) -> ui.Results:
+    def find_answer(model: Model, question: str, context: str) -> ui.Contents:
         answer = model.answer(question, context)
         start, end, probability, no_answer = answer.value
         marked = _mark(answer.texts[1], [(start, end, f"answer {drawing.percent(probability)}")])
@@ -119,21 +103,20 @@ def question_answering(name: str, models: list[Model]) -> Results:
     gr.Markdown("The span of the text that answers the question, and the probability that there is no answer.")
     question = gr.Textbox("Where was Marie Curie born?", label="Question")
     context = gr.Textbox("Marie Curie was born in Warsaw and worked in Paris.", label="Text with the answer", lines=4)
-    columns = columns_of(models, [MARKED_TEXT, BARS], find_answer)
-    return show_results(columns, [question, context], name, "Answer")
+    columns = ui.columns_of(models, [ui.MARKED_TEXT, ui.BARS], find_answer)
+    return ui.show_results(columns, [question, context], name, "Answer")
 
 
-def multiple_choice(name: str, models: list[Model]) -> Results:
-    def choose(model: Model, text: str, choices: str) -> Contents:
-        answer = model.choose(text, lines(choices))
-        return [dict(zip(number(answer.texts), answer.value, strict=True))], answer.left_out
+def multiple_choice(name: str, models: list[Model]) -> ui.Results:
+    def choose(model: Model, text: str, choices: str) -> ui.Contents:
+        answer = model.choose(text, ui.lines(choices))
+        return [dict(zip(ui.number(answer.texts), answer.value, strict=True))], answer.left_out
 
     gr.Markdown("The probability that each choice fits the text.")
     text = gr.Textbox("She opened the window.", label="Text")
-    choices = gr.Textbox(
-        "Cold air came in.\nThe window is a fish.\nIt was Tuesday.", label="Choices, one per line", lines=4
-    )
-    return show_results(columns_of(models, [BARS], choose), [text, choices], name, "Choose")
+    default = "Cold air came in.\nThe window is a fish.\nIt was Tuesday."
+    choices = gr.Textbox(default, label="Choices, one per line", lines=4)
+    return ui.show_results(ui.columns_of(models, [ui.BARS], choose), [text, choices], name, "Choose")
 
 
 def _mark(text: str, spans: Sequence[tuple[int, int, str]]) -> dict[str, Any]:

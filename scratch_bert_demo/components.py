@@ -6,8 +6,8 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from . import drawing
-from .answers import MASK, InputError, Model
 from .environment import gr
+from .model import MASK, Model
 
 
 # Limits how many requests are computed at a time; the others wait.
@@ -32,8 +32,7 @@ class Results(NamedTuple):
     inputs: list[gr.Component]
     components: list[gr.Component]
     show: Column
-    live: bool = False
-    """Whether models may have changed since the page was built."""
+    live: bool = False  # whether models may have changed since the page was built
 
     @property
     def texts(self) -> list[gr.Component]:
@@ -41,18 +40,22 @@ class Results(NamedTuple):
         return [component for component in self.inputs if isinstance(component, gr.Textbox)]
 
     def open(self, request: gr.Request, *values: Any) -> list[Any]:
-        """When the page opens, updates of the texts that its address carries, if it names this tab, and of the results, also if
-        models are `live`."""
+        """When the page opens, updates of the texts that its address carries, if it names this tab, and of the
+        results, also if models are `live`."""
         given = [request.query_params.get(name) for name, _ in zip(TEXT_NAMES, self.texts, strict=False)]
         if request.query_params.get("tab") == self.name and None not in given:
             return [*given, *self.show(*given, *values[len(given) :])]
         shown = self.show(*values) if self.live else (gr.skip() for _ in self.components)
         return [*(gr.skip() for _ in given), *shown]
 
+    def show_on(self, listen: Callable[..., Any], **options: Any) -> None:
+        """Show the results on another event, such as `button.click`, which the API does not list."""
+        listen(self.show, self.inputs, self.components, api_visibility="private", **LIMIT, **options)
+
 
 TEXT_NAMES = ("text", "text2")  # in a link
-# Selects the tab that the address names, until the page is ready and keeps it. (An update of gr.Tabs would undo a click that was
-# faster than the page.)
+# Selects the tab that the address names, until the page is ready and keeps it. (An update of gr.Tabs would undo a
+# click that was faster than the page.)
 OPEN_LINK = """() => {
     ["pointerdown", "keydown"].forEach(type => window.addEventListener(type, () => { window.isUsed = true; }, true));
     const name = CSS.escape(new URL(window.location).searchParams.get("tab") ?? "");
@@ -67,8 +70,8 @@ OPEN_LINK = """() => {
 
 
 def link_script(name: str, texts: int) -> str:
-    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not before the page is
-    used, as tabs are also selected while it opens."""
+    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not before
+    the page is used, as tabs are also selected while it opens."""
     return f"""(...values) => {{
         if (!window.isUsed) return values;
         const address = new URL(window.location), names = {list(TEXT_NAMES)};
@@ -87,10 +90,13 @@ def sentence_box(examples: Sequence[str], otherwise: str) -> tuple[gr.Textbox, g
 
 
 def examples_of(boxes: list[gr.Textbox], samples: list[list[str]]) -> gr.Dataset:
-    label = "From the run's evaluation text"
-    headers = [box.label for box in boxes] if len(boxes) > 1 else None
     return gr.Dataset(
-        components=boxes, samples=samples, headers=headers, label=label, samples_per_page=20, visible=bool(samples)
+        components=boxes,
+        samples=samples,
+        headers=[box.label for box in boxes] if len(boxes) > 1 else None,
+        label="From the run's evaluation text",
+        samples_per_page=20,
+        visible=bool(samples),
     )
 
 
@@ -102,8 +108,9 @@ def show_results(
     examples: gr.Dataset | None = None,
     link: bool = True,
 ) -> Results:
-    """A button and the columns, first filled for the inputs' values, then updated on a click on the button or an example, on
-    Enter, and when another input changes. The texts are the first of the inputs. With `link`, the page's address carries them."""
+    """A button and the columns, first filled for the inputs' values, then updated on a click on the button or an
+    example, on Enter, and when another input changes. The texts are the first of the inputs. With `link`, the page's
+    address carries them."""
 
     def show(*values: Any) -> list[gr.Component]:
         return [component for column in columns for component in column(*values)]
@@ -116,21 +123,13 @@ def show_results(
                 components += column(*(component.value for component in inputs))
     results = Results(name, inputs, components, show)
     script = link_script(name, len(results.texts)) if link else None
-    chosen = (component.submit if isinstance(component, gr.Textbox) else component.change for component in inputs)
-    gr.on(
-        [button.click, *chosen],
-        show,
-        inputs,
-        components,
-        js=script,
-        api_name=name,
-        trigger_mode="always_last",
-        **LIMIT,
-    )
+    chosen = [component.submit if isinstance(component, gr.Textbox) else component.change for component in inputs]
+    triggers = [button.click, *chosen]
+    gr.on(triggers, show, inputs, components, js=script, api_name=name, trigger_mode="always_last", **LIMIT)
     if examples:
         boxes = results.texts
         filled = examples.click(lambda sample: sample if len(boxes) > 1 else sample[0], examples, boxes, **SILENT)
-        filled.then(show, inputs, components, js=script, api_visibility="private", **LIMIT)
+        results.show_on(filled.then, js=script)
     return results
 
 
@@ -142,8 +141,8 @@ def columns_of(models: Sequence[Model], parts: list[Part], answer: Callable[...,
 def column_of(
     open_model: Callable[[], Model], parts: list[Part], answer: Callable[..., Contents], *inputs: Any
 ) -> list[gr.Component]:
-    """A heading, and `parts` with the contents of the answer. If there is none, the heading says why, and the parts
-    are hidden."""
+    """A heading, and `parts` with the contents of the answer. If there is none, as for an empty text or a model that
+    has been deleted, the heading says why, and the parts are hidden."""
     contents: list[Any] = []
     title = ""
     try:
@@ -153,7 +152,7 @@ def column_of(
         note = f"Too long for the model: {left_out:,} tokens at the end were left out." if left_out else ""
         if len(contents) > len(parts):
             note = f"The first {len(parts)} of {len(contents)} masks are shown. {note}"
-    except InputError as error:
+    except (OSError, ValueError) as error:
         note = str(error)
     components = [HTML(drawing.heading(title, note))]  # first, since the page shows components as they are created
     for part, content in zip_longest(parts, contents[: len(parts)]):
