@@ -5,11 +5,10 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 
-from scratch_bert_options.limits import explain_limit, is_lack_of_space
+from scratch_bert_options.errors import one_line
 
 
 LOST = (errno.EPIPE, errno.EIO, errno.EBADF)  # the reader of a pipe, or the terminal, is gone, or was never there
@@ -49,9 +48,10 @@ def tolerate_lost_output() -> None:
 
 
 def script(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorator of the main function of a script: it continues when its output is lost, and Ctrl-C or a lack of memory, files,
-    threads or space ends it with one line, also during its imports. The libraries' progress bars appear after a second, and
-    disappear at their end."""
+    """Decorator of the main function of a command. It continues when its output is lost. Expected errors end it with one line
+    and exit code 1, Ctrl-C and other signals with 128 + their number, also during its imports; with
+    SCRATCH_BERT_TRACEBACK=1, all errors have a traceback. The libraries' progress bars appear after a second, and disappear
+    at their end."""
 
     @wraps(main)
     def run(*argv: list[str] | None) -> None:
@@ -66,28 +66,13 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
             main(*argv)
         except SystemExit:
             raise
-        except KeyboardInterrupt:
-            print("Stopped.", file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            print(str(interrupt) or "Stopped.", file=sys.stderr)
+            sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))
         except BaseException as error:  # Rust's panics are no Exceptions
-            reason = explain_limit(error)
-            if is_lack_of_space(error):
-                reason = f"{error}. Free some space, or raise the limit of the size of files (ulimit -f)."
-            if reason is None:
+            message = one_line(error)
+            if message is None or os.environ.get("SCRATCH_BERT_TRACEBACK"):
                 raise
-            sys.exit(f"error: {reason}")
+            sys.exit(f"error: {message}")
 
     return run
-
-
-@contextmanager
-def one_line_errors(kinds: tuple = (OSError, ValueError, ImportError), stopped: str = "Stopped.") -> Generator[None]:
-    """End the program without a traceback: with the message of an error of these `kinds` and exit code 1, or after a
-    signal with its message or `stopped` and exit code 128 + its number."""
-    try:
-        yield
-    except kinds as error:
-        sys.exit(f"error: {explain_limit(error) or error}")
-    except KeyboardInterrupt as interrupt:
-        print(str(interrupt) or stopped, file=sys.stderr)
-        sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))

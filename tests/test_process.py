@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 
 from helpers import SCRIPTS, run_process, run_script
 from scratch_bert_cli.process import one_line_errors, script
-from scratch_bert_options.limits import LimitError, explain_limit
+from scratch_bert_options.errors import LimitError, explain_limit
 from scratch_bert_options.outputs import check_new_dir, check_new_file, check_output_dir
 
 

@@ -14,7 +14,7 @@ from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from scratch_bert_options.limits import is_lack_of_space
+from scratch_bert_options.errors import is_lack_of_space
 from scratch_bert_options.outputs import NEWEST
 from scratch_bert_options.schema import check
 from scratch_bert_options.training import CommonOptions

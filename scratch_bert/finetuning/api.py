@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.errors import plain_errors
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 
 from ..logs import shown_messages
@@ -42,7 +43,7 @@ def finetune(
             raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")
     options |= {"model_name_or_path": model, "output_dir": output_dir}
     task_args, training = from_keywords(TaskArguments, FinetuningOptions, **options)
-    with shown_messages():
+    with shown_messages(), plain_errors():
         run = prepare_finetuning(task, task_args, training, as_splits(data, validation=validation, test=test))
         results = run.train()
         if run.seed_runs[0].args.should_save:

@@ -8,6 +8,7 @@ from textwrap import shorten
 from typing import Any
 
 from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.errors import plain_errors
 from scratch_bert_options.pretraining import DataArguments, InMemoryDataOptions, ModelOptions, PretrainingOptions
 
 from ..logs import shown_messages
@@ -61,7 +62,7 @@ def pretrain(
             in_memory[name] = list(given) if isinstance(given, Iterator) else given
     data_options = InMemoryDataOptions if "texts" in in_memory else DataArguments
     arguments = from_keywords(ModelOptions, data_options, PretrainingOptions, **options)
-    with shown_messages():
+    with shown_messages(), plain_errors():
         run = prepare_pretraining(*arguments, **in_memory)
         metrics = run.train()
         if run.trainer.is_world_process_zero() and logger.isEnabledFor(logging.INFO):

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
-from scratch_bert_options.limits import LimitError, explain_limit
+from scratch_bert_options.errors import LimitError, explain_limit
 from scratch_bert_options.training import CommonOptions
 
 from ..checkpoints.saved import how_to_resume

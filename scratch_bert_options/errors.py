@@ -1,7 +1,18 @@
-"""Errors that come from the limits of the machine or of the process: memory, files, threads, space on the disk."""
+"""Errors that a user can do something about, and what is said of them: one line, with the cause and the remedy."""
 
 import errno
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from pydantic import ValidationError
+
+from .schema import explain
+
+
+# Packages whose errors are those of the network, whichever layer raises them, and those of data that can't be read.
+NETWORK = {"httpx", "httpx2", "httpcore", "httpcore2", "h11", "requests", "urllib3", "aiohttp", "botocore"}
+DATA = {"datasets", "huggingface_hub", "pyarrow", "safetensors", "yaml", "zlib"}
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
@@ -43,3 +54,35 @@ def is_lack_of_space(error: BaseException) -> bool:
     # tokenizers, safetensors and torch raise other exceptions than OSError.
     messages = (*(f"(os error {code})" for code in FULL), "inline_container.cc", "iostream error")
     return getattr(error, "errno", None) in FULL or any(message in str(error) for message in messages)
+
+
+def one_line(error: BaseException) -> str | None:
+    """What a user is told of an error; None for one that only a change of the code can prevent."""
+    package, text = type(error).__module__.partition(".")[0], str(error) or type(error).__name__
+    if is_lack_of_space(error):
+        return f"{text}. Free some space, or raise the limit of the size of files (ulimit -f)."
+    if limit := explain_limit(error):
+        return limit
+    if isinstance(error, ValidationError):
+        return explain(error)
+    if package in NETWORK:
+        return f"The network failed ({type(error).__name__}: {text}): check the connection and the proxy, and try again."
+    if isinstance(error, OSError | ValueError | ImportError):
+        return text
+    if package in DATA:  # "An error occurred while generating the dataset" has the reason as its cause
+        return ": ".join(dict.fromkeys(filter(None, (text, error.__cause__ and str(error.__cause__)))))
+    return None
+
+
+@contextmanager
+def plain_errors() -> Generator[None]:
+    """Within `with`, or decorating a function: errors of the network, of limits and of data become `OSError`s with one line."""
+    try:
+        yield
+    except (OSError, ValueError, ImportError):
+        raise
+    except Exception as error:
+        message = one_line(error)
+        if message is None:
+            raise
+        raise OSError(message) from error
