@@ -66,7 +66,9 @@ def one_line(error: BaseException) -> str | None:
     if isinstance(error, ValidationError):
         return explain(error)
     if package in NETWORK:
-        return f"The network failed ({type(error).__name__}: {text}): check the connection and the proxy, and try again."
+        return (
+            f"The network failed ({type(error).__name__}: {text}): check the connection and the proxy, and try again."
+        )
     if isinstance(error, OSError | ValueError | ImportError):
         return text
     if package in DATA:  # "An error occurred while generating the dataset" has the reason as its cause
@@ -79,10 +81,8 @@ def plain_errors() -> Generator[None]:
     """Within `with`, or decorating a function: errors of the network, of limits and of data become `OSError`s with one line."""
     try:
         yield
-    except (OSError, ValueError, ImportError):
-        raise
     except Exception as error:
         message = one_line(error)
-        if message is None:
+        if message is None or message == str(error) and isinstance(error, OSError | ValueError | ImportError):
             raise
-        raise OSError(message) from error
+        raise (ValueError if isinstance(error, ValueError) else OSError)(message) from error

@@ -2,7 +2,6 @@
 
 import json
 import re
-import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -12,10 +11,8 @@ import pytest
 from helpers import ROOT, SCRIPTS, run_process
 from scratch_bert import ScratchBertConfig
 from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
-from scratch_bert.training.trainer import Interrupted
 from scratch_bert_cli.command_line import ALIASES, read_options
 from scratch_bert_cli.main import VERBS, command
-from scratch_bert_cli.process import one_line_errors
 from scratch_bert_options.declare import OptionGroup, from_keywords, known_options, option, options
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions, parse_max_seq_length
@@ -284,26 +281,6 @@ def test_next_commands_name_the_python_that_the_shell_would_not_find(monkeypatch
     assert command("demo") == ".venv/bin/python scripts/demo.py"
     monkeypatch.chdir(tmp_path.parent)
     assert command("demo") == f"{tmp_path.name}/.venv/bin/python scripts/demo.py"
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "code"),
-    [
-        (ValueError("no text"), "", "error: no text"),  # which Python prints, and gives the exit code 1
-        (KeyboardInterrupt(), "Stopped early.\n", 130),
-        (Interrupted("Stopped at step 3.", signal.SIGTERM), "Stopped at step 3.\n", 143),
-    ],
-    ids=repr,
-)
-def test_errors_end_a_command_with_one_line_and_signals_with_their_exit_code(error, message, code, capsys):
-    with pytest.raises(SystemExit) as exit, one_line_errors(stopped="Stopped early."):
-        raise error
-    assert exit.value.code == code and capsys.readouterr().err == message
-
-
-def test_one_line_errors_leave_the_errors_of_the_program_alone():
-    with pytest.raises(RuntimeError, match="a bug"), one_line_errors():
-        raise RuntimeError("a bug")
 
 
 def test_recipes_and_verbs_are_found_in_a_checkout_that_hides_the_installed_package(tmp_path):

@@ -4,6 +4,7 @@ results can't be written where they are to go."""
 import errno
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -11,8 +12,9 @@ import pytest
 from safetensors import SafetensorError
 
 from helpers import SCRIPTS, run_process, run_script
-from scratch_bert_cli.process import one_line_errors, script
-from scratch_bert_options.errors import LimitError, explain_limit
+from scratch_bert.training.trainer import Interrupted
+from scratch_bert_cli.process import script
+from scratch_bert_options.errors import LimitError, plain_errors
 from scratch_bert_options.outputs import check_new_dir, check_new_file, check_output_dir
 
 
@@ -113,51 +115,84 @@ def test_limit_is_one_line_with_the_remedy(error, message):
 
     with pytest.raises(SystemExit, match=f"^error: .*{message}"):
         main()
-    if isinstance(error, OSError):  # which scripts expect
-        with pytest.raises(SystemExit, match=f"^error: .*{message}"), one_line_errors():
-            raise error
+    with pytest.raises(OSError, match=message), plain_errors():
+        raise error
+
+
+class ConnectError(Exception):
+    """As of a package of the network, which are several."""
+
+    __module__ = "httpx2._exceptions"
+
+
+class ArrowError(Exception):
+    __module__ = "pyarrow.lib"
+
+
+def with_cause(error, cause):
+    error.__cause__ = cause
+    return error
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "message"),
     [
-        RuntimeError("a bug"),
-        RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback …\nRuntimeError: a bug"),
-        ValueError("not enough memory in this joke"),
-        RuntimeError("could not create a primitive descriptor for a matmul primitive"),
-        FileNotFoundError(errno.ENOENT, "No such file", "a.txt"),
-        LimitError("There is not enough memory, as was explained."),
-        SystemExit(3),
+        (ValueError("no text"), "no text"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "a.txt"), r"\[Errno 2\] No such file: 'a.txt'"),
+        (ImportError("no module"), "no module"),
+        (ConnectError("reset by peer"), r"The network failed \(ConnectError: reset by peer\): check the connection"),
+        (ArrowError("bad page"), "bad page"),
+        (with_cause(ArrowError("while generating"), KeyError("text")), "while generating: 'text'"),
+        (LimitError("There is not enough memory, as was explained."), "There is not enough memory, as was"),
+        (OSError(errno.ENOSPC, "No space left on device"), ".*No space left on device. Free some space"),
+        (SafetensorError("I/O error: File too large (os error 27)"), "I/O error: File too large .*ulimit -f"),
     ],
     ids=repr,
 )
+def test_expected_error_ends_a_command_with_one_line(error, message):
+    @script
+    def main():
+        raise error
+
+    with pytest.raises(SystemExit, match=f"^error: {message}"):
+        main()
+    with pytest.raises((OSError, ValueError, ImportError)), plain_errors():
+        raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("a bug"), SystemExit(3)], ids=repr)
 def test_other_errors_stay_as_they_are(error):
     @script
     def main():
         raise error
 
-    assert explain_limit(error) is None
     with pytest.raises(type(error)) as raised:
         main()
     assert raised.value is error
 
 
+def test_any_error_has_a_traceback_on_request(monkeypatch):
+    monkeypatch.setenv("SCRATCH_BERT_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="invalid literal"):
+        script(int)("no text")
+
+
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "message", "code"),
     [
-        (KeyboardInterrupt(), 130),
-        (OSError(errno.ENOSPC, "No space left on device"), "error: .*No space left on device. Free some space"),
-        (SafetensorError("I/O error: File too large (os error 27)"), "error: I/O error: File too large .*ulimit -f"),
+        (KeyboardInterrupt(), "Stopped.", 130),
+        (Interrupted("Stopped at step 3.", signal.SIGTERM), "Stopped at step 3.", 143),
     ],
     ids=repr,
 )
-def test_ctrl_c_and_a_full_disk_end_a_script_with_one_line(error, code):
+def test_signal_ends_a_command_with_a_message_and_its_exit_code(error, message, code, capsys):
     @script
     def main():
         raise error
 
-    with pytest.raises(SystemExit, match=str(code)):
+    with pytest.raises(SystemExit) as exit:
         main()
+    assert exit.value.code == code and capsys.readouterr().err == f"{message}\n"
 
 
 def test_directory_that_is_gone_is_named(tmp_path, monkeypatch):
