@@ -26,7 +26,7 @@ class ContinuationArguments(OptionGroup, group="Model"):
     )
     add_tokens: str | None = option(
         None,
-        "File of words or ##continuations to add to its vocabulary, one per line, each as the mean of its pieces.",
+        "File of words or ##continuations to add to its vocabulary, one per line; each starts as the mean of its pieces.",
         path=True,
         requires="model_name_or_path",
     )
@@ -85,7 +85,7 @@ class SourceArguments(OptionGroup, group="Source"):
     )
     validation_share: float = option(
         0.1,
-        "Fraction of the text to hold out, about: documents drawn at random, or the ends of long ones; 0 for none.",
+        "Approximate fraction of the text to hold out: documents drawn at random, or the ends of long ones; 0 for none.",
         within="[0, 1)",
         unless="prepared_data streaming",
     )
@@ -315,7 +315,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
     muon_learning_rate: float = option(0.02, "Peak learning rate for Muon; AdamW has learning_rate.", within="(0, 10]")
     weight_decay: float = option(
         0.1,
-        "Decoupled weight decay, not of biases and LayerNorms. BERT's 0.01 lets attention collapse in long Muon runs.",
+        "Decoupled weight decay, excluding biases and LayerNorms. BERT's 0.01 lets attention collapse in long Muon runs.",
         within="[0, 10]",
     )
     pack_sequences: bool = option(

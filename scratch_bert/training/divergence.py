@@ -6,7 +6,7 @@ from transformers import Trainer
 from transformers.trainer_utils import get_last_checkpoint
 
 
-class DivergenceError(FloatingPointError):
+class DivergenceError(ValueError):
     """The loss, a metric or a weight is not finite."""
 
 
