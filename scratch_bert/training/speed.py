@@ -10,8 +10,8 @@ from transformers import Trainer, TrainerCallback
 
 
 class SpeedMeter(TrainerCallback):
-    """Counts the tokens and the time of training steps in one process, between two entries of the log. As a callback, it stops
-    the clock after each step."""
+    """Counts the tokens and the time of training steps in one process, between two entries of the log. As a callback,
+    it stops the clock after each step."""
 
     def __init__(self, device: torch.device):
         self.device = device
@@ -59,14 +59,14 @@ class SpeedMeter(TrainerCallback):
         self.untaken_tokens += tokens
 
     def take_tokens(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> int:
-        """Return the number of non-padding tokens of all processes since the last call: `reduce` sums over processes."""
+        """Return the non-padding tokens of all processes since the last call: `reduce` sums over processes."""
         tokens = int(reduce(self.untaken_tokens))
         self.untaken_tokens = torch.zeros_like(self.untaken_tokens)
         return tokens
 
     def report(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Return entries for the log about all processes since the last report: `reduce` sums a tensor over processes. The memory,
-        in MiB, is this process's: the maximum allocated on the GPU, or the resident set on the CPU."""
+        """Return entries for the log about all processes since the last report: `reduce` sums a tensor over processes.
+        The memory, in MiB, is this process's: the maximum allocated on the GPU, or the resident set on the CPU."""
         self.pause()
         if not self.seconds:
             return {}
@@ -109,7 +109,7 @@ class MeasuredTrainer(Trainer):
         super().log(logs, start_time)
 
     def _count_tokens(self) -> None:
-        """Add the tokens since the last call to the state, which the stock Trainer does only on request, with a wait per step."""
+        """Add the tokens since the last call to the state. The stock Trainer would wait for them in each step."""
         if self.args.include_num_input_tokens_seen == "no":
             self.state.num_input_tokens_seen += self._speed.take_tokens(self._reduce)
 

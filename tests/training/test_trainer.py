@@ -19,7 +19,6 @@ from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, atomic
 from scratch_bert.checkpoints.output_dir import output_dir_lock, write_metrics
 from scratch_bert.checkpoints.saved import find_checkpoint, find_damage
 from scratch_bert.training.arguments import CommonArguments
-from scratch_bert.training.model_card import describe_device
 from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer
 
 
@@ -221,11 +220,6 @@ def test_latest_metrics_are_those_of_the_log_and_the_results(tmp_path):
     trainer.state.log_history = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 2.5}]
     trainer.results = {"eval_f1": 0.5, "eval_loss": 2.25}
     assert trainer.latest_metrics() == {"step": 2, "loss": 2.0, "eval_loss": 2.25, "eval_f1": 0.5}
-
-
-def test_model_card_names_the_device():
-    assert describe_device(torch.device("cpu")) == f"{os.cpu_count()} CPU cores"
-    assert describe_device(torch.device("mps")) == "MPS"
 
 
 def test_model_card_is_written_into_each_directory(tmp_path):
@@ -440,10 +434,7 @@ def test_resume_takes_the_learning_rate_of_its_options(tmp_path):
     ("change", "message"),
     [
         pytest.param({"exp_avg": torch.ones(1, 32)}, r"exp_avg \(1, 32\) of a weight \(40, 32\)", id="shape"),
-        pytest.param(
-            {"exp_avg": torch.full((40, 32), torch.nan)}, r"exp_avg of a weight \(40, 32\) is not finite", id="NaN"
-        ),
-        pytest.param({"step": torch.tensor(torch.nan)}, r"step of a weight \(40, 32\) is not finite", id="NaN step"),
+        pytest.param({"step": torch.tensor(torch.nan)}, r"step of a weight \(40, 32\) is not finite", id="NaN"),
         pytest.param({"exp_avg": None}, "only some weights have exp_avg", id="part"),
         pytest.param("one", "lacks 1 of 46 weights: their averages of the gradients start anew", id="one"),
         pytest.param("all", "lacks 46 of 46 weights: their averages", id="all"),
@@ -493,26 +484,9 @@ def test_longer_schedule_has_its_own_rate_from_the_first_step_of_a_resume(tmp_pa
     assert kept.rates == pytest.approx(expected.rates[3:])
 
 
-def test_optimizers_without_averages_resume_without_a_word(tmp_path, caplog):
-    options = {"save_steps": 2, "max_steps": 2, "optim": "sgd"}
-    make_trainer(tmp_path / "run", **options).train()
-    again = make_trainer(tmp_path / "again", **options | {"max_steps": 3})
-    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
-    assert "start anew" not in caplog.text
-
-
 def test_warm_up_beyond_the_end_is_a_warning(tmp_path, caplog):
     make_trainer(tmp_path, max_steps=2, warmup_steps=100).train()
     assert "The warm-up (100 steps) fills the whole run" in caplog.text
-
-
-def test_checkpoint_of_fsdp_is_not_resumed_without(tmp_path):
-    make_trainer(tmp_path, save_steps=3).train()
-    (tmp_path / "checkpoint-3" / "pytorch_model_fsdp_0").mkdir()
-    with pytest.raises(
-        OSError, match="was saved with FSDP and the state_dict_type SHARDED_STATE_DICT: resume it in the"
-    ):
-        make_trainer(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
 
 @pytest.mark.slow
