@@ -512,6 +512,26 @@ open({str(tmp_path)!r} + f"/{{rank}}.txt", "w").write(str(time.time()))
     assert abs(first - second) < 2
 
 
+@pytest.mark.slow
+def test_processes_follow_a_signal_to_one_of_them_after_the_same_step(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import json, os, signal, sys
+sys.path[:0] = {[str(path) for path in (Path(__file__).parent, Path(__file__).parents[1])]}
+from test_trainer import SendSignal, make_trainer
+rank = int(os.environ["RANK"])
+signals = [SendSignal(signal.SIGUSR1, step=2), SendSignal(signal.SIGTERM, step=20)] if rank == 1 else []
+trainer = make_trainer({str(tmp_path / "run")!r}, *signals, use_cpu=True, max_steps=1000)
+trainer.train()
+json.dump([trainer.interrupted, trainer.state.global_step], open({str(tmp_path)!r} + f"/{{rank}}.json", "w"))
+""")
+    launch("torch.distributed.run --nproc_per_node 2 --standalone", script)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second and first[0] and 21 <= first[1] <= 24
+    saved = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "run").glob("checkpoint-*"))
+    assert 3 <= saved[0] <= 6 and saved[1:] == [first[1]]
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc has its own settings")
 def test_training_reuses_freed_memory_instead_of_getting_new_pages_from_the_kernel(tmp_path):
     import resource
