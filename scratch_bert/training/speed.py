@@ -15,12 +15,12 @@ class SpeedMeter(TrainerCallback):
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.untaken_tokens = torch.zeros((), dtype=torch.long, device=device)  # since `take_tokens`
+        self.tokens = torch.zeros(2, dtype=torch.long, device=device)  # since the last report, and `take_tokens`
         self.start()
 
     def start(self) -> None:
-        """Start again."""
-        self.tokens = torch.zeros((), dtype=torch.long, device=self.device)
+        """Start again, but for `take_tokens`."""
+        self.tokens[0] = 0
         self.seconds = self.data_seconds = 0.0
         self.since: float | None = None
 
@@ -48,20 +48,18 @@ class SpeedMeter(TrainerCallback):
 
     def count(self, batch: dict[str, torch.Tensor]) -> None:
         """Add the non-padding tokens of a micro-batch. The host does not wait for the device."""
-        if "sequence_lengths" in batch:  # a list: the collator has counted
-            tokens = torch.tensor(sum(batch["sequence_lengths"]))
-        elif "attention_mask" in batch:
-            tokens = batch["attention_mask"].sum(dtype=torch.long)
+        lengths, mask = batch.get("sequence_lengths"), batch.get("attention_mask")
+        if lengths is not None:  # a list: the collator has counted
+            self.tokens += sum(lengths)
+        elif mask is not None:
+            self.tokens += mask.sum(dtype=torch.long).to(self.device, non_blocking=True)
         else:
-            tokens = torch.tensor(batch["input_ids"].numel())
-        tokens = tokens.to(self.device, non_blocking=True)
-        self.tokens += tokens
-        self.untaken_tokens += tokens
+            self.tokens += batch["input_ids"].numel()
 
     def take_tokens(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> int:
         """Return the non-padding tokens of all processes since the last call: `reduce` sums over processes."""
-        tokens = int(reduce(self.untaken_tokens))
-        self.untaken_tokens = torch.zeros_like(self.untaken_tokens)
+        tokens = int(reduce(self.tokens[1]))
+        self.tokens[1] = 0
         return tokens
 
     def report(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
@@ -71,7 +69,7 @@ class SpeedMeter(TrainerCallback):
         if not self.seconds:
             return {}
         measured = torch.tensor([self.data_seconds, self.seconds, 1.0], device=self.device)
-        tokens, data_seconds, seconds, processes = reduce(torch.cat([self.tokens.float()[None], measured])).tolist()
+        tokens, data_seconds, seconds, processes = reduce(torch.cat([self.tokens[:1].float(), measured])).tolist()
         on_gpu = self.device.type == "cuda"
         memory = torch.cuda.max_memory_allocated() if on_gpu else psutil.Process().memory_info().rss
         self.start()
