@@ -36,10 +36,7 @@ class PretrainingTrainer(ScratchBertTrainer):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        # Options that stock TrainingArguments do not have.
-        self.uses_muon = self.args.optim == ExtraOptimizerNames.MUON
-        self.muon_learning_rate = getattr(self.args, "muon_learning_rate", None)
-        if self.uses_muon and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+        if self.args.optim == ExtraOptimizerNames.MUON and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
                 "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without "
                 "them, or choose another optim."
@@ -68,11 +65,11 @@ class PretrainingTrainer(ScratchBertTrainer):
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         args, model = self.args, self.model if model is None else model
-        if self.optimizer is None and self.uses_muon:
+        if self.optimizer is None and args.optim == ExtraOptimizerNames.MUON:
             self.optimizer = muon(
                 model,
                 lr=args.learning_rate,
-                muon_lr=self.muon_learning_rate,
+                muon_lr=args.muon_learning_rate,
                 weight_decay=args.weight_decay,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,

@@ -430,38 +430,17 @@ def test_resume_takes_the_learning_rate_of_its_options(tmp_path):
         assert [group["weight_decay"] for group in again.optimizer.param_groups] == [0.2, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param({"exp_avg": torch.ones(1, 32)}, r"exp_avg \(1, 32\) of a weight \(40, 32\)", id="shape"),
-        pytest.param({"step": torch.tensor(torch.nan)}, r"step of a weight \(40, 32\) is not finite", id="NaN"),
-        pytest.param({"exp_avg": None}, "only some weights have exp_avg", id="part"),
-        pytest.param("one", "lacks 1 of 46 weights: their averages of the gradients start anew", id="one"),
-        pytest.param("all", "lacks 46 of 46 weights: their averages", id="all"),
-    ],
-)
-def test_optimizers_state_is_that_of_its_weights(change, message, tmp_path, caplog):
+def test_optimizers_state_that_lacks_weights_is_logged(tmp_path, caplog):
     options = {"save_steps": 2, "max_steps": 2, "optim": "adamw_torch"}
     make_trainer(tmp_path / "run", **options).train()
     checkpoint = tmp_path / "run" / "checkpoint-2"
-    file = checkpoint / "optimizer.pt"
-    content = torch.load(file)
-    [number] = [number for number, state in content["state"].items() if state["exp_avg"].shape == (40, 32)]
-    if isinstance(change, dict):
-        changed = content["state"][number] | change
-        content["state"][number] = {name: value for name, value in changed.items() if value is not None}
-    else:
-        removed = content["state"].keys() if change == "all" else [number]
-        content["state"] = {key: state for key, state in content["state"].items() if key not in removed}
-    torch.save(content, file)
+    content = torch.load(checkpoint / "optimizer.pt")
+    content["state"].popitem()
+    torch.save(content, checkpoint / "optimizer.pt")
     (checkpoint / "manifest.json").unlink()
     again = make_trainer(tmp_path / "again", **options | {"max_steps": 3})
-    if isinstance(change, dict):
-        with pytest.raises(OSError, match=message):
-            again.train(resume_from_checkpoint=str(checkpoint))
-    else:
-        again.train(resume_from_checkpoint=str(checkpoint))
-        assert message in caplog.text
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert "lacks 1 of 46 weights: their averages of the gradients start anew" in caplog.text
 
 
 class KeepRates(TrainerCallback):
