@@ -7,6 +7,7 @@ from functools import partial
 import psutil
 import torch
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import TrainOutput
 
 
 class SpeedMeter(TrainerCallback):
@@ -81,13 +82,17 @@ class SpeedMeter(TrainerCallback):
 
 
 class MeasuredTrainer(Trainer):
-    """Trainer with the speed in its log, in entries speed/…"""
+    """Trainer with the speed in its log, in entries speed/…, and with the right time if the clock was set meanwhile."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._speed = SpeedMeter(self.args.device)
         self._reduce = partial(self.accelerator.reduce, reduction="sum")
         self.add_callback(self._speed)
+
+    def set_initial_training_values(self, *args) -> tuple:
+        self._start = time.monotonic()
+        return super().set_initial_training_values(*args)
 
     def get_batch_samples(self, *args, **kwargs):
         self._speed.resume()
@@ -102,8 +107,6 @@ class MeasuredTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self._speed.report(self._reduce)
-        if "train_loss" in logs:  # the last entry of a training
-            self._count_tokens()
         super().log(logs, start_time)
 
     def _count_tokens(self) -> None:
@@ -114,3 +117,8 @@ class MeasuredTrainer(Trainer):
     def _save_checkpoint(self, *args, **kwargs) -> None:
         self._count_tokens()
         super()._save_checkpoint(*args, **kwargs)
+
+    def _finalize_training(self, trial, num_train_samples, start_time) -> TrainOutput:
+        self._count_tokens()
+        start_time = time.time() - (time.monotonic() - self._start)  # the stock Trainer subtracts times of day
+        return super()._finalize_training(trial, num_train_samples, start_time)

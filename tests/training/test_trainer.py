@@ -7,6 +7,7 @@ import platform
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,17 @@ def test_signal_that_nohup_ignores_stays_ignored(tmp_path):
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_time_of_a_training_is_right_when_the_clock_is_set_back(tmp_path, monkeypatch):
+    clock = time.time
+
+    class SetClock(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+
+    metrics = make_trainer(tmp_path, SetClock()).train().metrics
+    assert 0 < metrics["train_runtime"] < 600 and metrics["train_steps_per_second"] > 0
 
 
 class InWorkers(torch.utils.data.Dataset):
