@@ -73,7 +73,7 @@ class WriteExamples(PipelineStep):
         if errors:
             raise ValueError(
                 f"{len(errors):,} files without examples: fix them, name their input_format, or exclude them by "
-                f"glob_pattern. The first: {errors[0]}"
+                f"glob_pattern: {'; '.join(errors[:5])}"
             )
         yield from data or ()
 
