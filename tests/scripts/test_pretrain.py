@@ -288,16 +288,6 @@ def test_cache_saves_a_second_run_from_reading_the_text_again(text_file, tmp_pat
     assert first["eval_mlm_loss"] == second["eval_mlm_loss"]
 
 
-def test_help(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run_script(monkeypatch, "pretrain.py", "--help")
-    stdout = capsys.readouterr().out
-    for option in ("--train_file", "--preset", "--resume_from_checkpoint", "--mlm_probability"):
-        assert option in stdout
-    for line in ("Examples per step and device", "Maximum number of tokens"):
-        assert line in stdout
-
-
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 @pytest.mark.slow
 @pytest.mark.smoke
