@@ -11,8 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from functools import partial
 from pathlib import Path
 
 import datasets
@@ -310,40 +308,40 @@ def test_ctrl_c_then_resume(text_file, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.smoke
-def test_processes_share_the_examples_of_a_step(text_file, tmp_path):
+def test_processes_share_the_examples_of_a_step(text_file, tmp_path, monkeypatch, capsys):
     """torchrun with 2 × 8 examples logs the losses of one process with 16, over epochs with new examples."""
     options = [*SIZES, "--max_steps", 40, "--logging_steps", 1, "--eval_strategy", "no", "--save_strategy", "no"]
     options += ["--config_overrides", "hidden_dropout_prob=0,attention_probs_dropout_prob=0", "--disable_tqdm", "true"]
     options += ["--train_file", text_file, "--cache_dir", tmp_path / "cache"]
 
-    def losses(name, batch_size, run):
-        shown = run(*options, "--output_dir", tmp_path / name, "--per_device_train_batch_size", batch_size).stdout
-        assert (tmp_path / name / "metrics.json").is_file()
+    def losses(shown):
         return [float(loss) for loss in re.findall(r" nsp_loss ([\d.e-]+) .* tokens/s", shown)]
 
-    one = losses("one", 16, partial(run_process, SCRIPTS / "pretrain.py", OMP_NUM_THREADS="1"))
-    torchrun = "torch.distributed.run --nproc_per_node 2 --standalone"
-    two = losses("two", 8, partial(launch, torchrun, "pretrain.py"))
+    one, two = (
+        [*options, "--output_dir", tmp_path / name, "--per_device_train_batch_size", size]
+        for name, size in (("one", 16), ("two", 8))
+    )
+    run_script(monkeypatch, "pretrain.py", *one)
+    one = losses(capsys.readouterr().out)
+    two = losses(launch("torch.distributed.run --nproc_per_node 2 --standalone", "pretrain.py", *two).stdout)
     assert len(one) == len(two) == 40
     # The masks differ (they are drawn per batch), so the losses agree closely but not to the last digit.
     assert one == pytest.approx(two, rel=0.05)
 
 
 @pytest.mark.slow
-def test_dialogue_recipe_memorises_its_text(tmp_path):
-    shown = run_process(
-        SCRIPTS / "pretrain.py", "recipes/dialogue.yaml", "--output_dir", tmp_path / "run", cwd=tmp_path
-    )
+def test_dialogue_recipe_memorises_its_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_script(monkeypatch, "pretrain.py", "recipes/dialogue.yaml", "--output_dir", "run", "--max_steps", 110)
+    shown = capsys.readouterr().out
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["eval_mlm_accuracy"] > 0.9 and metrics["eval_nsp_accuracy"] == 1
-    assert shown.stdout.count("[MASK]") == 24 and shown.stdout.count("  B: ") == 6
+    assert shown.count("[MASK]") == 24 and shown.count("  B: ") == 6
 
 
 @pytest.mark.slow
 def test_default_run_learns(tmp_path):
-    start = time.monotonic()
-    run_process(SCRIPTS / "pretrain.py", cwd=tmp_path)
-    print(f"\n{time.monotonic() - start:.0f} seconds in all")
+    """In half of its epochs."""
+    run_process(SCRIPTS / "pretrain.py", "--num_train_epochs", 3, cwd=tmp_path)
     metrics = json.loads((tmp_path / "runs" / "pretrain-1" / "metrics.json").read_text())
-    print({name: round(value, 4) for name, value in metrics.items()})
     assert metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] - 1
