@@ -220,18 +220,13 @@ def sources(documents, tmp_path_factory):
     ("options", "shown"),
     [
         (["--train_file", "table.csv.gz", "--text_column", "body"], "Held-out text: 9.6% of the tokens, the ends of"),
-        (["--train_file", "texts", "--text_format", "file"], "Training text: 46 documents"),
-        (["--dataset_name", "files", "--text_column", "body"], "Validation text: 7 documents"),
-        (
-            ["--dataset_name", "saved", "--text_column", "body", "--whole_word_mask"],
-            "Held-out text: 9.6% of the tokens, the ends of",
-        ),
+        (["--dataset_name", "saved", "--text_column", "body"], "Held-out text: 9.6% of the tokens, the ends of"),
         (
             ["--dataset_name", "files", "--text_column", "body", "--streaming", "--stream_buffer", "20"],
             "Training text: a stream",
         ),
         (["--train_file", "texts/*.txt", "--streaming", "--sentence_objective", "sop"], "No held-out text"),
-        (["--sentence_objective", "none", "--max_seq_length", "auto:70"], "Held-out text: "),
+        (["--sentence_objective", "none", "--max_seq_length", "auto:70", "--whole_word_mask"], "Held-out text: "),
         (
             ["--tokenizer_type", "wordlevel", "--static_pairs", "--train_sampling_strategy", "group_by_length"],
             "50% of the pairs with label 0",
