@@ -239,8 +239,8 @@ for settings in (
     run_snippets(code, models=models, home=tmp_path)
 
 
-def test_bi_encoder_snippet(models, tmp_path):
-    check = """
+def test_sentence_transformers_snippets(models, tmp_path):
+    embeddings = """
 assert embeddings.shape == (2, 32)
 model = SentenceTransformer("embedder", trust_remote_code=True)
 sentences = ["a class is an object", "so is a function"]
@@ -251,10 +251,6 @@ states = open_("AutoModel", "embedder")(**inputs).last_hidden_state.detach()
 mask = inputs["attention_mask"][..., None]
 close(embeddings, (states * mask).sum(1) / mask.sum(1))
 """
-    run_snippets(SNIPPETS["sentence-transformers"][0], check, models=models, home=tmp_path)
-
-
-def test_cross_encoder_and_sparse_encoder_snippets(models, tmp_path):
     ranks = """
 pairs = [("a class", "an object"), ("a class", "a value")]
 close(CrossEncoder("ranker", trust_remote_code=True).predict(pairs), scores)
@@ -270,8 +266,9 @@ logits = as_bert("ForMaskedLM", open_("AutoModelForMaskedLM", "me/my-bert"))(**i
 expected = logits.relu().log1p().mul(inputs["attention_mask"][..., None]).amax(1)
 close(weights.to_dense(), expected.detach())
 """
-    cross_encoder, sparse_encoder = SNIPPETS["sentence-transformers"][1:]
-    run_snippets(cross_encoder, ranks, sparse_encoder, weights, models=models, home=tmp_path)
+    checks = (embeddings, ranks, weights)
+    parts = [part for pair in zip(SNIPPETS["sentence-transformers"], checks, strict=True) for part in pair]
+    run_snippets(*parts, models=models, home=tmp_path)
 
 
 def test_captum_snippet(models, tmp_path):

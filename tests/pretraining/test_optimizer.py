@@ -11,7 +11,6 @@ from transformers import Trainer
 from transformers.training_args import OptimizerNames
 
 from helpers import NO_DROPOUT, SMALL, launch, make_model
-from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 from scratch_bert.pretraining import optimizer
 from scratch_bert.pretraining.arguments import pretraining_arguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
@@ -318,16 +317,10 @@ def test_sharded_parameters_are_rejected(flag, make_run, tmp_path, monkeypatch):
         make_run(tmp_path / "run")
 
 
-def test_muon_needs_the_model():
-    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
-    with pytest.raises(ValueError, match="muon needs the model, .* not a generator"):
-        optimizer.muon(model.parameters())
-
-
-@pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}, {"weight_decay": "0.1"}], ids=str)
-def test_rates_that_are_none_are_rejected(rates):
-    with pytest.raises(ValueError, match=f"{next(iter(rates))} must be (at least 0|a number), got "):
-        optimizer.muon(ScratchBertForMaskedLM(ScratchBertConfig(**SMALL)), **rates)
+@pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}], ids=str)
+def test_rates_that_are_negative_or_no_number_are_rejected(rates):
+    with pytest.raises(ValueError, match="Rates must be 0 or more, got lr="):
+        optimizer.muon(make_model(), **rates)
 
 
 def test_state_of_another_optimizer_is_rejected(finished, make_run, tmp_path):
