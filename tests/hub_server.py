@@ -1,8 +1,9 @@
 """A small Hugging Face Hub on loopback, for tests: a real HTTP server that the real client talks to.
 
-Repositories of models and Spaces are kept in memory, those of Spaces under names such as spaces/me/demo. A commit maps paths to objects: small files under their git hash, large files
-(LFS) under their SHA-256. Large files are uploaded to and downloaded from another host name, as on the Hub. It has the
-routes that the client needs to publish and to open models.
+Repositories of models and Spaces are kept in memory, those of Spaces under names such as spaces/me/demo. A commit maps
+paths to objects: small files under their git hash, large files (LFS) under their SHA-256. Large files are uploaded to
+and downloaded from another host name, as on the Hub. It has the routes that the client needs to publish and to open
+models.
 
     with LocalHub() as hub:
         subprocess.run(command, env={**os.environ, **hub.environment})
@@ -18,13 +19,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated
 
 import pytest
 import transformers
 import yaml
 from flask import Flask, Response, abort, jsonify, request
-from huggingface_hub import constants
-from huggingface_hub.repocard_data import model_index_to_eval_results
+from huggingface_hub import ModelCard, constants
+from pydantic import BaseModel, Field
 from werkzeug.serving import make_server
 
 
@@ -144,7 +146,6 @@ class LocalHub:
         add("/api/repos/create", view_func=self.create, methods=["POST"])
         add("/lfs/<oid>", view_func=self.lfs_upload, methods=["PUT"])
         add("/lfs/<oid>", view_func=self.lfs_download, methods=["GET"], endpoint="lfs_download")
-        add("/lfs/<oid>/verify", view_func=self.lfs_verify, methods=["POST"])
         of_a_repository = [
             ("", self.info, "GET"),
             ("/revision/<path:revision>", self.info, "GET"),
@@ -206,8 +207,7 @@ class LocalHub:
 
     def validate_yaml(self):
         problems = metadata_errors(request.json["content"])
-        warnings = [] if front_matter(request.json["content"]) else [{"message": "empty or missing yaml metadata"}]
-        body = {"errors": [{"message": problem} for problem in problems], "warnings": warnings}
+        body = {"errors": [{"message": problem} for problem in problems], "warnings": []}
         return jsonify(body), 400 if problems else 200
 
     def create(self):
@@ -217,8 +217,8 @@ class LocalHub:
         url = f"{self.endpoint}/{repo_id}"
         if repo_id in self.repositories:
             return jsonify(error="You already created this model repo", url=url), 409
-        private = body.get("private") or body.get("visibility") == "private"
-        repository = self.repositories[repo_id] = Repository(private=bool(private))
+        private = bool(body.get("private") or body.get("visibility") == "private")
+        repository = self.repositories[repo_id] = Repository(private)
         repository.add(
             "refs/heads/main", {".gitattributes": self.store(b"*.safetensors filter=lfs\n")}, "initial commit"
         )
@@ -238,16 +238,17 @@ class LocalHub:
         )
 
     def list_refs(self, user: str, name: str):
-        refs = self.repository(user, name).refs
-        of_kind = {
-            key: [
+        refs = self.repository(user, name).refs.items()
+        kinds = {"branches": "refs/heads/", "tags": "refs/tags/"}
+        named = {
+            kind: [
                 {"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": commit}
-                for ref, commit in refs.items()
+                for ref, commit in refs
                 if ref.startswith(prefix)
             ]
-            for key, prefix in (("branches", "refs/heads/"), ("tags", "refs/tags/"), ("pullRequests", "refs/pr/"))
+            for kind, prefix in kinds.items()
         }
-        return jsonify(converts=[], **of_kind)
+        return jsonify(converts=[], **named)
 
     def tree(self, user: str, name: str, revision: str):
         repository = self.repository(user, name)
@@ -272,8 +273,7 @@ class LocalHub:
         repository = self.repository(user, name)
         if f"refs/heads/{branch}" in repository.refs:
             return error(409, f"Reference already exists: {branch}")
-        start = (request.get_json(silent=True) or {}).get("startingPoint", "main")
-        repository.refs[f"refs/heads/{branch}"] = self.find(repository, start)
+        repository.refs[f"refs/heads/{branch}"] = self.find(repository, "main")
         return jsonify({})
 
     def create_tag(self, user: str, name: str, revision: str):
@@ -310,10 +310,7 @@ class LocalHub:
         objects = []
         for wanted in request.json["objects"]:
             oid = wanted["oid"]
-            actions = {
-                "upload": {"href": f"{self.storage}/lfs/{oid}"},
-                "verify": {"href": f"{self.endpoint}/lfs/{oid}/verify"},
-            }
+            actions = {"upload": {"href": f"{self.storage}/lfs/{oid}"}}
             objects.append({**wanted, "authenticated": True} | ({} if oid in self.objects else {"actions": actions}))
         return jsonify(transfer="basic", objects=objects)
 
@@ -324,20 +321,12 @@ class LocalHub:
         self.objects[oid] = content
         return Response(status=200)
 
-    def lfs_verify(self, oid: str):
-        stored = self.objects.get(oid)
-        return (
-            jsonify({}) if stored is not None and len(stored) == request.json["size"] else error(404, "not uploaded")
-        )
-
     def commit(self, user: str, name: str, revision: str):
         """All of it or nothing: the new commit is only made once every line has been read."""
         repository = self.repository(user, name)
         header, *operations = [json.loads(line) for line in request.get_data().splitlines()]
         with self._lock:
             parent = self.find(repository, revision)
-            if header["value"].get("parentCommit", parent) != parent:
-                return error(412, "A commit has happened since. Please refresh and try again.")
             files = dict(repository.commits[parent].files)
             for operation in operations:
                 key, value = operation["key"], operation["value"]
@@ -351,11 +340,8 @@ class LocalHub:
                     if value["oid"] not in self.objects:
                         return error(400, f"{path} points to an object that was not uploaded")
                     files[path] = value["oid"]
-                elif key == "deletedFile":
-                    if files.pop(path, None) is None:
-                        return error(404, "A file with this name doesn't exist", "EntryNotFound")
-                elif key == "deletedFolder":
-                    files = {kept: oid for kept, oid in files.items() if not kept.startswith(path.rstrip("/") + "/")}
+                elif key == "deletedFile" and files.pop(path, None) is None:
+                    return error(404, "A file with this name doesn't exist", "EntryNotFound")
             pull_request = None
             ref = repository.full_ref(revision)
             if request.args.get("create_pr"):
@@ -406,39 +392,32 @@ def error(status: int, message: str, code: str | None = None) -> Response:
     return response
 
 
-def front_matter(card: str) -> str:
-    match = re.match(r"---\r?\n(.*?)\r?\n---\r?\n", card, re.DOTALL)
-    return match.group(1) if match else ""
+Names = str | list[Annotated[str, Field(min_length=1)]]
+Language = Annotated[str, Field(pattern=r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code)$")]
+
+
+class Metadata(BaseModel):
+    """A model card's metadata, as the Hub takes them."""
+
+    license: Annotated[str, Field(pattern=r"^[a-z0-9.-]*$")] = ""
+    pipeline_tag: str = ""
+    library_name: str = ""
+    tags: Names = []
+    datasets: Names = []
+    metrics: Names = []
+    base_model: Names = []
+    language: Language | list[Language] = []
 
 
 def metadata_errors(card: str) -> list[str]:
     """What the Hub refuses in a model card's metadata, by the rules in its documentation."""
     try:
-        metadata = yaml.safe_load(front_matter(card)) or {}
-    except yaml.YAMLError as problem:
-        return [f"invalid YAML: {problem}"]
-    if not isinstance(metadata, dict):
-        return ["the metadata must be a map"]
-    errors = []
-    for name in ("license", "pipeline_tag", "library_name"):
-        if not isinstance(metadata.get(name, ""), str):
-            errors.append(f'"{name}" must be a string')
-    for name in ("tags", "datasets", "metrics", "language", "base_model"):
-        values = metadata.get(name, [])
-        values = [values] if isinstance(values, str) else values
-        if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
-            errors.append(f'"{name}" must be a string or an array of strings')
-    languages = metadata.get("language", [])
-    for code in [languages] if isinstance(languages, str) else languages:
-        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code", str(code)):
-            errors.append(f'"language" must only contain ISO codes, got {code}')
-    if not re.fullmatch(r"[a-z0-9.\-]*", str(metadata.get("license", ""))):
-        errors.append('"license" must be one of the Hub\'s identifiers')
-    if "model-index" in metadata:
-        try:
-            for result in model_index_to_eval_results(metadata["model-index"])[1]:
-                if not isinstance(result.metric_value, int | float):
-                    errors.append(f'"model-index": the value of {result.metric_type} must be a number')
-        except (KeyError, TypeError, AttributeError) as problem:
-            errors.append(f'"model-index" is malformed: {problem!r}')
-    return errors
+        card_data = ModelCard(card).data
+        Metadata(**card_data.to_dict())
+    except (yaml.YAMLError, ValueError) as problem:
+        return [str(problem)]
+    return [
+        f"the value of {result.metric_type} must be a number"
+        for result in card_data.eval_results or []
+        if not isinstance(result.metric_value, int | float)
+    ]

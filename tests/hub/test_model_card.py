@@ -84,12 +84,6 @@ def test_model_card_changed_by_the_user_is_kept(run, tmp_path, monkeypatch):
     assert "seconds since the last resume" in card.read_text()
 
 
-def test_model_card_licence_is_checked_before_training(tmp_path, monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run_script(monkeypatch, "pretrain.py", "--license", "Apache 2.0", "--output_dir", tmp_path / "run")
-    assert "license must be one of the Hub's identifiers" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("head", ["Model", "ForPreTraining", "ForSequenceClassification"])
 def test_model_card_of_a_conversion(head, tokenizer, hub, tmp_path):
     make_bert(head, tmp_path / "bert", tokenizer)

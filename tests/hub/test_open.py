@@ -9,24 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, BertConfig, BertForPreTraining
 
-from helpers import SMALL, make_bert
+from helpers import SMALL, edit_config, edit_weights, make_bert, truncate
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 from scratch_bert.checkpoints.open import load_config, open_checkpoint, open_pretrained
 from scratch_bert.checkpoints.weights import find_weights
 from scratch_bert.corpus.tokenizer import load_tokenizer
-
-
-def edit_config(directory: Path, **changes) -> None:
-    config = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(config | changes))
-
-
-def edit_weights(directory: Path, edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
-    file = directory / "model.safetensors"
-    save_file(edit(load_file(file)), file, metadata={"format": "pt"})
 
 
 def without(*parts: str) -> Callable[[Path], None]:
@@ -63,10 +53,6 @@ def pickled(content: Any = None) -> Callable[[Path], None]:
             torch.save(weights, directory / "pytorch_model.bin")
 
     return damage
-
-
-def truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
 
 
 def indexed(index: Any) -> Callable[[Path], None]:
@@ -182,7 +168,7 @@ DAMAGED = {
     "shard outside": (indexed({"weight_map": {WEIGHT: "../model.safetensors"}}), "index.json: weight_map.* pattern"),
     "shard missing": (indexed({"weight_map": {WEIGHT: "one.safetensors"}}), "one.safetensors"),
     "no config": (lambda directory: (directory / "config.json").unlink(), "has no config.json"),
-    "no model type": (configured(model_type=None), "config.json cannot be used: .*model type"),
+    "no model type": (configured(model_type=None), "config.json cannot be used: .*model_type"),
     "custom code": (
         configured(model_type="xyz", auto_map={"AutoConfig": "xyz.Config"}),
         "config.json cannot be used: .*trust_remote_code=True",
