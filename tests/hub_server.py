@@ -15,7 +15,6 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -71,9 +70,8 @@ class Fault:
 
     method: str
     path: str
-    status: int | None = 503
+    status: int = 503
     times: int = 1
-    delay: float = 0.0  # seconds before the answer
 
 
 class LocalHub:
@@ -171,20 +169,12 @@ class LocalHub:
     def _before(self) -> Response | None:
         with self._lock:
             self.requests.append(f"{request.method} {request.path}")
-            fault = next(
-                (f for f in self.faults if f.times and f.method == request.method and re.search(f.path, request.path)),
-                None,
-            )
-            if fault is not None:
-                fault.times -= 1
-        if fault is not None:
-            time.sleep(fault.delay)
-            if fault.status is not None:
-                return error(fault.status, "a failure set by the test")
+            for fault in self.faults:
+                if fault.times and fault.method == request.method and re.search(fault.path, request.path):
+                    fault.times -= 1
+                    return error(fault.status, "a failure set by the test")
         writes = request.method in ("POST", "PUT") and not request.path.startswith(("/lfs/", "/api/validate-yaml"))
-        if writes and not authorized():
-            return error(401, "Invalid username or password.")
-        return None
+        return error(401, "Invalid username or password.") if writes and not authorized() else None
 
     def repository(self, user: str, name: str) -> Repository:
         repository = self.repositories.get(f"{user}/{name}")
@@ -225,49 +215,29 @@ class LocalHub:
         return jsonify(url=url, name=repo_id, id=repo_id)
 
     def info(self, user: str, name: str, revision: str = "main"):
-        repository = self.repository(user, name)
+        repository, repo_id = self.repository(user, name), f"{user}/{name}"
         commit = self.find(repository, revision)
-        return jsonify(
-            id=f"{user}/{name}",
-            modelId=f"{user}/{name}",
-            author=user,
-            sha=commit,
-            private=repository.private,
-            tags=[],
-            siblings=[{"rfilename": path} for path in sorted(repository.commits[commit].files)],
-        )
+        siblings = [{"rfilename": path} for path in sorted(repository.commits[commit].files)]
+        return jsonify(id=repo_id, sha=commit, private=repository.private, tags=[], siblings=siblings)
 
     def list_refs(self, user: str, name: str):
         refs = self.repository(user, name).refs.items()
-        kinds = {"branches": "refs/heads/", "tags": "refs/tags/"}
-        named = {
-            kind: [
-                {"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": commit}
-                for ref, commit in refs
-                if ref.startswith(prefix)
-            ]
-            for kind, prefix in kinds.items()
-        }
-        return jsonify(converts=[], **named)
+        tags = [
+            {"name": ref[10:], "ref": ref, "targetCommit": oid} for ref, oid in refs if ref.startswith("refs/tags/")
+        ]
+        return jsonify(branches=[], converts=[], tags=tags)
 
     def tree(self, user: str, name: str, revision: str):
+        """All files below a folder, also for a client that asks for its entries alone."""
         repository = self.repository(user, name)
         commit, folder = self.split(repository, revision)
-        prefix = f"{folder}/" if folder else ""
-        entries, folders = [], set()
+        entries = []
         for path, oid in sorted(repository.commits[commit].files.items()):
-            if not path.startswith(prefix):
-                continue
-            head, _, rest = path.removeprefix(prefix).partition("/")
-            if rest:
-                folders.add(prefix + head)
-            if not rest or request.args.get("recursive", "").lower() == "true":
+            if not folder or path.startswith(f"{folder}/"):
                 size = len(self.objects[oid])
                 lfs = {"lfs": {"oid": oid, "size": size, "pointerSize": 134}} if len(oid) == 64 else {}
                 entries.append({"type": "file", "path": path, "size": size, "oid": oid[:40], **lfs})
-        if folder and not entries and not folders:
-            return error(404, f"{folder} does not exist", "EntryNotFound")
-        return jsonify(entries + [{"type": "directory", "path": path, "oid": "0" * 40, "size": 0} for path in folders])
+        return jsonify(entries) if entries else error(404, f"{folder} does not exist", "EntryNotFound")
 
     def create_branch(self, user: str, name: str, branch: str):
         repository = self.repository(user, name)
@@ -293,17 +263,16 @@ class LocalHub:
     def preupload(self, user: str, name: str, revision: str):
         repository = self.repository(user, name)
         present = repository.commits[self.find(repository, revision)].files
-        return jsonify(
-            files=[
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular",
-                    "shouldIgnore": False,
-                    "oid": present.get(file["path"]),
-                }
-                for file in request.json["files"]
-            ]
-        )
+        files = [
+            {
+                "path": file["path"],
+                "uploadMode": "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular",
+                "shouldIgnore": False,
+                "oid": present.get(file["path"]),
+            }
+            for file in request.json["files"]
+        ]
+        return jsonify(files=files)
 
     def lfs_batch(self, user: str, name: str):
         self.repository(user, name)
