@@ -161,7 +161,7 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
         return str(checkpoint)
     if args.resume_from_checkpoint:
         with args.main_process_first():
-            newest = _newest_intact(output_dir, check=args.should_save)
+            newest = _newest_intact(output_dir, renames=args.should_save)
         if newest:
             return str(newest)
         if not (output_dir / RUN_FILE).is_file() or (output_dir / METRICS_FILE).exists():  # no unfinished run
@@ -204,12 +204,11 @@ def saved_step(checkpoint: str) -> int:
     return check(NonNegativeInt, read_json(file).get("global_step"), f"{file}: global_step")
 
 
-def _newest_intact(output_dir: Path, check: bool) -> Path | None:
-    """Return the newest intact checkpoint. Only one process has to `check`: it renames damaged ones before the others
-    look."""
+def _newest_intact(output_dir: Path, renames: bool) -> Path | None:
+    """Return the newest intact checkpoint. One process `renames` the damaged ones before the others look."""
     for checkpoint in reversed(checkpoints_in(output_dir)):
         try:
-            damage = find_damage(checkpoint) if check else None
+            damage = find_damage(checkpoint) if renames else None
         except OSError as error:
             remedy = "Check the disk, or rename this checkpoint to resume from the one before."
             raise OSError(f"{checkpoint} cannot be read: {error}. {remedy}") from error

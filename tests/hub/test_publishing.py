@@ -1,7 +1,6 @@
 """What a directory must contain to be published, what is left out, and what is rejected."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,36 +8,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer
 
-from helpers import CODE_FILES, MODEL_FILES, run_script
+from helpers import CODE_FILES, MODEL_FILES, edit_config, edit_weights, run_script, truncate
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.hub.publishing import public_files
 from scratch_bert.model.configuration_scratch_bert import AUTO_MAP
 
 
+BIAS, EMBEDDINGS = "cls.predictions.bias", "bert.embeddings.word_embeddings.weight"
+
+
 def names(directory: Path) -> set[str]:
     return {file.name for file in public_files(directory)}
-
-
-def edit_config(directory: Path, **changes) -> None:
-    """Set these fields of config.json; None removes the field."""
-    config = json.loads((directory / "config.json").read_text()) | changes
-    (directory / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
-
-
-def truncate(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[:-100])
-
-
-def edit_weights(directory: Path, name: str, edit: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    weights = load_file(directory / "model.safetensors")
-    weights[name] = edit(weights[name]).contiguous()
-    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
-
-
-def remove_weights(directory: Path, prefix: str) -> None:
-    weights = load_file(directory / "model.safetensors")
-    kept = {name: weight for name, weight in weights.items() if not name.startswith(prefix)}
-    save_file(kept, directory / "model.safetensors", metadata={"format": "pt"})
 
 
 def add_code(directory: Path, line: str) -> None:
@@ -98,12 +78,12 @@ def test_publish_rejects_a_missing_file(file, message, directory):
         pytest.param(lambda d: add_code(d, "import private_of_mine"), "not found .*: private_of_mine", id="import"),
         pytest.param(lambda d: add_code(d, "from .none import x"), "none.py", id="module"),
         pytest.param(
-            lambda d: edit_weights(d, "cls.predictions.bias", lambda bias: bias.fill_(float("nan"))),
+            lambda d: edit_weights(d, lambda weights: weights | {BIAS: weights[BIAS] * torch.nan}),
             "cls.predictions.bias is not finite. The training has diverged",
             id="NaN",
         ),
         pytest.param(
-            lambda d: edit_weights(d, "bert.embeddings.word_embeddings.weight", lambda weight: weight[:-1]),
+            lambda d: edit_weights(d, lambda weights: weights | {EMBEDDINGS: weights[EMBEDDINGS][:-1].clone()}),
             r"do not fit its config.json: bert.embeddings.word_embeddings.weight \(1999, 32\) instead of \(2000, 32\)",
             id="embeddings",
         ),
@@ -113,7 +93,7 @@ def test_publish_rejects_a_missing_file(file, message, directory):
             id="vocabulary",
         ),
         pytest.param(
-            lambda d: remove_weights(d, "cls.seq_relationship"),
+            lambda d: edit_weights(d, lambda weights: {k: v for k, v in weights.items() if "seq_rel" not in k}),
             "is a ScratchBertForPreTraining without its head: cls.seq_relationship.bias and 1 more, missing",
             id="head",
         ),

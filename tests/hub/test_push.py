@@ -1,16 +1,11 @@
 """Every push opens again in a process without the package, and contains nothing private: the real client, and a small
 Hub on loopback."""
 
-import os
 import re
 import shlex
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +13,7 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file
 
-from helpers import MODEL_FILES, ROOT, SCRIPTS, run_script, run_without_package
+from helpers import MODEL_FILES, ROOT, run_script, run_without_package
 from hub_server import TOKEN, Fault, LocalHub
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.checkpoints.open import open_pretrained
@@ -209,26 +204,6 @@ def test_push_without_access(token, endpoint, message, directory, hub, tmp_path,
     with pytest.raises(SystemExit, match=f"(?s){message}"):
         run_script(monkeypatch, "push_to_hub.py", directory, "tester/model")
     assert not hub.repositories
-
-
-@pytest.mark.slow
-def test_push_that_is_killed_changes_nothing(directory, hub):
-    push_to_hub(directory, "tester/model")
-    before = hub.repositories["tester/model"].find("main")
-    change_weights(directory)
-    hub.faults = [Fault("PUT", "/lfs/", status=None, delay=3)]
-    command = [sys.executable, SCRIPTS / "push_to_hub.py", directory, "tester/model"]
-    uploads = len([request for request in hub.requests if request.startswith("PUT")])
-    process = subprocess.Popen(command, env={**os.environ, **hub.environment}, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len([request for request in hub.requests if request.startswith("PUT")]) == uploads:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert hub.repositories["tester/model"].find("main") == before
-    push_to_hub(directory, "tester/model")
-    assert hub.repositories["tester/model"].find("main") != before
 
 
 # --------------------------------------------------------------------------------------------- pushes in training

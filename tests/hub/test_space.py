@@ -5,11 +5,10 @@ import importlib.metadata
 import sys
 
 import pytest
-import yaml
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, ModelCard
 
 from helpers import run_process, run_script
-from hub_server import USER, front_matter
+from hub_server import USER
 from scratch_bert.hub.publishing import push_to_hub
 from scratch_bert_demo import space as space_module
 
@@ -42,7 +41,7 @@ def test_space_shows_the_commit_that_was_pushed(push, directory, hub):
     )
     assert requirements["transformers"] == importlib.metadata.version("transformers")
     assert requirements["torch"] == importlib.metadata.version("torch").split("+")[0]
-    metadata = yaml.safe_load(front_matter(hub.read("spaces/me/my-demo", "README.md").decode()))
+    metadata = ModelCard(hub.read("spaces/me/my-demo", "README.md").decode()).data
     assert metadata["sdk"] == "gradio" and metadata["sdk_version"] == requirements["gradio"]
     assert metadata["python_version"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert metadata["app_file"] == "app.py" and metadata["models"] == ["me/my-bert"]
