@@ -22,7 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..text.formats import TextSource
 from .cache import cached
-from .tokenizer import UNKNOWN, text_encoder
+from .tokenizer import UNK_TOKEN, text_encoder
 
 
 SENTENCES_PER_BATCH = 2048
@@ -231,11 +231,11 @@ def _scratch_directory() -> str:
 
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
     """A function that encodes sentences: their token ids (tokens,) int32, and their lengths (sentences,) int64."""
-    encoder, unknown = text_encoder(tokenizer), tokenizer.unk_token or UNKNOWN
+    encoder, unknown = text_encoder(tokenizer), tokenizer.unk_token or UNK_TOKEN
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        if unknown != UNKNOWN:
-            sentences = [sentence.replace(UNKNOWN, unknown) for sentence in sentences]
+        if unknown != UNK_TOKEN:
+            sentences = [sentence.replace(UNK_TOKEN, unknown) for sentence in sentences]
         ids = [encoding.ids for encoding in encoder.encode_batch_fast(sentences)]
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         return np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())), lengths

@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..repository import find_file, one_line, read_json
-from ..text import MAX_PIECE, MAX_WORD, UNKNOWN
+from ..text import MAX_PIECE, MAX_WORD, UNK_TOKEN
 
 
 logger = logging.getLogger("scratch_bert")
@@ -72,7 +72,7 @@ def train_tokenizer(
             desc="Training a tokenizer", unit=" characters", unit_scale=True, leave=False, disable=None
         ) as progress:
             for text in texts:
-                for piece in training_text.pieces(text.replace(UNKNOWN, " ")):
+                for piece in training_text.pieces(text.replace(UNK_TOKEN, " ")):
                     yield piece
                     progress.update(len(piece))
 

@@ -68,7 +68,7 @@ def test_table_without_a_header(tmp_path):
         pytest.param("a.csv", b"text,label\nStra\xdfe,1\n", "a.csv.*utf-8", id="latin1"),
         pytest.param("a.csv.gz", b"text,label\nx,1\n", "a.csv.gz cannot be", id="not gzipped"),
         pytest.param(
-            "a.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "a.jsonl cannot be read as a table", id="broken json"
+            "a.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "a.jsonl cannot be read", id="broken json"
         ),
     ],
 )
