@@ -28,7 +28,8 @@ from scratch_bert.checkpoints.output_dir import read_metrics
 from scratch_bert.checkpoints.resume import check_same_run
 from scratch_bert.checkpoints.saved import find_checkpoint, saved_step
 from scratch_bert.cli import parse_arguments
-from scratch_bert.corpus.tokenizer import load_tokenizer, train_tokenizer
+from scratch_bert.corpus.tokenizer import load_tokenizer
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import open_examples, write_examples
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments

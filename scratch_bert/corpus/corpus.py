@@ -20,9 +20,10 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from ..text import UNK_TOKEN
 from ..text.formats import TextSource
 from .cache import cached
-from .tokenizer import UNK_TOKEN, text_encoder
+from .tokenizer import text_encoder
 
 
 SENTENCES_PER_BATCH = 2048

@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerBase
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
 from ..corpus.overlap import report_overlap
-from ..corpus.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
+from ..corpus.tokenizer import load_tokenizer, vocabulary_size
+from ..corpus.tokenizer_training import train_tokenizer
 from ..examples.collator import PretrainingCollator
 from ..examples.dataset import SentencePairDataset
 from ..examples.prepared import open_examples
@@ -201,7 +202,8 @@ class StreamSource(MappedSource):
 
     def train_tokenizer(self) -> PreTrainedTokenizerBase:
         logger.info("Training a tokenizer on the beginning of the stream")
-        return train_tokenizer(list(islice(self.text, STREAM_TOKENIZER_PARAGRAPHS)), **self.tokenizer_options())
+        paragraphs = list(islice(self.text, STREAM_TOKENIZER_PARAGRAPHS))
+        return train_tokenizer([paragraphs], **self.tokenizer_options())  # as one list, they are not split again
 
     def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None, str]:
         corpus, eval_corpus = self.first_documents(self.text, tokenizer), None

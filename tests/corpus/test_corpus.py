@@ -11,7 +11,7 @@ import pytest
 from helpers import make_corpus
 from scratch_bert.corpus import cache
 from scratch_bert.corpus.corpus import TokenizedCorpus
-from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.text.formats import TextSource
 
 

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader
 
 from helpers import launch, make_corpus, run_process
 from scratch_bert.corpus.corpus import TokenizedCorpus
-from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.stream import stream_examples
@@ -176,7 +176,7 @@ IN_ANOTHER_PROCESS = """
 import json, pickle, sys
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
-from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.corpus.tokenizer import load_tokenizer
@@ -269,7 +269,7 @@ from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
-from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.stream import stream_examples
 from scratch_bert.corpus.corpus import TokenizedCorpus

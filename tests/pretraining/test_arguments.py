@@ -3,7 +3,6 @@ import dataclasses
 import pytest
 
 from scratch_bert.cli import parse_arguments
-from scratch_bert.corpus.tokenizer import TOKENIZER_TYPES
 from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.arguments import (
@@ -209,7 +208,6 @@ def test_choices_are_the_entries_of_the_lists():
     for cls, name, known in (
         (ModelArguments, "preset", PRESETS),
         (DataArguments, "text_format", FORMATS),
-        (DataArguments, "tokenizer_type", TOKENIZER_TYPES),
         (DataArguments, "sentence_objective", OBJECTIVES),
     ):
         assert sorted(cls.__dataclass_fields__[name].metadata["choices"]) == sorted(known)
