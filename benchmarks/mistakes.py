@@ -214,13 +214,13 @@ def labels_inverted():
 
 
 def evaluated_on_training_text():
-    original = TokenizedCorpus.hold_out
+    original = TokenizedCorpus.split
 
-    def hold_out(self, fraction, seed):
+    def split(self, fraction, seed):
         training, held_out = original(self, fraction, seed)
         return training, original(training, fraction, seed)[1]  # instead of the held-out documents
 
-    return mock.patch.multiple(TokenizedCorpus, hold_out=hold_out)
+    return mock.patch.multiple(TokenizedCorpus, split=split)
 
 
 def no_eval():

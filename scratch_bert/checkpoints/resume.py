@@ -3,12 +3,11 @@ architecture."""
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.dataclasses import strict
+from pydantic import BaseModel
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -25,9 +24,7 @@ AVERAGES = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of gradients, in an o
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
 
 
-@strict
-@dataclass
-class RunRecord:
+class RunRecord(BaseModel):
     """What `RUN_FILE` holds: see `check_same_run`."""
 
     fixed: dict

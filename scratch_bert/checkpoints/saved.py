@@ -2,19 +2,18 @@
 
 import errno
 import logging
-import math
 import os
 import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
-from huggingface_hub.dataclasses import strict
+from pydantic import BaseModel, Field, NonNegativeInt
 from safetensors import SafetensorError, safe_open
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -44,28 +43,24 @@ REQUIRED = (
 )
 
 
-@strict
-@dataclass
-class SavedState:
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class SavedState(BaseModel, strict=True):
     """What a resume reads of trainer_state.json. The stock Trainer checks none of it."""
 
-    global_step: int
-    epoch: float | int
+    global_step: NonNegativeInt
+    epoch: NonNegative
     max_steps: int = 0
-    num_train_epochs: float | int = 0
+    num_train_epochs: float = 0
     train_batch_size: int | None = None
-    total_flos: float | int = 0
+    total_flos: NonNegative = 0
     num_input_tokens_seen: int = 0
-    best_metric: float | int | None = None
+    best_metric: float | None = None
     best_global_step: int | None = None
     best_model_checkpoint: str | None = None
     log_history: list[dict] | None = None
     stateful_callbacks: dict | None = None
-
-    def validate_step(self):
-        for name in ("global_step", "epoch", "total_flos"):
-            if not 0 <= getattr(self, name) < math.inf:  # nor NaN
-                raise ValueError(f"{name} is {getattr(self, name)}")
 
 
 _NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
@@ -216,7 +211,7 @@ def find_damage(checkpoint: Path) -> str | None:
             return f"{names[0]} is missing"
     try:
         if (checkpoint / MANIFEST).exists():
-            damage = atomic.find_damage(checkpoint)
+            damage = atomic.find_damaged_file(checkpoint)
         else:
             damage = next(
                 (f"{file.name} is damaged" for file in _read_files(checkpoint) if not _can_be_read(file)), None
@@ -303,7 +298,7 @@ def _newest_intact(output_dir: Path, check: bool) -> Path | None:
             raise OSError(f"{checkpoint} cannot be read: {error}. {remedy}") from error
         if not damage:
             return checkpoint
-        if atomic.find_damage(checkpoint) is None:  # as it was saved
+        if atomic.find_damaged_file(checkpoint) is None:  # as it was saved
             raise ValueError(
                 f"{checkpoint} cannot be resumed from, as it was saved: {damage}. Rename it to resume from the one before."
             )

@@ -95,10 +95,9 @@ def load_tokenizer(
         )
         if tokenizer.is_fast:
             tokenizer.backend_tokenizer.encode("a", UNKNOWN_WORDS)
-    except OSError:
-        raise
     except Exception as error:  # the tokenizers library raises plain exceptions
-        raise ValueError(f"The tokenizer {name_or_path} cannot be read: {one_line(error)}") from error
+        kind = OSError if isinstance(error, OSError) else ValueError
+        raise kind(f"The tokenizer {name_or_path} cannot be read: {one_line(error)}") from error
     check_tokenizer(tokenizer, f"The tokenizer {name_or_path}")
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # a default of transformers
         raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")

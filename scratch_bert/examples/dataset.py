@@ -135,11 +135,11 @@ class SentencePairDataset(EpochDataset):
         return cls(corpus, tokenizer, max_seq_length, **options)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["SentencePairDataset", "SentencePairDataset"]:
-        """Split the text into (training set, held-out set), as `TokenizedCorpus.hold_out`: documents drawn by the seed, or the
+        """Split the text into (training set, held-out set), as `TokenizedCorpus.split`: documents drawn by the seed, or the
         ends of long ones, with about this fraction of the tokens. Raises `ValueError` if there is too little text."""
         if not 0 < fraction < 1:
             raise ValueError(f"The fraction to hold out must be between 0 and 1, got {fraction}.")
-        training, held_out = self.corpus.hold_out(fraction, seed)
+        training, held_out = self.corpus.split(fraction, seed)
         options = (self.tokenizer, self.max_seq_length, self.short_seq_prob, self.seed, self.objective)
         return (
             SentencePairDataset(training, *options, self.static_pairs, self.single_segment_prob),

@@ -166,7 +166,7 @@ class MappedSource(Source):
         if self.eval_text:
             eval_corpus = self.map(self.eval_text, tokenizer)
             return corpus, eval_corpus, f"other text, {eval_corpus.summary()}"
-        training, held_out = corpus.hold_out(self.args.validation_share, self.seed)
+        training, held_out = corpus.split(self.args.validation_share, self.seed)
         if held_out is None:
             return training, None, ""
         drawn = training.num_documents + held_out.num_documents == corpus.num_documents

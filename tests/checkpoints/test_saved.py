@@ -82,7 +82,7 @@ def test_checkpoint_that_fails_or_is_being_saved_is_not_there(tmp_path):
 
     (tmp_path / "checkpoint-1").mkdir()
     write_checkpoint(place, partial(save, content="old"), wait, args, best=None)
-    assert atomic.find_damage(place) is None
+    assert atomic.find_damaged_file(place) is None
     with pytest.raises(OSError, match="checkpoint-2 could not be written.* checkpoint-2 is kept. Free some space"):
         write_checkpoint(place, fail, wait, args, best=None)
     assert (place / "weights").read_text() == "old"
@@ -280,7 +280,7 @@ def test_sealed_state_that_is_none_is_damage(run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
     seal(tmp_path / "checkpoint-2")
-    assert "trainer_state.json cannot be read: it has no global_step" in find_damage(tmp_path / "checkpoint-2")
+    assert "trainer_state.json: global_step: field required" in find_damage(tmp_path / "checkpoint-2")
 
 
 @pytest.mark.parametrize(
@@ -329,8 +329,7 @@ def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, 
 def test_manifest_that_is_damaged_is_damage(content, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "manifest.json").write_text(content)
-    how = "empty" if content == "{}" else "missing or damaged"
-    assert find_damage(tmp_path / "checkpoint-2") == f"manifest.json is {how}"
+    assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is missing or damaged"
 
 
 def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tmp_path):

@@ -150,7 +150,7 @@ def test_sop_needs_one_document_of_two_sentences_alone(tokenizer):
 def train_corpus(documents, tokenizer, tmp_path_factory):
     """Most documents of the built-in corpus, on disk."""
     source = TextSource([[" ".join(document) for document in documents]])
-    return TokenizedCorpus.from_source(source, tokenizer, tmp_path_factory.mktemp("cache")).hold_out(0.2, seed=0)[0]
+    return TokenizedCorpus.from_source(source, tokenizer, tmp_path_factory.mktemp("cache")).split(0.2, seed=0)[0]
 
 
 @pytest.mark.parametrize("static_pairs", [False, True])

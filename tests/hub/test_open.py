@@ -248,7 +248,7 @@ def test_damaged_model_is_rejected_with_the_name_of_what_is_wrong(damage, messag
         (__file__, "test_open.py is a file: name the directory"),
         ("no/such/place", "There is no model directory no/such/place"),
         ("../nowhere", "There is no model directory ../nowhere"),
-        ("a\0b", "contains a null character"),
+        ("a\0b", "There is no model directory"),
         ("x" * 500, "There is no model directory xxx"),
     ],
 )
@@ -273,11 +273,10 @@ def test_name_in_a_directory_that_exists_is_not_looked_for_on_the_hub(open_it, h
 def test_checkpoints_of_a_run_without_a_model_are_named(model):
     run = model.parent / "run"
     run.mkdir()
-    (run / "run.json").write_text("{}")
-    with pytest.raises(FileNotFoundError, match="The run in .*run has no snapshot or checkpoint yet"):
+    with pytest.raises(FileNotFoundError, match="run has no config.json, which save_pretrained and Trainer write"):
         load_config(str(run))
     shutil.copytree(model, run / "checkpoint-20")
-    with pytest.raises(OSError, match="has no config.json: .* Its checkpoints are: checkpoint-20"):
+    with pytest.raises(OSError, match="has no config.json, but these in it have: checkpoint-20"):
         load_config(str(run))
 
 
