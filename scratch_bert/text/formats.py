@@ -250,25 +250,23 @@ class TextSource:
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
             )
         text_column = None if text_column is None else str(text_column)  # those of a table in memory may be numbers
-        table = {str(name): column for name, column in texts.items()} if isinstance(texts, dict) else {}
-        if isinstance(table.get(text_column or "text"), list):
-            texts = datasets.Dataset.from_dict(table)
         if isinstance(texts, dict):
-            raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
-        if isinstance(texts, datasets.Dataset | datasets.IterableDataset | pandas.DataFrame):
-            columns = [*map(str, texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])]
-            if text_column is None and len(columns) == 1:
-                text_column = columns[0]
-            text_column = text_column or "text"
-            if columns and text_column not in columns:
-                raise TextError(
-                    f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column."
-                )
-            if isinstance(texts, pandas.DataFrame):
-                texts = texts.iloc[:, columns.index(text_column)]
-        elif text_column is not None:
-            raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
-        return cls([texts], text_format, text_column or "text", splitter, language)
+            table = {str(name): column for name, column in texts.items()}
+            if not isinstance(table.get(text_column or "text"), list):
+                raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
+            texts = datasets.Dataset.from_dict(table)
+        if isinstance(texts, pandas.DataFrame):
+            texts = texts.rename(columns=str)
+        elif not isinstance(texts, datasets.Dataset | datasets.IterableDataset):
+            if text_column is not None:
+                raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
+            return cls([texts], text_format, "text", splitter, language)
+        columns = list(texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])
+        text_column = text_column or (columns[0] if len(columns) == 1 else "text")
+        if columns and text_column not in columns:
+            raise TextError(f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column.")
+        shard = texts[text_column] if isinstance(texts, pandas.DataFrame) else texts
+        return cls([shard], text_format, text_column, splitter, language)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -283,13 +281,13 @@ class TextSource:
         if self.text_format or not files or len(files) < len(self.shards):
             return ""
         found = f"{documents:,} documents from {len(files):,} files: a blank line ends a document"
-        head = list(islice(read_lines(files[0]), 1000))
-        if any(map(_WEB_PAGE.match, head)):
+        beginning = list(islice(read_lines(files[0]), 1000))
+        if any(map(_WEB_PAGE.match, beginning)):
             return (
                 f"{files[0]} is a web page, whose tags are read as text: extract its text first, as with trafilatura"
             )
         for name, text_format in FORMATS.items():
-            if text_format.looks_like(head):
+            if text_format.looks_like(beginning):
                 return f"{found}, but {files[0]} looks like text_format={name} ({text_format.description})"
         if documents >= 100 * len(files) and sentences < 10 * documents:
             return f"{found}. If a file is one document, text_format=file; if not, this is right"

@@ -97,21 +97,11 @@ def read_log(lines, separator):
         yield None if line == "--" else line.partition(separator)[2]
 
 
-@pytest.mark.parametrize(
-    "reader",
-    [lambda lines: read_log(lines, ": "), partial(read_log, separator=": ")],
-    ids=["function", "functools.partial"],
-)
-def test_text_format_of_ones_own(reader, tmp_path, monkeypatch):
-    monkeypatch.setitem(FORMATS, "log", TextFormat("a line -- ends a document", reader))
+def test_text_format_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.setitem(FORMATS, "log", TextFormat("a line -- ends a document", partial(read_log, separator=": ")))
     (tmp_path / "x.log").write_text("1: Up.\n2: Down.\n--\n3: Up.")
     assert read(tmp_path / "x.log", "log") == [["Up.", "Down."], ["Up."]]
     assert len(TextSource([tmp_path / "x.log"], "log").fingerprint) == 32
-
-
-def test_text_format_that_is_unknown_is_rejected():
-    with pytest.raises(ValueError, match="text_format must be one of blank_line, file, .*; got 'page'"):
-        TextSource([], "page")
 
 
 # --------------------------------------------------------------------------------------------------------- sources
@@ -141,12 +131,6 @@ def test_table_gives_a_document_for_each_record(suffix, tmp_path):
     assert +skipped == {"records without text": 1}
     with pytest.raises(TextError, match=r"has no column 'text', but id, review: set text_column"):
         list(TextSource([file]).documents())
-
-
-def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
-    (tmp_path / "data[1].csv").write_text("text\n007\n2.50\nNA\n")
-    (tmp_path / "data1.csv").write_text("text\nImpostor.\n")
-    assert read(tmp_path / "data[1].csv") == [["007"], ["2.50"], ["NA"]]
 
 
 @pytest.mark.parametrize(
@@ -332,10 +316,3 @@ def test_fingerprint_follows_the_version_of_a_text_format_but_not_its_code(finge
     first = with_format(lambda lines: iter(lines))
     assert with_format(lambda lines: (line for line in lines)) == first
     assert with_format(lambda lines: iter(lines), version=2) != first
-
-
-@pytest.mark.parametrize("name", ["blank_line", "file"])
-def test_fingerprint_follows_the_versions_of_the_default_text_formats(name, fingerprint, monkeypatch):
-    first = fingerprint()
-    monkeypatch.setitem(FORMATS, name, FORMATS[name]._replace(version=2))
-    assert fingerprint() != first
