@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import ConfigDict, Field
+from pydantic import Field, with_config
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 from typing_extensions import TypedDict
 
@@ -157,10 +157,10 @@ def parquet_file(directory: Path, split: str, name: str) -> Path:
     return directory / split / f"{name}.parquet"
 
 
+@with_config(extra="allow")
 class SplitSource(TypedDict):
     """Where the examples of a split are, and more that prepare_data.py needs."""
 
-    __pydantic_config__ = ConfigDict(extra="allow")
     files: Annotated[list[str], Field(min_length=1)]
     """The names of parquet files, without their suffix."""
 
@@ -221,9 +221,6 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
     Raises `FileNotFoundError` if `directory` lacks the examples or those of some files, and `ValueError` if they were
     made with another vocabulary or other segment ids than those of `tokenizer`, or are damaged.
     """
-    remedy = "write them with inspect_data.py --output_dir or prepare_data.py."
-    if not (directory / ABOUT).is_file():
-        raise FileNotFoundError(f"{directory} holds no {ABOUT}: {remedy}")
     about, files = read_record(directory / ABOUT, About), {}
     for split, source in about.splits.items():
         files[split] = [parquet_file(directory, split, name) for name in source["files"]]
@@ -236,13 +233,9 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
                 "prepare_data.py again to add them."
             )
     if "train" not in files:
-        raise FileNotFoundError(f"{directory} holds no training examples: {remedy}")
+        raise ValueError(f"{directory} holds no training examples.")
     saved_tokenizer = load_tokenizer(str(directory))
-    if about.vocabulary is None:
-        logger.warning(
-            f"{directory / ABOUT} is of an earlier version: it does not say which tokenizer made the examples"
-        )
-    elif about.vocabulary != describe_tokenizer(saved_tokenizer):
+    if about.vocabulary not in (None, describe_tokenizer(saved_tokenizer)):
         raise ValueError(
             f"The tokenizer in {directory} has {describe_tokenizer(saved_tokenizer)}, but the examples were made with "
             f"{about.vocabulary}: restore it, or preprocess them again."

@@ -186,7 +186,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--train_file", "one.txt", "--streaming", "--max_steps", "2"], "Next-sentence prediction needs 2 documents"),
         (["--streaming", "true"], "streaming needs a train_file, a dataset_name or prepared_data"),
         (["--train_file", "two.txt", "--streaming"], "streaming needs max_steps"),
-        (["--prepared_data", "."], "holds no examples.json"),
+        (["--prepared_data", "."], "examples.json"),
         (
             ["--train_file", "two.txt", "--tokenizer_type", "wordlevel", "--min_frequency", "9"],
             "no word of up to 100 characters occurs 9 times",
