@@ -218,17 +218,6 @@ def test_preprocessed_columns_of_any_values(examples_dir, columns):
             load_examples(directory)
 
 
-@fuzz
-@given(data=st.data())
-def test_preprocessed_directories_of_any_damage(examples_dir, data):
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = Path(shutil.copytree(examples_dir, Path(temporary, "examples")))
-        file = data.draw(st.sampled_from([directory / "examples.json", directory / "train" / "examples.parquet"]))
-        file.write_bytes(data.draw(damaged(file.read_bytes())))
-        with only_expected_errors("examples"):
-            load_examples(directory)
-
-
 @st.composite
 def damaged(draw, content: bytes) -> bytes:
     """Content that is cut, or changed in a few bytes; or JSON, if it is an object, with other values or any value."""

@@ -105,6 +105,8 @@ def test_tokenizer_learns_from_a_script_without_spaces():
     text = "".join(random.Random(0).choices(words, k=20_000))  # one word, to BERT
     vocab = train_tokenizer([text], 300).get_vocab()
     assert any(len(token) >= 6 for token in vocab)
+    kana = "これはひらがなです。"  # punctuation ends a word: nothing is cut
+    assert train_tokenizer([kana * 30], 100).get_vocab() == train_tokenizer([kana] * 30, 100).get_vocab()
 
 
 @pytest.mark.parametrize("alphabet", ["абвгдежзиклмн", string.ascii_letters + string.digits + "-"])
@@ -116,6 +118,12 @@ def test_tokenizer_training_is_quick_for_text_without_spaces(alphabet, sentences
     vocab = train_tokenizer([*sentences[:500], unbroken], 500).get_vocab()
     assert time.perf_counter() - start < 10
     assert "the" in vocab
+
+
+def test_tokenizer_min_frequency_leaves_out_rare_words():
+    for frequency in (2, 5):
+        vocab = train_tokenizer(["rarely"] * 2 + ["often"] * 9, 500, min_frequency=frequency).get_vocab()
+        assert ("rarely" in vocab, "often" in vocab) == (frequency == 2, True)
 
 
 def test_tokenizer_that_lacks_a_special_token_is_rejected(tokenizer, tmp_path):

@@ -103,6 +103,14 @@ def test_documents_are_the_topics_and_the_modules_of_the_library(documents_of):
     assert documents == [topics["and"], topics["if"], *map(about, inside)]
 
 
+def test_docstrings_are_in_the_order_of_the_source(documents_of):
+    nested = 'class A:\n  if True:\n    async def a(self):\n      "This is the second one."\n  "No docstring at all."'
+    source = f'"""{about("first")}"""\n{nested}\ntry:\n  pass\nexcept E:\n  def b():\n    "This is the third one."'
+    assert documents_of({"abc.py": source}) == [
+        f"{about('first')}\n\nThis is the second one.\n\nThis is the third one."
+    ]
+
+
 @pytest.mark.parametrize(
     ("docstring", "kept"),
     [

@@ -316,3 +316,6 @@ def test_fingerprint_follows_the_version_of_a_text_format_but_not_its_code(finge
     first = with_format(lambda lines: iter(lines))
     assert with_format(lambda lines: (line for line in lines)) == first
     assert with_format(lambda lines: iter(lines), version=2) != first
+    before = fingerprint()
+    monkeypatch.setitem(FORMATS, "file", FORMATS["file"]._replace(version=2))
+    assert fingerprint() != before  # the default of tables
