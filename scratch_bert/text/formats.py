@@ -99,12 +99,12 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
             return
 
 
-_WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
-_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
-
-
 def _is_book(lines: list[str]) -> bool:
     return any(map(_GUTENBERG_START.match, lines))
+
+
+_WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
+_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
