@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from scratch_bert.corpus import encoder, tokenizer
+from scratch_bert.corpus import encoder, tokenizer_training
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.examples import dataset as examples
 from scratch_bert.examples.collator import PretrainingCollator
@@ -214,13 +214,13 @@ def labels_inverted():
 
 
 def evaluated_on_training_text():
-    original = TokenizedCorpus.hold_out
+    original = TokenizedCorpus.split
 
-    def hold_out(self, fraction, seed):
+    def split(self, fraction, seed):
         training, held_out = original(self, fraction, seed)
         return training, original(training, fraction, seed)[1]  # instead of the held-out documents
 
-    return mock.patch.multiple(TokenizedCorpus, hold_out=hold_out)
+    return mock.patch.multiple(TokenizedCorpus, split=split)
 
 
 def no_eval():
@@ -228,8 +228,8 @@ def no_eval():
 
 
 def no_unknown_token():
-    original = tokenizer.WordLevel
-    return mock.patch.multiple(tokenizer, WordLevel=lambda vocab, unk_token: original(vocab))
+    original = tokenizer_training.WordLevel
+    return mock.patch.multiple(tokenizer_training, WordLevel=lambda vocab, unk_token: original(vocab))
 
 
 # ---------------------------------------------------------------------------------------------------- measurements
@@ -316,7 +316,7 @@ def measure_unknown_words() -> str:
     training = [document for number, document in enumerate(documents) if number % 10]
     fractions = []
     for kind, size in (("wordlevel", 1_000_000), ("wordpiece", 2048)):
-        trained = tokenizer.train_tokenizer(training, size, kind, min_frequency=1)
+        trained = tokenizer_training.train_tokenizer(training, size, kind, min_frequency=1)
         unknown = [
             [token == trained.unk_token_id for token in ids]
             for ids in trained(held_out, add_special_tokens=False)["input_ids"]

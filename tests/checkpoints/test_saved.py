@@ -224,8 +224,7 @@ def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, 
 def test_manifest_that_is_damaged_is_damage(content, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "manifest.json").write_text(content)
-    how = "empty" if content == "{}" else "missing or damaged"
-    assert find_damage(tmp_path / "checkpoint-2") == f"manifest.json is {how}"
+    assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is missing or damaged"
 
 
 def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tmp_path):

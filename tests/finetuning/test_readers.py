@@ -67,9 +67,7 @@ def test_table_without_a_header(tmp_path):
         pytest.param("a.json", b"[]", "a.json contains no records", id="empty list"),
         pytest.param("a.csv", b"text,label\nStra\xdfe,1\n", "a.csv.*utf-8", id="latin1"),
         pytest.param("a.csv.gz", b"text,label\nx,1\n", "a.csv.gz cannot be", id="not gzipped"),
-        pytest.param(
-            "a.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "a.jsonl cannot be read as a table", id="broken json"
-        ),
+        pytest.param("a.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "a.jsonl cannot be read", id="broken json"),
     ],
 )
 def test_table_that_cannot_be_read(name, content, message, tmp_path):

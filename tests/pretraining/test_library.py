@@ -118,7 +118,7 @@ def test_split_is_by_documents(texts, from_texts):
     spans = [set(map(tuple, part.corpus.documents.tolist())) for part in (train, held_out)]
     assert not spans[0] & spans[1] and spans[0] | spans[1] == set(map(tuple, dataset.corpus.documents.tolist()))
     assert (train.labels() == -100).any() and not (held_out.labels() == -100).any()
-    with pytest.raises(ValueError, match="between 0 and 1, got 1"):
+    with pytest.raises(ValueError, match="fraction.* got 1"):
         dataset.split(1)
 
 
@@ -200,8 +200,6 @@ def test_collator_without_the_columns_that_trainer_removes(texts, from_texts, to
     batch = PretrainingCollator(tokenizer)(examples)
     chosen = batch["labels"] != -100
     assert chosen.any() and not torch.isin(batch["labels"][chosen], torch.tensor(tokenizer.all_special_ids)).any()
-    with pytest.raises(ValueError, match="The column 'text' of the examples holds no numbers: remove it"):
-        PretrainingCollator(tokenizer)([example | {"text": "a"} for example in examples])
 
 
 TORCHRUN = """

@@ -1,5 +1,14 @@
-"""Contrastive learning: which segment of the batch follows this segment? (Quick Thoughts, Logeswaran & Lee 2018.)"""
+"""Contrastive learning as an objective of one's own: which segment of the batch follows this segment? (Quick Thoughts,
+Logeswaran & Lee 2018.)
 
+Unlike the objective in own_objective.py, it has examples, models and metrics of its own: the two segments are encoded
+separately, and compared with all others of the batch.
+
+python examples/own_objective_contrastive.py [DIRECTORY]
+"""
+
+import sys
+import tempfile
 from dataclasses import dataclass
 
 import datasets
@@ -11,11 +20,13 @@ from transformers import PreTrainedTokenizerBase
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from ..corpus.encoder import ExampleEncoder
-from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
-from .base import MetricRow, Objective
-from .nsp import NextSentencePrediction
-from .pairs import cut, make_pairs, single_segments, trim
+import scratch_bert
+from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.corpus.encoder import ExampleEncoder
+from scratch_bert.objectives import OBJECTIVES, MetricRow, Objective
+from scratch_bert.objectives.nsp import NextSentencePrediction
+from scratch_bert.objectives.pairs import cut, make_pairs, single_segments, trim
+from scratch_bert.text.builtin import builtin_documents
 
 
 TEMPERATURE = 0.05
@@ -274,3 +285,18 @@ class NextSentenceAndContrastive(NextSentencePrediction):
 
     def summarize(self, sums: dict[str, float]) -> dict[str, float]:
         return super().summarize(sums) | self.contrastive.summarize(sums)
+
+
+OBJECTIVES |= {objective.name: objective for objective in (Contrastive(), NextSentenceAndContrastive())}
+
+if __name__ == "__main__":
+    directory = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
+    metrics = scratch_bert.pretrain(
+        builtin_documents(),
+        sentence_objective="contrastive",
+        output_dir=directory,
+        cache_dir=f"{directory}/cache",
+        max_steps=300,
+    )
+    for name in ("mlm_loss", "contrastive_loss", "contrastive_accuracy", "contrastive_chance_accuracy"):
+        print(f"{name:<28} {metrics[f'eval_{name}']:.3f}")
