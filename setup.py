@@ -3,7 +3,6 @@
 from setuptools import find_packages, setup
 
 
-# At the top level of a checkout, where README and Makefile call them; in a wheel, inside the command's package.
-INSIDE = {"scratch_bert_cli.scripts": "scripts", "scratch_bert_cli.recipes": "recipes"}
+RECIPES = {"scratch_bert_cli.recipes": "recipes"}  # at the top level of a checkout; in a wheel, inside the command's package
 
-setup(packages=[*find_packages(include=["scratch_bert*"]), *INSIDE], package_dir=INSIDE)
+setup(packages=[*find_packages(include=["scratch_bert*"]), *RECIPES], package_dir=RECIPES)

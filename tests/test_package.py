@@ -20,7 +20,7 @@ def test_wheel_has_every_file_of_the_packages_and_runs(tmp_path):
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, source)
     places = {path.name: path.name for path in ROOT.glob("scratch_bert*") if path.suffix != ".egg-info"}
-    places |= {"recipes": "scratch_bert_cli/recipes", "scripts": "scratch_bert_cli/scripts"}
+    places |= {"recipes": "scratch_bert_cli/recipes"}
     files = set()
     for place, packaged in places.items():
         shutil.copytree(ROOT / place, source / place, ignore=shutil.ignore_patterns("__pycache__"))

@@ -66,7 +66,7 @@ def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBe
     config = load_config(name)
     if config.model_type == "bert":
         if not config.tie_word_embeddings:  # then its MLM head has two biases
-            raise ValueError(f"{name} has untied word embeddings: convert it with scratch-bert-convert first.")
+            raise ValueError(f"{name} has untied word embeddings: convert it with scratch-bert convert first.")
         config = convert_config(config, "scratch_bert")
     elif config.model_type != "scratch_bert":
         raise ValueError(f"{name} is a {config.model_type}: pretraining continues from a scratch_bert or a BERT.")

@@ -31,7 +31,7 @@ class PushingTrainer(Trainer):
         except Exception as error:  # a network fails in many ways
             raise OSError(
                 f"Cannot push to the Hub: {error}. Log in with `hf auth login` or set HF_TOKEN, check the network, or "
-                "leave out --push_to_hub and publish later with scratch-bert-push."
+                "leave out --push_to_hub and publish later with scratch-bert push."
             ) from error
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             logger.info("Pushed checkpoints contain the model only: the training state stays on this machine")
@@ -59,7 +59,7 @@ class PushingTrainer(Trainer):
         try:
             return publish(directory, self.hub_model_id, **options)
         except Exception as error:  # a network fails in many ways
-            command = ["scratch-bert-push", str(directory), self.hub_model_id]
+            command = ["scratch-bert push", str(directory), self.hub_model_id]
             command += ["--revision", revision] if revision else []
             raise OSError(
                 f"The model is saved in {directory}, but the push to {self.hub_model_id} failed: {error}\n"

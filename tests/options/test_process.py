@@ -207,7 +207,7 @@ def test_directory_that_is_gone_is_named(tmp_path, monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a child")
 def test_lack_of_memory_for_the_imports_is_one_line():
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (300_000_000, 300_000_000)); sys.argv = sys.argv[1:]"
-    code += "; from scratch_bert_cli.scripts.convert_checkpoint import main; main()"
+    code += "; from scratch_bert_cli.commands.convert_checkpoint import main; main()"
     result = run_process("-c", code, "convert", "from", "to", check=False, OMP_NUM_THREADS="1")
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert result.stderr.splitlines()[-1].startswith("error: There is not enough memory")

@@ -82,7 +82,7 @@ ERRORS = {  # one of each kind: the others are tested where they are raised
     "type without effect": ("cola --train_file a.csv --problem_type regression", "problem_type has no effect with cola"),
     "unknown metric": (f"{TEXTS} --metrics acc --trust_remote_code", "There is no metric 'acc'"),
     "patience without evaluation": (f"{TEXTS} --early_stopping_patience 2 --eval_strategy no --load_best_model_at_end false", "early_stopping_patience counts evaluations"),
-    "push of several seeds": (f"{TEXTS} --seeds 1 2 --push_to_hub", "publish it with scratch-bert-push"),
+    "push of several seeds": (f"{TEXTS} --seeds 1 2 --push_to_hub", "publish it with scratch-bert push"),
 }  # fmt: skip
 
 
