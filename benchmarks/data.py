@@ -28,7 +28,7 @@ from scratch_bert.pretraining.sources import find_source
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
 from scratch_bert_cli.command_line import read_options
-from scratch_bert_cli.process import one_line_errors
+from scratch_bert_cli.process import script
 from scratch_bert_options.declare import OptionGroup, option, options
 from scratch_bert_options.pretraining import DataArguments
 
@@ -160,17 +160,17 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
             return pool.submit(peak_memory, source.with_shards(shards), directory, max_seq_length).result()
 
 
+@script
 def main() -> None:
     data_args, args = read_options(DataArguments, BenchmarkArguments, description=__doc__).groups
-    with one_line_errors():
-        found = find_source(data_args, seed=0)
-        source, tokenizer = found.text, found.train_tokenizer()
-        tokens, percentile = data_args.max_tokens, data_args.length_percentile
-        if percentile:
-            tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)
-        results = measure_speeds(source, tokenizer, tokens, args.repeats, args.workers or [])
-        for megabytes in args.memory_megabytes or []:
-            results[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, tokens, megabytes)
+    found = find_source(data_args, seed=0)
+    source, tokenizer = found.text, found.train_tokenizer()
+    tokens, percentile = data_args.max_tokens, data_args.length_percentile
+    if percentile:
+        tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)
+    results = measure_speeds(source, tokenizer, tokens, args.repeats, args.workers or [])
+    for megabytes in args.memory_megabytes or []:
+        results[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, tokens, megabytes)
     if args.json:
         print(json.dumps(results, indent=2))
         return

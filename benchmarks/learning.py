@@ -55,7 +55,7 @@ from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.pretraining.sources import PretrainingData, build_collator, load_data
 from scratch_bert.training.console import PlainLines
 from scratch_bert_cli.command_line import read_options
-from scratch_bert_cli.process import one_line_errors
+from scratch_bert_cli.process import script
 from scratch_bert_options.declare import option, options, reject_non_default
 from scratch_bert_options.pretraining import (
     DataArguments,
@@ -404,15 +404,15 @@ def draw_curves(results: list[dict], file: Path) -> None:
     figure.savefig(file)
 
 
+@script
 def main() -> None:
     groups = (ModelOptions, DataArguments, LearningArguments)
     model_args, data_args, args = read_options(*groups, description=__doc__).groups
     configure_logging(logging.WARNING)
     logger.setLevel(logging.INFO)
     transformers.utils.logging.disable_progress_bar()
-    with one_line_errors():
-        reject_non_default(data_args, ["streaming", "prepared_data"], "in this benchmark, which needs the documents")
-        results = measure_all(model_args, data_args, args)
+    reject_non_default(data_args, ["streaming", "prepared_data"], "in this benchmark, which needs the documents")
+    results = measure_all(model_args, data_args, args)
     report = {"machine": machine(pretraining_arguments(args)), "runs": results}
     Path(args.output_dir, "results.json").write_text(json.dumps(report, indent=2) + "\n")
     if find_spec("matplotlib"):

@@ -59,7 +59,7 @@ class PushingTrainer(Trainer):
         try:
             return publish(directory, self.hub_model_id, **options)
         except Exception as error:  # a network fails in many ways
-            command = ["scratch-bert push", str(directory), self.hub_model_id]
+            command = ["scratch-bert", "push", str(directory), self.hub_model_id]
             command += ["--revision", revision] if revision else []
             raise OSError(
                 f"The model is saved in {directory}, but the push to {self.hub_model_id} failed: {error}\n"
