@@ -377,35 +377,26 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     window.close()  # first, as it looks for new snapshots
 
 
-def test_two_runs_are_watched_beside_each_other(trained, tmp_path, open_page, serve_models, expect):
-    """A slider for both: the last of one is shown with the last of the other, however many there are."""
-    for name, numbers in (("a", (100, 200, 300)), ("b", (100, 300))):
-        for number in numbers:
-            save_snapshot(trained, tmp_path / name, number, number)
-    window = open_page(address=serve_models(tmp_path / "a", tmp_path / "b"))
-    panel = go_to(window, "Watch it learn")
-    for number, titles in ((3, ["a, step 300", "b, step 300"]), (1, ["a, step 100", "b, step 100"])):
-        chosen = panel.get_by_label("number input for Snapshot")
-        chosen.fill(str(number))
-        chosen.press("Tab")
-        expect(panel.locator("h3")).to_have_text(titles)
-    expect(panel.locator("svg").filter(has_text="MLM loss")).to_have_count(2)
-    window.close()
-
-
-def test_run_is_followed_beside_another(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
-    """The other has more snapshots: the slider stays at its end. A page that is opened later begins with the models of
-    that time."""
+def test_runs_are_watched_and_followed_beside_each_other(
+    trained, tmp_path, open_page, serve_models, expect, monkeypatch
+):
+    """A slider for both: the last of one is shown with the last of the other, and when one gets a snapshot, the slider
+    stays at its end. A page that is opened later begins with the models of that time."""
     monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
     for step in (100, 200, 300):
         save_snapshot(trained, tmp_path / "ended", step, step)
     save_snapshot(trained, tmp_path / "run", 100, 100)
     address = serve_models(tmp_path / "run", tmp_path / "ended")
     window = open_page(address=address)
-    titles = go_to(window, "Watch it learn").locator("h3")
-    expect(titles).to_have_text(["run, step 100", "ended, step 300"])
+    panel = go_to(window, "Watch it learn")
+    expect(panel.locator("h3")).to_have_text(["run, step 100", "ended, step 300"])
     save_snapshot(trained, tmp_path / "run", 200, 200)
-    expect(titles).to_have_text(["run, step 200", "ended, step 300"])
+    expect(panel.locator("h3")).to_have_text(["run, step 200", "ended, step 300"])
+    expect(panel.locator("svg").filter(has_text="MLM loss")).to_have_count(2)
+    first = panel.get_by_label("number input for Snapshot")
+    first.fill("1")
+    first.press("Tab")
+    expect(panel.locator("h3")).to_have_text(["run, step 100", "ended, step 100"])
     window.close()
     later = open_page(address=address)
     expect(later.locator("#fill_mask h3")).to_have_text(["run, step 200", "ended, step 300"])
