@@ -28,15 +28,15 @@ def default_count(parameters: int) -> int:
 
 
 def snapshot_fractions(count: int) -> list[float]:
-    """The fractions of the training after which a snapshot is taken: 0, then each a constant multiple of the one before, up
-    to 1. A single one is taken at the end."""
+    """The fractions of the training after which a snapshot is taken: 0, then each a constant multiple of the one
+    before, up to 1. A single one is taken at the end."""
     last = max(count - 1, 1)
     return [0.0, *(FIRST_FRACTION ** (1 - number / last) for number in range(1, last + 1))][-count:]
 
 
 class SnapshotCallback(TrainerCallback):
-    """Keeps about `count` snapshots of the model, with its tokenizer and the log, in `output_dir`/snapshots, beside `examples`
-    to try them on, drawn by the process that writes them.
+    """Keeps about `count` snapshots of the model, with its tokenizer and the log, in `output_dir`/snapshots, beside
+    `examples` to try them on, drawn by the process that writes them.
 
     A snapshot that can't be written is the last one tried; the training continues.
     """

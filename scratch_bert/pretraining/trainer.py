@@ -95,7 +95,7 @@ class PretrainingTrainer(ScratchBertTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def prediction_step(self, model, inputs, *args, **kwargs):
-        # PretrainingMetrics needs the MLM head at the masked tokens only; at all of them, it takes longer than the encoder.
+        # PretrainingMetrics needs the MLM head at masked tokens only; at all tokens, it takes longer than the encoder.
         reduces = isinstance(getattr(self.preprocess_logits_for_metrics, "__self__", None), PretrainingMetrics)
         takes_it = "sparse_prediction" in inspect.signature(self.model.forward).parameters
         if reduces and takes_it and self.model.config.sparse_prediction:

@@ -18,14 +18,14 @@ class BestModelTrainer(InterruptibleTrainer):
 
     @property
     def weights_step(self) -> int:
-        """The step after which the model had its weights: the last one, or that of the best checkpoint once it is loaded."""
+        """The step after which the model had its weights: the last one or, once it is loaded, the best one."""
         best = not self.is_in_train and self.args.load_best_model_at_end and self.state.best_model_checkpoint
         # Not `best_global_step`, after which there may be no checkpoint.
         return saved_step(best) if best else self.state.global_step
 
     @property
     def final_evaluation(self) -> EvalLoopOutput | None:
-        """What this training's evaluation has given for the weights that the model has after it; None if there was none."""
+        """What the training's own evaluation of its final weights has given; None if there was none."""
         return self._evaluations.get(self.weights_step)
 
     def evaluation_loop(self, dataloader: DataLoader, *args, **kwargs) -> EvalLoopOutput:

@@ -1,5 +1,5 @@
-"""Training for a given time: the schedule of the learning rate follows the clock instead of the steps (24hBERT, Izsak et
-al., 2021)."""
+"""Training for a given time: the schedule of the learning rate follows the clock instead of the steps (24hBERT, Izsak
+et al., 2021)."""
 
 import math
 import time
@@ -23,8 +23,8 @@ class Clock(TrainerCallback):
     """Stops training after `seconds`, evaluations and checkpoints included. Until then, `state.max_steps` is an
     estimate. The log has an entry at least every `LOG_SECONDS`, as how many steps these are is unknown.
 
-    The time used is in each checkpoint, so that a resumed run has the rest of it. Every process takes rank 0's time, once
-    a step, or they would have different rates.
+    The time used is in each checkpoint, so that a resumed run has the rest of it. Every process takes rank 0's time,
+    once a step, or they would have different rates.
     """
 
     trainings = 0  # in this process: an earlier training's times are not for this one
@@ -45,7 +45,7 @@ class Clock(TrainerCallback):
         return lambda step: factor(self.fraction_used * SCHEDULE_LENGTH)
 
     def restore(self, checkpoint: str | Path | None) -> None:
-        """Continue from a checkpoint, or start again. A checkpoint whose schedule didn't follow a clock has used no time."""
+        """Continue from a checkpoint, or start again. One whose schedule didn't follow a clock has used no time."""
         self.used = 0.0
         if checkpoint:
             self.used = torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True).get("seconds_used", 0.0)
@@ -66,8 +66,6 @@ class Clock(TrainerCallback):
         step = state.global_step + 1  # which is counted, and the rate of the next one set, after this
         done = self.fraction_used
         state.max_steps = step if done == 1 else max(step + 1, math.ceil(step / done - 1e-9))
-
-    def on_step_end(self, args, state, control, **kwargs):
         control.should_log |= args.logging_strategy == "steps" and self.used - self._last_entry >= LOG_SECONDS
 
     def on_log(self, args, state, control, **kwargs):

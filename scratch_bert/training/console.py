@@ -18,13 +18,13 @@ from ..checkpoints.saved import METRICS_FILE, checkpoints_in, snapshots_in
 
 
 TIMINGS = ("_runtime", "_per_second", "_time")  # suffixes of the timings that Trainer adds to the metrics
-# Parts of the names of entries that are not shown: redundant ones, standard errors, and the baselines, which do not change.
+# Parts of the names of entries that are not shown: redundant ones, standard errors, and baselines, which are fixed.
 NOT_SHOWN = (*TIMINGS, "epoch", "step", "total_flos", "learning_rate", "speed/")
 NOT_SHOWN += ("unigram", "majority", "perplexity", "stderr")
 
 
 def show_on_console(trainer: Trainer, as_json: bool = False) -> None:
-    """Replace the stock callbacks that print the log, except in notebooks; `as_json` as a JSON object for each entry."""
+    """Replace the stock callbacks that print the log, except in notebooks. `as_json`: a JSON object for each entry."""
     lines_only = trainer.pop_callback(PrinterCallback)
     if as_json:
         trainer.pop_callback(ProgressCallback)
@@ -70,7 +70,7 @@ def describe_speed(logs: dict[str, float]) -> str:
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Within `with`, transformers shows no progress bars, such as those of saves, which would break that of a training."""
+    """Within `with`, transformers shows no progress bars, such as those of saves: they would break a training's."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -101,8 +101,8 @@ class PlainLines(TrainerCallback):
 
 
 class ProgressLine(ProgressCallback):
-    """Shows a progress bar of the training, with the latest losses and the speed, and aligned lines above it; and one of each
-    evaluation. A bar disappears at its end."""
+    """Shows a progress bar of the training, with the latest losses and the speed, and aligned lines above it; and one
+    of each evaluation. A bar disappears at its end."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:

@@ -8,12 +8,12 @@ import torch
 
 @dataclass
 class CountingCollator:
-    """Adds to another collator's batches what the model would otherwise count on the device: `sequence_lengths`, of all
-    sequences in order, and with `labels` `num_masked`, the number of labels other than -100. Leaves batches without
-    an attention_mask and with padding on the left as they are.
+    """Adds to another collator's batches what the model would otherwise count on the device: `sequence_lengths`, of
+    all sequences in order, and with `labels` `num_masked`, the number of labels other than -100. Leaves batches
+    without an attention_mask and with padding on the left as they are.
 
-    With `compiled`, only `num_masked` is added, rounded up by at most an eighth: a compiled model keeps the padding, and
-    is fastest for numbers that it has been compiled for."""
+    With `compiled`, only `num_masked` is added, rounded up by at most an eighth: a compiled model keeps the padding,
+    and is fastest for numbers that it has been compiled for."""
 
     collator: Callable[[list[dict]], dict[str, torch.Tensor]]
     labels: bool = True

@@ -14,8 +14,8 @@ from .trainer import ScratchBertTrainer
 
 
 def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[str, list[str]]) -> dict[str, Any]:
-    """Return the template's variables for a run. Writes `directory`/curves.png if matplotlib is installed: a panel for each
-    title in `losses`, with the log entries of these names, and one for the learning rate."""
+    """Return the template's variables for a run. Writes `directory`/curves.png if matplotlib is installed: a panel for
+    each title in `losses`, with the log entries of these names, and one for the learning rate."""
     args, history = trainer.args, trainer.state.log_history
     panels = {**losses, "learning rate": ["learning_rate"]}
     place = Path(args.output_dir)

@@ -34,8 +34,8 @@ def from_rank_zero(key: str, value: str) -> str:
 def wait_for_processes(accelerator: Accelerator) -> None:
     """Wait for the other processes, after which this one may exit.
 
-    gloo's threads free the tensors that they have gathered a moment later, and a process that exits meanwhile is aborted,
-    or hangs: the threads need Python's lock. gloo offers nothing to wait on, hence the sleep.
+    gloo's threads free the tensors that they have gathered a moment later, and a process that exits meanwhile is
+    aborted, or hangs: the threads need Python's lock. gloo offers nothing to wait on, hence the sleep.
     """
     accelerator.wait_for_everyone()
     if distributed.is_initialized() and "gloo" in distributed.get_backend():

@@ -1,4 +1,4 @@
-"""Pushes to the Hub: each has code, weights, tokenizer and card, in one commit. The training state stays on this machine."""
+"""Pushes to the Hub: code, weights, tokenizer and card in one commit. The training state stays on this machine."""
 
 import logging
 import shlex
@@ -39,7 +39,7 @@ class PushingTrainer(Trainer):
     def push_to_hub(
         self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
     ) -> CommitInfo | Future[CommitInfo] | None:
-        """Save the model in `output_dir` and push it. `kwargs` are for the stock Trainer's card, which is not written."""
+        """Save the model in `output_dir` and push it. `kwargs` are for the stock Trainer's card, and not used."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if self.hub_model_id is None:
             self.init_hf_repo(token=token, **({} if private is None else {"private": private}))
@@ -67,8 +67,8 @@ class PushingTrainer(Trainer):
             ) from error
 
     def push_checkpoint(self, checkpoint: Path) -> None:
-        """Push the model in a checkpoint of the current step, in the background. Failures are logged. A checkpoint saved during a
-        push is not pushed or, with `hub_always_push`, waits."""
+        """Push the model in a checkpoint of the current step, in the background. Failures are logged. A checkpoint
+        saved during a push is not pushed or, with `hub_always_push`, waits."""
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
             return
         args, step, previous = self.args, self.state.global_step, self.push_in_progress

@@ -1,4 +1,4 @@
-"""Resumes: a run ends with the weights of one that nothing stopped, but takes the hyperparameters of its own options."""
+"""Resumes: a run ends as if nothing had stopped it, but takes the hyperparameters of its own options."""
 
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_utils import TrainOutput, get_last_checkpoint

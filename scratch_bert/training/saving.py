@@ -22,7 +22,7 @@ from .push import PushingTrainer
 
 
 class SavingTrainer(FiniteTrainer, PushingTrainer):
-    """Trainer whose saves are atomic, with a card from `write_card`, and whose checkpoints have the `record` of the run."""
+    """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`."""
 
     write_card: Callable[[Trainer, Path], None] | None = None
     record: dict = {}

@@ -27,11 +27,12 @@ class Interrupted(KeyboardInterrupt):
 
 
 class SignalCallback(TrainerCallback):
-    """Within `with`, Ctrl-C, SIGTERM (a cluster's preemption) and SIGHUP (a closed terminal) end the step, save a checkpoint and
-    stop the training; a second one stops at once. SIGUSR1 saves a checkpoint. A SIGHUP that nohup ignores stays ignored.
+    """Within `with`, Ctrl-C, SIGTERM (a cluster's preemption) and SIGHUP (a closed terminal) end the step, save a
+    checkpoint and stop the training; a second one stops at once. SIGUSR1 saves a checkpoint. A SIGHUP that nohup
+    ignores stays ignored.
 
-    Several processes do so after the same step, whichever of them gets the signal: it leaves a note in the store that they
-    share, and rank 0 decides after which step all follow it.
+    Several processes do so after the same step, whichever of them gets the signal: it leaves a note in the store that
+    they share, and rank 0 decides after which step all follow it.
     """
 
     trainings = 0  # in this process: notes of an earlier training are not for this one
@@ -127,8 +128,8 @@ class InterruptibleTrainer(Trainer):
         return self.interrupted
 
     def raise_if_interrupted(self) -> None:
-        """Raise `Interrupted`, with how to continue, if a signal ended the training or, where it has a checkpoint of its last step
-        and is the only process, came after that step."""
+        """Raise `Interrupted`, with how to continue, if a signal ended the training or, where it has a checkpoint of
+        its last step and is the only process, came after that step."""
         step = self.state.global_step
         saved = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}").is_dir()
         at_the_end = self._signals.requested == "stop" and saved and self.args.world_size == 1

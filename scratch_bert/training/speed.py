@@ -7,20 +7,21 @@ from functools import partial
 import psutil
 import torch
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import TrainOutput
 
 
 class SpeedMeter(TrainerCallback):
-    """Counts the tokens and the time of training steps in one process, between two entries of the log. As a callback, it stops
-    the clock after each step."""
+    """Counts the tokens and the time of training steps in one process, between two entries of the log. As a callback,
+    it stops the clock after each step."""
 
     def __init__(self, device: torch.device):
         self.device = device
-        self.untaken_tokens = torch.zeros((), dtype=torch.long, device=device)  # since `take_tokens`
+        self.tokens = torch.zeros(2, dtype=torch.long, device=device)  # since the last report, and `take_tokens`
         self.start()
 
     def start(self) -> None:
-        """Start again."""
-        self.tokens = torch.zeros((), dtype=torch.long, device=self.device)
+        """Start again, but for `take_tokens`."""
+        self.tokens[0] = 0
         self.seconds = self.data_seconds = 0.0
         self.since: float | None = None
 
@@ -48,30 +49,28 @@ class SpeedMeter(TrainerCallback):
 
     def count(self, batch: dict[str, torch.Tensor]) -> None:
         """Add the non-padding tokens of a micro-batch. The host does not wait for the device."""
-        if "sequence_lengths" in batch:  # a list: the collator has counted
-            tokens = torch.tensor(sum(batch["sequence_lengths"]))
-        elif "attention_mask" in batch:
-            tokens = batch["attention_mask"].sum(dtype=torch.long)
+        lengths, mask = batch.get("sequence_lengths"), batch.get("attention_mask")
+        if lengths is not None:  # a list: the collator has counted
+            self.tokens += sum(lengths)
+        elif mask is not None:
+            self.tokens += mask.sum(dtype=torch.long).to(self.device, non_blocking=True)
         else:
-            tokens = torch.tensor(batch["input_ids"].numel())
-        tokens = tokens.to(self.device, non_blocking=True)
-        self.tokens += tokens
-        self.untaken_tokens += tokens
+            self.tokens += batch["input_ids"].numel()
 
     def take_tokens(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> int:
-        """Return the number of non-padding tokens of all processes since the last call: `reduce` sums over processes."""
-        tokens = int(reduce(self.untaken_tokens))
-        self.untaken_tokens = torch.zeros_like(self.untaken_tokens)
+        """Return the non-padding tokens of all processes since the last call: `reduce` sums over processes."""
+        tokens = int(reduce(self.tokens[1]))
+        self.tokens[1] = 0
         return tokens
 
     def report(self, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
-        """Return entries for the log about all processes since the last report: `reduce` sums a tensor over processes. The memory,
-        in MiB, is this process's: the maximum allocated on the GPU, or the resident set on the CPU."""
+        """Return entries for the log about all processes since the last report: `reduce` sums a tensor over processes.
+        The memory, in MiB, is this process's: the maximum allocated on the GPU, or the resident set on the CPU."""
         self.pause()
         if not self.seconds:
             return {}
         measured = torch.tensor([self.data_seconds, self.seconds, 1.0], device=self.device)
-        tokens, data_seconds, seconds, processes = reduce(torch.cat([self.tokens.float()[None], measured])).tolist()
+        tokens, data_seconds, seconds, processes = reduce(torch.cat([self.tokens[:1].float(), measured])).tolist()
         on_gpu = self.device.type == "cuda"
         memory = torch.cuda.max_memory_allocated() if on_gpu else psutil.Process().memory_info().rss
         self.start()
@@ -83,13 +82,17 @@ class SpeedMeter(TrainerCallback):
 
 
 class MeasuredTrainer(Trainer):
-    """Trainer with the speed in its log, in entries speed/…"""
+    """Trainer with the speed in its log, in entries speed/…, and the right time even if the clock was set."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._speed = SpeedMeter(self.args.device)
         self._reduce = partial(self.accelerator.reduce, reduction="sum")
         self.add_callback(self._speed)
+
+    def set_initial_training_values(self, *args) -> tuple:
+        self._start = time.monotonic()
+        return super().set_initial_training_values(*args)
 
     def get_batch_samples(self, *args, **kwargs):
         self._speed.resume()
@@ -104,15 +107,18 @@ class MeasuredTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self._speed.report(self._reduce)
-        if "train_loss" in logs:  # the last entry of a training
-            self._count_tokens()
         super().log(logs, start_time)
 
     def _count_tokens(self) -> None:
-        """Add the tokens since the last call to the state, which the stock Trainer does only on request, with a wait per step."""
+        """Add the tokens since the last call to the state. The stock Trainer would wait for them in each step."""
         if self.args.include_num_input_tokens_seen == "no":
             self.state.num_input_tokens_seen += self._speed.take_tokens(self._reduce)
 
     def _save_checkpoint(self, *args, **kwargs) -> None:
         self._count_tokens()
         super()._save_checkpoint(*args, **kwargs)
+
+    def _finalize_training(self, trial, num_train_samples, start_time) -> TrainOutput:
+        self._count_tokens()
+        start_time = time.time() - (time.monotonic() - self._start)  # the stock Trainer subtracts times of day
+        return super()._finalize_training(trial, num_train_samples, start_time)

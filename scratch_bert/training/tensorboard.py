@@ -14,8 +14,8 @@ class TensorBoardRunCallback(TensorBoardCallback):
 
     - puts the entries speed/… of the log into a group of their own;
     - with `describe`, writes its description of the model at each evaluation, as text;
-    - with `graph`, writes the graph of the model in evaluation mode: for one sequence of `max_position_embeddings` tokens, with
-      logits for all of them.
+    - with `graph`, writes the graph of the model in evaluation mode: for one sequence of `max_position_embeddings`
+      tokens, with logits for all of them.
     """
 
     def __init__(self, *args, describe: Callable[[PreTrainedModel], str] | None = None, graph: bool = False, **kwargs):

@@ -34,24 +34,20 @@ logger = logging.getLogger("scratch_bert")
 class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, SavingTrainer):
     """The stock Trainer, with these differences:
 
-    - A checkpoint or model under its final name is always complete, even if the process dies or the disk is full.
-    - A loss, metric or weight that is not finite raises `DivergenceError`, before it is saved.
-    - Each push contains code, weights, tokenizer and card, in one commit. The training state (optimizer, arguments,
-      random generators) stays on this machine, with every `hub_strategy`.
-    - Ctrl-C, SIGTERM and SIGHUP end the step, save a checkpoint and stop; `interrupted` is then True. SIGUSR1 saves a
-      checkpoint.
+    - A checkpoint or model under its final name is always complete (`saving`), and each push is (`push`).
+    - A loss, metric or weight that is not finite raises `DivergenceError`, before it is saved (`divergence`).
+    - Signals save a checkpoint and stop the training; `interrupted` is then True (`signals`).
+    - A resumed run takes the learning rates and other hyperparameters from its own options (`resuming`).
+    - With `max_minutes`, the training ends by the clock, which its schedule follows (`clock`).
+    - The log has the speed (`speed`), and the console a line for each entry and a progress line (`console`).
+    - On a CPU, the process keeps the memory that it frees (`memory`).
     - A lack of memory, shared memory, open files or threads raises `LimitError`, an `OSError`, with the remedy.
-    - With `max_minutes`, the training ends by the clock, which its schedule follows: see `Clock`.
-    - A resumed run takes the learning rates and other hyperparameters of the optimizer from its own options.
-    - The log has the speed, in entries speed/…: non-padding tokens per second, the fraction of time spent on data, and
-      memory. The console shows an aligned line for each entry, and a progress line on a terminal.
-    - On a CPU, the process keeps the memory that it frees: see `keep_freed_memory`.
 
-    For another optimizer, override `create_optimizer`. `results` are metrics for the card, in addition to those of the log.
+    For another optimizer, override `create_optimizer`. `results` are metrics for the card, beside those of the log.
 
     Args:
-        write_card: `write_card(trainer, directory)` writes a model card, README.md, into every directory that is saved,
-            unless a user has changed the card there.
+        write_card: `write_card(trainer, directory)` writes a model card, README.md, into every directory that is
+            saved, unless a user has changed the card there.
         record: A description of the run, written into each checkpoint as run.json.
     """
 
@@ -74,8 +70,8 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
 
     def create_accelerator_and_postprocess(self) -> None:
         super().create_accelerator_and_postprocess()
-        # accelerate's autocast copies all outputs to fp32, in each step also the logits, of which only some steps read any.
-        # With fp16, it also decides on the scaling of gradients; label smoothing takes fp32; DataParallel has no autocast.
+        # accelerate's autocast copies all outputs to fp32, in each step also the logits, which only some steps read.
+        # With fp16, it also scales the gradients; label smoothing takes fp32; DataParallel has no autocast.
         replaces = self.args.n_gpu < 2 and not self.args.label_smoothing_factor
         self._autocast = replaces and self.accelerator.native_amp and self.accelerator.mixed_precision == "bf16"
         self.accelerator.native_amp &= not self._autocast
@@ -87,8 +83,8 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
         warmup = self.args.get_warmup_steps(num_training_steps)
         if warmup >= num_training_steps:
             logger.warning(
-                f"The warm-up ({warmup:,} step{'s' * (warmup != 1)}) fills the whole run: the learning rate never reaches "
-                "its peak. Lower warmup_steps; below 1, it is a fraction of all steps."
+                f"The warm-up ({warmup:,} step{'s' * (warmup != 1)}) fills the whole run: the learning rate never "
+                "reaches its peak. Lower warmup_steps; below 1, it is a fraction of all steps."
             )
         return super().create_scheduler(num_training_steps, *args, **kwargs)
 
@@ -117,7 +113,7 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
 
     @property
     def counts_on_the_host(self) -> bool:
-        """Whether batches should carry counts, by `CountingCollator`: for a model that takes them, which is compiled, or on one
-        accelerator for each process."""
+        """Whether batches should carry counts, by `CountingCollator`: for a model that takes them, which is compiled,
+        or on one accelerator for each process."""
         args, takes_them = self.args, self.model.config.model_type == ScratchBertConfig.model_type
         return takes_them and args.n_gpu < 2 and (args.torch_compile or args.device.type != "cpu")

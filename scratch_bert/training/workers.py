@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 
 def shield_workers(loader: DataLoader) -> None:
-    """Let each worker of a data loader start in a process group of its own: a signal to the group of the training must not end
-    workers, which the training needs until its last checkpoint."""
+    """Let each worker of a data loader start in a process group of its own: a signal to the group of the training must
+    not end workers, which the training needs until its last checkpoint."""
     stock = getattr(loader, "base_dataloader", loader)  # accelerate wraps it
     if getattr(stock.worker_init_fn, "func", None) is not _start_worker:
         stock.worker_init_fn = partial(_start_worker, stock.worker_init_fn)
@@ -27,5 +27,5 @@ def _start_worker(init: Callable[[int], None] | None, number: int) -> None:
 
 
 def _hand_over_error(queue: Queue, error: Exception, batch: tuple[int, Any]) -> None:
-    """Put into the queue why a batch can't be: no more open files, or shared memory. The training would wait for the batch."""
+    """Put into the queue why a batch can't be, as for lack of open files: the training would wait for the batch."""
     queue.put((batch[0], ExceptionWrapper((type(error), error, error.__traceback__), "in DataLoader worker process")))

@@ -14,18 +14,8 @@ from helpers import SCRIPTS, run_script
 from scratch_bert.training.console import JsonLines, PlainLines, describe_entry
 
 
-SHORT = [
-    "--vocab_size",
-    500,
-    "--max_seq_length",
-    32,
-    "--per_device_train_batch_size",
-    8,
-    "--use_cpu",
-    "--max_steps",
-    4,
-]
-SHORT += ["--logging_steps", 2, "--eval_steps", 2, "--save_strategy", "no", "--show_predictions", 0]
+SHORT = ["--vocab_size", 500, "--max_seq_length", 32, "--per_device_train_batch_size", 8, "--use_cpu"]
+SHORT += ["--max_steps", 4, "--logging_steps", 2, "--eval_steps", 2, "--save_strategy", "no", "--show_predictions", 0]
 
 
 def test_lines_are_aligned():

@@ -1,5 +1,6 @@
-"""Private names of transformers, accelerate and torch that the package relies on: a release that changes one fails here, with the
-name. Not among them: the model's own, in tests/model/test_compat.py, and the plugin interface of PreTrainedModel (`_init_weights`)."""
+"""Private names of transformers, accelerate and torch that the package relies on: a release that changes one fails
+here, with the name. Not among them: the model's own, in tests/model/test_compat.py, and the plugin interface of
+PreTrainedModel (`_init_weights`)."""
 
 import ast
 import importlib
@@ -55,7 +56,8 @@ def trainers():
 
 
 def names_in_the_package() -> tuple[set[str], set[str], set[str]]:
-    """Private names that the package does not define: of `self` and `super()`, of other objects, and of imported modules."""
+    """Private names that the package does not define: of `self` and `super()`, of other objects, and of imported
+    modules."""
     of_self, of_others, imported, own = set(), set(), set(), set()
     for file in (ROOT / "scratch_bert").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if file.parent.name != "model" else ():

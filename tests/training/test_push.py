@@ -1,4 +1,5 @@
-"""Pushes during a training run in the background, one at a time, and can't end it. Pushes to a Hub are tested in tests/hub."""
+"""Pushes during a training run in the background, one at a time, and can't end it. Pushes to a Hub are tested in
+tests/hub."""
 
 import shutil
 import threading

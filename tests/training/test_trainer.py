@@ -7,6 +7,7 @@ import platform
 import shutil
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,6 @@ from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, atomic
 from scratch_bert.checkpoints.output_dir import output_dir_lock, write_metrics
 from scratch_bert.checkpoints.saved import find_checkpoint, find_damage
 from scratch_bert.training.arguments import CommonArguments
-from scratch_bert.training.model_card import describe_device
 from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer
 
 
@@ -98,6 +98,17 @@ def test_signal_that_nohup_ignores_stays_ignored(tmp_path):
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_time_of_a_training_is_right_when_the_clock_is_set_back(tmp_path, monkeypatch):
+    clock = time.time
+
+    class SetClock(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+
+    metrics = make_trainer(tmp_path, SetClock()).train().metrics
+    assert 0 < metrics["train_runtime"] < 600 and metrics["train_steps_per_second"] > 0
 
 
 class InWorkers(torch.utils.data.Dataset):
@@ -221,11 +232,6 @@ def test_latest_metrics_are_those_of_the_log_and_the_results(tmp_path):
     trainer.state.log_history = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0}, {"step": 2, "eval_loss": 2.5}]
     trainer.results = {"eval_f1": 0.5, "eval_loss": 2.25}
     assert trainer.latest_metrics() == {"step": 2, "loss": 2.0, "eval_loss": 2.25, "eval_f1": 0.5}
-
-
-def test_model_card_names_the_device():
-    assert describe_device(torch.device("cpu")) == f"{os.cpu_count()} CPU cores"
-    assert describe_device(torch.device("mps")) == "MPS"
 
 
 def test_model_card_is_written_into_each_directory(tmp_path):
@@ -469,26 +475,9 @@ def test_longer_schedule_has_its_own_rate_from_the_first_step_of_a_resume(tmp_pa
     assert kept.rates == pytest.approx(expected.rates[3:])
 
 
-def test_optimizers_without_averages_resume_without_a_word(tmp_path, caplog):
-    options = {"save_steps": 2, "max_steps": 2, "optim": "sgd"}
-    make_trainer(tmp_path / "run", **options).train()
-    again = make_trainer(tmp_path / "again", **options | {"max_steps": 3})
-    again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-2"))
-    assert "start anew" not in caplog.text
-
-
 def test_warm_up_beyond_the_end_is_a_warning(tmp_path, caplog):
     make_trainer(tmp_path, max_steps=2, warmup_steps=100).train()
     assert "The warm-up (100 steps) fills the whole run" in caplog.text
-
-
-def test_checkpoint_of_fsdp_is_not_resumed_without(tmp_path):
-    make_trainer(tmp_path, save_steps=3).train()
-    (tmp_path / "checkpoint-3" / "pytorch_model_fsdp_0").mkdir()
-    with pytest.raises(
-        OSError, match="was saved with FSDP and the state_dict_type SHARDED_STATE_DICT: resume it in the"
-    ):
-        make_trainer(tmp_path).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
 
 
 @pytest.mark.slow
@@ -512,6 +501,26 @@ open({str(tmp_path)!r} + f"/{{rank}}.txt", "w").write(str(time.time()))
     launch("torch.distributed.run --nproc_per_node 2 --standalone", script)
     first, second = (float((tmp_path / f"{rank}.txt").read_text()) for rank in (0, 1))
     assert abs(first - second) < 2
+
+
+@pytest.mark.slow
+def test_processes_follow_a_signal_to_one_of_them_after_the_same_step(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(f"""
+import json, os, signal, sys
+sys.path[:0] = {[str(path) for path in (Path(__file__).parent, Path(__file__).parents[1])]}
+from test_trainer import SendSignal, make_trainer
+rank = int(os.environ["RANK"])
+signals = [SendSignal(signal.SIGUSR1, step=2), SendSignal(signal.SIGTERM, step=20)] if rank == 1 else []
+trainer = make_trainer({str(tmp_path / "run")!r}, *signals, use_cpu=True, max_steps=1000)
+trainer.train()
+json.dump([trainer.interrupted, trainer.state.global_step], open({str(tmp_path)!r} + f"/{{rank}}.json", "w"))
+""")
+    launch("torch.distributed.run --nproc_per_node 2 --standalone", script)
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1))
+    assert first == second and first[0] and 21 <= first[1] <= 24
+    saved = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "run").glob("checkpoint-*"))
+    assert 3 <= saved[0] <= 6 and saved[1:] == [first[1]]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc has its own settings")
