@@ -70,8 +70,8 @@ OPEN_LINK = """() => {
 
 
 def link_script(name: str, texts: int) -> str:
-    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not before
-    the page is used, as tabs are also selected while it opens."""
+    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not
+    before the page is used, as tabs are also selected while it opens."""
     return f"""(...values) => {{
         if (!window.isUsed) return values;
         const address = new URL(window.location), names = {list(TEXT_NAMES)};

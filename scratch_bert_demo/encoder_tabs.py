@@ -74,8 +74,8 @@ def embeddings(name: str, models: list[Model], examples: Sequence[tuple[str, str
         return [dict(answer.value)], answer.left_out
 
     gr.Markdown(
-        "How similar texts are to the model: the cosines of their embeddings, each the mean of its tokens' last hidden "
-        "states minus that of random texts, and their first two principal components as a map."
+        "How similar texts are to the model: the cosines of their embeddings, each the mean of its tokens' last "
+        "hidden states minus that of random texts, and their first two principal components as a map."
     )
     texts = gr.Textbox(
         "\n".join(ui.fill(*example) for example in examples[:MAX_TEXTS_SHOWN])

@@ -42,9 +42,10 @@ class Answer:
 class Model:
     """A checkpoint with its tokenizer, opened once; safe to use from several threads.
 
-    `title` is a short name for it. `heads` are the heads that the checkpoint has weights for: MaskedLM and the names in
+    `title` is a short name for it. `heads` are those that the checkpoint has weights for: MaskedLM and the names in
     `TASK_HEADS`. Attention and embeddings need none. Texts that are too long for the model are truncated. All methods
-    raise `ValueError`, which tells what to change, for texts that are empty or have more than `MAX_CHARACTERS`.
+    raise `ValueError`, which tells what to change, for texts that are empty or have more than `MAX_CHARACTERS`, and
+    for fewer than two texts or more than `MAX_TEXTS` where several are compared.
 
     Raises `ValueError` or `OSError` if the checkpoint is unreadable, or needs custom code without `trust_remote_code`.
     """
@@ -134,15 +135,13 @@ class Model:
         components.
 
         An embedding is the mean of the last hidden states, minus that of random texts: all texts share a large part,
-        without which they would all be similar (Ethayarajh, 2019). Raises `ValueError` for fewer than two texts, or
-        more than `MAX_TEXTS`.
+        without which they would all be similar (Ethayarajh, 2019).
         """
-        _check_count(texts)
-        encodings, read, left_out = zip(*(self._encode(text) for text in texts), strict=True)
+        encodings, texts, left_out = self._encode_each(texts)
         vectors = torch.stack([self._mean_state(encoding) for encoding in encodings]) - self._origin  # (N, H)
         similarities = F.normalize(vectors) @ F.normalize(vectors).T
         u, s, _ = torch.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
-        return Answer((similarities, (u * s)[:, :2]), tuple(text for (text,) in read), sum(left_out))
+        return Answer((similarities, (u * s)[:, :2]), texts, left_out)
 
     def _mean_state(self, encoding: Encoding) -> torch.Tensor:
         return self.model.base_model(**self._inputs(encoding)).last_hidden_state[0].mean(0)  # (H,)
@@ -158,10 +157,8 @@ class Model:
 
     @torch.inference_mode()
     def nearest_tokens(self, word: str) -> Answer:
-        """The ten tokens whose embeddings are most similar to the word's, the mean of its tokens': [(token, cosine), …].
-
-        The mean of all tokens is subtracted first.
-        """
+        """The ten tokens whose embeddings are most similar to the word's, which is the mean of its tokens':
+        [(token, cosine), …]. The mean of all tokens is subtracted first."""
         encoding, texts, left_out = self._encode(word)
         own = torch.tensor(encoding.ids)[torch.tensor(encoding.special_tokens_mask) == 0]
         table = self.model.get_input_embeddings().weight  # (V, E)
@@ -224,14 +221,13 @@ class Model:
 
     @torch.inference_mode()
     def choose(self, text: str, choices: list[str]) -> Answer:
-        """The probability of each choice. Raises `ValueError` for fewer than two choices, or more than `MAX_TEXTS`."""
-        _check_count(choices)
-        encodings, read, left_out = zip(*(self._encode(text, choice) for choice in choices), strict=True)
+        """The probability of each choice."""
+        encodings, texts, left_out = self._encode_each(choices, after=(text,))
         scores = []
         for encoding in encodings:
             inputs = {name: ids[None] for name, ids in self._inputs(encoding).items()}  # (1, 1, S)
             scores.append(self.model(**inputs).logits[0, 0])
-        return Answer(torch.stack(scores).softmax(0).tolist(), tuple(choice for _, choice in read), sum(left_out))
+        return Answer(torch.stack(scores).softmax(0).tolist(), texts, left_out)
 
     # ------------------------------------------------------------------------------------------------------ tokenizing
 
@@ -256,6 +252,15 @@ class Model:
         encoding = self.tokenizer.encode(*texts)
         encoding.truncate(max_length)  # some tokenizers split a truncated text into more tokens
         return encoding, texts, sum(counts) - sum(kept)
+
+    def _encode_each(
+        self, texts: list[str], after: tuple[str, ...] = ()
+    ) -> tuple[list[Encoding], tuple[str, ...], int]:
+        """`_encode` for each of several texts, the second of a pair if there is one to come `after`."""
+        if not 2 <= len(texts) <= MAX_TEXTS:
+            raise ValueError(f"Write from 2 to {MAX_TEXTS} texts, one per line: there are {len(texts)}.")
+        encodings, read, left_out = zip(*(self._encode(*after, text) for text in texts), strict=True)
+        return list(encodings), tuple(parts[-1] for parts in read), sum(left_out)
 
     def _inputs(self, encoding: Encoding) -> dict[str, torch.Tensor]:
         """The inputs that the model takes, (1, S) each."""
@@ -304,8 +309,3 @@ def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int,
             spans.append((start, end, name if in_entity else label, probability))
         current = name if in_entity else None
     return spans
-
-
-def _check_count(texts: list[str]) -> None:
-    if not 2 <= len(texts) <= MAX_TEXTS:
-        raise ValueError(f"Write from 2 to {MAX_TEXTS} texts, one per line: there are {len(texts)}.")

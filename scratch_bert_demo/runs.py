@@ -28,8 +28,8 @@ class Run:
     """The snapshots of a training run, or if there are none its checkpoints, opened on demand, and the run's curves.
 
     `title` is a short name, `saved` the directories of the models, sorted by step, and `curves` are those of
-    `read_curves`. `examples` are texts of its evaluation with a masked word, and the word; `pairs` are (A, B, whether B
-    follows A). Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
+    `read_curves`. `examples` are texts of its evaluation with a masked word, and the word; `pairs` are (A, B, whether
+    B follows A). Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
     """
 
     def __init__(self, directory: str, trust_remote_code: bool = False):

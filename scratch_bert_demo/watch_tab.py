@@ -56,16 +56,20 @@ class Player:
         following = min(int(position) + 1, self.last)
         return following, gr.Timer(active=following < self.last)
 
-    def follow(self, position: int, known: list[list[int]]) -> tuple[Any, list[list[int]], int]:
-        """Add what runs that are still training have saved meanwhile, and show it if the latest was shown."""
+    def follow(self, position: int, known: list[list[int]]) -> tuple[Any, list[list[int]], Any]:
+        """Add what runs that are still training have saved meanwhile, and show it if the latest was shown. Returns
+        updates of the slider, the known steps, and the number that `newest` gives."""
         before = max(map(len, known))
         for run in self.runs:
             with suppress(OSError, ValueError):  # a file of the latest is being deleted
                 run.refresh()
         if self.steps == known:
-            return gr.skip(), known, self.newest()
-        position = self.last if int(position) >= before else min(int(position), self.last)
-        return gr.Slider(**self.slider(position)), self.steps, self.newest()
+            return gr.skip(), known, gr.skip()
+        following = self.last if int(position) >= before else min(int(position), self.last)
+        # The slider shows the results if it moves, or else the number: of two requests, the one for the old position
+        # could be answered last.
+        newest = self.newest() if following == position else gr.skip()
+        return gr.Slider(**self.slider(following)), self.steps, newest
 
     def predictions_at(self, text: str, step: int, run: str = "") -> dict[str, Any]:
         """The predictions of the snapshot nearest to a step, of the run with this title or the first."""
@@ -91,16 +95,14 @@ def plot(run: Run, title: str, step: int) -> gr.LinePlot:
 
 
 def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], page: gr.Blocks) -> ui.Results:
-    """The runs beside each other, with a slider for their snapshots. `examples` are texts and the masked word of each."""
+    """The runs beside each other, with a slider for their snapshots. `examples` are texts and their masked words."""
     player, answers = Player(runs), dict(examples)
 
     def say_answer(text: str) -> str:
         return f"In the text: **{answers[text]}**" if answers.get(text) else ""
 
-    gr.Markdown(
-        "How predictions change in the training, and the losses. ▶ plays it; the page follows a run that is still "
-        "training."
-    )
+    follows = "▶ plays it; the page follows a run that is still training."
+    gr.Markdown(f"How predictions change in the training, and the losses. {follows}")
     text, chips = ui.sentence_box(list(answers), otherwise=f"The capital of France is {MASK}.")
     in_the_text = gr.Markdown(say_answer(text.value))
     text.change(say_answer, text, in_the_text, queue=False, **ui.SILENT)

@@ -67,7 +67,10 @@ def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
     assert run.steps == steps and 2 <= len(run.examples) <= 6
     assert all(text.count("[MASK]") == 1 and word.isalpha() for text, word in run.examples)
     assert len(run.pairs) == 6 and sum(follows for _, _, follows in run.pairs) == 3
-    assert not any("[SEP]" in text or "[CLS]" in text for text in [*(a for a, _ in run.examples), *(a + b for a, b, _ in run.pairs)])
+    assert not any(
+        "[SEP]" in text or "[CLS]" in text
+        for text in [*(a for a, _ in run.examples), *(a + b for a, b, _ in run.pairs)]
+    )
 
 
 def test_no_snapshots_are_kept_if_none_are_wanted(pretrain):
