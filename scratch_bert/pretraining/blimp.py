@@ -111,7 +111,7 @@ def read_pairs(name: str) -> list[Pair]:
 
     Raises `ValueError` or `OSError`, which names the file or configuration, for what can't be read or holds no pairs.
     """
-    if Path(name).exists() or suffix(Path(name)) in TABLES:
+    if Path(name).is_dir() or suffix(Path(name)) in TABLES:
         tables = ((str(file), read_table(file, set(Pair.__annotations__))) for file in find_files([name], TABLES))
     else:
         configs = datasets.get_dataset_config_names(name)

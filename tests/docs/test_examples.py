@@ -47,7 +47,7 @@ def test_own_objective(tmp_path):
 @pytest.mark.slow
 def test_accelerate_loop(tmp_path):
     losses = figures(r"MLM loss ([\d.]+)", run("accelerate_loop.py", tmp_path))
-    assert len(losses) == 10 and losses[-1] < losses[0] - 0.5
+    assert len(losses) == 6 and losses[-1] < losses[0] - 0.5
     assert (tmp_path / "run/tokenizer.json").is_file()
 
 

@@ -11,7 +11,6 @@ from transformers import Trainer
 from transformers.training_args import OptimizerNames
 
 from helpers import NO_DROPOUT, SMALL, launch, make_model
-from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 from scratch_bert.pretraining import optimizer
 from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
@@ -307,27 +306,10 @@ def test_optim_takes_muon_and_trainers_names():
     ("options", "message"),
     [
         ({"optim": "muonn"}, r"There is no optim muonn\. Did you mean muon\?$"),
-        ({"optim": "sdg"}, r"There is no optim sdg\. Did you mean sgd\?$"),
         ({"optim": "newton"}, r"There is no optim newton\. There are muon, adamw_torch, .*, stable_adamw\.$"),
-        (
-            {"optim": "adamw_torch", "muon_learning_rate": 0.1},
-            "muon_learning_rate has no effect without optim muon: leave it out",
-        ),
-        (
-            {"optim": "muon", "muon_learning_rate": 0.0},
-            "muon_learning_rate must be greater than 0 and at most 10, got 0.0",
-        ),
-        (
-            {"optim": "muon", "muon_learning_rate": float("nan")},
-            "muon_learning_rate must be greater than 0 and at most 10, got nan",
-        ),
+        ({"optim": "adamw_torch", "muon_learning_rate": 0.1}, "muon_learning_rate has no effect without optim muon"),
         ({"optim": "muon", "optim_args": "momentum=0.9"}, "optim_args has no effect with optim muon: leave it out"),
-        (
-            {"optim": "muon", "optim_target_modules": "all-linear"},
-            "optim_target_modules has no effect with optim muon",
-        ),
     ],
-    ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) else "",
 )
 def test_options_are_checked(options, message):
     with pytest.raises(ValueError, match=message):
@@ -348,16 +330,10 @@ def test_sharded_parameters_are_rejected(flag, make_run, tmp_path, monkeypatch):
         make_run(tmp_path / "run")
 
 
-def test_muon_needs_the_model():
-    model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL))
-    with pytest.raises(ValueError, match="muon needs the model, .* not a generator"):
-        optimizer.muon(model.parameters())
-
-
-@pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}, {"weight_decay": "0.1"}], ids=str)
-def test_rates_that_are_none_are_rejected(rates):
-    with pytest.raises(ValueError, match=f"{next(iter(rates))} must be (at least 0|a number), got "):
-        optimizer.muon(ScratchBertForMaskedLM(ScratchBertConfig(**SMALL)), **rates)
+@pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}], ids=str)
+def test_rates_that_are_negative_or_no_number_are_rejected(rates):
+    with pytest.raises(ValueError, match="Rates must be 0 or more, got lr="):
+        optimizer.muon(make_model(), **rates)
 
 
 def test_state_of_another_optimizer_is_rejected(finished, make_run, tmp_path):
