@@ -187,33 +187,8 @@ def test_accelerate_launch(models, tmp_path):
 
 
 def test_peft_snippet(models, tmp_path):
-    train = """
-inputs = transformers.AutoTokenizer.from_pretrained("me/my-bert", trust_remote_code=True)(["a class", "an object"], padding=True, return_tensors="pt")
-optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-losses = []
-for _ in range(10):
-    losses.append(model(**inputs, labels=torch.tensor([0, 1])).loss)
-    losses[-1].backward()
-    optimizer.step()
-    optimizer.zero_grad()
-assert losses[-1] < losses[0]
-expected = model.eval()(**inputs).logits.detach()
-model.train()
-"""
-    check = """
-close(loaded.eval()(**inputs).logits.detach(), expected)
-close(merged.eval()(**inputs).logits.detach(), expected)
-sys.modules["peft"] = None
-close(open_("AutoModelForSequenceClassification", "merged")(**inputs).logits.detach(), expected)
-"""
-    (snippet,) = SNIPPETS["PEFT: LoRA"]
-    before, after = snippet.split("# Train it like any model")
-    run_snippets(before, train, f"# {after}", check, models=models, home=tmp_path)
-
-
-def test_peft_adapts_embeddings_as_berts(models, tmp_path):
-    """New tokens alone, and LoRA on the token embeddings: the same trained parameters, loss and gradients as with BERT."""
-    code = """
+    """And new tokens alone, and LoRA on the token embeddings: the same trained parameters, loss and gradients as with BERT."""
+    embeddings = """
 from peft import LoraConfig, TrainableTokensConfig, get_peft_model
 inputs = transformers.AutoTokenizer.from_pretrained("me/my-bert", trust_remote_code=True)(["a class", "an object"], padding=True, return_tensors="pt")
 labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
@@ -236,7 +211,28 @@ for settings in (
     close(results[0], results[1], 2e-3)
     assert results[0][2] > 0, settings
 """
-    run_snippets(code, models=models, home=tmp_path)
+    train = """
+inputs = transformers.AutoTokenizer.from_pretrained("me/my-bert", trust_remote_code=True)(["a class", "an object"], padding=True, return_tensors="pt")
+optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+losses = []
+for _ in range(10):
+    losses.append(model(**inputs, labels=torch.tensor([0, 1])).loss)
+    losses[-1].backward()
+    optimizer.step()
+    optimizer.zero_grad()
+assert losses[-1] < losses[0]
+expected = model.eval()(**inputs).logits.detach()
+model.train()
+"""
+    check = """
+close(loaded.eval()(**inputs).logits.detach(), expected)
+close(merged.eval()(**inputs).logits.detach(), expected)
+sys.modules["peft"] = None
+close(open_("AutoModelForSequenceClassification", "merged")(**inputs).logits.detach(), expected)
+"""
+    (snippet,) = SNIPPETS["PEFT: LoRA"]
+    before, after = snippet.split("# Train it like any model")
+    run_snippets(embeddings, before, train, f"# {after}", check, models=models, home=tmp_path)
 
 
 def test_sentence_transformers_snippets(models, tmp_path):

@@ -284,7 +284,7 @@ def test_cache_saves_a_second_run_from_reading_the_text_again(text_file, tmp_pat
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 @pytest.mark.slow
 @pytest.mark.smoke
-def test_ctrl_c_then_resume(text_file, tmp_path):
+def test_ctrl_c_then_resume(text_file, tmp_path, monkeypatch):
     arguments = ["--train_file", text_file, "--output_dir", tmp_path / "run", *SIZES, "--logging_steps", 2]
     command = [sys.executable, SCRIPTS / "pretrain.py", *arguments, "--max_steps", 100_000, "--save_steps", 100_000]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -297,7 +297,7 @@ def test_ctrl_c_then_resume(text_file, tmp_path):
     assert "--resume_from_checkpoint" in stderr and "Traceback" not in stderr
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     step = int(checkpoint.name.split("-")[1])
-    run_process(SCRIPTS / "pretrain.py", *arguments, "--resume_from_checkpoint", "--max_steps", step + 2)
+    run_script(monkeypatch, "pretrain.py", *arguments, "--resume_from_checkpoint", "--max_steps", step + 2)
     assert (tmp_path / "run" / "metrics.json").is_file()
 
 
