@@ -62,8 +62,8 @@ def nsp_predictions(
 
 
 def examples_to_try(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
-    """Pieces of text to try a model on: `texts` with a masked word, their `answers`, and, of an objective with pairs, `pairs`
-    (A, B, whether the label is 0)."""
+    """Pieces of text to try a model on: `texts` with a masked word, their `answers`, and, of an objective with pairs,
+    `pairs` (A, B, whether the label is 0)."""
     texts = _masked_texts(dataset, tokenizer, count=6)
     has_pairs = len(dataset) and "next_sentence_label" in dataset[0]
     pairs = [pair[1:] for pair in _draw_pairs(dataset, tokenizer, count=6, seed=0)] if has_pairs else []

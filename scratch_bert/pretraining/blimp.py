@@ -1,5 +1,5 @@
-"""BLiMP (Warstadt et al., 2020, https://aclanthology.org/2020.tacl-1.25): which of two sentences, that differ in one point of
-grammar, a pretrained model finds more probable."""
+"""BLiMP (Warstadt et al., 2020, https://aclanthology.org/2020.tacl-1.25): which of two sentences, that differ in one
+point of grammar, a pretrained model finds more probable."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +32,8 @@ logger = logging.getLogger("scratch_bert")
 HUB_NAME = "nyu-mll/blimp"
 PHENOMENA = {
     "anaphor_agreement", "argument_structure", "binding", "control_raising", "determiner_noun_agreement", "ellipsis",
-    "filler_gap_dependency", "irregular_forms", "island_effects", "npi_licensing", "quantifiers", "subject_verb_agreement",
+    "filler_gap_dependency", "irregular_forms", "island_effects", "npi_licensing", "quantifiers",
+    "subject_verb_agreement",
 }  # fmt: skip
 # Other names in the data, for what the authors' summary and the paper count among the 12 phenomena.
 RENAMED = {"s-selection": "argument_structure"}
@@ -62,8 +63,8 @@ class Pair:
 def evaluate_blimp(args: EvaluationArguments) -> Iterator[tuple[str, Scores]]:
     """The name and the scores of each model, when they are known. Each has its own tokenizer.
 
-    Raises `ValueError` or `OSError`, before anything is computed, for pairs that can't be read or encoded; and for a model
-    without an MLM head, or whose outputs overflow.
+    Raises `ValueError` or `OSError`, before anything is computed, for pairs that can't be read or encoded; and for a
+    model without an MLM head, or whose outputs overflow.
     """
     pairs = read_pairs(args.suite_data or HUB_NAME)
     if args.add_to_card:
@@ -95,9 +96,8 @@ def _encode(name: str, pairs: Sequence[Pair], trust_remote_code: bool) -> tuple[
     encoded = encode_sentences(tokenizer, sentences, min(config.max_position_embeddings, tokenizer.model_max_length))
     ids = encoded["input_ids"]
     if unknown := sum(row.count(tokenizer.unk_token_id) for row in ids):
-        logger.warning(
-            f"{name}: {unknown:,} of {sum(map(len, ids)):,} tokens are unknown to its tokenizer, which are scored as such"
-        )
+        total = sum(map(len, ids))
+        logger.warning(f"{name}: {unknown:,} of {total:,} tokens are unknown to its tokenizer, and are scored as such")
     if same := sum(good == bad for good, bad in zip(ids[::2], ids[1::2], strict=True)):
         logger.warning(
             f"{name}: {same:,} of {len(pairs):,} pairs have the same tokens in both sentences, and count as wrong"
@@ -106,8 +106,8 @@ def _encode(name: str, pairs: Sequence[Pair], trust_remote_code: bool) -> tuple[
 
 
 def read_pairs(name: str) -> list[Pair]:
-    """The pairs in a file of JSON lines or another table, in a directory of such files, or in a dataset on the Hub, whose
-    configurations are paradigms.
+    """The pairs in a file of JSON lines or another table, in a directory of such files, or in a dataset on the Hub,
+    whose configurations are paradigms.
 
     Raises `ValueError` or `OSError`, which names the file or configuration, for what can't be read or holds no pairs.
     """
@@ -120,8 +120,8 @@ def read_pairs(name: str) -> list[Pair]:
 
 
 def summarize(pairs: Sequence[Pair], correct: Iterable[bool]) -> Scores:
-    """The scores of a model: `correct` tells of each pair whether it is right. A phenomenon's accuracy is, like the overall
-    one, the mean of its paradigms' accuracies, as in the authors' summary."""
+    """The scores of a model: `correct` tells of each pair whether it is right. A phenomenon's accuracy is, like the
+    overall one, the mean of its paradigms' accuracies, as in the authors' summary."""
     right = np.asarray(correct, dtype=bool)
     paradigms = np.array([pair.UID for pair in pairs])
     phenomena = np.array([pair.linguistics_term for pair in pairs])
@@ -138,8 +138,8 @@ def summarize(pairs: Sequence[Pair], correct: Iterable[bool]) -> Scores:
 
 
 def describe_scores(results: dict[str, Scores]) -> str:
-    """Table for the terminal: the accuracies of each model in percent, by phenomenon and overall, and for BLiMP published
-    ones."""
+    """Table for the terminal: the accuracies of each model in percent, by phenomenon and overall, and for BLiMP
+    published ones."""
     rows = {
         name: [scores["phenomena"][name] for scores in results.values()]
         for name in next(iter(results.values()))["phenomena"]
@@ -161,8 +161,8 @@ def describe_scores(results: dict[str, Scores]) -> str:
 
 
 def add_to_metrics(directory: Path, scores: Scores) -> None:
-    """Add the accuracies to the metrics.json of the model in `directory`, in place of earlier ones. Raises `BlockingIOError`
-    while a training writes there."""
+    """Add the accuracies to the metrics.json of the model in `directory`, in place of earlier ones. Raises
+    `BlockingIOError` while a training writes there."""
     with locked(directory):
         file = directory / METRICS_FILE
         metrics = read_json(file) if file.exists() else {}

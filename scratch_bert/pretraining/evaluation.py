@@ -25,7 +25,7 @@ from .sources import PretrainingData, build_collator, load_data
 def evaluate(
     data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> tuple[dict[str, dict[str, float]], PretrainingData]:
-    """The metrics of each model, by its name, and the data. Raises the errors of `load_examples` and `evaluate_model`."""
+    """The metrics of each model, by its name, and the data. Raises what `load_examples` and `evaluate_model` raise."""
     data = load_examples(data_args, args)
     return {name: evaluate_model(name, data, data_args, args)[0] for name in args.model_name_or_path}, data
 
@@ -33,8 +33,8 @@ def evaluate(
 def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments) -> PretrainingData:
     """The examples to evaluate on, made with the tokenizer that all models share.
 
-    Raises `ValueError` or `OSError` for models that can't be evaluated on the same examples, and for text and options that
-    give none.
+    Raises `ValueError` or `OSError` for models that can't be evaluated on the same examples, and for text and options
+    that give none.
     """
     configs = {name: load_config(name, trust_remote_code=args.trust_remote_code) for name in args.model_name_or_path}
     first, *others = args.model_name_or_path
@@ -61,9 +61,9 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
 def evaluate_model(
     name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> tuple[dict[str, float], str]:
-    """The metrics of one model, by the stock Trainer, and its predictions for `args.show_predictions` words and pairs as text.
+    """The metrics of one model, by the stock Trainer, and its predictions for `args.show_predictions` words and pairs.
 
-    Raises `ValueError` for a model without an MLM head or with outputs that overflow, and the errors of `open_pretrained`.
+    Raises `ValueError` for a model without an MLM head or with outputs that overflow, and what `open_pretrained` raises.
     """
     model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
     accepted = inspect.signature(model.forward).parameters
@@ -129,7 +129,7 @@ def open_with_objective(objective: Objective, name: str, trust_remote_code: bool
 
 
 def name_of_text(data: PretrainingData, data_args: EvaluationDataArguments, names: Iterable[str]) -> str:
-    """What the text is called for a reader: held-out text, if the runs that trained all these models have held it out."""
+    """What the text is called for a reader: held-out text, if the runs that trained all models have held it out."""
     whole = data.eval_dataset is data.train_dataset or data_args.validation_file
     if not whole and all(_held_out_checksum(Path(name)) == f"CRC-32 {data.eval_checksum:08x}" for name in names):
         return "held-out text"

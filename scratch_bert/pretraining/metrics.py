@@ -41,7 +41,7 @@ class PretrainingMetrics:
         return ["mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy", *objective_names]
 
     def reduce(self, logits, labels) -> torch.Tensor:
-        """Reduce logits, MLM's (B, S, V) or (M, V) first, and labels, MLM's (B, S) first, to sums per example: (B, columns)."""
+        """Sums per example, (B, columns), of logits and labels, MLM's first: (B, S, V) or (M, V), and (B, S)."""
         logits = logits if isinstance(logits, tuple) else (logits,)
         labels = labels if isinstance(labels, tuple) else (labels,)
         mlm_logits, mlm_labels = logits[0], labels[0]
@@ -100,8 +100,8 @@ def describe_metrics(
     text: str = "held-out text",
     unigrams_of: str = "the training text",
 ) -> str:
-    """Table for the terminal of models evaluated on the same `text`: a column for each model, and for the baseline. Accuracies
-    that are means over examples have their standard errors."""
+    """Table for the terminal of models evaluated on the same `text`: a column for each model, and for the baseline.
+    Accuracies that are means over examples have their standard errors."""
     rows = (*MLM_ROWS, *find_objective(objective).metric_rows)
     first = max(20, len(text) + 2, *(len(row.label) + 2 for row in rows))
     width = max(15, *(len(name) + 2 for name in results))
@@ -110,7 +110,7 @@ def describe_metrics(
         return f"{label:<{first}}" + "".join(f"{cell:>{width}}" for cell in cells)
 
     def values(name: str | None) -> list[str]:
-        """The value of a metric for each model, with its standard error, if it has one; empty if there is no such metric."""
+        """The value of a metric for each model, with its standard error, if there is one; empty without the metric."""
         found = [(metrics.get(f"eval_{name}"), metrics.get(f"eval_{name}_stderr")) for metrics in results.values()]
         return ["" if v is None else f"{v:.3f}" if error is None else f"{v:.3f} ± {error:.3f}" for v, error in found]
 

@@ -59,7 +59,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     Results are those of `torch.optim.Muon`, which updates one matrix at a time and always multiplies in bf16: a CPU
     without native bf16 spends longer on that than on the rest of the step. Here, all matrices of one shape are updated
-    at once, with products in `dtype`, by default bf16 on an accelerator and fp32 on a CPU, and `shared` by all processes.
+    at once, with products in `dtype`, by default bf16 on an accelerator and fp32 on a CPU; processes may share them.
     """
 
     def __init__(
