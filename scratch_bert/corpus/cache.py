@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from scratch_bert_options.errors import is_lack_of_space
 from scratch_bert_options.pretraining import DataArguments
 
 from ..atomic import STAGING, find_damaged_file, locked, remove, seal
@@ -42,8 +43,13 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
     with tempfile.TemporaryDirectory(dir=cache_dir, prefix=BUILDING) as scratch, locked(Path(scratch)):
         new = Path(scratch, "new")
         new.mkdir()
-        build(new)
-        seal(new)
+        try:
+            build(new)
+            seal(new)
+        except Exception as error:  # without the name of the directory
+            if is_lack_of_space(error):
+                raise OSError(f"There is no space left in the cache_dir {cache_dir}: {error}") from error
+            raise
         try:
             os.replace(new, directory)
         except OSError:

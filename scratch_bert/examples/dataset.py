@@ -154,17 +154,21 @@ class SentencePairDataset(EpochDataset):
         if self.static_pairs and self.pairs is not None:
             return
         rng = np.random.default_rng((self.seed, epoch))
-        with tempfile.TemporaryFile() as file:
-            for block in self.corpus.blocks():
-                pairs = self.objective.build_pairs(
-                    block, self.max_seq_length, self.short_seq_prob, rng, self.single_segment_prob
-                )
-                file.write(np.ascontiguousarray(pairs))
-            if file.tell() == 0:
-                raise ValueError(f"{self.objective.title}: the text gives no pair of segments.")
-            file.flush()
-            pairs = np.memmap(file, dtype=np.int64, mode="r")
-            self.pairs = pairs.reshape(-1, 5)  # (pairs, 5): see `Objective.draw_pairs`
+        try:
+            with tempfile.TemporaryFile() as file:
+                for block in self.corpus.blocks():
+                    pairs = self.objective.build_pairs(
+                        block, self.max_seq_length, self.short_seq_prob, rng, self.single_segment_prob
+                    )
+                    file.write(np.ascontiguousarray(pairs))
+                if file.tell() == 0:
+                    raise ValueError(f"{self.objective.title}: the text gives no pair of segments.")
+                file.flush()
+                pairs = np.memmap(file, dtype=np.int64, mode="r")
+                self.pairs = pairs.reshape(-1, 5)  # (pairs, 5): see `Objective.draw_pairs`
+        except OSError as error:  # which does not name the place
+            where = f"{tempfile.gettempdir()}, or where TMPDIR says"
+            raise OSError(f"The pairs of an epoch could not be written to {where}: {error}") from error
         self.num_examples = self.num_examples or len(self.pairs)
 
     def __getstate__(self) -> dict:

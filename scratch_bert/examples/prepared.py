@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import Field, with_config
+from pydantic import ConfigDict, Field, with_config
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 from typing_extensions import TypedDict
 
@@ -157,7 +157,7 @@ def parquet_file(directory: Path, split: str, name: str) -> Path:
     return directory / split / f"{name}.parquet"
 
 
-@with_config(extra="allow")
+@with_config(ConfigDict(extra="allow"))
 class SplitSource(TypedDict):
     """Where the examples of a split are, and more that prepare_data.py needs."""
 

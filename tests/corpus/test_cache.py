@@ -93,3 +93,11 @@ def test_cache_of_a_builder_that_is_killed_is_built_again(tmp_path):
     os.utime(left, (0, 0))
     directory = cached(tmp_path, "corpus", 1, write("whole"))
     assert (directory / "file").read_text() == "whole" and not left.exists()
+
+
+def test_cache_on_a_disk_that_is_full_for_the_tokenizers_library(tmp_path):
+    def build(directory):
+        raise Exception("No space left on device (os error 28)")  # as it does
+
+    with pytest.raises(OSError, match="There is no space left in the cache_dir"):
+        cached(tmp_path, "tokenizer", 1, build)
