@@ -7,7 +7,7 @@ from typing import Any
 from ..cli import check_paths, from_keywords, shown_messages
 from .arguments import FinetuningArguments, TaskArguments
 from .dataset import as_splits
-from .run import Results, prepare_finetuning
+from .run import FinetuningResults, prepare_finetuning
 
 
 logger = logging.getLogger("scratch_bert")
@@ -22,7 +22,7 @@ def finetune(
     validation: Any = None,
     test: Any = None,
     **options: Any,
-) -> Results:
+) -> FinetuningResults:
     """Fine-tune `model`, a directory or a Hub repository, on a task of `TASKS`. For example,
 
         results = finetune("sequence-classification", frame, "runs/mine", learning_rate=1e-4, num_train_epochs=5)

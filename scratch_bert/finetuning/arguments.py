@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedConfig
 
-from scratch_bert_cli.finetuning import FinetuningOptions, TaskArguments
-from scratch_bert_cli.glue import GlueOptions
+from scratch_bert_cli.finetuning import TASKS, FinetuningOptions, TaskArguments
 
 from ..training.arguments import CommonArguments
 
@@ -41,8 +40,3 @@ class FinetuningArguments(FinetuningOptions, CommonArguments):
             self.head_learning_rate = None
         elif self.head_learning_rate is None:
             self.head_learning_rate = float(f"{HEAD_FACTOR * self.learning_rate:.6g}")
-
-
-@dataclass
-class GlueTrainingArguments(GlueOptions, FinetuningArguments):
-    """`FinetuningArguments` with the defaults for all tasks of GLUE."""
