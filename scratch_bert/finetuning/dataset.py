@@ -78,13 +78,10 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
         return datasets.concatenate_datasets(
             [_add_origin(_read_file(file, columns, split), str(file)) for file in find_files(paths, types)]
         )
-    try:
-        if isinstance(part, dict):
-            part = Dataset.from_dict(part)
-        elif isinstance(part, pandas.DataFrame):
-            part = Dataset.from_pandas(part, preserve_index=False)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{where} cannot be read as a table: {error}") from None
+    if isinstance(part, dict):
+        part = Dataset.from_dict(part)
+    elif isinstance(part, pandas.DataFrame):
+        part = Dataset.from_pandas(part, preserve_index=False)
     if not isinstance(part, Dataset):
         kinds = "files, a pandas DataFrame, a Dataset or a dict of lists"
         raise ValueError(f"{where} must be {kinds}, not {type(part).__name__}.")
@@ -109,27 +106,23 @@ def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
 
 def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) -> Dataset:
     """The task's columns only, under the task's names. Test sets need no label."""
-    if columns.glue:  # its own files name some columns differently from its dataset on the Hub
-        present, used = records.column_names, columns.names.values()
-        renamed = {old: new for new, old in columns.glue.file_columns.items() if [new] in used and new not in present}
-        records = records.rename_columns({old: new for old, new in renamed.items() if old in present})
-    chosen: dict[str, list[str]] = {}
+    present, chosen = records.column_names, {}
+    own = columns.glue.file_columns if columns.glue else {}  # GLUE's files name some columns differently from the Hub
     for column, names in columns.names.items():
-        missing = [name for name in names if name not in records.column_names]
-        if not missing:
-            chosen[column] = names
-        elif column != "id" and (column, split) != ("label", "test"):
-            present = ", ".join(records.column_names)
+        names = [name if name in present else own.get(name, name) for name in names]
+        if missing := [name for name in names if name not in present]:
+            if column == "id" or (column, split) == ("label", "test"):
+                continue
             raise ValueError(
-                f"{where} has no column {missing[0]!r}, but {present}. Name the right one with --{column}_column."
+                f"{where} has no column {missing[0]!r}, but {', '.join(present)}. Name the right one with --{column}_column."
             )
-    for names in chosen.values():
         if len(names) > 1:
             records = records.map(
                 lambda record, names=names: {names[0]: [record[name] for name in names]}, desc="Joining columns"
             )
-    records = records.select_columns([names[0] for names in chosen.values()])
-    return records.rename_columns({names[0]: column for column, names in chosen.items() if names[0] != column})
+        chosen[column] = names[0]
+    records = records.select_columns(list(chosen.values()))
+    return records.rename_columns({name: column for column, name in chosen.items() if name != column})
 
 
 def _add_origin(examples: Dataset, where: str) -> Dataset:

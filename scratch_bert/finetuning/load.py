@@ -119,19 +119,12 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
             if not hasattr(config, option):
                 raise ValueError(f"dropout has no effect: a {config.model_type} has no {option}.")
             setattr(config, option, args.dropout)
-    pools_texts = config.model_type == "scratch_bert" and task.auto_class is AutoModelForSequenceClassification
     if args.classifier_pooling is not None:
-        if not pools_texts:
+        if config.model_type != "scratch_bert" or task.auto_class is not AutoModelForSequenceClassification:
             raise ValueError(
                 "classifier_pooling needs a scratch_bert or a BERT, and a task with a label for each text."
             )
         config.classifier_pooling = args.classifier_pooling
-    elif pools_texts and config.classifier_pooling == "cls" and config.hidden_size < 768:
-        if "text_pair" in task.text_columns("train"):
-            logger.info(
-                "The classifier reads [CLS]. For pairs of texts, a small model can score higher with "
-                "classifier_pooling=segments, which does not convert to BERT."
-            )
     for option, value in {"problem_type": None, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_init:

@@ -85,19 +85,13 @@ def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:
     """A function of predictions and references that returns scores: an entry of `METRICS`, or else what `evaluate.load`
     finds: a directory, or a Hub metric, whose code is then run.
 
-    `METRICS` comes first, so that a score does not depend on whether the Hub can be reached. Raises `ValueError` for an
-    unknown name.
+    `METRICS` comes first, so that a score does not depend on whether the Hub can be reached.
     """
     if name in METRICS:
         return lambda predictions, references: _as_scores(name, METRICS[name](predictions, references))
     import evaluate  # takes a second or more
 
-    try:
-        compute = evaluate.load(name).compute
-    except Exception as error:  # a network, or the metric's code, fails in many ways
-        raise ValueError(
-            f"There is no metric {name!r} here ({', '.join(METRICS)}), and evaluate cannot load it: {error}"
-        ) from None
+    compute = evaluate.load(name).compute
     return lambda predictions, references: _as_scores(name, compute(predictions=predictions, references=references))
 
 

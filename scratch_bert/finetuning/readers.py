@@ -1,19 +1,15 @@
 """A file → its records: sentences of words and tags (CoNLL), and SQuAD's JSON."""
 
 import json
-import logging
-from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 from datasets import Dataset
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, NonNegativeInt
 
 from scratch_bert_options.schema import check
 
 from ..text.tables import read_lines, suffix
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 def read_conll(
@@ -30,51 +26,35 @@ def read_conll(
     if 0 in (word_column, tag_column):
         raise ValueError(f"{file}: columns are counted from 1.")
     is_conllu = suffix(file) == ".conllu"
-    word, tag = (2, 4) if is_conllu else (1, 0)
-    word, tag = (word_column or word) - 1, (tag_column or tag) - 1
-    sentences, comments = [], []
-    numbered = ((number, line, _split(line)) for number, line in enumerate(read_lines(file), 1))
-    for separates, block in groupby(numbered, lambda entry: not any(entry[2]) or entry[2][0] == "-DOCSTART-"):
-        lines = []
-        for number, line, fields in block if not separates else ():
-            if not lines and "\t" not in line and line.startswith(("# ", "#begin ", "#end ")):  # a # and a tab: a word
-                comments.append(line)
-            elif (
-                not is_conllu or fields[0].isdecimal()
-            ):  # 1-2 contracts the words 1 and 2, and the text leaves out 1.1
-                lines.append((number, fields))
-        if lines:
-            sentences.append(_parse_sentence(lines, word, tag, tagged, file))
-    if comments:
-        logger.info(f"{file}: skipped {len(comments):,} comments, such as {comments[0]!r}")
-    if not sentences:
+    word, tag = (word_column or (2 if is_conllu else 1)) - 1, (tag_column or (4 if is_conllu else 0)) - 1
+    sentences: list[list[list[str]]] = [[]]
+    for number, line in enumerate(read_lines(file), 1):
+        fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
+        if not any(fields) or fields[0] == "-DOCSTART-":
+            sentences.append([])
+        elif not sentences[-1] and "\t" not in line and line.startswith(("# ", "#begin ", "#end ")):
+            continue  # a comment; a # with a tab after it is a word
+        elif not is_conllu or fields[0].isdecimal():  # 1-2 contracts the words 1 and 2, and the text leaves out 1.1
+            width = len(sentences[-1][0] if sentences[-1] else fields)
+            needed = max(word + 1, tag + 1, 2) if tagged or width > 1 else word + 1
+            if len(fields) != width or width < needed:
+                raise ValueError(f"{file}: line {number} has {len(fields)} fields, not {max(width, needed)}.")
+            sentences[-1].append(fields)
+    examples = []
+    for sentence in filter(None, sentences):
+        tags = {"label": [fields[tag] for fields in sentence]} if tagged or len(sentence[0]) > 1 else {}
+        examples.append({"text": [fields[word] for fields in sentence], **tags})
+    if not examples:
         raise ValueError(f"{file} contains no examples.")
-    return Dataset.from_list(sentences)
+    return Dataset.from_list(examples)
 
 
-def _split(line: str) -> list[str]:
-    return [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
-
-
-def _parse_sentence(
-    lines: list[tuple[int, list[str]]], word: int, tag: int, tagged: bool, file: Path
-) -> dict[str, list[str]]:
-    """Words and tags of a sentence, given by the numbers and the fields of its lines."""
-    first, width = lines[0][0], len(lines[0][1])
-    has_tags = tagged or width > 1
-    needed = max(word + 1, tag + 1 or 2) if has_tags else word + 1
-    if width < needed:
-        raise ValueError(f"{file}: line {first} has {width} fields: there is no column {needed}.")
-    for number, fields in lines:
-        if len(fields) != width:
-            raise ValueError(f"{file}: line {number} has {len(fields)} fields, the lines before it have {width}.")
-    words = {"text": [fields[word] for _, fields in lines]}
-    return {**words, "label": [fields[tag] for _, fields in lines]} if has_tags else words
+NonBlank = Annotated[str, Field(pattern=r"\S")]
 
 
 class Answer(BaseModel, strict=True):
-    text: str
-    answer_start: int
+    text: NonBlank
+    answer_start: NonNegativeInt
 
 
 class Question(BaseModel, strict=True):
@@ -108,15 +88,19 @@ def read_squad(file: Path) -> Dataset | None:
             return None
     except (ValueError, TypeError, KeyError):  # JSON Lines, a table, or damaged: the table reader says which
         return None
-    examples = []
-    for article in check(SquadFile, content, str(file)).data:
-        for paragraph in article.paragraphs:
-            for question in paragraph.qas:
-                answers = question.answers
-                if answers is not None:
-                    answers = {name: [getattr(answer, name) for answer in answers] for name in Answer.model_fields}
-                texts = {"text": paragraph.context, "text_pair": question.question}
-                examples.append({**texts, "label": answers, "id": str(question.id)})
+    examples = [
+        {
+            "text": paragraph.context,
+            "text_pair": question.question,
+            "label": question.answers
+            if question.answers is None
+            else {name: [getattr(answer, name) for answer in question.answers] for name in Answer.model_fields},
+            "id": str(question.id),
+        }
+        for article in check(SquadFile, content, str(file)).data
+        for paragraph in article.paragraphs
+        for question in paragraph.qas
+    ]
     if not examples:
         raise ValueError(f"{file} contains no examples.")
     return Dataset.from_list(examples)

@@ -17,8 +17,7 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedToke
 from scratch_bert_options.schema import explain
 
 from ...training.trainer import DivergenceError
-from ..labels import list_labels
-from ..metrics import MAIN_SCORES, METRICS, load_metric
+from ..metrics import MAIN_SCORES, load_metric
 
 
 logger = logging.getLogger("scratch_bert")
@@ -30,19 +29,10 @@ class Row(BaseModel, strict=True):
     origin: str
     """Where the example comes from: a file or a split, and its number there."""
 
-    @property
-    def is_blank(self) -> bool:
-        """Whether an input is empty."""
-        return False
-
 
 class TextRow(Row):
     text: str
     text_pair: str = ""
-
-    @property
-    def is_blank(self) -> bool:
-        return not all(getattr(self, name).strip() for name in ("text", "text_pair") if name in self.model_fields_set)
 
 
 def parse_row(schema: type[Row], row: dict[str, Any]) -> Row:
@@ -97,15 +87,14 @@ class Task:
             dataset_name: None if the examples come from files or from memory.
             options: The class's `options`.
         """
-        self.name, self.tokenizer, self.max_seq_length, self.dataset_name = (
-            name,
-            tokenizer,
-            max_seq_length,
-            dataset_name,
-        )
-        self.splits = splits
-        for split in splits:
-            self._check_rows(split)
+        self.name, self.splits, self.dataset_name = name, splits, dataset_name
+        self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
+        for examples in splits.values():
+            columns = examples[:]
+            for row in zip(*columns.values(), strict=True):
+                parse_row(self.row, dict(zip(columns, row, strict=True)))
+        self.model_options: dict[str, Any] = {}
+        """The fields that the model's config needs. Set by `read_labels`."""
         self.read_labels(**options)
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
@@ -115,7 +104,17 @@ class Task:
         self.windows: dict[str, tuple] = {}
         """For tasks that split long examples, by split: where the tokens of each window come from. Set by `encode`."""
         self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
-        self.best_metric = self._choose_best_metric(best_metric)
+        try:  # one that does not fit the labels would fail in the first evaluation
+            known = ["loss", *self.compute_scores("validation", self.gold_predictions("validation"))]
+        except (ValueError, TypeError, AttributeError) as error:
+            names = ", ".join(self.metrics)
+            raise ValueError(
+                f"The metrics {names} do not fit these labels: {error} Choose others with --metrics."
+            ) from None
+        first = next(iter(self.metrics))
+        self.best_metric = best_metric or MAIN_SCORES.get(first, first)
+        if self.best_metric not in known:
+            raise ValueError(f"metric_for_best_model must be one of {', '.join(known)}, got {self.best_metric}.")
 
     @cached_property
     def features(self) -> dict[str, Dataset]:
@@ -169,54 +168,17 @@ class Task:
         """A prediction for readers, with names for label ids."""
         return prediction
 
-    @property
-    def model_options(self) -> dict[str, Any]:
-        """The fields that the model's config needs."""
-        return {}
-
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         """Predictions and references in the form that the metric `name` takes."""
         return predictions, references
 
     # ------------------------------------------------------------------------------------------- what all tasks share
 
-    def _check_rows(self, split: str) -> None:
-        columns = self.splits[split][:]
-        rows = (
-            parse_row(self.row, dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)
-        )
-        if blank := [row.origin for row in rows if row.is_blank]:
-            logger.warning(
-                f"{split}: {len(blank):,} of {len(self.splits[split]):,} examples have an empty text, the first is {blank[0]}: "
-                "correct them, or leave them out"
-            )
-
     def _is_labelled(self, split: str) -> bool:
         examples = self.splits[split]
         if "label" not in examples.column_names:
             return False
         return split != "test" or not all(map(self.is_unlabelled, examples["label"]))
-
-    def _choose_best_metric(self, requested: str | None) -> str:
-        """`requested`, or the main score of the first metric. Computes all metrics once, so that one that does not fit
-        the labels fails before the training."""
-        known, gold = ["loss"], self.gold_predictions("validation")
-        for name in self.metrics:
-            try:
-                known += self.compute_scores("validation", gold, [name])
-            except (ValueError, TypeError, AttributeError) as error:
-                raise ValueError(
-                    f"The metric {name} does not fit these labels: {error} Choose others with --metrics, of "
-                    f"{', '.join(METRICS)}."
-                ) from None
-        first = next(iter(self.metrics))
-        best = requested or MAIN_SCORES.get(first, first)
-        if best not in known:
-            raise ValueError(
-                f"There is no metric {best!r} to select the best checkpoint by: name one with --metric_for_best_model, "
-                f"of {', '.join(known)}."
-            )
-        return best
 
     def compute_scores(self, split: str, predictions: list, metrics: Iterable[str] | None = None) -> dict[str, float]:
         """The scores of predictions, by all of the task's metrics or by these."""
@@ -279,8 +241,8 @@ class Task:
         """The number of examples, the problem type and the labels, on one line."""
         counts = ", ".join(f"{len(examples):,} {split}" for split, examples in self.splits.items())
         problem_type = self.model_options.get("problem_type", "").replace("_", " ")
-        labels = list_labels(list(self.model_options.get("id2label", {}).values()))
-        return "; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels}")))
+        labels = ", ".join(self.model_options.get("id2label", {}).values())
+        return "; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels:.500}")))
 
 
 def check_logits(logits: np.ndarray | tuple[np.ndarray, ...]) -> None:

@@ -1,6 +1,5 @@
 """What tasks with a closed set of labels share: the names of the labels, and their ids."""
 
-import logging
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +7,12 @@ from typing import Any
 import torch
 from datasets import ClassLabel
 
-from ..labels import as_label_name, is_missing, is_number, list_labels
 from .base import Task
 
 
-logger = logging.getLogger("scratch_bert")
-
 Label = str | bool | int | float
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+_MISSING = ("", "nan", "NaN", "NaT", "<NA>", "-100")  # as pandas writes them, and what losses ignore
 
 
 class ClassLabelTask(Task):
@@ -27,22 +25,23 @@ class ClassLabelTask(Task):
         self.class_names = dict(enumerate(feature.names)) if isinstance(feature, ClassLabel) else {}  # -1 has none
         self.label_names = list(label_names or self.class_names.values()) or _sorted_names(values)
         if len(self.label_names) < at_least:
-            found = f"only one label, {self.label_names[0]!r}" if self.label_names else "no labels"
-            raise ValueError(f"The training examples have {found}: pass --label_column.")
+            raise ValueError(f"The training examples have too few labels: {self.label_names}. Pass --label_column.")
         self.label_ids = {name: number for number, name in enumerate(self.label_names)}
+        self.model_options = {"id2label": dict(enumerate(self.label_names)), "label2id": self.label_ids}
         if label_names:  # GLUE's files have ids where its dataset on the Hub has names
             self.label_ids = {str(number): number for number in range(len(self.label_names))} | self.label_ids
 
     def ids_of(self, labels: Sequence, origin: str) -> list[int]:
         """The ids of the labels of an example. Raises `ValueError` for one that is missing or unknown."""
         labels = [self.class_names.get(label, label) if isinstance(label, int) else label for label in labels]
-        for label in labels:
-            if is_missing(label) or as_label_name(label) not in self.label_ids:
-                raise ValueError(
-                    f"{origin}, has the label {label!r}, but the labels of the training examples are: "
-                    f"{list_labels(self.label_names, 20)}. Correct it, or leave the example out."
-                )
-        return [self.label_ids[as_label_name(label)] for label in labels]
+        names = [as_label_name(label) for label in labels]
+        if unknown := [
+            label for label, name in zip(labels, names, strict=True) if is_missing(label) or name not in self.label_ids
+        ]:
+            raise ValueError(
+                f"{origin}: the label {unknown[0]!r} is none of the training examples': {', '.join(self.label_names[:20])}."
+            )
+        return [self.label_ids[name] for name in names]
 
     def reduce(
         self, logits: torch.Tensor, labels: torch.Tensor | None = None
@@ -51,27 +50,36 @@ class ClassLabelTask(Task):
         memory."""
         return tuple(logits.max(-1))
 
-    @property
-    def model_options(self) -> dict[str, Any]:
-        return {
-            "id2label": dict(enumerate(self.label_names)),
-            "label2id": {name: number for number, name in enumerate(self.label_names)},
-        }
+
+def is_missing(label: Any) -> bool:
+    return label is None or label != label or str(label).strip() in _MISSING
+
+
+def as_label_name(label: Any) -> str:
+    """A label as text. Integers became floats in a column with gaps: 1.0 is 1."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def is_number(label: Any) -> bool:
+    """Whether a label is a number, or text such as "0.5"."""
+    return isinstance(label, float) or bool(_NUMBER.fullmatch(str(label).strip()))
+
+
+def is_decimal(label: Any) -> bool:
+    """Whether a label is a number that is not whole."""
+    return is_number(label) and not float(str(label)).is_integer()
+
+
+def check_classes(labels: Sequence) -> None:
+    """Raise `ValueError` for decimals, which would become names of classes."""
+    if decimal := next(filter(is_decimal, labels), None):
+        raise ValueError(f"A label must be a class, not a number such as {decimal}.")
 
 
 def _sorted_names(values: Sequence[Label]) -> list[str]:
     """The names of the labels, numbers by their value. Raises `ValueError` if two are the same number."""
-    names = sorted({as_label_name(value) for value in values if not is_missing(value)}, key=_numeric_order)
+    names = {as_label_name(value) for value in values if not is_missing(value)}
     numbers = [float(name) for name in names if is_number(name)]
     if len(set(numbers)) < len(numbers):
         raise ValueError("Labels such as 1 and 1.0 are the same number: write all of them in the same way.")
-    if len(names) > max(2, len(values) / 2):
-        logger.warning(
-            f"There are {len(names):,} classes in {len(values):,} labels, such as {', '.join(map(repr, names[:3]))}: is this "
-            "the right --label_column? Numbers to predict need --problem_type regression."
-        )
-    return names
-
-
-def _numeric_order(name: str) -> tuple:
-    return (0, int(name), "") if re.fullmatch(r"-?\d+", name) else (1, 0, name)
+    return sorted(names, key=lambda name: (0, int(name), "") if re.fullmatch(r"-?\d+", name) else (1, 0, name))

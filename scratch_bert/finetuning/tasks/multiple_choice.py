@@ -7,8 +7,8 @@ from datasets import Dataset
 from pydantic import Field
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
 
-from ..labels import as_label_name
 from .base import Task, TextRow
+from .class_labels import as_label_name
 
 
 class ChoiceRow(TextRow):

@@ -4,15 +4,16 @@ across them."""
 import json
 import logging
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
-from pydantic import BaseModel, Field, NonNegativeInt, model_validator
+from pydantic import BeforeValidator
 from tokenizers import Encoding
 from transformers import AutoModelForQuestionAnswering
 
-from .base import Task, TextRow
+from ..readers import Answer
+from .base import Row, Task, TextRow, parse_row
 
 
 logger = logging.getLogger("scratch_bert")
@@ -20,28 +21,23 @@ logger = logging.getLogger("scratch_bert")
 MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short windows, half of them
 
 
-NonBlank = Annotated[str, Field(pattern=r"\S")]
+def _as_records(answers: Any) -> Any:
+    """A list of answers, as in SQuAD's own files; in its dataset, it is a dict of lists."""
+    if isinstance(answers, dict) and all(isinstance(values, list) for values in answers.values()):
+        return [dict(zip(answers, values, strict=True)) for values in zip(*answers.values(), strict=True)]
+    return answers
 
 
-class Answer(BaseModel, strict=True):
-    text: NonBlank
-    answer_start: NonNegativeInt
-
-
-class Answers(BaseModel, strict=True):
-    text: list[NonBlank]
-    answer_start: list[NonNegativeInt]
-
-    @model_validator(mode="after")
-    def _have_a_start_each(self) -> "Answers":
-        if len(self.text) != len(self.answer_start):
-            raise ValueError("each text needs its answer_start")
-        return self
+GoldAnswers = Annotated[list[Answer], BeforeValidator(_as_records)]
 
 
 class QuestionRow(TextRow):
     id: str | int = ""
-    label: Answers | list[Answer] | None = None
+    label: GoldAnswers | None = None
+
+
+class AnsweredRow(Row):
+    label: GoldAnswers
 
 
 class QuestionAnswering(Task):
@@ -69,7 +65,7 @@ class QuestionAnswering(Task):
         for split in self.splits:
             if len(set(self.question_ids(split))) < len(self.splits[split]):
                 raise ValueError(f"{split}: several questions have the same id, so predictions would be lost.")
-        self.has_unanswerable = not all(answers["text"] for answers in self.answers("train"))
+        self.has_unanswerable = not all(self.answers("train"))
 
     def question_ids(self, split: str) -> list[str]:
         """The column `id`, or numbers from 1 if there is none."""
@@ -78,9 +74,9 @@ class QuestionAnswering(Task):
             return examples["id"][:]
         return [str(number) for number in range(1, len(examples) + 1)]
 
-    def answers(self, split: str) -> list[dict[str, list]]:
-        examples = self.splits[split]
-        return [_as_lists(label, origin) for label, origin in zip(examples["label"], examples["origin"], strict=True)]
+    def answers(self, split: str) -> list[list[Answer]]:
+        examples = self.splits[split].select_columns(["origin", "label"])
+        return [parse_row(AnsweredRow, row).label for row in examples]
 
     def is_unlabelled(self, label: dict | list[dict] | None) -> bool:
         return not label or label == {"text": [], "answer_start": []} and not self.has_unanswerable
@@ -88,13 +84,14 @@ class QuestionAnswering(Task):
     def references_of(self, split: str) -> list[list[str]]:
         examples, answers = self.splits[split], self.answers(split)
         for origin, context, gold in zip(examples["origin"], examples["text"], answers, strict=True):
-            for text, start in zip(*gold.values(), strict=True):
+            for answer in gold:
+                start, text = answer.answer_start, answer.text
                 if (found := context[start : start + len(text)]) != text:
                     raise ValueError(
                         f"{origin}: the answer {text!r} is not at character {start} of its context, which has {found!r} "
                         "there. Correct answer_start, or leave the question out."
                     )
-        return [gold["text"] for gold in answers]
+        return [[answer.text for answer in gold] for gold in answers]
 
     def gold_predictions(self, split: str) -> list[str]:
         return [texts[0] if texts else "" for texts in self.references[split]]
@@ -103,6 +100,7 @@ class QuestionAnswering(Task):
         """The windows over the contexts; `windows` has the example of each, and the characters of the context that each
         of its tokens covers, (W, S, 2), -1 for all other tokens."""
         questions = self._shortened_questions(split)
+        answers = self.answers(split) if split in self.references else []
 
         def split_into_windows(batch: dict, indices: list[int]) -> dict:
             encoded = self.tokenizer(
@@ -121,9 +119,10 @@ class QuestionAnswering(Task):
                 for window in zip(offsets, segments, strict=True)
             ]
             columns = {"example": [indices[example] for example in example_of], "offsets": in_context}
-            if split in self.references:
-                answers = [_as_lists(*labelled) for labelled in zip(batch["label"], batch["origin"], strict=True)]
-                spans = [answer_span(encoded[window], **answers[example]) for window, example in enumerate(example_of)]
+            if answers:
+                spans = [
+                    answer_span(encoded[window], answers[example]) for window, example in enumerate(columns["example"])
+                ]
                 columns["start_positions"] = [start for start, _ in spans]
                 columns["end_positions"] = [end for _, end in spans]
             return {**encoded, **columns}
@@ -201,20 +200,11 @@ def best_spans(
     return scores, first, last
 
 
-def answer_span(window: Encoding, text: list[str], answer_start: list[int]) -> tuple[int, int]:
+def answer_span(window: Encoding, answers: list[Answer]) -> tuple[int, int]:
     """First and last token of the first gold answer; [CLS] twice if the window does not contain it completely."""
-    if not text:
+    if not answers:
         return 0, 0
-    start = answer_start[0] + len(text[0]) - len(text[0].lstrip())  # spaces have no token
-    tokens = [window.char_to_token(character, 1) for character in (start, start + len(text[0].strip()) - 1)]
+    text, start = answers[0].text, answers[0].answer_start
+    start += len(text) - len(text.lstrip())  # spaces have no token
+    tokens = [window.char_to_token(character, 1) for character in (start, start + len(text.strip()) - 1)]
     return (0, 0) if None in tokens else tuple(tokens)
-
-
-def _as_lists(answers: dict | list[dict] | None, origin: str) -> dict[str, list]:
-    """Answers as a dict of lists; certain datasets have a list of dicts."""
-    if answers is None:
-        raise ValueError(f"{origin}, has no answers. Give an unanswerable question an empty list.")
-    names = ("text", "answer_start")
-    if isinstance(answers, list):
-        return {name: [answer[name] for answer in answers] for name in names}
-    return {name: answers[name] for name in names}

@@ -11,9 +11,8 @@ from datasets import Dataset
 from pydantic import FiniteFloat
 from transformers import AutoModelForSequenceClassification
 
-from ..labels import check_classes, is_decimal, is_missing, is_number
 from .base import Row, TextRow, parse_row
-from .class_labels import ClassLabelTask, Label
+from .class_labels import ClassLabelTask, Label, check_classes, is_decimal, is_missing, is_number
 
 
 logger = logging.getLogger("scratch_bert")
@@ -55,6 +54,9 @@ class SequenceClassification(ClassLabelTask):
             self.read_label_names(labels, feature, label_names)
             if len(self.label_names) == 2:
                 self.default_metrics = ("accuracy", "f1")
+        else:
+            self.model_options = {"num_labels": 1}
+        self.model_options = {**self.model_options, "problem_type": self.problem_type}
 
     def references_of(self, split: str) -> list:
         examples = list(zip(self.splits[split]["origin"], self.splits[split]["label"], strict=True))
@@ -111,11 +113,6 @@ class SequenceClassification(ClassLabelTask):
         if self.problem_type == "multi_label_classification":
             return [name for name, chosen in zip(self.label_names, prediction, strict=True) if chosen]
         return self.label_names[prediction]
-
-    @property
-    def model_options(self) -> dict[str, Any]:
-        labels = {"num_labels": 1} if self.problem_type == "regression" else super().model_options
-        return {**labels, "problem_type": self.problem_type}
 
 
 def infer_problem_type(labels: Sequence) -> str:

@@ -8,9 +8,8 @@ import numpy as np
 from datasets import Dataset
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from ..labels import check_classes
 from .base import Row
-from .class_labels import ClassLabelTask, Label
+from .class_labels import ClassLabelTask, Label, check_classes
 
 
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
@@ -19,10 +18,6 @@ IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 class TaggedRow(Row):
     text: list[str]
     label: list[Label | None] | Label | None = None  # a single one in the Hub's test sets
-
-    @property
-    def is_blank(self) -> bool:
-        return not "".join(self.text).strip()
 
 
 class TokenClassification(ClassLabelTask):
