@@ -1,8 +1,9 @@
 import pytest
 
 from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
-from scratch_bert.finetuning.load import TASKS
-from scratch_bert_cli.finetuning import TASKS as NAMES_OF_TASKS
+from scratch_bert.finetuning.glue import GLUE
+from scratch_bert.finetuning.load import TASKS, task_class
+from scratch_bert_cli.finetuning import GLUE_TASKS
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,14 @@ def test_finetuning_arguments_that_do_not_fit(options, message):
         FinetuningArguments(**options)
 
 
-def test_names_of_tasks_are_declared():
-    assert tuple(TASKS) == NAMES_OF_TASKS
+def test_each_name_of_a_task_has_its_class():
+    assert [task_class(name).__name__ for name in TASKS if name not in GLUE] == [
+        "SequenceClassification",
+        "TokenClassification",
+        "QuestionAnswering",
+        "MultipleChoice",
+    ]
+    assert tuple(GLUE) == GLUE_TASKS
 
 
 def test_finetuning_arguments_leave_the_best_metric_to_the_task():

@@ -65,8 +65,6 @@ def test_squad_exact_match_and_f1(answer, gold, exact_match, f1):
 def test_hub_metric(tmp_path):
     metric = write_metric(tmp_path / "share.py", "{'share': sum(predictions) / len(references), 'list': predictions}")
     assert load_metric(str(metric))([1, 0, 1, 1], [0, 0, 0, 0]) == {"share": 0.75}
-    with pytest.raises(ValueError, match="no metric 'acuracy'.*accuracy"):
-        load_metric("acuracy")
 
 
 def test_metrics_all_have_a_direction():
@@ -75,20 +73,6 @@ def test_metrics_all_have_a_direction():
     for name in METRICS:
         assert set(load_metric(name)(*examples.get(name, (labels, labels)))) <= set(GREATER_IS_BETTER)
     assert {name for name, greater in GREATER_IS_BETTER.items() if not greater} == {"loss", "mse"}
-
-
-IN_EVALUATE = {
-    "accuracy": ("accuracy", {}),
-    "f1": ("f1", {}),
-    "f1_micro": ("f1", {"average": "micro"}),
-    "f1_macro": ("f1", {"average": "macro"}),
-    "matthews_correlation": ("matthews_correlation", {}),
-    "mse": ("mse", {}),
-    "pearsonr": ("pearsonr", {}),
-    "spearmanr": ("spearmanr", {}),
-    "seqeval": ("seqeval", {}),
-    "squad": ("squad", {}),
-}
 
 
 @cache
@@ -102,7 +86,8 @@ def hub_has_metrics():
 @pytest.mark.parametrize("name", METRICS)
 def test_metrics_equal_those_of_evaluate(name):
     """Skipped where neither the Hub nor the working directory has the metrics of evaluate."""
-    path, options = IN_EVALUATE[name]
+    path, _, average = name.partition("_") if name.startswith("f1_") else (name, "", "")
+    options = {"average": average} if average else {}
     if not Path(path).is_dir() and not hub_has_metrics():
         pytest.skip(f"evaluate has no {path} here")
     theirs = evaluate.load(path)

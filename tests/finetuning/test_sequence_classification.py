@@ -100,9 +100,7 @@ def test_logits_of_all_classes_are_not_kept(make_task):
     assert task.reduce(torch.tensor([[0.0, torch.nan]]))[0].isnan().all()  # not finite, which must be seen
 
 
-def test_label_of_minus_one_is_no_class(make_task):
-    with pytest.raises(ValueError, match="train, example 3, has the label -1"):
-        make_task(SequenceClassification, named(["minus", "plus"], [1, 0, -1]))
+def test_test_split_of_placeholders_has_no_labels(make_task):
     numbers, unknown = ({"text": TEXTS, "label": labels} for labels in ([1.0, 0.5, 2.0], [-1.0] * 3))
     assert "test" not in make_task(SequenceClassification, numbers, test=unknown).references
 
@@ -142,103 +140,3 @@ def test_best_metric_is_that_of_the_first_metric(make):
     assert make(labels).best_metric == "accuracy"
     assert make(labels, metrics=("matthews_correlation", "accuracy")).best_metric == "matthews_correlation"
     assert make(labels, best_metric="loss").best_metric == "loss"
-
-
-@pytest.mark.parametrize(
-    ("labels", "options", "message"),
-    [
-        pytest.param(
-            ["a", "b", "a"],
-            {"best_metric": "acuracy"},
-            "no metric 'acuracy' .*: name one with --metric_for_best_model, of loss, accuracy, f1",
-            id="unknown best metric",
-        ),
-        pytest.param(
-            ["a", "b", "c"],
-            {"metrics": ["f1"]},
-            "The metric f1 does not fit these labels: .* Choose others .* f1_macro",
-            id="f1 of three labels",
-        ),
-        pytest.param(
-            ["a", "b", "a"],
-            {"metrics": ["seqeval"]},
-            "The metric seqeval does not fit these labels",
-            id="seqeval of texts",
-        ),
-        pytest.param(
-            ["a", "b", "a"], {"metrics": ["squad"]}, "The metric squad does not fit these labels", id="squad of texts"
-        ),
-        pytest.param(["a", "a", "a"], {}, "only one label, 'a'", id="one label"),
-        pytest.param(
-            [1.0, 0.0, None],
-            {},
-            "integers written as floats, such as 1.0: pass --problem_type",
-            id="integers or floats",
-        ),
-        pytest.param(
-            ["1.0", "5.0", None], {}, "integers written as floats, such as 1.0", id="integers as text of floats"
-        ),
-        pytest.param([[], [], []], {}, "The training examples have no labels: pass --label_column", id="empty lists"),
-        pytest.param(
-            [[1, 0], [0, 0], [1, 1]],
-            {},
-            r"vectors of 0 and 1, such as \[1, 0\]: give each example the list of its labels' names",
-            id="multi-hot lists",
-        ),
-        pytest.param(
-            ["1,0", "0,0", "1,1"],
-            {"problem_type": "multi_label_classification"},
-            "vectors of 0 and 1",
-            id="multi-hot text",
-        ),
-        pytest.param(
-            [1, 2, 3],
-            {"problem_type": "multi_label_classification"},
-            "comma-separated text, not 1",
-            id="numbers for lists",
-        ),
-        pytest.param(
-            ["high", "1", "2"],
-            {"problem_type": "regression"},
-            "example 1, has the label 'high', which is not a number",
-            id="regression of text",
-        ),
-        pytest.param(
-            ["1", "nan", "2"],
-            {"problem_type": "regression"},
-            "1 of 3 examples for train have no label, the first is train, example 2",
-            id="regression of nan",
-        ),
-        pytest.param(
-            ["1", "2", "inf"],
-            {"problem_type": "regression"},
-            "example 3, has the label 'inf', which is not a number",
-            id="regression of inf",
-        ),
-    ],
-)
-def test_labels_and_metrics_that_do_not_fit(labels, options, message, make):
-    with pytest.raises(ValueError, match=message):
-        make(labels, **options)
-
-
-@pytest.mark.parametrize(
-    ("texts", "labels", "message"),
-    [
-        pytest.param(
-            TEXTS,
-            ["a", "c", "a"],
-            "validation, example 2, has the label 'c', but the labels .* are: a, b",
-            id="unknown",
-        ),
-        pytest.param(TEXTS, ["a", "0", "a"], "validation, example 2, has the label '0'", id="id"),
-        pytest.param(TEXTS, ["a", None, "a"], "validation, example 2, has no label, but None", id="none"),
-        pytest.param(
-            ["x", "y", None], ["a", "b", "a"], "validation, example 3, has no text in text, but None", id="no text"
-        ),
-    ],
-)
-def test_validation_examples_that_do_not_fit(texts, labels, message, make_task):
-    train, validation = {"text": TEXTS, "label": ["a", "b", "a"]}, {"text": texts, "label": labels}
-    with pytest.raises(ValueError, match=message):
-        make_task(SequenceClassification, train, validation)
