@@ -3,7 +3,6 @@ several seeds and early stopping resume. Resumes of any run: tests/training/test
 
 import gc
 import json
-import logging
 import random
 import re
 import shutil
