@@ -22,7 +22,6 @@ from scratch_bert.pretraining.arguments import (
 )
 from scratch_bert.training.trainer import Interrupted
 from scratch_bert_cli.finetuning import TaskArguments
-from scratch_bert_cli.glue import GlueArguments, GlueOptions
 from scratch_bert_cli.main import VERBS, command
 from scratch_bert_cli.options import option, read_options
 from scratch_bert_cli.pretraining import PretrainingOptions
@@ -427,11 +426,6 @@ finally:
         (["inspect-data", "--final_share", "0.2"], "final_share has no effect without final_max_seq_length"),
         (["finetune", "cloa"], "The first argument must be one of .* Did you mean cola?"),
         (["finetune", "cola"], "Name the pretrained checkpoint with --model_name_or_path"),
-        (["glue"], "Name the pretrained checkpoint with --model_name_or_path"),
-        (
-            ["glue", "runs/mine", "--tasks", "rte", "colla"],
-            "tasks must be one of cola, .* got colla. Did you mean cola?",
-        ),
         (["evaluate"], "--model_name_or_path is required"),
         (["prepare-data"], "--input_dir is required"),
         (["convert", "a", "b", "--to", "gpt"], "invalid choice: 'gpt'"),
@@ -459,7 +453,6 @@ def test_verbs_are_the_scripts_and_the_aliases():
     aliases = {
         f"scratch-bert-{verb}": f"scratch_bert_cli.scripts.{script}:main"
         for verb, (script, _) in VERBS.items()
-        if verb != "glue"  # which earlier versions did not have
     }
     assert commands == aliases
     assert {script for script, _ in VERBS.values()} == {file.stem for file in SCRIPTS.glob("*.py")} - {"__init__"}
@@ -522,15 +515,6 @@ def test_from_keywords_takes_values_of_python():
 def test_from_keywords_raises_what_the_command_line_shows(options, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
         from_keywords(ModelArguments, DataArguments, **options)
-
-
-@pytest.mark.parametrize("argv", ["m --learning_rate 1", "m o.yaml", "o.yaml --model_name_or_path m"])
-def test_first_argument_may_be_the_model(argv, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "o.yaml").write_text("learning_rate: 1")
-    read = read_options(GlueArguments, GlueOptions, description="", argv=argv.split(), first="model_name_or_path")
-    glue_args, args = read.build(GlueArguments, GlueOptions)
-    assert (glue_args.model_name_or_path, glue_args.seeds, args.learning_rate) == ("m", [1, 2, 3], 1)
 
 
 def test_ignored_options_are_checked_and_left_out(capsys):
