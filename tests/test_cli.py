@@ -451,8 +451,7 @@ def test_verbs_are_the_scripts_and_the_aliases():
     commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert commands.pop("scratch-bert") == "scratch_bert_cli.main:main"
     aliases = {
-        f"scratch-bert-{verb}": f"scratch_bert_cli.scripts.{script}:main"
-        for verb, (script, _) in VERBS.items()
+        f"scratch-bert-{verb}": f"scratch_bert_cli.scripts.{script}:main" for verb, (script, _) in VERBS.items()
     }
     assert commands == aliases
     assert {script for script, _ in VERBS.values()} == {file.stem for file in SCRIPTS.glob("*.py")} - {"__init__"}

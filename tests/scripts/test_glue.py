@@ -96,7 +96,11 @@ BAD = {  # each is found before any training
     "no task": (lambda data: None, ["--data", "."], "has no folder CoLA, SST-2"),
     "task that is not there": (lambda data: None, ["--tasks", "mrpc", "rte"], "data has no folder RTE"),
     "no file": (lambda data: (data / "sts-b/train.tsv").unlink(), [], "no file or directory data/sts-b/train.tsv"),
-    "label": (lambda data: (data / "sts-b/train.tsv").write_text(STSB + "12\ta\tb\tmuch\n"), [], "example 13: label: "),
+    "label": (
+        lambda data: (data / "sts-b/train.tsv").write_text(STSB + "12\ta\tb\tmuch\n"),
+        [],
+        "example 13: label: ",
+    ),
 }
 
 
