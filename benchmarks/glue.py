@@ -103,8 +103,10 @@ def main(argv: list[str] | None = None) -> None:
             for task in list(runs):
                 logger.info(f"\n{TITLES[task]}")
                 run = runs.pop(task)  # nothing of a task is kept while the next ones train
-                run.keep_models = options.keep_models
-                results[task] = run.train()
+                results[task] = run.prepare().train()
+                if not options.keep_models:
+                    for weights in run.output_dir.glob("seed-*/*.safetensors"):
+                        weights.unlink()
                 logger.info(GlueReport({task: results[task]}, task_args, run_args).summary(task))
     finally:  # if a task fails, those before it are reported
         if results and args.should_save:

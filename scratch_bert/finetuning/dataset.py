@@ -78,10 +78,13 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
         return datasets.concatenate_datasets(
             [_add_origin(_read_file(file, columns, split), str(file)) for file in find_files(paths, types)]
         )
-    if isinstance(part, dict):
-        part = Dataset.from_dict(part)
-    elif isinstance(part, pandas.DataFrame):
-        part = Dataset.from_pandas(part, preserve_index=False)
+    try:
+        if isinstance(part, dict):
+            part = Dataset.from_dict(part)
+        elif isinstance(part, pandas.DataFrame):
+            part = Dataset.from_pandas(part, preserve_index=False)
+    except (TypeError, OverflowError) as error:  # of pyarrow, for a column of several types
+        raise ValueError(f"{where} cannot be read as a table: {error}") from None
     if not isinstance(part, Dataset):
         kinds = "files, a pandas DataFrame, a Dataset or a dict of lists"
         raise ValueError(f"{where} must be {kinds}, not {type(part).__name__}.")

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformers import PreTrainedConfig, set_seed
-from transformers.utils import CONFIG_NAME
 
 from scratch_bert_cli.outputs import check_output_dir
 
@@ -123,7 +122,6 @@ class FinetuningRun:
     """Config of the checkpoint to fine-tune."""
     seed_runs: list[SeedRun]
     output_dir: Path
-    keep_models: bool = True
     first_trainer: FinetuningTrainer | None = None
     """Trainer of the first unfinished seed: errors in model and options are found before any training."""
 
@@ -135,8 +133,6 @@ class FinetuningRun:
         logger.info(self.task.describe())
         for run in self.seed_runs:
             if run.metrics:
-                if self.keep_models and not Path(run.args.output_dir, CONFIG_NAME).exists():
-                    raise ValueError(f"{run.args.output_dir} has results but no model: delete it to train it again.")
                 record = self.record(run.args)
                 check_same_run(record, run.args.output_dir, also_fixed=record["options"].keys() - WITHOUT_EFFECT)
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)
@@ -213,7 +209,6 @@ class FinetuningRun:
                 metrics[seed] = run.metrics
                 continue
             trainer, self.first_trainer = self.first_trainer or self.build_trainer(run), None
-            trainer.keep_model = self.keep_models
             if run.checkpoint:
                 logger.info(f"Resuming from {run.checkpoint}")
             if trainer.is_world_process_zero():

@@ -14,9 +14,7 @@ from .tasks.base import Task, check_logits
 
 class FinetuningTrainer(ScratchBertTrainer):
     """`new_weights` are the names of those that learn at `args.head_learning_rate`. `results` may already contain the
-    scores of baselines. The model is saved with `keep_model`."""
-
-    keep_model = True
+    scores of baselines."""
 
     def __init__(self, *args, new_weights: Collection[str] = (), **kwargs):
         super().__init__(*args, **kwargs)
@@ -60,8 +58,7 @@ class FinetuningTrainer(ScratchBertTrainer):
                     with explain_write_errors("The predictions", output_dir):
                         task.write_predictions(split, predictions, output_dir)
             self.results = metrics  # for the model card
-            if self.keep_model:
-                self.save_model()
+            self.save_model()
             if self.is_world_process_zero():
                 write_metrics(output_dir, metrics)
         return metrics

@@ -22,6 +22,9 @@ from ..metrics import MAIN_SCORES, load_metric
 
 logger = logging.getLogger("scratch_bert")
 
+Tensors = torch.Tensor | tuple[torch.Tensor, ...]
+Logits = np.ndarray | tuple[np.ndarray, ...]
+
 
 class Row(BaseModel, strict=True):
     """The schema of an example. A kind of task extends it by its columns."""
@@ -150,13 +153,11 @@ class Task:
         """Tokenize the examples of a split, and add their labels."""
         raise NotImplementedError
 
-    def reduce(
-        self, logits: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
         """What `decode` takes of the logits of a batch."""
         return logits
 
-    def decode(self, split: str, logits: np.ndarray | tuple[np.ndarray, ...]) -> list:
+    def decode(self, split: str, logits: Logits) -> list:
         """A prediction for each example of a split, from the logits of all its features, as `reduce` gives them."""
         raise NotImplementedError
 
@@ -245,7 +246,7 @@ class Task:
         return "; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels:.500}")))
 
 
-def check_logits(logits: np.ndarray | tuple[np.ndarray, ...]) -> None:
+def check_logits(logits: Logits) -> None:
     """Raise `DivergenceError` for outputs of a model that are not all finite: metrics fail, or are NaN."""
     if not all(np.isfinite(part).all() for part in (logits if isinstance(logits, tuple) else (logits,))):
         raise DivergenceError(

@@ -4,10 +4,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from datasets import ClassLabel
 
-from .base import Task
+from .base import Task, Tensors
 
 
 Label = str | bool | int | float
@@ -34,18 +33,13 @@ class ClassLabelTask(Task):
     def ids_of(self, labels: Sequence, origin: str) -> list[int]:
         """The ids of the labels of an example. Raises `ValueError` for one that is missing or unknown."""
         labels = [self.class_names.get(label, label) if isinstance(label, int) else label for label in labels]
-        names = [as_label_name(label) for label in labels]
-        if unknown := [
-            label for label, name in zip(labels, names, strict=True) if is_missing(label) or name not in self.label_ids
-        ]:
-            raise ValueError(
-                f"{origin}: the label {unknown[0]!r} is none of the training examples': {', '.join(self.label_names[:20])}."
-            )
-        return [self.label_ids[name] for name in names]
+        for label in labels:
+            if is_missing(label) or as_label_name(label) not in self.label_ids:
+                known = ", ".join(self.label_names[:20])
+                raise ValueError(f"{origin}: the label {label!r} is none of the training examples': {known}.")
+        return [self.label_ids[as_label_name(label)] for label in labels]
 
-    def reduce(
-        self, logits: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
         """The highest logits and their classes. With thousands of classes, all logits of a split would not fit into
         memory."""
         return tuple(logits.max(-1))

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from datasets import Dataset
 from pydantic import FiniteFloat
 from transformers import AutoModelForSequenceClassification
 
-from .base import Row, TextRow, parse_row
+from .base import Logits, Row, Tensors, TextRow, parse_row
 from .class_labels import ClassLabelTask, Label, check_classes, is_decimal, is_missing, is_number
 
 
@@ -84,12 +83,10 @@ class SequenceClassification(ClassLabelTask):
             labels = [[float(chosen) for chosen in row] for row in labels]
         return features.add_column("labels", labels)
 
-    def reduce(
-        self, logits: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
         return super().reduce(logits) if self.problem_type == "single_label_classification" else logits
 
-    def decode(self, split: str, logits: np.ndarray | tuple[np.ndarray, ...]) -> list:
+    def decode(self, split: str, logits: Logits) -> list:
         if isinstance(logits, tuple):
             return logits[1].tolist()
         if self.problem_type == "regression":
