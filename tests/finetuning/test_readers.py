@@ -12,25 +12,14 @@ TEXTS = ["007", 'say "hi"', "a, b", "NA"]
 LABELS = ["1", "0", "1", "0"]
 
 
-def write_table(file):
-    """The same records, whatever the suffix of the file."""
-    records = Dataset.from_dict({"text": TEXTS, "label": LABELS, "other": [1] * len(TEXTS)})
-    plain = file.with_name(file.name.removesuffix(".gz"))
-    if plain.suffix == ".csv":
-        records.to_csv(plain)
-    elif plain.suffix == ".tsv":
-        lines = ["text\tlabel\tother", *(f"{text}\t{label}\t1" for text, label in zip(TEXTS, LABELS, strict=True))]
-        plain.write_bytes(("\ufeff" + "\n".join(lines) + "\n").encode())  # a byte-order mark, as in MRPC's dev.tsv
-    elif plain.suffix == ".json":
-        plain.write_text(json.dumps(records.to_list()))
-    elif plain.suffix == ".jsonl":
-        records.to_json(plain)
-    else:
-        records.to_parquet(plain)
-    if file != plain:
-        file.write_bytes(gzip.compress(plain.read_bytes()))
-        plain.unlink()
-    return file
+LINES = ["text\tlabel\tother", *(f"{text}\t{label}\t1" for text, label in zip(TEXTS, LABELS, strict=True))]
+WRITERS = {
+    ".csv": lambda records, file: records.to_csv(file),
+    ".tsv": lambda records, file: file.write_text("\ufeff" + "\n".join(LINES) + "\n", encoding="utf-8"),  # as in MRPC
+    ".json": lambda records, file: file.write_text(json.dumps(records.to_list())),
+    ".jsonl": lambda records, file: records.to_json(file),
+    ".parquet": lambda records, file: records.to_parquet(file),
+}
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -40,7 +29,11 @@ def write_table(file):
     "name", ["a.csv", "a.tsv", "a.json", "a.jsonl", "a.parquet", "a.csv.gz", "a.tsv.gz", "a.jsonl.gz"]
 )
 def test_table_of_every_type_has_the_same_records(name, tmp_path):
-    records = read_table(write_table(tmp_path / name), {"text", "label"})
+    plain = tmp_path / name.removesuffix(".gz")
+    WRITERS[plain.suffix](Dataset.from_dict({"text": TEXTS, "label": LABELS, "other": [1] * len(TEXTS)}), plain)
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(plain.read_bytes()))
+    records = read_table(tmp_path / name, {"text", "label"})
     assert records.select_columns(["text", "label"]).to_dict() == {"text": TEXTS, "label": LABELS}
 
 

@@ -26,48 +26,40 @@ def named(names, labels):
     return Dataset.from_dict({"text": TEXTS, "label": labels}, features=features)
 
 
+SINGLE, MULTI = "single_label_classification", "multi_label_classification"
+TWO, MORE = ["accuracy", "f1"], ["accuracy", "f1_macro"]
+
+
 @pytest.mark.parametrize(
-    ("labels", "problem_type", "names", "references"),
+    ("labels", "problem_type", "names", "references", "metrics"),
     [
-        pytest.param(["no", "yes", "no"], "single_label_classification", ["no", "yes"], [0, 1, 0], id="names"),
-        pytest.param([10, 9, 10], "single_label_classification", ["9", "10"], [1, 0, 1], id="integers"),
-        pytest.param(["10", "9", "1"], "single_label_classification", ["1", "9", "10"], [2, 1, 0], id="digits"),
-        pytest.param([True, False, True], "single_label_classification", ["False", "True"], [1, 0, 1], id="booleans"),
-        pytest.param([0.5, 1.0, -2.0], "regression", None, [0.5, 1.0, -2.0], id="floats"),
+        pytest.param(["no", "yes", "no"], SINGLE, ["no", "yes"], [0, 1, 0], TWO, id="names"),
+        pytest.param([10, 9, 10], SINGLE, ["9", "10"], [1, 0, 1], TWO, id="integers"),
+        pytest.param(["10", "9", "1"], SINGLE, ["1", "9", "10"], [2, 1, 0], MORE, id="digits"),
+        pytest.param([True, False, True], SINGLE, ["False", "True"], [1, 0, 1], TWO, id="booleans"),
         pytest.param(
             [["a", "b"], [], ["b"]],
-            "multi_label_classification",
+            MULTI,
             ["a", "b"],
             [[1, 1], [0, 0], [0, 1]],
+            ["f1_micro", "f1_macro", "accuracy"],
             id="lists",
+        ),
+        pytest.param(
+            [0.5, 1.0, -2.0], "regression", None, [0.5, 1.0, -2.0], ["pearsonr", "spearmanr", "mse"], id="floats"
         ),
     ],
 )
-def test_problem_type_is_inferred_from_the_labels(labels, problem_type, names, references, make):
+def test_problem_type_and_metrics_follow_from_the_labels(labels, problem_type, names, references, metrics, make):
     task = make(labels)
     assert task.problem_type == problem_type
     assert task.references["train"] == references
-    options = task.model_options
-    assert options["problem_type"] == problem_type
-    if names is None:
-        assert options["num_labels"] == 1
-    else:
-        assert options["id2label"] == dict(enumerate(names)) and options["label2id"][names[1]] == 1
-    assert task.features["train"]["labels"][:] == references
-
-
-@pytest.mark.parametrize(
-    ("labels", "metrics"),
-    [
-        pytest.param(["a", "b", "a"], ["accuracy", "f1"], id="two labels"),
-        pytest.param(["a", "b", "c"], ["accuracy", "f1_macro"], id="three labels"),
-        pytest.param([["a"], ["a", "b"], []], ["f1_micro", "f1_macro", "accuracy"], id="multi_label"),
-        pytest.param([0.5, 1.0, 2.0], ["pearsonr", "spearmanr", "mse"], id="regression"),
-    ],
-)
-def test_default_metrics_of_a_problem_type(labels, metrics, make):
-    task = make(labels)
     assert list(task.metrics) == metrics and task.best_metric == metrics[0]
+    ids = {"num_labels": 1}
+    if names:
+        ids = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    assert task.model_options == {"problem_type": problem_type, **ids}
+    assert task.features["train"]["labels"][:] == references
 
 
 def test_text_pairs_are_encoded_as_the_tokenizer_does(make_task, tokenizer):
@@ -137,6 +129,5 @@ def test_integer_labels_that_a_gap_turned_into_floats(make):
 
 def test_best_metric_is_that_of_the_first_metric(make):
     labels = ["a", "b", "a"]
-    assert make(labels).best_metric == "accuracy"
     assert make(labels, metrics=("matthews_correlation", "accuracy")).best_metric == "matthews_correlation"
     assert make(labels, best_metric="loss").best_metric == "loss"
