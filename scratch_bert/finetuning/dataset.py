@@ -1,5 +1,4 @@
-"""Files, tables in memory or a dataset → the splits of a task: its columns `text`, `text_pair`, `label`, `choices` and `id`,
-and `origin`, which says where an example comes from."""
+"""Files, tables in memory or a dataset → the splits of a task, with the `origin` of each example."""
 
 import logging
 from dataclasses import dataclass
@@ -25,8 +24,8 @@ SPLITS = ("train", "validation", "test")
 class Columns:
     """The columns of tables and datasets that a task's columns come from, and which other format its files may have.
 
-    For example, `Columns({"text": ["ctx"], "choices": ["a", "b"], "label": ["answer"]})` takes the text from the column
-    `ctx`, and two choices from `a` and `b`.
+    For example, `Columns({"text": ["ctx"], "choices": ["a", "b"], "label": ["answer"]})` takes the text from the
+    column `ctx`, and two choices from `a` and `b`.
     """
 
     names: dict[str, list[str]]
@@ -39,12 +38,11 @@ class Columns:
 def load_splits(
     columns: Columns, data: Any, dataset: tuple[str | None, str | None] = (None, None)
 ) -> dict[str, Dataset]:
-    """The splits `train` and, if there are any, `validation` and `test`: from `data` in any form that `as_splits` takes, or
-    else from a dataset, given by its name and configuration.
+    """The splits `train` and, if there are any, `validation` and `test`: from `data`, in any form that `as_splits`
+    takes, or else from a dataset, given by its name and configuration.
 
-    A split is a list of files, or a table in memory: a pandas DataFrame, a `Dataset` or a dict of lists. An example's
-    `origin` is its file or split, and its number there, from 1. Raises `ValueError` or `OSError` for what cannot be read,
-    lacks a column or contains no examples.
+    A split is a list of files, or a table in memory: a pandas DataFrame, a `Dataset` or a dict of lists. Raises
+    `ValueError` or `OSError` for what cannot be read, lacks a column or contains no examples.
     """
     splits, place = as_splits(data), ""
     if not splits:
@@ -117,7 +115,8 @@ def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) 
             if column == "id" or (column, split) == ("label", "test"):
                 continue
             raise ValueError(
-                f"{where} has no column {missing[0]!r}, but {', '.join(present)}. Name the right one with --{column}_column."
+                f"{where} has no column {missing[0]!r}, but {', '.join(present)}. Name the right one with "
+                f"--{column}_column."
             )
         if len(names) > 1:
             records = records.map(

@@ -25,7 +25,7 @@ logger = logging.getLogger("scratch_bert")
 
 
 def task_class(name: str) -> type[Task]:
-    """The class in the file of this name: `token-classification` is `TokenClassification` in token_classification.py."""
+    """By its file: `token-classification` is `TokenClassification` in tasks/token_classification.py."""
     if name not in TASKS:
         raise ValueError(f"There is no task {name}.{similar(name, TASKS) or ' There are ' + ', '.join(TASKS)}")
     kind = "sequence-classification" if name in GLUE else name
@@ -38,8 +38,8 @@ def load_task(
 ) -> Task:
     """The task of this name, one of `TASKS`, with its data read and checked, for the model of this `config`.
 
-    `data` is what `load_splits` takes; without it, the options name files or a dataset. Raises `ValueError` or `OSError`
-    for options, data or labels that do not fit the task.
+    `data` is what `load_splits` takes; without it, the options name files or a dataset. Raises `ValueError` or
+    `OSError` for options, data or labels that do not fit the task.
     """
     cls, glue, data = task_class(name), GLUE.get(name), as_splits(data)
     options = {} if glue else {option: getattr(args, option) for option in cls.options}
@@ -51,8 +51,8 @@ def load_task(
     hub_metrics = [metric for metric in args.metrics or () if metric not in METRICS]
     if hub_metrics and not args.trust_remote_code:
         raise ValueError(
-            f"The metric {hub_metrics[0]} is none of {', '.join(METRICS)}; evaluate would run the code of a Hub metric: "
-            "pass --trust_remote_code if you trust it."
+            f"The metric {hub_metrics[0]} is none of {', '.join(METRICS)}; evaluate would run the code of a Hub "
+            "metric: pass --trust_remote_code if you trust it."
         )
     if data and (args.train_file or args.dataset_name):
         raise ValueError("Give data, train_file or dataset_name, not several of them.")
@@ -85,8 +85,8 @@ def load_task(
 
 
 def find_columns(name: str, args: TaskArguments) -> Columns:
-    """The columns that the options name, or else the task's usual ones. Raises `ValueError` for an option without effect, or
-    a column named twice."""
+    """The columns that the options name, or else the task's usual ones. Raises `ValueError` for an option without
+    effect, or a column named twice."""
     cls, glue = task_class(name), GLUE.get(name)
     names = dict(cls.columns)
     if glue:
@@ -104,9 +104,9 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
 
 
 def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
-    """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised: none if
-    all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are the same, and
-    what is saved contains the model's code."""
+    """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised:
+    none if all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are the
+    same, and what is saved contains the model's code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
     if config.model_type == "bert":
         logger.info(

@@ -1,4 +1,4 @@
-"""A fine-tuning run, with one seed or several, in the order in which it happens: open the data, prepare, train, report."""
+"""A fine-tuning run, with one seed or several: open the data, prepare, train, report."""
 
 import copy
 import logging
@@ -43,7 +43,7 @@ class FinetuningResults(NamedTuple):
 
 
 class SeedRun(NamedTuple):
-    """What is done with one seed: trained, from a checkpoint if there is one, unless it is finished and has `metrics`."""
+    """One seed: to train, from a checkpoint if there is one, unless it is finished and has `metrics`."""
 
     args: FinetuningArguments
     checkpoint: str | None = None
@@ -53,14 +53,14 @@ class SeedRun(NamedTuple):
 def prepare_finetuning(
     task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None
 ) -> "FinetuningRun":
-    """A run that is ready to train: see `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
+    """A run that is ready to train: `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
     run = open_run(task_name, task_args, args, data)
     logger.info(f"Output: {args.output_dir}")
     return run.prepare()
 
 
 def open_run(task_name: str, task_args: TaskArguments, args: FinetuningArguments, data: Any = None) -> "FinetuningRun":
-    """A run that trains once, in `args.output_dir`, or once with each of `task_args.seeds`, in its subdirectories `seed-N`.
+    """A run that trains once, in `args.output_dir`, or with each of `task_args.seeds`, in its subdirectories `seed-N`.
 
     Args:
         task_name: One of `TASKS`.
@@ -95,7 +95,7 @@ def plan_seed_runs(seeds: list[int] | None, args: FinetuningArguments) -> list[S
         find_checkpoint(args)  # for its checks
     elif not resumes_newest(args):
         raise ValueError(
-            "With --seeds, pass --resume_from_checkpoint without a value: each seed continues from its own last checkpoint."
+            "With --seeds, pass --resume_from_checkpoint without a value: each seed continues from its own checkpoint."
         )
     runs = []
     for seed in seeds:
@@ -158,9 +158,7 @@ class FinetuningRun:
 
     def build_trainer(self, run: SeedRun) -> FinetuningTrainer:
         """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best checkpoint.
-
-        Raises `ValueError` if it is unknown whether a greater metric is better, and if another run saved the checkpoint.
-        """
+        Raises `ValueError` if it is unknown whether a greater metric is better, or another run saved the checkpoint."""
         task, args, record = self.task, run.args, self.record(run.args)
         if run.checkpoint:
             check_same_run(record, run.checkpoint)
@@ -231,8 +229,9 @@ class FinetuningRun:
                 metric = name.removeprefix("eval_")
                 columns = "".join(f"{scores[metric]:>18.4f}" for scores in baselines.values() if metric in scores)
                 lines.append(f"{metric.replace('_', ' '):<26}{value:>18}{columns}")
-        seeds = f"In {self.output_dir}/seed-*: models, cards and predictions. Mean and deviation: {self.output_dir}/{METRICS_FILE}"
-        lines += ["", fill(seeds) if self.task_args.seeds else describe_output(self.output_dir)]
+        place = self.output_dir
+        seeds = f"In {place}/seed-*: models, cards and predictions. Mean and deviation: {place}/{METRICS_FILE}"
+        lines += ["", fill(seeds) if self.task_args.seeds else describe_output(place)]
         return "\n".join(lines)
 
 

@@ -80,7 +80,7 @@ class Task:
         dataset_name: str | None = None,
         **options: Any,
     ):
-        """Raises `ValueError` for examples, labels and metrics that do not fit together; the message names the example.
+        """Raises `ValueError` for examples, labels and metrics that do not fit together.
 
         Args:
             splits: `train` and, if there are any, `validation` and `test`, as `load_splits` returns them.
@@ -121,14 +121,14 @@ class Task:
 
     @cached_property
     def features(self) -> dict[str, Dataset]:
-        """The model's inputs by split, with labels where they are known. Encoded on first use, which may take minutes."""
+        """The model's inputs by split, with labels where they are known. Encoded on first use, as it takes minutes."""
         features = {split: self.encode(split) for split in self.splits}
         training = {hash(repr(ids)) for ids in features["train"]["input_ids"]}
         shared = [hash(repr(ids)) in training for ids in features["validation"]["input_ids"]]
         if sum(shared) > 0.01 * len(shared):
             logger.warning(
-                f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too, so the metrics measure what is "
-                "memorised: remove duplicates"
+                f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too, so the metrics "
+                "measure what is memorised: remove duplicates"
             )
         return features
 
@@ -162,7 +162,7 @@ class Task:
         raise NotImplementedError
 
     def constant_predictions(self, split: str) -> list | None:
-        """The best predictions for a split that do not depend on the inputs, as a baseline; None for a task without."""
+        """The best predictions that do not depend on the inputs, as a baseline; None for a task without."""
         return None
 
     def format_prediction(self, prediction: Any) -> Any:

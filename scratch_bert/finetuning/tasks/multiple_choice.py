@@ -17,7 +17,7 @@ class ChoiceRow(TextRow):
 
 
 class MultipleChoice(Task):
-    """Select the right one of several `choices` for a `text`. `text_pair`, if given, is the beginning of each choice."""
+    """Select the right one of several `choices` for a `text`. `text_pair`, if given, is the beginning of each."""
 
     row = ChoiceRow
     columns: ClassVar = {"text": "text", "text_pair": None, "choices": "choices", "label": "label"}
@@ -31,8 +31,8 @@ class MultipleChoice(Task):
         for origin, label in zip(examples["origin"], examples["label"], strict=True):
             if as_label_name(label) not in positions:
                 raise ValueError(
-                    f"{origin}, has the label {label!r}, but it must be the number of a choice, from 0, or its letter, "
-                    f"from A to {letters[-1]}."
+                    f"{origin}, has the label {label!r}, but it must be the number of a choice, from 0, or its "
+                    f"letter, from A to {letters[-1]}."
                 )
             references.append(positions[as_label_name(label)])
         return references

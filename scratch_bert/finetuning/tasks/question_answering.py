@@ -1,5 +1,5 @@
-"""Extractive question answering (paper, sections 4.2 and 4.3): overlapping windows over long contexts, and the best span
-across them."""
+"""Extractive question answering (paper, sections 4.2 and 4.3): overlapping windows over long contexts, and the best
+span across them."""
 
 import json
 import logging
@@ -59,8 +59,8 @@ class QuestionAnswering(Task):
         minimum = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and at least one new token
         if self.max_seq_length < minimum:
             raise ValueError(
-                f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and an "
-                f"overlap of {self.doc_stride}: choose a smaller doc_stride."
+                f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and "
+                f"an overlap of {self.doc_stride}: choose a smaller doc_stride."
             )
         for split in self.splits:
             if len(set(self.question_ids(split))) < len(self.splits[split]):
@@ -88,8 +88,8 @@ class QuestionAnswering(Task):
                 start, text = answer.answer_start, answer.text
                 if (found := context[start : start + len(text)]) != text:
                     raise ValueError(
-                        f"{origin}: the answer {text!r} is not at character {start} of its context, which has {found!r} "
-                        "there. Correct answer_start, or leave the question out."
+                        f"{origin}: the answer {text!r} is not at character {start} of its context, which has "
+                        f"{found!r} there. Correct answer_start, or leave the question out."
                     )
         return [[answer.text for answer in gold] for gold in answers]
 
@@ -97,8 +97,8 @@ class QuestionAnswering(Task):
         return [texts[0] if texts else "" for texts in self.references[split]]
 
     def encode(self, split: str) -> Dataset:
-        """The windows over the contexts; `windows` has the example of each, and the characters of the context that each
-        of its tokens covers, (W, S, 2), -1 for all other tokens."""
+        """The windows over the contexts; `windows` has the example of each, and the characters of the context that
+        each of its tokens covers, (W, S, 2), -1 for all other tokens."""
         questions = self._shortened_questions(split)
         answers = self.answers(split) if split in self.references else []
 

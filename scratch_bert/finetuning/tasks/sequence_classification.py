@@ -73,8 +73,8 @@ class SequenceClassification(ClassLabelTask):
         )
         if full := sum(len(ids) == self.max_seq_length for ids in features["input_ids"]):
             logger.info(
-                f"{split}: {full:,} of {len(features):,} examples are truncated to {self.max_seq_length} tokens, or have "
-                "exactly as many"
+                f"{split}: {full:,} of {len(features):,} examples are truncated to {self.max_seq_length} tokens, or "
+                "have exactly as many"
             )
         if split not in self.references:
             return features
@@ -94,7 +94,7 @@ class SequenceClassification(ClassLabelTask):
         return (logits > 0).astype(int).tolist()
 
     def constant_predictions(self, split: str) -> list:
-        """The mean of the training labels, the most frequent class, or the classes that more than half of the examples have."""
+        """The mean of the training labels, the most frequent class, or the classes of more than half of the texts."""
         labels = np.array(self.references["train"])
         if self.problem_type == "regression":
             constant = float(labels.mean())
@@ -124,14 +124,14 @@ def infer_problem_type(labels: Sequence) -> str:
     if all(map(is_number, labels)) and any(map(is_decimal, labels)):
         if isinstance(labels[0], str):
             logger.warning(
-                f"The labels are numbers, such as {next(filter(is_decimal, labels))}: this is a regression. If they are "
-                "names of classes, pass --problem_type single_label_classification."
+                f"The labels are numbers, such as {next(filter(is_decimal, labels))}: this is a regression. If they "
+                "are names of classes, pass --problem_type single_label_classification."
             )
         return "regression"
-    if labels and all(re.fullmatch(r"\s*-?\d+\.0+\s*", str(label)) for label in labels):
+    if labels and all(isinstance(label, float) or re.fullmatch(r"\s*-?\d+\.0+\s*", str(label)) for label in labels):
         raise ValueError(
-            f"The labels are integers written as floats, such as {labels[0]}: pass --problem_type regression if they are "
-            "numbers to predict, or single_label_classification if they are names of classes."
+            f"The labels are integers written as floats, such as {labels[0]}: pass --problem_type regression if they "
+            "are numbers to predict, or single_label_classification if they are names of classes."
         )
     return "single_label_classification"
 

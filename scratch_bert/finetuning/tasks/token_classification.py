@@ -55,8 +55,8 @@ class TokenClassification(ClassLabelTask):
         return references
 
     def encode(self, split: str) -> Dataset:
-        """The windows; `windows` has the example of each, and the word that each of its tokens begins, -1 for all other
-        tokens."""
+        """The windows; `windows` has the example of each, and the word that each of its tokens begins, -1 for all
+        other tokens."""
         encoded = self.tokenizer(
             self.splits[split]["text"][:], is_split_into_words=True, return_overflowing_tokens=True, **self.truncation
         )
