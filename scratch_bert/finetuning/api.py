@@ -41,9 +41,6 @@ def finetune(
         ValueError, OSError: For options, data and models that can't be used; and the errors of `FinetuningRun.train`.
     """
     check_paths(task=task, model=model, **({} if output_dir is None else {"output_dir": output_dir}))
-    for option, keyword in (("train_file", "data"), ("validation_file", "validation"), ("test_file", "test")):
-        if data is not None and options.get(option):
-            raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")
     options |= {"model_name_or_path": str(model), "output_dir": output_dir}
     task_args, args = from_keywords(TaskArguments, FinetuningArguments, **options)
     with shown_messages(logging.INFO if args.should_log else logging.ERROR):

@@ -105,8 +105,8 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
 
 def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
     """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised:
-    none if all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are the
-    same, and what is saved contains the model's code."""
+    none if all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are
+    the same, and what is saved contains the model's code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
     if config.model_type == "bert":
         logger.info(

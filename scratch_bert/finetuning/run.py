@@ -157,8 +157,8 @@ class FinetuningRun:
         return described | {"model": identify_model(self.config, self.task_args)}
 
     def build_trainer(self, run: SeedRun) -> FinetuningTrainer:
-        """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best checkpoint.
-        Raises `ValueError` if it is unknown whether a greater metric is better, or another run saved the checkpoint."""
+        """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best
+        checkpoint. Raises `ValueError` if another run saved the checkpoint to resume from."""
         task, args, record = self.task, run.args, self.record(run.args)
         if run.checkpoint:
             check_same_run(record, run.checkpoint)
