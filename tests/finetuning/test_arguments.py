@@ -19,11 +19,6 @@ from scratch_bert_cli.finetuning import GLUE_TASKS
             id="share and file",
         ),
         pytest.param({"validation_share": 2}, "validation_share must be greater than 0 and less than 1", id="share"),
-        pytest.param({"max_seq_length": 0}, "max_seq_length must be at least 8", id="max_seq_length"),
-        pytest.param({"max_answer_length": 0}, "max_answer_length must be at least 1", id="max_answer_length"),
-        pytest.param({"doc_stride": -5}, "doc_stride must be at least 0", id="doc_stride"),
-        pytest.param({"early_stopping_patience": 0}, "early_stopping_patience must be at least 1", id="patience"),
-        pytest.param({"dropout": 1.5}, "dropout must be at least 0 and less than 1", id="dropout"),
         pytest.param({"seeds": [1, 1]}, "seeds must differ", id="seeds"),
     ],
 )
