@@ -348,5 +348,4 @@ def test_tables_of_any_values(saved, task, kind, data):
         args = FinetuningOptions(output_dir=str(Path(temporary, "out")))
         with only_expected_errors():
             loaded = load_task(task, task_args, args, load_config(str(saved)), {"train": content})
-            loaded.encode_splits()
             assert len(loaded.features["train"]) and len(loaded.features["validation"])

@@ -10,7 +10,7 @@ from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 
 from ..logs import shown_messages
 from .dataset import as_splits
-from .run import Results, prepare_finetuning
+from .run import FinetuningResults, prepare_finetuning
 
 
 logger = logging.getLogger("scratch_bert")
@@ -25,22 +25,24 @@ def finetune(
     validation: Any = None,
     test: Any = None,
     **options: Any,
-) -> Results:
+) -> FinetuningResults:
     """Fine-tune `model`, a directory or a Hub repository, on a task of `TASKS`. For example,
 
         results = finetune("sequence-classification", frame, "runs/mine", learning_rate=1e-4, num_train_epochs=5)
 
-    has the accuracy in `results.mean["eval_accuracy"]`, and leaves the model in `output_dir`, by default runs/finetune-1, or
-    the next number that is free. Messages and results are printed unless the application has configured logging.
+    has the accuracy in `results.mean["eval_accuracy"]`, and leaves the model in `output_dir`. Messages and results are
+    printed unless the application has configured logging.
 
-    `data`, `validation` and `test` are each a file or a list of files, a pandas DataFrame, a `datasets.Dataset` or a dict
-    of lists; `data` may also be a `DatasetDict` or a dict with a split `train`, and is None where `dataset_name` or a task
-    of GLUE gives the dataset. `options` are those of scripts/finetune.py. Raises `ValueError` or `OSError` for options,
-    data and models that can't be used, and the errors of `FinetuningRun.train`.
+    Args:
+        data, validation, test: Each a file or a list of files, a pandas DataFrame, a `datasets.Dataset` or a dict of
+            lists; `data` may also be a `DatasetDict` or a dict with a split `train`, and is None where `dataset_name`
+            or a task of GLUE gives the dataset.
+        output_dir: Default: runs/finetune-1, or the next number that is free.
+        options: Those of scripts/finetune.py.
+
+    Raises:
+        ValueError, OSError: For options, data and models that can't be used; and the errors of `FinetuningRun.train`.
     """
-    for option, keyword in (("train_file", "data"), ("validation_file", "validation"), ("test_file", "test")):
-        if data is not None and options.get(option):
-            raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")
     options |= {"model_name_or_path": model, "output_dir": output_dir}
     task_args, training = from_keywords(TaskArguments, FinetuningOptions, **options)
     with shown_messages(), plain_errors():

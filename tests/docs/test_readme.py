@@ -19,7 +19,7 @@ NOT_RUN = {  # pattern of a command's beginning → why
     r"python3 -m venv|(\.venv/bin/)?pip install": "done by the Makefile and .ci/run",
     "pytest ": "would run this test",
     r"python scripts/pretrain\.py$": "takes minutes: tests/scripts/test_pretrain.py",
-    r"python scripts/glue\.py": "takes minutes: tests/finetuning/test_glue_suite.py",
+    r"python benchmarks/glue\.py": "takes minutes: tests/scripts/test_glue.py",
     r"(\.venv/bin/)?python scripts/demo\.py": "ends with Ctrl-C: tests/scripts/test_demo.py",
     "hf auth login": "needs an account",
     r"python scripts/push_to_hub\.py (?!.*--dry_run)": "pushes to the Hub: tests/hub/test_push.py",
