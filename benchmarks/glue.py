@@ -25,6 +25,8 @@ from scratch_bert.finetuning.glue import GLUE
 from scratch_bert.finetuning.run import FinetuningResults, FinetuningRun, SeedRun, open_run
 from scratch_bert.text.tables import open_dataset
 from scratch_bert.training.arguments import recorded
+from scratch_bert_cli.command_line import read_options
+from scratch_bert_cli.process import script
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 
 
