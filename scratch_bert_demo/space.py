@@ -118,7 +118,8 @@ def check_space(space_id: str, api: HfApi) -> None:
         tags = []
     if TAGS[-1] not in tags:
         raise ValueError(
-            f"The Space {space_id} exists and was not made by scratch_bert: choose another name, or delete it on the Hub."
+            f"The Space {space_id} exists and was not made by scratch_bert: choose another name, or delete it on the "
+            "Hub."
         )
 
 

@@ -19,17 +19,24 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of th
 
 # In the last line of an error → what is lacking, and what to do.
 LIMITS = {
-    r"Too many open files|ancdata": "No more files can be opened: raise the limit (ulimit -n 4096), or lower "
-    "dataloader_num_workers",
-    r"shared memory|Bus error": "The shared memory is full: give more to /dev/shm (docker run --shm-size=1g), or lower "
-    "dataloader_num_workers",
-    r"start new thread|thread pool|fork.*Resource temporarily unavailable|Cannot fork": "No more threads or processes can be started: raise "
-    "the limit (ulimit -u, or that of the container), or lower dataloader_num_workers and OMP_NUM_THREADS",
-    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive$": "There is not enough memory: raise "
-    "the limit (ulimit -v, or that of the container), or take a smaller model, batch or max_seq_length, and fewer "
-    "dataloader_num_workers",
-    r"^RuntimeError: DataLoader worker \(pid": "A process that loads data has died, as for lack of memory, shared memory, "
-    "threads or open files: raise the limit, or lower dataloader_num_workers",
+    r"Too many open files|ancdata": (
+        "No more files can be opened: raise the limit (ulimit -n 4096), or lower dataloader_num_workers"
+    ),
+    r"shared memory|Bus error": (
+        "The shared memory is full: give more to /dev/shm (docker run --shm-size=1g), or lower dataloader_num_workers"
+    ),
+    r"start new thread|thread pool|fork.*Resource temporarily unavailable|Cannot fork": (
+        "No more threads or processes can be started: raise the limit (ulimit -u, or that of the container), or lower "
+        "dataloader_num_workers and OMP_NUM_THREADS"
+    ),
+    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive$": (
+        "There is not enough memory: raise the limit (ulimit -v, or that of the container), or take a smaller model, "
+        "batch or max_seq_length, and fewer dataloader_num_workers"
+    ),
+    r"^RuntimeError: DataLoader worker \(pid": (
+        "A process that loads data has died, as for lack of memory, shared memory, threads or open files: raise the "
+        "limit, or lower dataloader_num_workers"
+    ),
 }
 
 

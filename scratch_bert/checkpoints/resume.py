@@ -42,7 +42,8 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
         saved = check(RunRecord, read_json(file), str(file))
     except (FileNotFoundError, ValueError):
         logger.warning(
-            f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that saved it"
+            f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that "
+            "saved it"
         )
         return
     saved = saved.fixed | saved.options
@@ -52,8 +53,8 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
     for name, value in changed.items():
         if name in record["fixed"] or name in also_fixed:
             raise ValueError(
-                f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and the "
-                "data that the run was started with, or start a new one in another --output_dir."
+                f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and "
+                "the data that the run was started with, or start a new one in another --output_dir."
             )
     if "global batch size" in changed:
         logger.warning("The global batch size has changed: some examples will be repeated or skipped")
@@ -92,8 +93,8 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
         raise OSError(f"{checkpoint} was saved {how}: resume it in the same way, on any number of processes.")
     if not Path(checkpoint, rng_state).is_file():
         logger.warning(
-            f"{checkpoint} has no {rng_state}, as if saved by another number of processes: the run resumes, but its results "
-            "will not be bit-identical to those of an uninterrupted run"
+            f"{checkpoint} has no {rng_state}, as if saved by another number of processes: the run resumes, but its "
+            "results will not be bit-identical to those of an uninterrupted run"
         )
 
 

@@ -153,8 +153,8 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
         damage = find_damage(checkpoint)
         if damage:
             raise ValueError(
-                f"The checkpoint {checkpoint} cannot be resumed from: {damage}. Name another one, or pass auto for the "
-                f"newest intact one in {output_dir}."
+                f"The checkpoint {checkpoint} cannot be resumed from: {damage}. Name another one, or pass auto for "
+                f"the newest intact one in {output_dir}."
             )
         if checkpoint.absolute().parent.resolve() != output_dir.resolve():
             _check_new(output_dir, args, "Pass an empty one, or that of the checkpoint.")
@@ -216,7 +216,8 @@ def _newest_intact(output_dir: Path, renames: bool) -> Path | None:
             return checkpoint
         if find_damaged_file(checkpoint) is None:  # as it was saved
             raise ValueError(
-                f"{checkpoint} cannot be resumed from, as it was saved: {damage}. Rename it to resume from the one before."
+                f"{checkpoint} cannot be resumed from, as it was saved: {damage}. Rename it to resume from the one "
+                "before."
             )
         logger.warning(f"{checkpoint} cannot be resumed from, {damage}: renamed to {_rename(checkpoint, DAMAGED)}")
     return None
@@ -233,7 +234,7 @@ def _rename(checkpoint: Path, prefix: str) -> str:
 
 
 def archive_later_checkpoints(checkpoint: str, output_dir: Path) -> None:
-    """Rename the checkpoints in `output_dir` that are later than this one in it, so that no later resume finds them."""
+    """Rename the checkpoints in `output_dir` that are later than this one, so that no later resume finds them."""
     step = saved_step(checkpoint)
     if Path(checkpoint).resolve().parent == output_dir.resolve():
         for path in checkpoints_in(output_dir):

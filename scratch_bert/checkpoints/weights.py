@@ -22,8 +22,8 @@ FILES = (WEIGHTS, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  #
 ADAPTER = "adapter_config.json"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = ("position_ids", "token_type_ids")  # buffers that old checkpoints hold beside their weights
-# What the readers of safetensors and torch raise for files that are damaged or no weights. A pickle may ask torch's reader for
-# anything that tensors need: with arguments that make no sense, that raises whatever it raises.
+# What the readers of safetensors and torch raise for files that are damaged or no weights. A pickle may ask torch's
+# reader for anything that tensors need: with arguments that make no sense, that raises whatever it raises.
 UNREADABLE = (SafetensorError, pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError, ValueError)
 UNREADABLE += (TypeError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 

@@ -1,5 +1,5 @@
-"""Conversion of checkpoints from transformers' BERT to scratch_bert and back: the config changes; tensors and names stay,
-except that BERT stores the bias of its MLM head twice."""
+"""Conversion of checkpoints from transformers' BERT to scratch_bert and back: the config changes; tensors and names
+stay, except that BERT stores the bias of its MLM head twice."""
 
 import os
 import re
@@ -58,11 +58,12 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
 
-    `to` is `bert` or `scratch_bert`. The source's model card is adapted; if it has none, none is written. Any head is converted;
-    the weights keep their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError`, and writes
-    nothing, if the source is of another type, incomplete or damaged, if its tokenizer can't be read or is larger than the
-    model, if its config has an option that the target does not support, if the outputs of the two models differ, or if
-    `destination` is not empty or can't be written to.
+    `to` is `bert` or `scratch_bert`. The source's model card is adapted; if it has none, none is written. Any head is
+    converted; the weights keep their bytes and their dtype (that of the first, if they have several).
+
+    Raises `ValueError` or `OSError`, and writes nothing, if the source is of another type, incomplete or damaged, if
+    its tokenizer can't be read or is larger than the model, if its config has an option that the target does not support,
+    if the outputs of the two models differ, or if `destination` is not empty or can't be written to.
     """
     check_new_dir("destination", Path(destination))
     source, destination = str(source), Path(destination).resolve()
@@ -115,7 +116,8 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
 
 
 def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.Tensor]:
-    """The weights under the names of the type `to`: BERT stores the bias of its MLM head twice, and computes with the second."""
+    """The weights under the names of the type `to`: BERT stores the bias of its MLM head twice, and computes with the
+    second."""
     name, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
     if name not in weights:
         return weights
@@ -150,8 +152,8 @@ def _load_with_head(source: str, config: PreTrainedConfig, revision: str | None)
 
 @torch.no_grad()
 def compare_outputs(model: PreTrainedModel, other: PreTrainedModel) -> tuple[float, float]:
-    """The largest difference between two models' outputs, and the largest output, in fp32 at the non-padding tokens of a
-    small random batch."""
+    """The largest difference between two models' outputs, and the largest output, in fp32 at the non-padding tokens of
+    a small random batch."""
     config = model.config
     generator = torch.Generator().manual_seed(0)
     batch_size, length = 4, min(64, config.max_position_embeddings)

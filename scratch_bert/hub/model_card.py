@@ -1,5 +1,5 @@
-"""Model cards: the parts that all of them share, and the card of a converted model. No card names an absolute path, user or
-host."""
+"""Model cards: the parts that all of them share, and the card of a converted model. No card names an absolute path,
+user or host."""
 
 import os
 import re
@@ -74,7 +74,7 @@ def _below_title(body: str, text: str) -> str:
 
 
 def path_in_card(directory: Path) -> str:
-    """How snippets name a directory: by its path from the current directory, if it is in there, and otherwise by its name."""
+    """How snippets name a directory: by its path from the current directory, if it is in there, else by its name."""
     path, here = Path(os.path.abspath(directory)), Path.cwd()
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
@@ -87,7 +87,7 @@ def write_card(
     metadata: dict[str, Any],
     **context: Any,
 ) -> None:
-    """Write `directory`/README.md from the template model_card.md: `metadata` into the YAML header, `context` into the text."""
+    """Write `directory`/README.md from model_card.md: `metadata` into the YAML header, `context` into the text."""
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(auto_class), "tags": TAGS} | metadata
     ModelCard.from_template(
         ModelCardData(**metadata),
@@ -109,8 +109,9 @@ def write_card(
 def write_conversion_card(
     directory: Path, place: Path, model: PreTrainedModel, difference: float, source: str, revision: str | None = None
 ) -> bool:
-    """Write the card of a model converted from `source`, a directory or a Hub repository, into `directory`, which will be moved
-    to `place`: the source's card, adapted. A card that is not of ours gets one of ours before its text, for a scratch_bert.
+    """Write the card of a model converted from `source`, a directory or a Hub repository, into `directory`, which will
+    be moved to `place`: the source's card, adapted. For a scratch_bert, a card that is not of ours gets one of ours
+    before its text.
 
     Returns False, and writes nothing, if the source has no card.
     """
@@ -142,13 +143,15 @@ def write_conversion_card(
 
 
 def _adapted(body: str, kind: str, path: str, base_model: str | None, difference: float) -> str:
-    """The text of a card after a conversion of its model to a `kind`, with a note below its title, in place of an earlier one."""
+    """The text of a card after a conversion of its model to a `kind`, with a note below its title, in place of an
+    earlier one."""
     other = "bert" if kind == "scratch_bert" else "scratch_bert"
     left_out = rf"{re.escape(_MARK_START)}.*?-->\n*|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
     body = _OF_THE_CODE.sub("", re.sub(left_out, "", with_name(body, path), flags=re.DOTALL))
     body = re.sub(rf"^A {other} model for", f"A {kind} model for", body, flags=re.MULTILINE)
     note = (
-        f"The weights of {base_model or f'a {other}'}, converted to {kind}. On a few sequences of random tokens, the largest difference\n"
+        f"The weights of {base_model or f'a {other}'}, converted to {kind}. "
+        "On a few sequences of random tokens, the largest difference\n"
         f"between the outputs of the two models was {difference:.1e}."
     )
     if kind == "scratch_bert":

@@ -27,11 +27,11 @@ from .secrets import check_no_link, check_private
 
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
-# Of sentence-transformers: with the modules that the first names, as 1_Pooling, they make another model of these weights.
+# Of sentence-transformers: with the modules that the first names, as 1_Pooling, they make another model of them.
 SENTENCES = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
 PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", "requirements.txt", *TOKENIZER, *SENTENCES)
-# A push deletes these if the new model has no such file: they would be loaded instead of the new files, or beside them.
+# A push deletes these if the new model has no such file: they would be loaded instead of the new files, or with them.
 _REPLACED = re.compile(
     "|".join(
         [
@@ -53,8 +53,8 @@ class SentenceModule(BaseModel):
 def public_files(directory: str | Path) -> list[Path]:
     """The files of a model's directory that are published.
 
-    Raises `ValueError`, `OSError` or `ImportError` if code, weights, tokenizer or model card are missing, damaged or no
-    model together, if a file is a link, or if one contains a secret or a local path.
+    Raises `ValueError`, `OSError` or `ImportError` if code, weights, tokenizer or model card are missing, damaged or
+    no model together, if a file is a link, or if one contains a secret or a local path.
     """
     directory = Path(directory)
     for name, remedy in (
@@ -95,8 +95,10 @@ def _modules(directory: Path) -> list[Path]:
 
 
 def _code(directory: Path, config: dict[str, Any]) -> list[Path]:
-    """The modules that `auto_map` names and those that they import. Raises `ValueError`, `OSError` or `ImportError` for
-    code that would not be loaded."""
+    """The modules that `auto_map` names and those that they import.
+
+    Raises `ValueError`, `OSError`, `ImportError` or `SyntaxError` for code that would not be loaded.
+    """
     if config.get("model_type") in CONFIG_MAPPING_NAMES and not config.get("auto_map"):
         return []  # its code is in transformers
     where = f"{directory}/config.json: auto_map"

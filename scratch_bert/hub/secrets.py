@@ -20,8 +20,8 @@ PATHS_IN_JSON = r'(?<=")/[\w.-]+/[^"\s]*'  # a value
 
 @cache
 def _detectors() -> list[RegexBasedDetector]:
-    """The detectors of detect-secrets that look for the form of a secret. Those for entropy and for words beside a value would
-    report vocabularies and code, and so would those in `LOOSE`; addresses are no secrets."""
+    """The detectors of detect-secrets that look for the form of a secret. Those for entropy and for words beside a
+    value would report vocabularies and code, and so would those in `LOOSE`; addresses are no secrets."""
     classes = get_mapping_from_secret_type_to_class()
     return [
         detector()
@@ -31,8 +31,8 @@ def _detectors() -> list[RegexBasedDetector]:
 
 
 def check_private(text: str, where: str | Path, paths: bool = True) -> None:
-    """Raise `ValueError`, which names the line of `where` but not the secret, if `text` contains a secret or a local path,
-    which is looked for with `paths`."""
+    """Raise `ValueError`, which names the line of `where` but not the secret, if `text` contains a secret or, with
+    `paths`, a local path."""
     patterns = {"a secret (Hugging Face Token)": HUB_TOKEN}
     if paths:
         home = f"|{re.escape(str(Path.home()))}/" if Path.home() != Path("/") else ""

@@ -1,4 +1,4 @@
-"""The cards of a run and of conversions: the Hub accepts them, their metrics are those of the run, their snippets run."""
+"""The cards of a run and of conversions: the Hub accepts them, the metrics are those of the run, the snippets run."""
 
 import json
 import re

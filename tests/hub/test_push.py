@@ -121,7 +121,7 @@ def test_push_script_to_a_branch_or_a_pull_request(directory, hub, monkeypatch, 
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_push_opens_at_every_revision(directory, hub, tmp_path):
-    """Tags, branches and pull requests; the revision pins weights and code, and a push replaces all earlier weights."""
+    """Tags, branches, pull requests; the revision pins weights and code, and a push replaces all earlier weights."""
     old = directory.rename(tmp_path / "old")
     shutil.copytree(old, directory)
     push_to_hub(old, "tester/model", tag="v1")
