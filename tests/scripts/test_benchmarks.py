@@ -117,7 +117,7 @@ def test_make_gpu_runs_as_far_as_a_cpu_can(tmp_path):
     )
     variables = {
         "GPUS": "2",
-        "GPU_TESTS": "--collect-only -m gpu tests/model",
+        "GPU_TESTS": "--collect-only -m gpu tests/model/test_gpu.py",
         "GPU_SUITE": tiny,
         "GPU_TRACE": f"{tiny} --trace {tmp_path}/trace.json",
         "GPU_RUN": f"{run} --max_minutes 0.05 --bf16 false --use_cpu true --cache_dir {tmp_path}/cache",
@@ -132,7 +132,7 @@ def test_make_gpu_runs_as_far_as_a_cpu_can(tmp_path):
     commands = subprocess.run(make, check=True, **options).stdout.replace(".venv/bin/python", sys.executable)
     ran = subprocess.run(["bash", "-ec", commands], **options)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    assert re.search(r"\d+/\d+ tests collected", ran.stdout)
+    assert re.search(r"\d+(/\d+)? tests? collected", ran.stdout)
     for mode in ("train", "trainer"):
         assert ran.stdout.count(f"| {mode} tiny, bf16, 2 full sequences of 16 |") == 1
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
