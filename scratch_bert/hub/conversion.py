@@ -62,8 +62,8 @@ def convert_checkpoint(
     converted; the weights keep their bytes and their dtype (that of the first, if they have several).
 
     Raises `ValueError` or `OSError`, and writes nothing, if the source is of another type, incomplete or damaged, if
-    its tokenizer can't be read or is larger than the model, if its config has an option that the target does not support,
-    if the outputs of the two models differ, or if `destination` is not empty or can't be written to.
+    its tokenizer can't be read or is larger than the model, if its config has an option that the target does not
+    support, if the outputs of the two models differ, or if `destination` is not empty or can't be written to.
     """
     check_new_dir("destination", Path(destination))
     source, destination = str(source), Path(destination).resolve()
