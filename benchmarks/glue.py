@@ -18,11 +18,11 @@ from typing import Any
 
 from scratch_bert.atomic import write_json, write_text
 from scratch_bert.checkpoints.saved import find_checkpoint
-from scratch_bert.cli import configure_logging
 from scratch_bert.finetuning.arguments import finetuning_arguments
 from scratch_bert.finetuning.baselines import scores_by_baseline
 from scratch_bert.finetuning.glue import GLUE
 from scratch_bert.finetuning.run import FinetuningResults, FinetuningRun, SeedRun, open_run
+from scratch_bert.logs import configure_logging
 from scratch_bert.text.tables import open_dataset
 from scratch_bert.training.arguments import recorded
 from scratch_bert_cli.command_line import read_options

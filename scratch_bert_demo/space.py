@@ -26,7 +26,7 @@ MODULES = (
     "scratch_bert/text/__init__.py",
     "scratch_bert_demo",
     "scratch_bert_options/__init__.py",
-    "scratch_bert_options/limits.py",
+    "scratch_bert_options/errors.py",
     "scratch_bert_options/outputs.py",
     "scratch_bert_options/schema.py",
 )

@@ -28,7 +28,6 @@ from scratch_bert.checkpoints.open import load_config, open_pretrained
 from scratch_bert.checkpoints.output_dir import read_metrics
 from scratch_bert.checkpoints.resume import check_same_run
 from scratch_bert.checkpoints.saved import find_checkpoint, saved_step
-from scratch_bert.cli import parse_arguments
 from scratch_bert.corpus.tokenizer import load_tokenizer
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset

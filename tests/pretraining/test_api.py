@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel, Trainer, TrainingArguments
 import scratch_bert
 from helpers import ROOT, SMALL, run_process
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
-from scratch_bert.cli import shown_messages
+from scratch_bert.logs import shown_messages
 from scratch_bert.pretraining import (
     OBJECTIVES,
     PretrainingCollator,

@@ -11,7 +11,7 @@ from datasets import Dataset, DatasetDict
 from helpers import make_bert, run_script
 from scratch_bert.checkpoints.open import open_pretrained
 from scratch_bert.checkpoints.output_dir import read_metrics
-from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.pretraining.blimp import add_to_metrics, describe_scores, read_pairs, summarize
 from scratch_bert.pretraining.minimal_pairs import encode_sentences, pseudo_log_likelihoods
 
