@@ -11,7 +11,6 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -21,22 +20,24 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 from transformers import AutoTokenizer
 
-from scratch_bert.cli import one_line_errors, option, parse_arguments
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.arguments import DataArguments
 from scratch_bert.pretraining.sources import find_source
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
+from scratch_bert_cli.command_line import read_options
+from scratch_bert_cli.process import script
+from scratch_bert_options.declare import OptionGroup, option, options
+from scratch_bert_options.pretraining import DataArguments
 
 
 BATCH_SIZE, BATCH_SIZE_ON_GPUS = 32, 256
 
 
-@dataclass
-class BenchmarkArguments:
+@options
+class BenchmarkArguments(OptionGroup):
     repeats: int = option(5, "Number of measurements of each speed.")
     memory_megabytes: list[int] | None = option(
         None, "Sizes of text to measure the memory for, such as 20 500; the text is repeated to reach them."
@@ -159,17 +160,17 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
             return pool.submit(peak_memory, source.with_shards(shards), directory, max_seq_length).result()
 
 
+@script
 def main() -> None:
-    data_args, args = parse_arguments(DataArguments, BenchmarkArguments, description=__doc__)
-    with one_line_errors():
-        found = find_source(data_args, seed=0)
-        source, tokenizer = found.text, found.train_tokenizer()
-        tokens, percentile = data_args.max_tokens, data_args.length_percentile
-        if percentile:
-            tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)
-        results = measure_speeds(source, tokenizer, tokens, args.repeats, args.workers or [])
-        for megabytes in args.memory_megabytes or []:
-            results[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, tokens, megabytes)
+    data_args, args = read_options(DataArguments, BenchmarkArguments, description=__doc__).groups
+    found = find_source(data_args, seed=0)
+    source, tokenizer = found.text, found.train_tokenizer()
+    tokens, percentile = data_args.max_tokens, data_args.length_percentile
+    if percentile:
+        tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)
+    results = measure_speeds(source, tokenizer, tokens, args.repeats, args.workers or [])
+    for megabytes in args.memory_megabytes or []:
+        results[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, tokens, megabytes)
     if args.json:
         print(json.dumps(results, indent=2))
         return

@@ -21,7 +21,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -44,23 +44,26 @@ from transformers import (
 )
 
 from scratch_bert import ScratchBertConfig
-from scratch_bert.cli import configure_logging, one_line_errors, option, parse_arguments, reject_non_default
 from scratch_bert.corpus.tokenizer import segment_ids, vocabulary_size
+from scratch_bert.logs import configure_logging
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.arguments import (
-    DataArguments,
-    EvaluationArguments,
-    EvaluationDataArguments,
-    ModelArguments,
-    PretrainingArguments,
-    parse_overrides,
-)
+from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
 from scratch_bert.pretraining.build_model import choose_tokenizer
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.metrics import unigram_log_probs
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.pretraining.sources import PretrainingData, build_collator, load_data
 from scratch_bert.training.console import PlainLines
+from scratch_bert_cli.command_line import read_options
+from scratch_bert_cli.process import script
+from scratch_bert_options.declare import option, options, reject_non_default
+from scratch_bert_options.pretraining import (
+    DataArguments,
+    EvaluationArguments,
+    EvaluationDataArguments,
+    ModelOptions,
+    PretrainingOptions,
+)
 
 
 SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
@@ -73,10 +76,10 @@ RESULT = "result.json"  # in the directory of a finished run
 logger = logging.getLogger("learning")
 
 
-@dataclass
-class LearningArguments(PretrainingArguments):
+@options
+class LearningArguments(PretrainingOptions):
     output_dir: str | None = option("runs/learning", "Directory for results, curves, and the models of all runs.")
-    max_minutes: float = option(20.0, "Time to train each model.", within="(0, 1e6]")
+    max_minutes: float | None = option(20.0, "Time to train each model.", within="(0, 1e6]")
     seeds: list[int] | None = option(None, "Train both sides with each of these seeds. Default: --seed.")
     transformers_batch_size: int = option(32, "Examples in a batch of transformers' BERT.")
     transformers_learning_rates: list[float] | None = option(
@@ -95,8 +98,7 @@ class LearningArguments(PretrainingArguments):
             self.warmup_steps /= self.max_steps
         self.max_steps = SCHEDULE_STEPS
         self.eval_strategy = self.save_strategy = "no"
-        self.include_num_input_tokens_seen = "non_padding"
-        self.disable_tqdm = True
+        self.trainer |= {"include_num_input_tokens_seen": "non_padding", "disable_tqdm": True}
         super().__post_init__()
         self.max_minutes = minutes
         self.seeds = self.seeds or [self.seed]
@@ -189,7 +191,7 @@ def concatenated_blocks(data: PretrainingData) -> datasets.Dataset:
 class Benchmark:
     """Both sides with one seed."""
 
-    def __init__(self, model_args: ModelArguments, data_args: DataArguments, args: LearningArguments, seed: int):
+    def __init__(self, model_args: ModelOptions, data_args: DataArguments, args: LearningArguments, seed: int):
         self.model_args, self.data_args, self.args, self.seed = model_args, data_args, args, seed
         config = ScratchBertConfig.from_preset(model_args.preset, **parse_overrides(model_args.config_overrides))
         self.shape = {name: getattr(config, name) for name in SHAPE}
@@ -204,7 +206,7 @@ class Benchmark:
         return prepare_pretraining(self.model_args, self.data_args, args).trainer
 
     def build_transformers(self, learning_rate: float, output_dir: str) -> Trainer:
-        args, tokenizer = self.args, self.data.tokenizer
+        args, tokenizer = pretraining_arguments(self.args), self.data.tokenizer
         set_seed(self.seed)
         config = BertConfig(
             **self.shape,
@@ -216,7 +218,7 @@ class Benchmark:
         arguments = TrainingArguments(
             output_dir,
             learning_rate=learning_rate,
-            per_device_train_batch_size=args.transformers_batch_size,
+            per_device_train_batch_size=self.args.transformers_batch_size,
             max_steps=SCHEDULE_STEPS,
             warmup_steps=0.1,
             bf16=args.bf16,
@@ -287,7 +289,7 @@ class Benchmark:
 
     def options(self, side: str) -> dict:
         """The options that a finished run depends on, except those in its name."""
-        args = self.args.to_sanitized_dict()
+        args = pretraining_arguments(self.args).to_sanitized_dict() | asdict(self.args)
         if side == "transformers":  # stays valid when scratch_bert is trained in another way
             names = ("max_minutes", "transformers_batch_size", "bf16", "use_cpu")
             return self.shape | asdict(self.evaluation) | {name: args[name] for name in names}
@@ -313,7 +315,7 @@ class Benchmark:
         return metrics
 
 
-def measure_all(model_args: ModelArguments, data_args: DataArguments, args: LearningArguments) -> list[dict]:
+def measure_all(model_args: ModelOptions, data_args: DataArguments, args: LearningArguments) -> list[dict]:
     """The results of all runs, seed by seed, scratch_bert's last."""
     results, learning_rates = [], args.transformers_learning_rates
     for seed in args.seeds:
@@ -327,7 +329,7 @@ def measure_all(model_args: ModelArguments, data_args: DataArguments, args: Lear
 # ------------------------------------------------------------------------------------------------------- the results
 
 
-def machine(args: LearningArguments) -> dict:
+def machine(args: TrainingArguments) -> dict:
     return {
         "device": torch.cuda.get_device_name() if args.device.type == "cuda" else cpu_name(),
         "threads": torch.get_num_threads(),
@@ -402,16 +404,16 @@ def draw_curves(results: list[dict], file: Path) -> None:
     figure.savefig(file)
 
 
+@script
 def main() -> None:
-    options = (ModelArguments, DataArguments, LearningArguments)
-    model_args, data_args, args = parse_arguments(*options, description=__doc__)
+    groups = (ModelOptions, DataArguments, LearningArguments)
+    model_args, data_args, args = read_options(*groups, description=__doc__).groups
     configure_logging(logging.WARNING)
     logger.setLevel(logging.INFO)
     transformers.utils.logging.disable_progress_bar()
-    with one_line_errors():
-        reject_non_default(data_args, ["streaming", "prepared_data"], "in this benchmark, which needs the documents")
-        results = measure_all(model_args, data_args, args)
-    report = {"machine": machine(args), "runs": results}
+    reject_non_default(data_args, ["streaming", "prepared_data"], "in this benchmark, which needs the documents")
+    results = measure_all(model_args, data_args, args)
+    report = {"machine": machine(pretraining_arguments(args)), "runs": results}
     Path(args.output_dir, "results.json").write_text(json.dumps(report, indent=2) + "\n")
     if find_spec("matplotlib"):
         draw_curves(results, Path(args.output_dir, "curves.png"))

@@ -21,20 +21,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from scratch_bert.corpus import encoder, tokenizer
+from scratch_bert.corpus import encoder, tokenizer_training
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.examples import dataset as examples
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.model import modeling_scratch_bert as modeling
 from scratch_bert.objectives import OBJECTIVES, pairs
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.pretraining.sources import load_data
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
 # ------------------------------------------------------------------------------------------------------- the model
@@ -214,13 +214,13 @@ def labels_inverted():
 
 
 def evaluated_on_training_text():
-    original = TokenizedCorpus.hold_out
+    original = TokenizedCorpus.split
 
-    def hold_out(self, fraction, seed):
+    def split(self, fraction, seed):
         training, held_out = original(self, fraction, seed)
         return training, original(training, fraction, seed)[1]  # instead of the held-out documents
 
-    return mock.patch.multiple(TokenizedCorpus, hold_out=hold_out)
+    return mock.patch.multiple(TokenizedCorpus, split=split)
 
 
 def no_eval():
@@ -228,8 +228,8 @@ def no_eval():
 
 
 def no_unknown_token():
-    original = tokenizer.WordLevel
-    return mock.patch.multiple(tokenizer, WordLevel=lambda vocab, unk_token: original(vocab))
+    original = tokenizer_training.WordLevel
+    return mock.patch.multiple(tokenizer_training, WordLevel=lambda vocab, unk_token: original(vocab))
 
 
 # ---------------------------------------------------------------------------------------------------- measurements
@@ -277,11 +277,11 @@ STEPS = {"mlm": 300, "nsp": 500}  # NSP is learned later
 def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
     mistake = MISTAKES[name]
     training = {"seed": seed, "max_steps": steps, "per_device_train_batch_size": BATCH_SIZE}
-    training |= {"eval_strategy": "no", "save_strategy": "no", "report_to": [], "disable_tqdm": True}
+    training |= {"eval_strategy": "no", "save_strategy": "no", "trainer": {"disable_tqdm": True}}
     training |= {"logging_steps": min(LOGGING_STEPS, steps)}
     with tempfile.TemporaryDirectory() as directory, mistake.patch():
-        model = ModelArguments(dropout=mistake.dropout)
-        run = prepare_pretraining(model, DataArguments(), PretrainingArguments(directory, **training))
+        model = ModelOptions(dropout=mistake.dropout)
+        run = prepare_pretraining(model, DataArguments(), PretrainingOptions(output_dir=directory, **training))
         run.trainer.remove_callback(PlainLines)
         run.trainer.train()
     return run.trainer
@@ -316,7 +316,7 @@ def measure_unknown_words() -> str:
     training = [document for number, document in enumerate(documents) if number % 10]
     fractions = []
     for kind, size in (("wordlevel", 1_000_000), ("wordpiece", 2048)):
-        trained = tokenizer.train_tokenizer(training, size, kind, min_frequency=1)
+        trained = tokenizer_training.train_tokenizer(training, size, kind, min_frequency=1)
         unknown = [
             [token == trained.unk_token_id for token in ids]
             for ids in trained(held_out, add_special_tokens=False)["input_ids"]

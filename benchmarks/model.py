@@ -17,7 +17,7 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,24 +35,25 @@ from transformers import (
 )
 
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertModel
-from scratch_bert.cli import option, parse_arguments
 from scratch_bert.corpus.tokenizer import load_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.prepared import open_examples
 from scratch_bert.model.configuration_scratch_bert import PRESETS
 from scratch_bert.pretraining.optimizer import muon
-from scratch_bert.training.counting import CountingCollator
-from scratch_bert.training.speed import matrix_peak, sequence_lengths, useful_flops
+from scratch_bert.training.counting import CountingCollator, sequence_lengths
+from scratch_bert_cli.command_line import read_options
+from scratch_bert_options.declare import OptionGroup, option, options
 
 
 MASK_ID, FIRST_WORD_ID = 103, 1000  # in BERT's vocabulary, from which random sequences draw their ids
 SIDES = ("transformers", "scratch_bert")
 WARM_UP = 2
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+SHAPES = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 768, 3072), (4096, 3072, 768)]  # the last two are BERT-base's
 
 
-@dataclass
-class BenchmarkArguments:
+@options
+class BenchmarkArguments(OptionGroup):
     preset: str = option("tiny", "Size of the model.", choices=list(PRESETS))
     mode: str = option(
         "train",
@@ -363,7 +364,17 @@ def write_trace(args: BenchmarkArguments) -> None:
     profile.export_chrome_trace(args.trace)
 
 
-# --------------------------------------------------------------------------------------- peak memory and useful FLOPs
+# ----------------------------------------------------------------------- useful FLOPs, their peak, and peak memory
+
+
+def useful_flops(config: ScratchBertConfig, tokens: int, squared_lengths: int, sequences: int, predicted: int) -> int:
+    """Floating-point operations of a forward pass's matrix products: over non-padding `tokens`, in `sequences` whose squared
+    lengths have this sum, with MLM logits at the `predicted` positions."""
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    attention = heads * (getattr(config, "head_dim", None) or hidden // heads)
+    layer = (4 * hidden * attention + 2 * hidden * config.intermediate_size) * tokens + 2 * attention * squared_lengths
+    pooler, mlm_head = hidden**2, hidden**2 + hidden * config.vocab_size
+    return 2 * (config.num_hidden_layers * layer + sequences * pooler + predicted * mlm_head)
 
 
 def step_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> float:
@@ -373,6 +384,24 @@ def step_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> floa
     predicted = int(batch["labels"].ne(-100).sum()) if training else 0
     counts = int(lengths.sum()), int((lengths**2).sum()), len(lengths), predicted
     return useful_flops(config, *counts) * (3 if training else 1)
+
+
+def matrix_peak(device: str, dtype: torch.dtype, seconds: float = 1.0) -> float:
+    """FLOP/s of the fastest matrix product among `SHAPES`. Each runs for this many seconds, and at least twice."""
+    synchronize = (lambda: None) if device == "cpu" else torch.accelerator.synchronize
+    best = 0.0
+    for rows, inner, columns in SHAPES + [(8192, 8192, 8192)] * (device == "cuda"):
+        left = torch.randn(rows, inner, dtype=dtype, device=device)
+        right = torch.randn(columns, inner, dtype=dtype, device=device)
+        begin, runs = time.perf_counter(), 0
+        while runs < 2 or time.perf_counter() - begin < seconds:
+            synchronize()
+            start = time.perf_counter()
+            torch.nn.functional.linear(left, right)
+            synchronize()
+            best = max(best, 2 * rows * inner * columns / (time.perf_counter() - start))
+            runs += 1
+    return best
 
 
 def resident_peak() -> int:
@@ -440,7 +469,7 @@ def table_row(result: dict) -> str:
 
 
 def main() -> None:
-    (args,) = parse_arguments(BenchmarkArguments, description=__doc__)
+    (args,) = read_options(BenchmarkArguments, description=__doc__).groups
     transformers.utils.logging.set_verbosity_error()
     if args.profile:
         print(profile_table(args))
@@ -450,7 +479,7 @@ def main() -> None:
         return
     cases = suite(args) if args.suite else [args]
     device = torch.cuda.get_device_name() if args.device == "cuda" else f"{platform.machine()} CPU"
-    peaks = {case.precision: matrix_peak(args.device, DTYPES[case.precision], seconds=1) for case in cases}
+    peaks = {case.precision: matrix_peak(args.device, DTYPES[case.precision]) for case in cases}
     if not args.json:
         print(
             f"{device}, {torch.get_num_threads()} threads, torch {torch.__version__}, transformers {transformers.__version__}"

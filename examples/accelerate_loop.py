@@ -22,7 +22,7 @@ from scratch_bert.pretraining import (
 from scratch_bert.text.builtin import builtin_documents
 
 
-STEPS = 200
+STEPS = 120
 directory = sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()
 set_seed(0)
 texts = builtin_documents()

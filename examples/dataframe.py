@@ -20,7 +20,7 @@ metrics = scratch_bert.pretrain(
     text_column="review",
     output_dir=directory,
     cache_dir=f"{directory}/cache",
-    max_steps=300,
+    max_steps=200,
 )
 print(f"MLM loss on held-out text: {metrics['eval_mlm_loss']:.2f} (unigrams: {metrics['eval_mlm_unigram_loss']:.2f})")
 fill = pipeline("fill-mask", model=directory)

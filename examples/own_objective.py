@@ -40,7 +40,7 @@ metrics = scratch_bert.pretrain(
     sentence_objective="boundary",
     output_dir=directory,
     cache_dir=f"{directory}/cache",
-    max_steps=300,
+    max_steps=150,
 )
 for name in ("mlm_loss", "boundary_loss", "boundary_accuracy", "boundary_majority_accuracy"):
     print(f"{name:<26} {metrics[f'eval_{name}']:.3f}")

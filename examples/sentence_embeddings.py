@@ -17,7 +17,7 @@ if len(sys.argv) > 1:
     run = sys.argv[1]
 else:  # a short one
     run = tempfile.mkdtemp()
-    scratch_bert.pretrain(builtin_documents(), output_dir=run, cache_dir=f"{run}/cache", max_steps=300)
+    scratch_bert.pretrain(builtin_documents(), output_dir=run, cache_dir=f"{run}/cache", max_steps=150)
 
 states = Transformer(run)
 model = SentenceTransformer(modules=[states, Pooling(states.get_embedding_dimension(), "mean")])

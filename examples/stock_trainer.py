@@ -31,7 +31,7 @@ model = ScratchBertForPreTraining(ScratchBertConfig.from_preset("micro", vocab_s
 init_token_embeddings(model, train)
 trainer = Trainer(
     model,
-    TrainingArguments(directory, max_steps=200),
+    TrainingArguments(directory, max_steps=120),
     train_dataset=train,
     eval_dataset=held_out,
     data_collator=PretrainingCollator(tokenizer),

@@ -46,17 +46,17 @@ import transformers
 from transformers import TrainerCallback
 
 from scratch_bert.finetuning import run as finetuning
-from scratch_bert.finetuning.arguments import FinetuningArguments, TaskArguments
 from scratch_bert.hub.publishing import public_files
 from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining import run as pretraining
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.inspection import describe_statistics, example_statistics
 from scratch_bert.pretraining.metrics import describe_metrics
 from scratch_bert.pretraining.sources import build_collator, load_data
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
+from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
 STEPS = int(os.environ.get("TOUR_STEPS", 1500))  # of pretraining
@@ -137,16 +137,15 @@ print(describe_statistics(example_statistics(data, collator, sample=2000)))
 # contributes to the new state of a token (row).
 
 # %%
-args = PretrainingArguments(
-    str(WORK / "my-bert"),
+args = PretrainingOptions(
+    output_dir=str(WORK / "my-bert"),
     max_steps=STEPS,
     logging_steps=max(STEPS // 60, 1),
     eval_steps=max(STEPS // 6, 1),
     save_strategy="no",
-    report_to=[],
-    disable_tqdm=True,
+    trainer={"disable_tqdm": True},
 )
-run = pretraining.prepare_pretraining(ModelArguments(), data_args, args)
+run = pretraining.prepare_pretraining(ModelOptions(), data_args, args)
 model = run.trainer.model
 print(f"{model.num_parameters():,} parameters\n")
 print(model.bert.encoder.layer[0])
@@ -285,16 +284,15 @@ def finetune(name, random_init):
         train_file=write_examples(0),
         validation_file=write_examples(1),
     )
-    args = FinetuningArguments(
-        str(WORK / name),
+    args = FinetuningOptions(
+        output_dir=str(WORK / name),
         num_train_epochs=20,
         per_device_train_batch_size=8,
         learning_rate=5e-4,
         eval_strategy="no",
         save_strategy="no",
         load_best_model_at_end=False,
-        report_to=[],
-        disable_tqdm=True,
+        trainer={"disable_tqdm": True},
     )
     run = finetuning.prepare_finetuning("sequence-classification", task_args, args)
     run.first_trainer.remove_callback(PlainLines)

@@ -8,19 +8,17 @@ import shutil
 import zlib
 from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import MISSING, fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Annotated, TypeVar
 
 from filelock import FileLock, Timeout
-from huggingface_hub.errors import StrictDataclassError
+from pydantic import Field
+
+from scratch_bert_options.schema import check
 
 from .repository import read_json
 
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 logger = logging.getLogger("scratch_bert")
 
@@ -28,7 +26,8 @@ MANIFEST = "manifest.json"  # in a sealed directory: length and CRC-32 of every 
 STAGING = ".saving"  # beside the final directories: what is being written or deleted
 LOCK = ".lock"  # in a directory: held by the process that writes to it
 
-Schema = TypeVar("Schema", bound="DataclassInstance")
+Manifest = Annotated[dict[str, tuple[int, int]], Field(min_length=1)]
+Schema = TypeVar("Schema")
 
 
 def seal(directory: Path, without: Collection[str] = ()) -> None:
@@ -41,25 +40,23 @@ def seal(directory: Path, without: Collection[str] = ()) -> None:
         sync(path)
 
 
-def find_damage(directory: Path) -> str | None:
+def find_damaged_file(directory: Path) -> str | None:
     """Name the first file of a sealed directory that is missing or has another length or CRC-32; None if intact.
 
     Raises `OSError` for a file that can't be read, as it may be intact.
     """
     try:
-        manifest = read_json(directory / MANIFEST)
-        if not manifest:
-            return f"{MANIFEST} is empty"
-        for name, (length, crc32) in manifest.items():
-            file = directory / name
-            if not file.is_file():
-                return f"{name} is missing"
-            if file.stat().st_size < length:
-                return f"{name} is truncated"
-            if file.stat().st_size != length or checksum(file) != crc32:
-                return f"{name} is damaged"
-    except (FileNotFoundError, ValueError, TypeError):
+        manifest = check(Manifest, read_json(directory / MANIFEST))
+    except (FileNotFoundError, ValueError):
         return f"{MANIFEST} is missing or damaged"
+    for name, (length, crc32) in manifest.items():
+        file = directory / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if file.stat().st_size < length:
+            return f"{name} is truncated"
+        if file.stat().st_size != length or checksum(file) != crc32:
+            return f"{name} is damaged"
     return None
 
 
@@ -89,19 +86,11 @@ def write_text(file: Path, text: str) -> None:
 
 
 def read_record(file: Path, schema: type[Schema]) -> Schema:
-    """The object in a JSON file as a `schema`: a strict dataclass, whose fields may be a part of the object's.
+    """The object in a JSON file as a `schema`: a dataclass or pydantic model, whose fields may be a part of the object's.
 
     Raises `ValueError`, which names the file, for any other content, and `OSError` if it can't be read.
     """
-    content = read_json(file)
-    try:
-        for field in fields(schema):
-            if field.name not in content and field.default is MISSING:
-                raise ValueError(f"it has no {field.name}")
-        return schema(**{field.name: content[field.name] for field in fields(schema) if field.name in content})
-    except (StrictDataclassError, ValueError) as error:
-        reason = error.__cause__ or error  # that of a strict dataclass states what is wrong
-        raise ValueError(f"{file} cannot be read: {reason}.") from None
+    return check(schema, read_json(file), str(file))
 
 
 def remove(directory: Path) -> None:

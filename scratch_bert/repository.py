@@ -29,15 +29,9 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
         raise OSError(where + one_line(error)) from error
     if required and found is None:
         saved = [path.parent for kind in ("checkpoint-*", "snapshots/*") for path in Path(name).glob(f"{kind}/{file}")]
-        if not saved and (Path(name) / RUN_FILE).is_file():
-            raise FileNotFoundError(
-                f"The run in {name} has no snapshot or checkpoint yet: try again when it has saved the first."
-            )
-        checkpoints = sorted((path.relative_to(name).as_posix() for path in saved), key=lambda path: (len(path), path))
-        remedy = f" Its checkpoints are: {', '.join(checkpoints)}." if checkpoints else ""
-        raise FileNotFoundError(
-            f"{name} has no {file}: this is not a model, as written by save_pretrained or Trainer.{remedy}"
-        )
+        models = sorted((path.relative_to(name).as_posix() for path in saved), key=lambda path: (len(path), path))
+        hint = f"but these in it have: {', '.join(models)}" if models else "which save_pretrained and Trainer write"
+        raise FileNotFoundError(f"{name} has no {file}, {hint}.")
     return Path(found) if found else None
 
 
@@ -47,11 +41,7 @@ def check_name(name: str | Path) -> None:
     text = str(name)
     if not text.strip():
         raise ValueError("The name of a model or tokenizer is empty: name a directory or a Hub repository.")
-    if "\0" in text:
-        raise ValueError(f"{text!r} is not the name of a model: it contains a null character.")
     if os.path.isdir(text):
-        if not os.access(text, os.R_OK | os.X_OK):
-            raise PermissionError(f"The directory {name} cannot be read: permission denied.")
         return
     if os.path.exists(text):
         raise NotADirectoryError(f"{name} is a file: name the directory that it is in.")

@@ -7,14 +7,14 @@ from importlib.metadata import version
 from pathlib import Path
 from shutil import which
 
-from .options import similar
+from scratch_bert_options.declare import similar
+
 from .process import script
 
 
-VERBS = {  # verb → script, summary
+VERBS = {  # verb → command's file and script, summary
     "pretrain": ("pretrain", "Pretrain a BERT on text, or continue from one."),
     "finetune": ("finetune", "Fine-tune a checkpoint on a task."),
-    "glue": ("glue", "Fine-tune a checkpoint on all tasks of GLUE, and print a table."),
     "evaluate": ("evaluate_model", "Evaluate pretrained models on text or minimal pairs."),
     "inspect-data": ("inspect_data", "Show the examples that pretrain would train on."),
     "prepare-data": ("prepare_data", "Preprocess a large corpus in parallel."),
@@ -53,4 +53,4 @@ def main() -> None:
         print(f"scratch-bert: error: there is no verb {verb}.{similar(verb, VERBS)}", file=sys.stderr)
         sys.exit(2)
     sys.argv[:2] = [f"scratch-bert {verb}"]  # the name of the program in its messages
-    import_module(f"scratch_bert_cli.scripts.{VERBS[verb][0]}").main()
+    import_module(f"scratch_bert_cli.commands.{VERBS[verb][0]}").main()

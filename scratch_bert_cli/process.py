@@ -1,17 +1,17 @@
-"""What the scripts share as processes: output that may have no reader any more, and the limits of the machine."""
+"""What the scripts share as processes: output that may have no reader any more, and errors in one line."""
 
 import errno
 import io
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
 
+from scratch_bert_options.errors import one_line
+
 
 LOST = (errno.EPIPE, errno.EIO, errno.EBADF)  # the reader of a pipe, or the terminal, is gone, or was never there
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
 
 
 class Stream(io.FileIO):
@@ -47,49 +47,11 @@ def tolerate_lost_output() -> None:
             setattr(sys, name, new)
 
 
-# In the last line of an error → what is lacking, and what to do.
-LIMITS = {
-    r"Too many open files|ancdata": "No more files can be opened: raise the limit (ulimit -n 4096), or lower "
-    "dataloader_num_workers",
-    r"shared memory|Bus error": "The shared memory is full: give more to /dev/shm (docker run --shm-size=1g), or lower "
-    "dataloader_num_workers",
-    r"start new thread|thread pool|fork.*Resource temporarily unavailable|Cannot fork": "No more threads or processes can be started: raise "
-    "the limit (ulimit -u, or that of the container), or lower dataloader_num_workers and OMP_NUM_THREADS",
-    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive$": "There is not enough memory: raise "
-    "the limit (ulimit -v, or that of the container), or take a smaller model, batch or max_seq_length, and fewer "
-    "dataloader_num_workers",
-    r"^RuntimeError: DataLoader worker \(pid": "A process that loads data has died, as for lack of memory, shared memory, "
-    "threads or open files: raise the limit, or lower dataloader_num_workers",
-}
-
-
-class LimitError(OSError):
-    """Something that this machine, or a limit of this process, lacks, and what to do."""
-
-
-def explain_limit(error: BaseException) -> str | None:
-    """The message of a `LimitError` in place of this error; None if the error has another reason."""
-    kinds = (OSError, MemoryError, RuntimeError, ImportError)
-    if type(error).__name__ == "OutOfMemoryError":  # of an accelerator: PyTorch's message has the figures
-        return None
-    if isinstance(error, LimitError) or not (isinstance(error, kinds) or type(error).__name__ == "PanicException"):
-        return None
-    last = (str(error).strip().splitlines() or [""])[-1]  # a data loader's worker puts its traceback before it
-    last = last if re.match(r"\w+: ", last) else f"{type(error).__name__}: {last}"
-    remedy = next((remedy for pattern, remedy in LIMITS.items() if re.search(pattern, last)), None)
-    return remedy and f"{remedy} ({last.split('. ')[0].strip()})."
-
-
-def is_lack_of_space(error: BaseException) -> bool:
-    # tokenizers, safetensors and torch raise other exceptions than OSError.
-    messages = (*(f"(os error {code})" for code in FULL), "inline_container.cc", "iostream error")
-    return getattr(error, "errno", None) in FULL or any(message in str(error) for message in messages)
-
-
 def script(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorator of the main function of a script: it continues when its output is lost, and Ctrl-C or a lack of memory, files,
-    threads or space ends it with one line, also during its imports. The libraries' progress bars appear after a second, and
-    disappear at their end."""
+    """Decorator of the main function of a command. It continues when its output is lost. Expected errors end it with one line
+    and exit code 1, Ctrl-C and other signals with 128 + their number, also during its imports; with
+    SCRATCH_BERT_TRACEBACK=1, all errors have a traceback. The libraries' progress bars appear after a second, and disappear
+    at their end."""
 
     @wraps(main)
     def run(*argv: list[str] | None) -> None:
@@ -104,15 +66,13 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
             main(*argv)
         except SystemExit:
             raise
-        except KeyboardInterrupt:
-            print("Stopped.", file=sys.stderr)
-            sys.exit(128 + signal.SIGINT)
+        except KeyboardInterrupt as interrupt:
+            print(str(interrupt) or "Stopped.", file=sys.stderr)
+            sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))
         except BaseException as error:  # Rust's panics are no Exceptions
-            reason = explain_limit(error)
-            if is_lack_of_space(error):
-                reason = f"{error}. Free some space, or raise the limit of the size of files (ulimit -f)."
-            if reason is None:
+            message = one_line(error)
+            if message is None or os.environ.get("SCRATCH_BERT_TRACEBACK"):
                 raise
-            sys.exit(f"error: {reason}")
+            sys.exit(f"error: {message}")
 
     return run

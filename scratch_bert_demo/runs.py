@@ -7,17 +7,18 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from pydantic import BaseModel
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME
 
 from scratch_bert.checkpoints.saved import EXAMPLES, METRICS_FILE, RUN_FILE, SNAPSHOTS, checkpoints_in, snapshots_in
 from scratch_bert.repository import check_name, read_json
+from scratch_bert_options.schema import check
 
-from .answers import MASK, InputError, Model
+from .model import MASK, Model
 
 
 KEPT_MODELS = 4  # open snapshots of a run
-MAX_EXAMPLES = 16
 MAX_RESULTS = 4  # in the description of a model
 
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
@@ -26,9 +27,9 @@ Curves = dict[str, dict[str, list[tuple[int, float]]]]
 class Run:
     """The snapshots of a training run, or if there are none its checkpoints, opened on demand, and the run's curves.
 
-    `title` is a short name, `saved` the directories of the models, sorted by step, and `curves` are those of `read_curves`. `texts` with a
-    masked word, their `answers`, and `pairs` (A, B, whether B follows A) are from its evaluation's text; empty if there are none.
-    Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
+    `title` is a short name, `saved` the directories of the models, sorted by step, and `curves` are those of
+    `read_curves`. `examples` are texts of its evaluation with a masked word, and the word; `pairs` are (A, B, whether
+    B follows A). Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
     """
 
     def __init__(self, directory: str, trust_remote_code: bool = False):
@@ -54,11 +55,11 @@ class Run:
             state = saved, log, _changed_at(log / TRAINER_STATE_NAME)
             if state != self._read:  # each request looks, and a log may be large
                 self.curves, self.saved = read_curves(log), saved
-                self.texts, self.answers, self.pairs = read_examples(directory)
+                self.examples, self.pairs = read_examples(directory)
                 self._read = state
 
     def open(self, place: Path) -> Model:
-        """The model of one of the `saved` directories. Raises `InputError` if it cannot be opened, as after its deletion."""
+        """The model of one of the `saved` directories. Raises `OSError` or `ValueError` if it cannot be opened."""
         return self._open_as(f"{self.title}, step {step_of(place):,}", place)
 
     def latest(self) -> Model:
@@ -75,12 +76,10 @@ class Run:
         try:
             with self._lock:
                 model = self._open(str(place), _changed_at(place / CONFIG_NAME))
-                model.title = title
-                return model
         except FileNotFoundError:
-            raise InputError(f"The model of {title} has been deleted: choose another step.") from None
-        except (OSError, ValueError) as error:
-            raise InputError(f"{place.name} cannot be opened: {error}") from error
+            raise ValueError(f"The model of {title} has been deleted: choose another step.") from None
+        model.title = title
+        return model
 
 
 class LatestModel:
@@ -106,15 +105,15 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
         saved = saved_models(Path(name))
         ended = not saved or Path(name, CONFIG_NAME).exists()
         model = Model(name if ended else str(saved[-1]), trust_remote_code)
-        model.title = title
         several = len(saved) > 1 or snapshots_in(Path(name))  # a training begins with one snapshot
         trained_here = several and (saved[-1] / TRAINER_STATE_NAME).is_file()  # not a copy from the Hub
         if trained_here and "MaskedLM" in model.heads:
             runs.append(Run(name, trust_remote_code))
             runs[-1].title = title
-            models.append(LatestModel(runs[-1]))
+            model = LatestModel(runs[-1])
         else:
-            models.append(model)
+            model.title = title
+        models.append(model)
     return models, runs
 
 
@@ -138,37 +137,43 @@ def short_names(names: list[str]) -> list[str]:
     return names
 
 
-def read_examples(directory: Path) -> tuple[list[str], list[str], list[tuple[str, str, bool]]]:
-    """The examples of a run: texts with a masked word, the words, and pairs of texts with whether B follows A."""
+class Examples(BaseModel):
+    """What a run writes beside its snapshots: texts with a masked word, the words, and pairs of texts."""
+
+    texts: list[str]
+    answers: list[str]
+    pairs: list[tuple[str, str, bool]]
+
+
+def read_examples(directory: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str, bool]]]:
+    """The `examples` and `pairs` of a run, which may have none."""
     try:
-        content = read_json(directory / SNAPSHOTS / EXAMPLES)
-        texts, pairs = content["texts"], content.get("pairs", [])
-        answers = content.get("answers", [""] * len(texts))
-        found = [(text, word) for text, word in zip(texts, answers, strict=True) if MASK in text and str(word) == word]
-        pairs = [(str(a), str(b), bool(follows)) for a, b, follows in pairs]
-    except (OSError, ValueError, LookupError, TypeError):  # none, or not as a run writes them
-        return [], [], []
-    texts, answers = ([pair[index] for pair in found[:MAX_EXAMPLES]] for index in (0, 1))
-    return texts, answers, pairs[:MAX_EXAMPLES]
+        found = check(Examples, read_json(directory / SNAPSHOTS / EXAMPLES))
+    except (OSError, ValueError):
+        return [], []
+    examples = zip(found.texts, found.answers, strict=False)
+    return [(text, word) for text, word in examples if MASK in text], found.pairs
 
 
 def read_curves(checkpoint: Path) -> Curves:
-    """The losses in a checkpoint's log, up to its step: {panel: {"training", "validation" or "baseline": [(step, value), …]}}. MLM's
-    first, then those of the objective beside it, which have names of their own in the log."""
-    log = read_json(checkpoint / TRAINER_STATE_NAME).get("log_history")
-    if not (isinstance(log, list) and all(isinstance(entry, dict) and "step" in entry for entry in log)):
-        raise ValueError(f"{checkpoint / TRAINER_STATE_NAME} has no log: the page needs that of a training.")
+    """The losses in a checkpoint's log, up to its step: {panel: {"training", "validation" or "baseline": [(step,
+    value), …]}}. MLM's first, then those of the objective beside it, which have names of their own in the log.
+
+    Raises `OSError` or `ValueError` if there is no log.
+    """
+    file = checkpoint / TRAINER_STATE_NAME
+    log = check(list[dict[str, Any]], read_json(file).get("log_history"), f"{file}: log_history")
     names = dict.fromkeys(name for entry in log for name in entry)
-    others = [name for name in names if re.fullmatch(r"(?!eval_|train_|mlm_).+_loss", name)]
     panels = {"MLM loss": (("mlm_loss", "loss"), ("eval_mlm_loss", "eval_loss"), ("eval_mlm_unigram_loss",))}
-    for name in others:
-        baseline = f"eval_{name.removesuffix('_loss')}_majority_loss"
-        panels[f"{name[:-5].upper()} loss"] = ((name,), (f"eval_{name}",), (baseline,))
+    for name in names:
+        if re.fullmatch(r"(?!eval_|train_|mlm_).+_loss", name):
+            objective = name.removesuffix("_loss")
+            baseline = f"eval_{objective}_majority_loss"
+            panels[f"{objective.upper()} loss"] = ((name,), (f"eval_{name}",), (baseline,))
     curves: Curves = {}
     for title, lines in panels.items():
         for line, candidates in zip(("training", "validation", "baseline"), lines, strict=True):
-            found = next((name for name in candidates if name in names), None)
-            if found:
+            if found := next((name for name in candidates if name in names), None):
                 points = [(entry["step"], entry[found]) for entry in log if found in entry]
                 curves.setdefault(title, {})[line] = points
     return curves
@@ -176,25 +181,24 @@ def read_curves(checkpoint: Path) -> Curves:
 
 def describe_model(model: Model) -> str:
     """A model's size, and what its directory says of its training: text, minutes and results."""
-    config = model.config
+    config, directory = model.config, Path(model.name)
     parts = [
         f"{config.num_hidden_layers} layers × {config.hidden_size}",
         f"{model.model.num_parameters() / 1e6:.1f} M parameters",
         f"vocabulary of {config.vocab_size:,}",
     ]
-    directory = Path(model.name)
-    fixed = _read(directory / RUN_FILE).get("fixed")
-    text = fixed.get("training text") if isinstance(fixed, dict) else None
-    parts += [re.sub(r", CRC-32 .*", "", text)] if isinstance(text, str) else []
+    text = _read(directory / RUN_FILE).get("fixed", {}).get("training text")
+    if text:
+        parts.append(re.sub(r", CRC-32 .*", "", text))
     metrics = _read(directory / METRICS_FILE)
     seconds = metrics.get("train_runtime")
-    if isinstance(seconds, float):
+    if seconds:
         parts.append(f"trained for {seconds / 60:.0f} min" if seconds >= 60 else f"trained for {seconds:.0f} s")
     elif saved := saved_models(directory):
         state = _read(saved[-1] / TRAINER_STATE_NAME)
-        step, last = state.get("global_step"), state.get("max_steps")
-        parts += [f"step {step:,} of {last:,}"] if isinstance(step, int) and isinstance(last, int) else []
-        metrics = {name: value for entry in state.get("log_history") or [] for name, value in dict(entry).items()}
+        if state.get("max_steps"):
+            parts.append(f"step {state['global_step']:,} of {state['max_steps']:,}")
+        metrics = {name: value for entry in state.get("log_history", []) for name, value in entry.items()}
     return " · ".join(parts + _results(metrics)[:MAX_RESULTS])
 
 
@@ -210,8 +214,7 @@ def _results(metrics: dict[str, Any]) -> list[str]:
         value, baseline = (metrics.get(f"eval_{key}") for key in (name, baselines.get(name)))
         if isinstance(value, float):
             label = name.replace("_", " ").replace("mlm", "MLM").replace("nsp", "NSP")
-            beside = f" (baseline {baseline:.2f})" if isinstance(baseline, float) else ""
-            found.append(f"{label} {value:.2f}{beside}")
+            found.append(f"{label} {value:.2f}" + (f" (baseline {baseline:.2f})" if baseline is not None else ""))
     return found
 
 
@@ -220,6 +223,7 @@ def _changed_at(file: Path) -> int:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """A JSON file of a run, if there is one."""
     try:
         return read_json(file)
     except (OSError, ValueError):

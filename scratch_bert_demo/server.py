@@ -2,27 +2,31 @@
 
 import re
 import webbrowser
+from pathlib import Path
 
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.requests import Request
+from starlette.responses import Response
 
-from . import drawing
 from .environment import SERVER_NAME, gr, without_proxies
 
 
+CSS = Path(__file__).with_name("page.css")
 LOCAL_NAMES = ["127.0.0.1", "localhost"]  # of this machine, also through a tunnel such as ssh -L
 
 
 def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, host: str | None = "127.0.0.1") -> str:
     """Serve the page from a background thread and return its address. `port` defaults to the first free one from 7860
-    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space. On this machine, a request must
-    name it as its host: another name is that of a site whose address has been changed to ours.
+    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space. On this machine, a
+    request must name it as its host: another name is that of a site whose address has been changed to ours.
 
     Raises `OSError` if the port is taken.
     """
     host = host or SERVER_NAME
     names = LOCAL_NAMES if host in LOCAL_NAMES else ["*"]
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=names), Middleware(WithoutOutsideResources)]
     try:
         with without_proxies():  # Gradio asks its own server whether it is ready
             _, address, _ = page.launch(
@@ -34,13 +38,8 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
                 prevent_thread_lock=True,
                 footer_links=[],
                 theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),
-                css=drawing.CSS,
-                app_kwargs={
-                    "middleware": [
-                        Middleware(TrustedHostMiddleware, allowed_hosts=names),
-                        Middleware(WithoutOutsideResources),
-                    ]
-                },
+                css_paths=CSS,
+                app_kwargs={"middleware": middleware},
             )
     except OSError as error:  # Gradio's message names its variables
         ports = f"The port {port} is" if port else "The ports from 7860 on are"
@@ -50,34 +49,16 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
     return address
 
 
-class WithoutOutsideResources:
-    """Middleware that removes external scripts and fonts from Gradio's page, and forbids others by a security policy."""
+class WithoutOutsideResources(BaseHTTPMiddleware):
+    """Removes external scripts and fonts from Gradio's page, and forbids others by a security policy."""
 
     OUTSIDE = re.compile(rb"<(script|link)[^>]*\bhttps?://[^>]*>(\s*</script>)?")
-    POLICY = b"default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
+    POLICY = "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:"
 
-    def __init__(self, app: ASGIApp):
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start: Message | None = None
-        body = b""
-
-        async def send_cleaned(message: Message) -> None:
-            nonlocal start, body
-            if message["type"] == "http.response.start":
-                if b"text/html" in dict(message["headers"]).get(b"content-type", b""):
-                    start = message  # held back until its length is known
-                    return
-            elif start is not None and message["type"] == "http.response.body":
-                body += message.get("body", b"")
-                if message.get("more_body"):
-                    return
-                body = self.OUTSIDE.sub(b"", body)
-                kept = [header for header in start["headers"] if header[0] != b"content-length"]
-                added = [(b"content-length", str(len(body)).encode()), (b"content-security-policy", self.POLICY)]
-                await send({**start, "headers": kept + added})
-                message = {**message, "body": body}
-            await send(message)
-
-        await self.app(scope, receive, send_cleaned)
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = await call_next(request)
+        if "text/html" not in response.headers.get("content-type", ""):
+            return response
+        body = self.OUTSIDE.sub(b"", b"".join([chunk async for chunk in response.body_iterator]))
+        headers = {**response.headers, "content-length": str(len(body)), "content-security-policy": self.POLICY}
+        return Response(body, response.status_code, headers)

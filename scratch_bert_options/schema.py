@@ -1,8 +1,9 @@
 """Values that come from outside, checked by a pydantic schema, with messages of one line."""
 
-from typing import Any
+from math import inf
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 
 def check(schema: Any, value: Any, where: str = "") -> Any:
@@ -19,7 +20,24 @@ def check(schema: Any, value: Any, where: str = "") -> Any:
 def explain(error: ValidationError, where: str = "") -> str:
     """The first thing that is wrong, as one line."""
     first, *others = error.errors(include_url=False)
+    if not first["loc"] and first["type"] == "value_error":  # of a `__post_init__`, which names its fields
+        return ": ".join(filter(None, (where, str(first["ctx"]["error"]))))
     field = ".".join(str(part) for part in first["loc"])
+    reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
     given = f", got {first['input']!r:.80}" if first["type"] != "missing" else ""
     more = f" ({len(others)} more of the kind)" if others else ""
-    return ": ".join(filter(None, (where, field, f"{first['msg'][0].lower()}{first['msg'][1:]}{given}{more}")))
+    return ": ".join(filter(None, (where, field, f"{reason[0].lower()}{reason[1:]}{given}{more}")))
+
+
+def bounds(interval: str | None) -> dict[str, float]:
+    """`"[0, 1)"` as pydantic's constraints: `{"ge": 0, "lt": 1}`."""
+    if not interval:
+        return {}
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    bounds = {"ge" if interval[0] == "[" else "gt": low, "le" if interval[-1] == "]" else "lt": high}
+    return {name: int(end) if end.is_integer() else end for name, end in bounds.items() if abs(end) < inf}
+
+
+def check_range(name: str, value: float, interval: str) -> None:
+    """Raise `ValueError` for what is no number in the interval, such as "[0, 1)"."""
+    check(Annotated[float, Field(strict=True, allow_inf_nan=False, **bounds(interval))], value, name)

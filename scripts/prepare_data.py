@@ -1,35 +1,5 @@
 #!/usr/bin/env python
-"""Preprocess more text than one process can read into pretraining examples: jsonl, parquet, CSV or WARC files, local
-or on any file system of fsspec, which datatrove divides among tasks on this machine, a Slurm cluster or Ray.
-
-Each file gives one parquet file, whatever the number of tasks; the same command adds missing files later. Train on
-them with pretrain.py --prepared_data DIR, and --streaming if they do not fit on this machine's disk."""
-
-from pathlib import Path
-
-from scratch_bert_cli.options import read_options
-from scratch_bert_cli.pretraining import PreparationArguments, PreparationDataArguments
-from scratch_bert_cli.process import script
-
-
-@script
-def main(argv: list[str] | None = None) -> None:
-    groups = (PreparationArguments, PreparationDataArguments)
-    args, data_args = read_options(*groups, description=__doc__, argv=argv).build(*groups)
-
-    from scratch_bert.atomic import locked
-    from scratch_bert.cli import configure_logging, one_line_errors
-
-    configure_logging()
-    with one_line_errors(stopped="Stopped. The same command resumes with the missing files."):
-        try:
-            from scratch_bert.pretraining.parallel import build_executor
-        except ImportError as error:
-            raise ImportError(
-                f'{error}. Install what this script needs: pip install "scratch_bert[datatrove]"'
-            ) from error
-        with locked(Path(args.output_dir)):
-            build_executor(data_args, args).run()
+from scratch_bert_cli.commands.prepare_data import main
 
 
 if __name__ == "__main__":

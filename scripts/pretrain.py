@@ -1,41 +1,5 @@
 #!/usr/bin/env python
-"""Pretrain a BERT from scratch by masked language modelling (MLM) and next-sentence prediction (NSP), under Hugging
-Face's Trainer.
-
-Without options: a tiny model on the built-in corpus, in a few minutes on two CPU cores."""
-
-import logging
-
-from scratch_bert_cli.main import command
-from scratch_bert_cli.options import read_options
-from scratch_bert_cli.pretraining import DataArguments, ModelOptions, PretrainingOptions
-from scratch_bert_cli.process import script
-from scratch_bert_cli.training import trainer_options
-
-
-@script
-def main(argv: list[str] | None = None) -> None:
-    groups = (ModelOptions, DataArguments, PretrainingOptions, trainer_options())
-    options = read_options(*groups, description=__doc__, argv=argv)
-
-    from scratch_bert.cli import configure_logging, one_line_errors
-    from scratch_bert.pretraining.arguments import ModelArguments, PretrainingArguments
-    from scratch_bert.pretraining.run import prepare_pretraining
-    from scratch_bert.text.tables import TextError
-    from scratch_bert.training.trainer import DivergenceError
-
-    model_args, data_args, args = options.build(ModelArguments, DataArguments, PretrainingArguments)
-    configure_logging(logging.INFO if args.should_log else logging.ERROR)
-    with one_line_errors(stopped="Stopped before training."):
-        run = prepare_pretraining(model_args, data_args, args)
-    with one_line_errors((OSError, TextError, DivergenceError, ImportError)):
-        metrics = run.train()
-    if not run.trainer.is_world_process_zero():
-        return
-    print(f"\n{run.report(metrics)}\n\nNext:")
-    print(f"  {command('demo', args.output_dir)}")
-    print(f"  {command('finetune', 'sst2', '--model_name_or_path', args.output_dir)}")
-    print(f"  {command('push', args.output_dir, 'USER/NAME', '--dry_run')}")
+from scratch_bert_cli.commands.pretrain import main
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def sentences(documents):
 
 @pytest.fixture(scope="session")
 def tokenizer(sentences):
-    from scratch_bert.corpus.tokenizer import train_tokenizer
+    from scratch_bert.corpus.tokenizer_training import train_tokenizer
 
     return train_tokenizer(sentences, vocab_size=2000, model_max_length=128)
 

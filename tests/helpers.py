@@ -1,15 +1,18 @@
 """What the tests share: small models, batches, corpora, and ways to run a script."""
 
+import json
 import os
 import runpy
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 from scratch_bert import model
@@ -240,3 +243,18 @@ def write_metric(file, figures):
         f"        return {figures}\n"
     )
     return file
+
+
+def edit_config(directory: Path, **changes) -> None:
+    """Set these fields of config.json; None removes the field."""
+    config = json.loads((directory / "config.json").read_text()) | changes
+    (directory / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+
+
+def edit_weights(directory: Path, edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> None:
+    file = directory / "model.safetensors"
+    save_file(edit(load_file(file)), file, metadata={"format": "pt"})
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])

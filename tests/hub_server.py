@@ -1,8 +1,9 @@
 """A small Hugging Face Hub on loopback, for tests: a real HTTP server that the real client talks to.
 
-Repositories of models and Spaces are kept in memory, those of Spaces under names such as spaces/me/demo. A commit maps paths to objects: small files under their git hash, large files
-(LFS) under their SHA-256. Large files are uploaded to and downloaded from another host name, as on the Hub. It has the
-routes that the client needs to publish and to open models.
+Repositories of models and Spaces are kept in memory, those of Spaces under names such as spaces/me/demo. A commit maps
+paths to objects: small files under their git hash, large files (LFS) under their SHA-256. Large files are uploaded to
+and downloaded from another host name, as on the Hub. It has the routes that the client needs to publish and to open
+models.
 
     with LocalHub() as hub:
         subprocess.run(command, env={**os.environ, **hub.environment})
@@ -14,17 +15,17 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Annotated
 
 import pytest
 import transformers
 import yaml
 from flask import Flask, Response, abort, jsonify, request
-from huggingface_hub import constants
-from huggingface_hub.repocard_data import model_index_to_eval_results
+from huggingface_hub import ModelCard, constants
+from pydantic import BaseModel, Field
 from werkzeug.serving import make_server
 
 
@@ -69,9 +70,8 @@ class Fault:
 
     method: str
     path: str
-    status: int | None = 503
+    status: int = 503
     times: int = 1
-    delay: float = 0.0  # seconds before the answer
 
 
 class LocalHub:
@@ -144,7 +144,6 @@ class LocalHub:
         add("/api/repos/create", view_func=self.create, methods=["POST"])
         add("/lfs/<oid>", view_func=self.lfs_upload, methods=["PUT"])
         add("/lfs/<oid>", view_func=self.lfs_download, methods=["GET"], endpoint="lfs_download")
-        add("/lfs/<oid>/verify", view_func=self.lfs_verify, methods=["POST"])
         of_a_repository = [
             ("", self.info, "GET"),
             ("/revision/<path:revision>", self.info, "GET"),
@@ -170,20 +169,12 @@ class LocalHub:
     def _before(self) -> Response | None:
         with self._lock:
             self.requests.append(f"{request.method} {request.path}")
-            fault = next(
-                (f for f in self.faults if f.times and f.method == request.method and re.search(f.path, request.path)),
-                None,
-            )
-            if fault is not None:
-                fault.times -= 1
-        if fault is not None:
-            time.sleep(fault.delay)
-            if fault.status is not None:
-                return error(fault.status, "a failure set by the test")
+            for fault in self.faults:
+                if fault.times and fault.method == request.method and re.search(fault.path, request.path):
+                    fault.times -= 1
+                    return error(fault.status, "a failure set by the test")
         writes = request.method in ("POST", "PUT") and not request.path.startswith(("/lfs/", "/api/validate-yaml"))
-        if writes and not authorized():
-            return error(401, "Invalid username or password.")
-        return None
+        return error(401, "Invalid username or password.") if writes and not authorized() else None
 
     def repository(self, user: str, name: str) -> Repository:
         repository = self.repositories.get(f"{user}/{name}")
@@ -206,8 +197,7 @@ class LocalHub:
 
     def validate_yaml(self):
         problems = metadata_errors(request.json["content"])
-        warnings = [] if front_matter(request.json["content"]) else [{"message": "empty or missing yaml metadata"}]
-        body = {"errors": [{"message": problem} for problem in problems], "warnings": warnings}
+        body = {"errors": [{"message": problem} for problem in problems], "warnings": []}
         return jsonify(body), 400 if problems else 200
 
     def create(self):
@@ -217,63 +207,43 @@ class LocalHub:
         url = f"{self.endpoint}/{repo_id}"
         if repo_id in self.repositories:
             return jsonify(error="You already created this model repo", url=url), 409
-        private = body.get("private") or body.get("visibility") == "private"
-        repository = self.repositories[repo_id] = Repository(private=bool(private))
+        private = bool(body.get("private") or body.get("visibility") == "private")
+        repository = self.repositories[repo_id] = Repository(private)
         repository.add(
             "refs/heads/main", {".gitattributes": self.store(b"*.safetensors filter=lfs\n")}, "initial commit"
         )
         return jsonify(url=url, name=repo_id, id=repo_id)
 
     def info(self, user: str, name: str, revision: str = "main"):
-        repository = self.repository(user, name)
+        repository, repo_id = self.repository(user, name), f"{user}/{name}"
         commit = self.find(repository, revision)
-        return jsonify(
-            id=f"{user}/{name}",
-            modelId=f"{user}/{name}",
-            author=user,
-            sha=commit,
-            private=repository.private,
-            tags=[],
-            siblings=[{"rfilename": path} for path in sorted(repository.commits[commit].files)],
-        )
+        siblings = [{"rfilename": path} for path in sorted(repository.commits[commit].files)]
+        return jsonify(id=repo_id, sha=commit, private=repository.private, tags=[], siblings=siblings)
 
     def list_refs(self, user: str, name: str):
-        refs = self.repository(user, name).refs
-        of_kind = {
-            key: [
-                {"name": ref.removeprefix(prefix), "ref": ref, "targetCommit": commit}
-                for ref, commit in refs.items()
-                if ref.startswith(prefix)
-            ]
-            for key, prefix in (("branches", "refs/heads/"), ("tags", "refs/tags/"), ("pullRequests", "refs/pr/"))
-        }
-        return jsonify(converts=[], **of_kind)
+        refs = self.repository(user, name).refs.items()
+        tags = [
+            {"name": ref[10:], "ref": ref, "targetCommit": oid} for ref, oid in refs if ref.startswith("refs/tags/")
+        ]
+        return jsonify(branches=[], converts=[], tags=tags)
 
     def tree(self, user: str, name: str, revision: str):
+        """All files below a folder, also for a client that asks for its entries alone."""
         repository = self.repository(user, name)
         commit, folder = self.split(repository, revision)
-        prefix = f"{folder}/" if folder else ""
-        entries, folders = [], set()
+        entries = []
         for path, oid in sorted(repository.commits[commit].files.items()):
-            if not path.startswith(prefix):
-                continue
-            head, _, rest = path.removeprefix(prefix).partition("/")
-            if rest:
-                folders.add(prefix + head)
-            if not rest or request.args.get("recursive", "").lower() == "true":
+            if not folder or path.startswith(f"{folder}/"):
                 size = len(self.objects[oid])
                 lfs = {"lfs": {"oid": oid, "size": size, "pointerSize": 134}} if len(oid) == 64 else {}
                 entries.append({"type": "file", "path": path, "size": size, "oid": oid[:40], **lfs})
-        if folder and not entries and not folders:
-            return error(404, f"{folder} does not exist", "EntryNotFound")
-        return jsonify(entries + [{"type": "directory", "path": path, "oid": "0" * 40, "size": 0} for path in folders])
+        return jsonify(entries) if entries else error(404, f"{folder} does not exist", "EntryNotFound")
 
     def create_branch(self, user: str, name: str, branch: str):
         repository = self.repository(user, name)
         if f"refs/heads/{branch}" in repository.refs:
             return error(409, f"Reference already exists: {branch}")
-        start = (request.get_json(silent=True) or {}).get("startingPoint", "main")
-        repository.refs[f"refs/heads/{branch}"] = self.find(repository, start)
+        repository.refs[f"refs/heads/{branch}"] = self.find(repository, "main")
         return jsonify({})
 
     def create_tag(self, user: str, name: str, revision: str):
@@ -293,27 +263,23 @@ class LocalHub:
     def preupload(self, user: str, name: str, revision: str):
         repository = self.repository(user, name)
         present = repository.commits[self.find(repository, revision)].files
-        return jsonify(
-            files=[
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular",
-                    "shouldIgnore": False,
-                    "oid": present.get(file["path"]),
-                }
-                for file in request.json["files"]
-            ]
-        )
+        files = [
+            {
+                "path": file["path"],
+                "uploadMode": "lfs" if file["path"].endswith(LFS_SUFFIXES) else "regular",
+                "shouldIgnore": False,
+                "oid": present.get(file["path"]),
+            }
+            for file in request.json["files"]
+        ]
+        return jsonify(files=files)
 
     def lfs_batch(self, user: str, name: str):
         self.repository(user, name)
         objects = []
         for wanted in request.json["objects"]:
             oid = wanted["oid"]
-            actions = {
-                "upload": {"href": f"{self.storage}/lfs/{oid}"},
-                "verify": {"href": f"{self.endpoint}/lfs/{oid}/verify"},
-            }
+            actions = {"upload": {"href": f"{self.storage}/lfs/{oid}"}}
             objects.append({**wanted, "authenticated": True} | ({} if oid in self.objects else {"actions": actions}))
         return jsonify(transfer="basic", objects=objects)
 
@@ -324,20 +290,12 @@ class LocalHub:
         self.objects[oid] = content
         return Response(status=200)
 
-    def lfs_verify(self, oid: str):
-        stored = self.objects.get(oid)
-        return (
-            jsonify({}) if stored is not None and len(stored) == request.json["size"] else error(404, "not uploaded")
-        )
-
     def commit(self, user: str, name: str, revision: str):
         """All of it or nothing: the new commit is only made once every line has been read."""
         repository = self.repository(user, name)
         header, *operations = [json.loads(line) for line in request.get_data().splitlines()]
         with self._lock:
             parent = self.find(repository, revision)
-            if header["value"].get("parentCommit", parent) != parent:
-                return error(412, "A commit has happened since. Please refresh and try again.")
             files = dict(repository.commits[parent].files)
             for operation in operations:
                 key, value = operation["key"], operation["value"]
@@ -351,11 +309,8 @@ class LocalHub:
                     if value["oid"] not in self.objects:
                         return error(400, f"{path} points to an object that was not uploaded")
                     files[path] = value["oid"]
-                elif key == "deletedFile":
-                    if files.pop(path, None) is None:
-                        return error(404, "A file with this name doesn't exist", "EntryNotFound")
-                elif key == "deletedFolder":
-                    files = {kept: oid for kept, oid in files.items() if not kept.startswith(path.rstrip("/") + "/")}
+                elif key == "deletedFile" and files.pop(path, None) is None:
+                    return error(404, "A file with this name doesn't exist", "EntryNotFound")
             pull_request = None
             ref = repository.full_ref(revision)
             if request.args.get("create_pr"):
@@ -406,39 +361,32 @@ def error(status: int, message: str, code: str | None = None) -> Response:
     return response
 
 
-def front_matter(card: str) -> str:
-    match = re.match(r"---\r?\n(.*?)\r?\n---\r?\n", card, re.DOTALL)
-    return match.group(1) if match else ""
+Names = str | list[Annotated[str, Field(min_length=1)]]
+Language = Annotated[str, Field(pattern=r"^([a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code)$")]
+
+
+class Metadata(BaseModel):
+    """A model card's metadata, as the Hub takes them."""
+
+    license: Annotated[str, Field(pattern=r"^[a-z0-9.-]*$")] = ""
+    pipeline_tag: str = ""
+    library_name: str = ""
+    tags: Names = []
+    datasets: Names = []
+    metrics: Names = []
+    base_model: Names = []
+    language: Language | list[Language] = []
 
 
 def metadata_errors(card: str) -> list[str]:
     """What the Hub refuses in a model card's metadata, by the rules in its documentation."""
     try:
-        metadata = yaml.safe_load(front_matter(card)) or {}
-    except yaml.YAMLError as problem:
-        return [f"invalid YAML: {problem}"]
-    if not isinstance(metadata, dict):
-        return ["the metadata must be a map"]
-    errors = []
-    for name in ("license", "pipeline_tag", "library_name"):
-        if not isinstance(metadata.get(name, ""), str):
-            errors.append(f'"{name}" must be a string')
-    for name in ("tags", "datasets", "metrics", "language", "base_model"):
-        values = metadata.get(name, [])
-        values = [values] if isinstance(values, str) else values
-        if not isinstance(values, list) or not all(isinstance(value, str) and value for value in values):
-            errors.append(f'"{name}" must be a string or an array of strings')
-    languages = metadata.get("language", [])
-    for code in [languages] if isinstance(languages, str) else languages:
-        if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code", str(code)):
-            errors.append(f'"language" must only contain ISO codes, got {code}')
-    if not re.fullmatch(r"[a-z0-9.\-]*", str(metadata.get("license", ""))):
-        errors.append('"license" must be one of the Hub\'s identifiers')
-    if "model-index" in metadata:
-        try:
-            for result in model_index_to_eval_results(metadata["model-index"])[1]:
-                if not isinstance(result.metric_value, int | float):
-                    errors.append(f'"model-index": the value of {result.metric_type} must be a number')
-        except (KeyError, TypeError, AttributeError) as problem:
-            errors.append(f'"model-index" is malformed: {problem!r}')
-    return errors
+        card_data = ModelCard(card).data
+        Metadata(**card_data.to_dict())
+    except (yaml.YAMLError, ValueError) as problem:
+        return [str(problem)]
+    return [
+        f"the value of {result.metric_type} must be a number"
+        for result in card_data.eval_results or []
+        if not isinstance(result.metric_value, int | float)
+    ]

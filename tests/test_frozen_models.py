@@ -97,7 +97,7 @@ def test_frozen_model_converts_and_is_published(stored, tmp_path, monkeypatch, c
 
 
 def test_frozen_model_is_fine_tuned_and_shown(tmp_path, monkeypatch):
-    from scratch_bert_demo.answers import Model
+    from scratch_bert_demo.model import Model
 
     examples = "".join(f"{text},{label}\n" for text, label in (("a calm sea", "calm"), ("a storm", "wild")) * 8)
     (tmp_path / "a.csv").write_text(f"text,label\n{examples}")

@@ -2,30 +2,29 @@
 
 import inspect
 from collections.abc import Collection, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
-    CONFIG_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_PRETRAINING_MAPPING,
     AutoConfig,
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
     PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils import logging
 
-from ..repository import find_file, one_line, read_json
+from ..model.modeling_scratch_bert import AUTO_MODELS
+from ..repository import find_file, one_line
 from .weights import UNREADABLE, find_not_finite, find_weights, read_shapes
 
 
-MAX_LABELS = 1_000_000  # a config lists the names of all labels
 ENCODER = "encoder"
+# Heads, as the names of model classes end, and their Auto classes: "ForMaskedLM" → "AutoModelForMaskedLM", …
+AUTO_CLASSES = {model.__name__.removeprefix("ScratchBert"): name for name, model in AUTO_MODELS.items()}
+PRETRAINING_HEADS = {"ForPreTraining": MODEL_FOR_PRETRAINING_MAPPING, "ForMaskedLM": MODEL_FOR_MASKED_LM_MAPPING}
 
 
 def load_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
@@ -35,48 +34,10 @@ def load_config(name: str, revision: str | None = None, trust_remote_code: bool 
     for custom code without `trust_remote_code`.
     """
     file = find_file(name, "config.json", revision, required=True)
-    check_config(read_json(file), file, trust_remote_code)
     try:
         return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except (StrictDataclassError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise ValueError(f"{file} cannot be used: {reason(error)}. Save the model again.") from error
-
-
-def check_config(content: dict[str, Any], file: Path, trust_remote_code: bool = False) -> None:
-    """Raise `ValueError` for the `content` of a config.json that transformers would not understand."""
-    model_type, auto_map = content.get("model_type"), content.get("auto_map", {})
-    if not isinstance(auto_map, dict):
-        raise ValueError(f"{file}: auto_map is {auto_map!r}, not an object. Save the model again.")
-    if model_type is None:
-        raise ValueError(
-            f'{file} has no model_type, as before 2020: add "model_type": "bert" there if this is a BERT.'
-        )
-    if not isinstance(model_type, str):
-        raise ValueError(f"{file}: model_type is {model_type!r}, not the name of a type of model.")
-    if model_type not in CONFIG_MAPPING and not (trust_remote_code and auto_map):
-        if auto_map:
-            raise ValueError(f"{file}: {model_type} needs custom code, which is not run without trust_remote_code.")
-        raise ValueError(f"{file}: there is no model_type {model_type!r} in the installed version of transformers.")
-    architectures = content.get("architectures") or []
-    if not (isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)):
-        raise ValueError(f"{file}: architectures is {architectures!r}, not a list of names.")
-    if content.get("quantization_config") is not None:
-        raise ValueError(f"{file}: the model is quantized, which is not supported. Save it in fp32, fp16 or bf16.")
-    if content.get("transformers_weights") is not None:
-        raise ValueError(
-            f"{file}: transformers_weights names other weights than those beside it: save the model again."
-        )
-    labels, names = content.get("num_labels"), content.get("id2label")
-    if isinstance(labels, int) and not 1 <= labels <= MAX_LABELS:
-        raise ValueError(f"{file}: num_labels is {labels:,}. A model has from 1 to {MAX_LABELS:,} labels.")
-    if names is not None and not isinstance(names, dict):
-        raise ValueError(f"{file}: id2label is {names!r:.80}, not an object from numbers to names.")
-    for field in ("dtype", "torch_dtype"):
-        dtype = content.get(field)
-        if dtype is not None and not isinstance(getattr(torch, str(dtype).removeprefix("torch."), None), torch.dtype):
-            raise ValueError(f"{file}: {field} is {dtype!r}, which is no dtype of PyTorch.")
-    if isinstance(names, dict) and sorted(names) != sorted(str(number) for number in range(len(names))):
-        raise ValueError(f"{file}: id2label must name the labels 0 to {len(names) - 1}.")
+        raise ValueError(f"{file} cannot be used: {explain_error(error)}.") from error
 
 
 def open_checkpoint(
@@ -89,38 +50,55 @@ def open_checkpoint(
     """
     config = config or load_config(name, trust_remote_code=options.get("trust_remote_code", False))
     _, new = find_new_weights(model_class, name, config, new_heads, **options)
-    return _load_checked(model_class, name, config, **options), new
+    model, _ = load_with_mismatches(model_class, name, config=config, dtype=torch.float32, **options)
+    check_finite_weights(model, name)
+    return model, new
 
 
 def open_pretrained(
     name: str, config: PreTrainedConfig | None = None, with_nsp: bool = True, **options
 ) -> tuple[PreTrainedModel, frozenset[str]]:
-    """The model in fp32, and the pretraining heads that it has weights for: none, MaskedLM, or NextSentencePrediction
-    as well, which is looked for `with_nsp`.
+    """The model in fp32 with the head that `find_head` finds, and what it predicts: MaskedLM, NextSentencePrediction,
+    both or nothing, or SequenceClassification, …
 
-    The weights decide: configs of published BERTs name BertForMaskedLM where there is an NSP head as well. Options and
-    errors are those of `open_checkpoint`.
+    Options and errors are those of `open_checkpoint`. A fine-tuned model must have all weights of its head.
     """
     config = config or load_config(name, trust_remote_code=options.get("trust_remote_code", False))
-    candidates = [(AutoModelForPreTraining, MODEL_FOR_PRETRAINING_MAPPING, ["MaskedLM", "NextSentencePrediction"])]
-    candidates = candidates * with_nsp + [(AutoModelForMaskedLM, MODEL_FOR_MASKED_LM_MAPPING, ["MaskedLM"])]
-    for auto_class, classes, heads in candidates:
-        if type(config) in classes or auto_class.__name__ in (getattr(config, "auto_map", None) or {}):
-            model, new = find_new_weights(auto_class, name, config, **options)
+    head = find_head(name, config, with_nsp, **options)
+    new_heads = ("missing",) if head == "Model" else ()
+    model, _ = open_checkpoint(getattr(transformers, AUTO_CLASSES[head]), name, config, new_heads, **options)
+    predicts = {"Model": [], "ForPreTraining": ["MaskedLM", "NextSentencePrediction"]}
+    return model, frozenset(predicts.get(head, [head.removeprefix("For")]))
+
+
+def find_head(name: str, config: PreTrainedConfig, with_nsp: bool = True, **options) -> str:
+    """The head that the checkpoint `name` has, as a key of `AUTO_CLASSES`: "Model" if there is none.
+
+    A fine-tuned head is the one that the config names. Of pretraining heads the weights decide: the configs of
+    published BERTs name BertForMaskedLM where there is an NSP head as well, which is looked for `with_nsp`. Raises the
+    errors of `find_new_weights`.
+    """
+    named = named_head(config)
+    if named not in (*PRETRAINING_HEADS, "Model"):
+        return named
+    for head, models in PRETRAINING_HEADS.items():
+        auto_class = AUTO_CLASSES[head]
+        exists = type(config) in models or auto_class in (getattr(config, "auto_map", None) or {})
+        if exists and (with_nsp or head == "ForMaskedLM"):
+            model, new = find_new_weights(getattr(transformers, auto_class), name, config, **options)
             has_nsp_head = "next_sentence_label" in inspect.signature(model.forward).parameters
-            if not new and has_nsp_head == ("NextSentencePrediction" in heads):
-                return _load_checked(auto_class, name, config, **options), frozenset(heads)
-    return open_checkpoint(AutoModel, name, config, **options)[0], frozenset()
+            if not new and has_nsp_head == (head == "ForPreTraining"):
+                return head
+    return "Model"
 
 
-def _load_checked(model_class: type, name: str, config: PreTrainedConfig, **options) -> PreTrainedModel:
-    """The model in fp32, after `find_new_weights`. Raises `ValueError` if a weight is not finite."""
-    model, _ = load_with_mismatches(model_class, name, config=config, dtype=torch.float32, **options)
-    check_finite(model, name)
-    return model
+def named_head(config: PreTrainedConfig) -> str:
+    """The head that a config names, as a key of `AUTO_CLASSES`: "Model" if it is none of these."""
+    architecture = (config.architectures or [""])[0]
+    return next((head for head in AUTO_CLASSES if head != "Model" and architecture.endswith(head)), "Model")
 
 
-def check_finite(model: PreTrainedModel, name: str) -> None:
+def check_finite_weights(model: PreTrainedModel, name: str) -> None:
     """Raise `ValueError` if a weight of the model from the directory or Hub repository `name` is not finite."""
     if weight := find_not_finite(model.named_parameters()):
         raise ValueError(f"The weight {weight} of {name} is not finite: the training that saved it diverged.")
@@ -133,15 +111,15 @@ def find_new_weights(
     initialise randomly, sorted: those of heads in the states `new_heads`, of those that `part_states` tells apart.
 
     Raises `ValueError`, which names the weights, if the encoder is not exactly the one that the config describes, or
-    if a head is neither complete nor in one of these states; and the errors of `check_weights`.
+    if a head is neither complete nor in one of these states; and the errors of `find_weights` and `read_shapes`.
     """
-    check_weights(name, config)
+    read_shapes(find_weights(name, options.get("revision")))
     model, mismatches = load_with_mismatches(model_class, name, config=config, device_map="meta", **options)
     for part, state in part_states(model, mismatches).items():
         if state == "complete" or part != ENCODER and state in new_heads:
             continue
         fault = next(
-            f"{some(weights)}, {problem}"
+            f"{first_name(weights)}, {problem}"
             for problem, entries in mismatches.items()
             if (weights := [entry for weight, entry in entries.items() if _part(weight, model) == part])
         )
@@ -171,41 +149,12 @@ def part_states(model: PreTrainedModel, mismatches: dict[str, dict[str, str]]) -
     }
 
 
-def check_weights(name: str, config: PreTrainedConfig, revision: str | None = None) -> None:
-    """Raise the errors of `find_weights` and `read_shapes`, and `ValueError` if the config describes a model that is
-    far larger than the files: with more layers than they have weights, or wider than any. To build it would take
-    hours."""
-    shapes = [tuple(weight.shape) for weight in read_shapes(*find_weights(name, revision)).values()]
-    widest = max((size for shape in shapes for size in shape), default=0)
-    for field, value in config.to_dict().items():
-        limit = len(shapes) if "layer" in field else widest if field in ("hidden_size", "intermediate_size") else None
-        if limit is not None and isinstance(value, int) and value > limit:
-            has = f"{limit:,} weights" if "layer" in field else f"no weight with a dimension above {limit:,}"
-            raise ValueError(
-                f"The weights of {name} do not fit its config.json: {field} is {value:,}, but it has {has}."
-            )
-
-
 def _part(weight: str, model: PreTrainedModel) -> str:
     """The part of a model that a weight of this name belongs to: the encoder, the pooler, or a head."""
     first, _, rest = weight.removeprefix(f"{model.base_model_prefix}.").partition(".")
     if first in dict(model.base_model.named_children()):
         return "pooler" if first == "pooler" else ENCODER
     return f"cls.{rest.partition('.')[0]}" if first == "cls" else "head"
-
-
-def reason(error: BaseException) -> str:
-    """The message of an error of a config or a model in one line; with the kind of error, unless that tells nothing."""
-    if isinstance(error, StrictDataclassError) and error.__cause__:
-        error = error.__cause__
-    message = one_line(error).rstrip(".")
-    return message if isinstance(error, ValueError) else f"{type(error).__name__}: {message}"
-
-
-def some(names: Iterable[str]) -> str:
-    """The first of these names, and the number of others."""
-    first, *others = sorted(names)
-    return f"{first} and {len(others)} more" if others else first
 
 
 def load_with_mismatches(
@@ -224,7 +173,7 @@ def load_with_mismatches(
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except (*UNREADABLE, ImportError, StrictDataclassError) as error:
-        raise ValueError(f"The model {name} cannot be opened: {reason(error)}.") from error
+        raise ValueError(f"The model {name} cannot be opened: {explain_error(error)}.") from error
     finally:
         logging.set_verbosity(verbosity)
     shapes = {
@@ -232,3 +181,17 @@ def load_with_mismatches(
     }
     missing, unexpected = ({key: key for key in report[f"{problem}_keys"]} for problem in ("missing", "unexpected"))
     return model, {"missing": missing, "of another shape": shapes, "unexpected": unexpected}
+
+
+def explain_error(error: BaseException) -> str:
+    """An error of a config or a model in one line: its message, with the kind of error unless that tells nothing."""
+    if isinstance(error, StrictDataclassError) and error.__cause__:
+        error = error.__cause__
+    message = one_line(error).rstrip(".")
+    return message if isinstance(error, ValueError) else f"{type(error).__name__}: {message}"
+
+
+def first_name(names: Iterable[str]) -> str:
+    """The first of these names, and the number of others."""
+    first, *others = sorted(names)
+    return f"{first} and {len(others)} more" if others else first

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub.dataclasses import type_validator
 from transformers import TrainingArguments
+
+from scratch_bert_options.schema import check
 
 from ..atomic import STAGING, locked, write_json
 from ..repository import RUN_FILE, read_json
@@ -16,11 +17,9 @@ from .saved import METRICS_FILE, explain_write_errors
 def read_metrics(directory: str | Path) -> dict[str, float]:
     """Return the metrics of a finished run, or an empty dictionary if there are none that can be read."""
     try:
-        metrics = read_json(Path(directory, METRICS_FILE))
-        type_validator(METRICS_FILE, metrics, dict[str, float | int])
-    except (FileNotFoundError, ValueError, TypeError):
+        return check(dict[str, float | int], read_json(Path(directory, METRICS_FILE)))
+    except (FileNotFoundError, ValueError):
         return {}
-    return metrics
 
 
 def write_metrics(directory: str | Path, metrics: dict) -> None:
@@ -31,8 +30,8 @@ def write_metrics(directory: str | Path, metrics: dict) -> None:
 
 @contextmanager
 def output_dir_lock(args: TrainingArguments, record: dict, checkpoint: str | None) -> Iterator[None]:
-    """Hold the lock of the output directory while a run writes there. Cleans up after a run that died, and writes the `record`
-    that a resume compares.
+    """Hold the lock of the output directory while a run writes there. Cleans up after a run that died, and writes the
+    `record` that a resume compares.
 
     Raises `BlockingIOError` if another run holds the lock, and `OSError` if the checkpoint to resume no longer exists.
     """

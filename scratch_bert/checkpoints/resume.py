@@ -3,35 +3,32 @@ architecture."""
 
 import logging
 from collections.abc import Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.dataclasses import strict
+from pydantic import BaseModel
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..atomic import read_record
+from scratch_bert_options.schema import check
+
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
-from ..repository import RUN_FILE
-from .open import find_new_weights, load_config, some
+from ..repository import RUN_FILE, read_json
+from .open import find_new_weights, first_name, load_config
 from .saved import FSDP_STATES, archive_later_checkpoints
 from .weights import INDEX, WEIGHTS
 
 
 logger = logging.getLogger("scratch_bert")
-AVERAGES = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of gradients, in an optimizer's state
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
 
 
-@strict
-@dataclass
-class RunRecord:
+class RunRecord(BaseModel):
     """What `RUN_FILE` holds: see `check_same_run`."""
 
-    fixed: dict
-    options: dict
+    fixed: dict[str, Any]
+    options: dict[str, Any]
 
 
 def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:
@@ -40,11 +37,13 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
     Raises `ValueError` for a difference in `record["fixed"]` or in an option that is `also_fixed`. Differences in the
     other `record["options"]` are logged: the resumed run uses its own.
     """
+    file = Path(checkpoint, RUN_FILE)
     try:
-        saved = read_record(Path(checkpoint, RUN_FILE), RunRecord)
+        saved = check(RunRecord, read_json(file), str(file))
     except (FileNotFoundError, ValueError):
         logger.warning(
-            f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that saved it"
+            f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that "
+            "saved it"
         )
         return
     saved = saved.fixed | saved.options
@@ -54,8 +53,8 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
     for name, value in changed.items():
         if name in record["fixed"] or name in also_fixed:
             raise ValueError(
-                f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and the "
-                "data that the run was started with, or start a new one in another --output_dir."
+                f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and "
+                "the data that the run was started with, or start a new one in another --output_dir."
             )
     if "global batch size" in changed:
         logger.warning("The global batch size has changed: some examples will be repeated or skipped")
@@ -82,7 +81,7 @@ def check_same_weights(model: PreTrainedModel, checkpoint: str) -> None:
         return
     _, new = find_new_weights(type(model), checkpoint, model.config)
     if new:
-        raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: it has no {some(new)}.")
+        raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: it has no {first_name(new)}.")
 
 
 def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
@@ -94,32 +93,19 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
         raise OSError(f"{checkpoint} was saved {how}: resume it in the same way, on any number of processes.")
     if not Path(checkpoint, rng_state).is_file():
         logger.warning(
-            f"{checkpoint} has no {rng_state}, as if saved by another number of processes: the run resumes, but its results "
-            "will not be bit-identical to those of an uninterrupted run"
+            f"{checkpoint} has no {rng_state}, as if saved by another number of processes: the run resumes, but its "
+            "results will not be bit-identical to those of an uninterrupted run"
         )
 
 
-def check_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Raise `ValueError` if the state of a weight is not finite, lacks what another has, or has averages of gradients
-    in another shape: PyTorch does not look at them, and may read beyond their end. Only its own optimizers and ours
-    are known to keep such."""
-    if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):
+def warn_of_missing_state(optimizer: torch.optim.Optimizer) -> None:
+    """Log it if the loaded state lacks weights, as that of another model does: PyTorch starts theirs anew silently."""
+    if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):  # which may keep it elsewhere
         return
-    states, groups = optimizer.state, enumerate(optimizer.param_groups)
-    # FSDP has empty ones.
-    weights = [(number, weight) for number, group in groups for weight in group["params"] if weight.numel()]
-    names: dict[tuple[int, int], set[str]] = {}  # in each group, by the number of dimensions
-    for number, weight in weights:
-        state, shape = states.get(weight, {}), tuple(weight.shape)
-        if state and (only_some := names.setdefault((number, weight.ndim), set(state)) ^ set(state)):
-            raise ValueError(f"only some weights have {min(only_some)}")
-        for name, value in state.items():
-            if name in AVERAGES and value is not None and value.shape != weight.shape:
-                raise ValueError(f"{name} {tuple(value.shape)} of a weight {shape}")
-            if isinstance(value, torch.Tensor) and not value.isfinite().all():
-                raise ValueError(f"{name} of a weight {shape} is not finite")
-    missing = sum(not states.get(weight) for _, weight in weights)
-    if missing and (states or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    weights = [weight for weight in weights if weight.numel()]  # FSDP has empty ones
+    missing = sum(not optimizer.state.get(weight) for weight in weights)
+    if missing and (optimizer.state or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
         which = f"lacks {missing} of {len(weights)} weights"
         logger.warning(f"The optimizer's state in the checkpoint {which}: their averages of the gradients start anew")
 

@@ -1,30 +1,27 @@
 """Checkpoints: written atomically, the oldest ones deleted, and the one that a run resumes from."""
 
-import errno
 import logging
-import math
 import os
-import random
 import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import torch
-from huggingface_hub.dataclasses import strict
-from safetensors import SafetensorError, safe_open
+from pydantic import NonNegativeInt
+from safetensors import SafetensorError
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_pt_utils import safe_globals
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from .. import atomic
-from ..atomic import LOCK, MANIFEST, STAGING, move_into_place, read_record, remove, seal
+from scratch_bert_options.errors import is_lack_of_space
+from scratch_bert_options.outputs import NEWEST
+from scratch_bert_options.schema import check
+from scratch_bert_options.training import CommonOptions
+
+from ..atomic import LOCK, MANIFEST, STAGING, find_damaged_file, move_into_place, remove, seal
 from ..repository import RUN_FILE, read_json
-from .weights import INDEX, UNREADABLE, WEIGHTS, find_not_finite, read_index
+from .weights import INDEX, WEIGHTS
 
 
 logger = logging.getLogger("scratch_bert")
@@ -42,30 +39,6 @@ REQUIRED = (
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )
-
-
-@strict
-@dataclass
-class SavedState:
-    """What a resume reads of trainer_state.json. The stock Trainer checks none of it."""
-
-    global_step: int
-    epoch: float | int
-    max_steps: int = 0
-    num_train_epochs: float | int = 0
-    train_batch_size: int | None = None
-    total_flos: float | int = 0
-    num_input_tokens_seen: int = 0
-    best_metric: float | int | None = None
-    best_global_step: int | None = None
-    best_model_checkpoint: str | None = None
-    log_history: list[dict] | None = None
-    stateful_callbacks: dict | None = None
-
-    def validate_step(self):
-        for name in ("global_step", "epoch", "total_flos"):
-            if not 0 <= getattr(self, name) < math.inf:  # nor NaN
-                raise ValueError(f"{name} is {getattr(self, name)}")
 
 
 _NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
@@ -92,8 +65,6 @@ def _step_of(checkpoint: Path) -> int | None:
 @contextmanager
 def explain_write_errors(what: str, output_dir: Path) -> Iterator[None]:
     """Turn errors of writing `what` into an `OSError` that names the last checkpoint and the remedy."""
-    from scratch_bert_cli.process import is_lack_of_space  # which a Space, whose page lists checkpoints, does not have
-
     try:
         yield
     except (OSError, SafetensorError, RuntimeError) as error:
@@ -161,8 +132,6 @@ def find_best(output_dir: Path, state: TrainerState) -> str | None:
 
 def resumes_newest(args: TrainingArguments) -> bool:
     """Whether `--resume_from_checkpoint` names no directory."""
-    from scratch_bert_cli.outputs import NEWEST  # as above
-
     return str(args.resume_from_checkpoint).lower() in NEWEST
 
 
@@ -184,15 +153,15 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
         damage = find_damage(checkpoint)
         if damage:
             raise ValueError(
-                f"The checkpoint {checkpoint} cannot be resumed from: {damage}. Name another one, or pass auto for the "
-                f"newest intact one in {output_dir}."
+                f"The checkpoint {checkpoint} cannot be resumed from: {damage}. Name another one, or pass auto for "
+                f"the newest intact one in {output_dir}."
             )
         if checkpoint.absolute().parent.resolve() != output_dir.resolve():
             _check_new(output_dir, args, "Pass an empty one, or that of the checkpoint.")
         return str(checkpoint)
     if args.resume_from_checkpoint:
         with args.main_process_first():
-            newest = _newest_intact(output_dir, check=args.should_save)
+            newest = _newest_intact(output_dir, renames=args.should_save)
         if newest:
             return str(newest)
         if not (output_dir / RUN_FILE).is_file() or (output_dir / METRICS_FILE).exists():  # no unfinished run
@@ -209,103 +178,46 @@ def find_damage(checkpoint: Path) -> str | None:
     """Describe what is wrong with a checkpoint, or return None if it can be resumed from.
 
     Files listed in `MANIFEST` must have the recorded length and CRC-32. Without a manifest, as in the stock Trainer's
-    checkpoints, only damage that the content reveals is found.
+    checkpoints, only missing files are found.
     """
     for names in REQUIRED:
         if not any((checkpoint / name).exists() for name in names):
             return f"{names[0]} is missing"
+    if (checkpoint / MANIFEST).exists() and (damage := find_damaged_file(checkpoint)):
+        return damage
     try:
-        if (checkpoint / MANIFEST).exists():
-            damage = atomic.find_damage(checkpoint)
-        else:
-            damage = next(
-                (f"{file.name} is damaged" for file in _read_files(checkpoint) if not _can_be_read(file)), None
-            )
-        step = damage is None and saved_step(str(checkpoint))
-    except ValueError as error:  # of the index of the weights, or the state
+        step = saved_step(str(checkpoint))
+    except ValueError as error:
         return str(error)
-    if damage is None and _step_of(checkpoint) not in (None, step):
-        return f"its {TRAINER_STATE_NAME} is that of step {step}"
-    return damage
+    return None if _step_of(checkpoint) in (None, step) else f"its {TRAINER_STATE_NAME} is that of step {step}"
 
 
-def _read_files(checkpoint: Path) -> list[Path]:
-    """The files that a resume reads, but for those of FSDP and of processes' own."""
-    names = [TRAINER_STATE_NAME, "optimizer.pt", "scheduler.pt", "scaler.pt", WEIGHTS]
-    names += ["config.json", "tokenizer.json", "tokenizer_config.json"]
-    files = [*(checkpoint / name for name in names), *sorted(checkpoint.glob("rng_state*.pth"))]
-    index = checkpoint / INDEX
-    shards = [checkpoint / name for name in sorted(set(read_index(index).values()))] if index.exists() else []
-    return [file for file in files if file.exists()] + shards
-
-
-def how_to_resume(args: TrainingArguments) -> str:
+def how_to_resume(options: CommonOptions) -> str:
     """What to type to continue a run. Without its directory, the newest run would continue."""
-    directory = f"--output_dir {args.output_dir} " if getattr(args, "is_numbered", False) else ""
+    directory = f"--output_dir {options.output_dir} " if options.is_numbered else ""
     return f"the same command with {directory}--resume_from_checkpoint auto"
 
 
 def saved_step(checkpoint: str) -> int:
     """Return the number of optimizer steps after which a checkpoint was saved."""
-    return read_record(Path(checkpoint, TRAINER_STATE_NAME), SavedState).global_step
+    file = Path(checkpoint, TRAINER_STATE_NAME)
+    return check(NonNegativeInt, read_json(file).get("global_step"), f"{file}: global_step")
 
 
-def _can_be_read(file: Path) -> bool:
-    """Whether a file holds what a file of its name does."""
-    try:
-        if not file.is_file():
-            return False
-        if file.suffix in (".pt", ".pth"):
-            with safe_globals():  # those of the random generators of NumPy
-                content = torch.load(file, map_location="cpu" if file.suffix == ".pth" else "meta", weights_only=True)
-            return isinstance(content, dict) and _fits(file, content)
-        if file.name == TRAINER_STATE_NAME:
-            read_record(file, SavedState)
-            TrainerState.load_from_json(str(file))  # which takes its own fields only
-            return True
-        if file.suffix == ".json":
-            read_json(file)
-            return True
-        with safe_open(file, framework="pt") as weights:
-            return find_not_finite((name, weights.get_tensor(name)) for name in weights.keys()) is None  # noqa: SIM118
-    except UNREADABLE as error:
-        if isinstance(error, MemoryError) or "allocate memory" in str(error):
-            raise
-        return False
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # a place before the beginning, in a truncated file
-            return False
-        raise
-
-
-def _fits(file: Path, content: dict) -> bool:
-    """Whether this can be the training state in a file of this name. Raises whatever random generators raise for
-    another state."""
-    if file.name == "optimizer.pt":
-        return {"state", "param_groups"} <= content.keys()
-    if file.name == "scheduler.pt":  # some count no steps, and with fp16, a step that overflows isn't counted
-        return 0 <= content.get("last_epoch", 0) <= saved_step(str(file.parent))
-    if file.suffix == ".pth":
-        random.Random().setstate(content["python"])
-        np.random.RandomState().set_state(content["numpy"])
-        torch.Generator().set_state(content["cpu"])
-    return True
-
-
-def _newest_intact(output_dir: Path, check: bool) -> Path | None:
-    """Return the newest intact checkpoint. Only one process has to `check`: it renames damaged ones before the others
-    look."""
+def _newest_intact(output_dir: Path, renames: bool) -> Path | None:
+    """Return the newest intact checkpoint. One process `renames` the damaged ones before the others look."""
     for checkpoint in reversed(checkpoints_in(output_dir)):
         try:
-            damage = find_damage(checkpoint) if check else None
+            damage = find_damage(checkpoint) if renames else None
         except OSError as error:
             remedy = "Check the disk, or rename this checkpoint to resume from the one before."
             raise OSError(f"{checkpoint} cannot be read: {error}. {remedy}") from error
         if not damage:
             return checkpoint
-        if atomic.find_damage(checkpoint) is None:  # as it was saved
+        if find_damaged_file(checkpoint) is None:  # as it was saved
             raise ValueError(
-                f"{checkpoint} cannot be resumed from, as it was saved: {damage}. Rename it to resume from the one before."
+                f"{checkpoint} cannot be resumed from, as it was saved: {damage}. Rename it to resume from the one "
+                "before."
             )
         logger.warning(f"{checkpoint} cannot be resumed from, {damage}: renamed to {_rename(checkpoint, DAMAGED)}")
     return None
@@ -322,7 +234,7 @@ def _rename(checkpoint: Path, prefix: str) -> str:
 
 
 def archive_later_checkpoints(checkpoint: str, output_dir: Path) -> None:
-    """Rename the checkpoints in `output_dir` that are later than this one in it, so that no later resume finds them."""
+    """Rename the checkpoints in `output_dir` that are later than this one, so that no later resume finds them."""
     step = saved_step(checkpoint)
     if Path(checkpoint).resolve().parent == output_dir.resolve():
         for path in checkpoints_in(output_dir):

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from scratch_bert_cli.pretraining import DataArguments
-from scratch_bert_cli.process import is_lack_of_space
+from scratch_bert_options.errors import is_lack_of_space
+from scratch_bert_options.pretraining import DataArguments
 
-from ..atomic import STAGING, find_damage, locked, remove, seal
+from ..atomic import STAGING, find_damaged_file, locked, remove, seal
 
 
 logger = logging.getLogger("scratch_bert")
@@ -28,18 +28,17 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
     """The directory for these settings. If it is missing or damaged, `build` fills a new one.
 
     Its name has `kind` and a hash of `VERSION` and the representation of `settings`, and is set when it is complete: a
-    killed run leaves nothing that looks complete, and runs that build it at the same time share the first one. Raises
-    `OSError` if `cache_dir` can't be written to or is full.
+    killed run leaves nothing that looks complete, and runs that build it at the same time share the first one.
     """
     key = hashlib.blake2b(repr((VERSION, settings)).encode(), digest_size=16).hexdigest()
     directory = Path(cache_dir, f"{kind}-{key}")
     if directory.exists():
-        damage = find_damage(directory)
+        damage = find_damaged_file(directory)
         if damage is None:
             return directory
         logger.warning(f"The cache {directory} is damaged, {damage}: it is built again")
         remove(directory)
-    _check_writable(directory.parent)
+    directory.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(directory.parent)
     with tempfile.TemporaryDirectory(dir=cache_dir, prefix=BUILDING) as scratch, locked(Path(scratch)):
         new = Path(scratch, "new")
@@ -47,12 +46,10 @@ def cached(cache_dir: str | Path, kind: str, settings: object, build: Callable[[
         try:
             build(new)
             seal(new)
-        except Exception as error:
-            if not is_lack_of_space(error):
-                raise
-            raise OSError(
-                f"There is no space left in {cache_dir} ({error}). Free some, or choose another cache_dir."
-            ) from None
+        except Exception as error:  # without the name of the directory
+            if is_lack_of_space(error):
+                raise OSError(f"There is no space left in the cache_dir {cache_dir}: {error}") from error
+            raise
         try:
             os.replace(new, directory)
         except OSError:
@@ -69,11 +66,3 @@ def _remove_leftovers(cache_dir: Path) -> None:
                 with locked(scratch) as held:
                     if held:
                         shutil.rmtree(scratch)
-
-
-def _check_writable(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=directory).close()
-    except OSError as error:
-        raise OSError(f"Cannot write to {directory} ({error.strerror}). Choose another cache_dir.") from None

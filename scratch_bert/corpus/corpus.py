@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -20,9 +20,10 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
+from ..text import UNK_TOKEN
 from ..text.formats import TextSource
 from .cache import cached
-from .tokenizer import UNKNOWN, text_encoder
+from .tokenizer import text_encoder
 
 
 SENTENCES_PER_BATCH = 2048
@@ -30,8 +31,44 @@ END_TOKENS = 1000  # of a document, to hold out as its end
 ABOUT = "corpus.json"  # the counts of a corpus on disk; each array has a file with its field's name
 
 
+Block = tuple[np.ndarray, np.ndarray]
+"""Consecutive documents: their token ids (tokens,), and their lengths (documents,)."""
+
+
+class Tokens:
+    """Documents as token ids: a corpus, or preprocessed examples."""
+
+    def lengths(self) -> np.ndarray:
+        """Tokens of each document: (documents,)."""
+        raise NotImplementedError
+
+    def token_blocks(self) -> Iterator[Block]:
+        """All documents, in blocks that fit into memory."""
+        raise NotImplementedError
+
+    @cached_property
+    def _counts_and_checksum(self) -> tuple[np.ndarray, int]:
+        """Both in one pass over the text, for a text that is much larger than memory."""
+        counts, value = np.zeros(0, dtype=np.int64), crc32(self.lengths())
+        for tokens, _ in self.token_blocks():
+            value = crc32(np.ascontiguousarray(tokens), value)
+            block = np.bincount(tokens, minlength=len(counts))
+            block[: len(counts)] += counts
+            counts = block
+        return counts, value
+
+    def token_counts(self, vocab_size: int) -> np.ndarray:
+        """Count of each token id: (vocab_size,) int64."""
+        counts, _ = self._counts_and_checksum
+        return np.pad(counts, (0, vocab_size - len(counts)))
+
+    def checksum(self) -> int:
+        """CRC-32 of the documents' lengths, and of the tokens of all documents, in their order."""
+        return self._counts_and_checksum[1]
+
+
 @dataclass(frozen=True)
-class TokenizedCorpus:
+class TokenizedCorpus(Tokens):
     """Token ids of a corpus, stored once.
 
     Sentence s is `tokens[sentence_offsets[s] : sentence_offsets[s + 1]]`; document d is the sentences
@@ -47,7 +84,8 @@ class TokenizedCorpus:
 
     def __getstate__(self) -> dict:
         """Return the name of the directory instead of its content, for another process."""
-        return self.__dict__ | ({"tokens": None, "sentence_offsets": None} if self.directory else {})
+        state = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
+        return state | ({"tokens": None, "sentence_offsets": None} if self.directory else {})
 
     def __setstate__(self, state: dict) -> None:
         self.__dict__.update(state)
@@ -70,7 +108,10 @@ class TokenizedCorpus:
 
     @property
     def num_tokens(self) -> int:
-        return int((self.document_tokens[:, 1] - self.document_tokens[:, 0]).sum())
+        return int(self.lengths().sum())
+
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.document_tokens).ravel()
 
     def distinct_documents(self) -> np.ndarray:
         """Numbers of the documents, the same for a document that repeats the one before: (documents,) int64."""
@@ -96,7 +137,7 @@ class TokenizedCorpus:
         """The corpus with only the documents of these numbers."""
         return replace(self, documents=self.documents[documents])
 
-    def hold_out(self, fraction: float, seed: int) -> tuple["TokenizedCorpus", "TokenizedCorpus | None"]:
+    def split(self, fraction: float, seed: int) -> tuple["TokenizedCorpus", "TokenizedCorpus | None"]:
         """Split the text into (training, validation), which has about this fraction of the tokens, and at most twice that.
 
         Documents are drawn by the seed, this fraction of them, but at least two, because a random second segment comes
@@ -158,25 +199,10 @@ class TokenizedCorpus:
             yield replace(self, documents=self.documents[first:last])
             first = last
 
-    def token_counts(self, vocab_size: int) -> np.ndarray:
-        """Count of each token id: (vocab_size,) int64."""
-        counts = np.zeros(vocab_size, dtype=np.int64)
-        for tokens, _ in self.token_blocks():
-            counts += np.bincount(tokens, minlength=vocab_size)
-        return counts
-
-    def checksum(self) -> int:
-        """CRC-32 of the tokens of all documents, and of the documents' lengths, in their order."""
-        value = crc32(np.diff(self.document_tokens).astype(np.int64).tobytes())
-        for tokens, _ in self.token_blocks():
-            value = crc32(tokens, value)
-        return value
-
-    def token_blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The token ids of all documents in blocks (tokens,), and the lengths of each block's documents (documents,)."""
+    def token_blocks(self) -> Iterator[Block]:
         for block in self.blocks(documents=1):
             spans = block.document_tokens
-            yield np.concatenate([self.tokens[start:end] for start, end in spans.tolist()]), np.diff(spans).ravel()
+            yield np.concatenate([self.tokens[start:end] for start, end in spans.tolist()]), block.lengths()
 
     def max_seq_length(self, percentile: int) -> int:
         """Tokens of two sentences of this length percentile among the first million, with special tokens."""
@@ -231,11 +257,11 @@ def _scratch_directory() -> str:
 
 def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], tuple[np.ndarray, np.ndarray]]:
     """A function that encodes sentences: their token ids (tokens,) int32, and their lengths (sentences,) int64."""
-    encoder, unknown = text_encoder(tokenizer), tokenizer.unk_token or UNKNOWN
+    encoder, unknown = text_encoder(tokenizer), tokenizer.unk_token or UNK_TOKEN
 
     def encode(sentences: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        if unknown != UNKNOWN:
-            sentences = [sentence.replace(UNKNOWN, unknown) for sentence in sentences]
+        if unknown != UNK_TOKEN:
+            sentences = [sentence.replace(UNK_TOKEN, unknown) for sentence in sentences]
         ids = [encoding.ids for encoding in encoder.encode_batch_fast(sentences)]
         lengths = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
         return np.fromiter(chain.from_iterable(ids), dtype=np.int32, count=int(lengths.sum())), lengths

@@ -7,11 +7,11 @@ import json
 import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from .cache import cached
+from .corpus import Block, Tokens
 
 
 logger = logging.getLogger("scratch_bert")
@@ -24,19 +24,6 @@ CHUNK = 1 << 18  # tokens to hash at once
 TABLE_BITS = 26  # of a hash, for a table that tells quickly that a window is not in the held-out text
 
 FACTOR = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
-
-Block = tuple[np.ndarray, np.ndarray]
-"""Consecutive documents: their token ids (tokens,), and their lengths (documents,)."""
-
-
-class Tokens(Protocol):
-    """A corpus, or preprocessed examples."""
-
-    def token_blocks(self) -> Iterator[Block]: ...
-
-    def token_counts(self, vocab_size: int) -> np.ndarray: ...
-
-    def checksum(self) -> int: ...
 
 
 def report_overlap(
@@ -54,7 +41,7 @@ def report_overlap(
         fraction = shared_fraction(training.token_blocks(), held_out.token_blocks(), tokens, vocab_size)
         (directory / "shared.json").write_text(json.dumps(fraction))
 
-    tokens = int(held_out.token_counts(vocab_size).sum())
+    tokens = int(held_out.lengths().sum())
     settings = (training.checksum(), held_out.checksum(), tokens, WINDOW, SHORTEST, MAX_HELD_OUT)
     fraction = json.loads((cached(cache_dir, "overlap", settings, measure) / "shared.json").read_text())
     phrase = f"{fraction:.1%} of its tokens are in stretches of {WINDOW} tokens that {training_name} has, too"

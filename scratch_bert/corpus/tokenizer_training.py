@@ -1,22 +1,179 @@
 """Training of a tokenizer on texts of any kind."""
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Annotated, Literal
 
-from transformers import PreTrainedTokenizerFast
+from pydantic import Field
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel, WordPiece
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import WordPieceTrainer
+from tqdm.auto import tqdm
+from transformers import BertTokenizer, PreTrainedTokenizerFast
 
+from scratch_bert_options.schema import check
+
+from ..text import MAX_PIECE, MAX_WORD, UNK_TOKEN
 from ..text.formats import TextSource
-from . import tokenizer
+from .tokenizer import MAX_ENTRIES
 
 
 def train_tokenizer(
-    texts: Iterable, vocab_size: int = 30528, *, text_column: str | None = None, **options: Any
+    texts: Iterable,
+    vocab_size: int = 30528,
+    tokenizer_type: str = "wordpiece",
+    lowercase: bool = True,
+    min_frequency: int = 2,
+    model_max_length: int = 512,
+    first_segment_id: int = 0,
+    *,
+    text_column: str | None = None,
 ) -> PreTrainedTokenizerFast:
-    """Train a tokenizer on `texts`, which are those that `SentencePairDataset.from_texts` accepts.
+    """Train a tokenizer for BERT's input. The same texts give the same vocabulary.
 
-    `options` are those of `scratch_bert.corpus.tokenizer.train_tokenizer`: `tokenizer_type`, `lowercase`, `min_frequency`, … An
-    iterator is read into memory, as training reads the texts twice. Raises `ValueError` for what is no text, for no text at
-    all, and for a `vocab_size` that is too small for the characters alone.
+    Texts are read twice, and may be larger than memory; an iterator is read into memory. Time grows with the text,
+    whatever its words: see `_TrainingText`.
+
+    Args:
+        texts: A `TextSource`, or what `SentencePairDataset.from_texts` accepts, with its `text_column`.
+        vocab_size: The maximum number of entries.
+        tokenizer_type: `wordpiece`, which is BERT's, or `wordlevel`, with complete words only.
+        lowercase: Lower-case the text and strip its accents, as uncased BERT.
+        min_frequency: Words and word pieces with fewer occurrences are left out.
+        model_max_length: The length in tokens to which texts are truncated by default.
+        first_segment_id: The segment id of text A; B's is one more, and padding's always 0.
+
+    Raises:
+        ValueError: For options out of range, for what is no text, for no text at all, and for a `vocab_size` that is
+            too small for the characters alone.
     """
-    source = TextSource.from_texts(list(texts) if isinstance(texts, Iterator) else texts, text_column)
-    return tokenizer.train_tokenizer(source, vocab_size, **options)
+    check(Annotated[int, Field(ge=1, le=MAX_ENTRIES)], vocab_size, "vocab_size")
+    check(Literal["wordpiece", "wordlevel"], tokenizer_type, "tokenizer_type")
+    check(Literal[0, 1], first_segment_id, "first_segment_id")
+    if not isinstance(texts, TextSource):
+        texts = TextSource.from_texts(list(texts) if isinstance(texts, Iterator) else texts, text_column)
+    blank = BertTokenizer(do_lower_case=lowercase)
+    special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
+
+    def words() -> Iterator[str]:
+        training_text = _TrainingText(blank.backend_tokenizer)
+        with tqdm(
+            desc="Training a tokenizer", unit=" characters", unit_scale=True, leave=False, disable=None
+        ) as progress:
+            for text in texts:
+                for piece in training_text.pieces(text.replace(UNK_TOKEN, " ")):
+                    yield piece
+                    progress.update(len(piece))
+
+    train_vocab = _wordpiece_vocab if tokenizer_type == "wordpiece" else _wordlevel_vocab
+    vocab = train_vocab(words, vocab_size, min_frequency, blank.backend_tokenizer, special_tokens)
+    if len(vocab) == len(special_tokens):
+        raise ValueError(
+            f"The text is empty, or no word of up to {MAX_WORD} characters occurs {min_frequency} times, so there is no "
+            "vocabulary to learn. Words end at spaces and punctuation marks."
+        )
+    if tokenizer_type == "wordpiece":
+        bert = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=model_max_length)
+        if first_segment_id == 0:
+            return bert
+        tokenizer = bert.backend_tokenizer  # a BertTokenizer always gives BERT's segment ids
+    else:
+        tokenizer = Tokenizer(WordLevel(vocab, unk_token=blank.unk_token))
+        tokenizer.normalizer = blank.backend_tokenizer.normalizer
+        tokenizer.pre_tokenizer = blank.backend_tokenizer.pre_tokenizer
+    a, b = first_segment_id, first_segment_id + 1
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"[CLS]:{a} $A:{a} [SEP]:{a}",
+        pair=f"[CLS]:{a} $A:{a} [SEP]:{a} $B:{b} [SEP]:{b}",
+        special_tokens=[(token, vocab[token]) for token in ("[CLS]", "[SEP]")],
+    )
+    names = {f"{name}_token": getattr(blank, f"{name}_token") for name in ("pad", "unk", "cls", "sep", "mask")}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        model_max_length=model_max_length,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **names,
+    )
+
+
+class _TrainingText:
+    """The text that a tokenizer is trained on, in pieces of bounded length and cost.
+
+    What a trainer does with a word grows faster than its length, and with the number of distinct words. So words
+    beyond `MAX_WORD`, as of Thai, are cut into pieces of that length, and of distinct long words without end, as in
+    encoded data or text that has lost its spaces, only as many are kept as make up a small part of the text.
+    """
+
+    LONG = re.compile(r"[0-9A-Za-z\u00c0-\u024f\u0370-\u03ff\u0400-\u04ff]{21,}")  # rare in text with spaces
+    UNBROKEN = re.compile(rf"[^\s!-/:-@\[-`{{-~\u3001-\u301f\u4e00-\u9fff]{{{MAX_WORD + 1},}}")  # perhaps one word
+    ALLOWANCE, SHARE = 500_000, 0.05  # characters of distinct long words: so many, and this part of the text
+
+    def __init__(self, blank: Tokenizer):
+        self.normalize, self.split = blank.normalizer.normalize_str, blank.pre_tokenizer.pre_tokenize_str
+        self.long_words: set[int] = set()  # hashes
+        self.spare = float(self.ALLOWANCE)
+
+    def pieces(self, text: str) -> Iterator[str]:
+        self.spare += self.SHARE * len(text)
+        text = self.UNBROKEN.sub(self._cut, self.LONG.sub(self._keep_or_drop, text))
+        start = 0
+        while len(text) - start > MAX_PIECE:
+            space = max(text.rfind(space, start + 1, start + MAX_PIECE) for space in " \n")
+            end = space + 1 or start + MAX_PIECE
+            yield text[start:end]
+            start = end
+        yield text[start:]
+
+    def _keep_or_drop(self, match: re.Match) -> str:
+        word = match[0]
+        if hash(word) not in self.long_words:
+            if len(word) > self.spare:
+                return " "
+            self.spare -= len(word)
+            self.long_words.add(hash(word))
+        return word
+
+    def _cut(self, match: re.Match) -> str:
+        words = [
+            word for start in range(0, len(match[0]), MAX_PIECE) for word in self._words(match[0][start:][:MAX_PIECE])
+        ]
+        if max(map(len, words), default=0) <= MAX_WORD:
+            return match[0]
+        return " ".join(word[start : start + MAX_WORD] for word in words for start in range(0, len(word), MAX_WORD))
+
+    def _words(self, text: str) -> list[str]:
+        return [word for word, _ in self.split(self.normalize(text))]
+
+
+def _wordpiece_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special_tokens: list[str]) -> dict[str, int]:
+    def train(size: int, first_tokens: list[str]) -> dict[str, int]:
+        tokenizer = Tokenizer(WordPiece(unk_token=special_tokens[1]))
+        tokenizer.normalizer, tokenizer.pre_tokenizer = blank.normalizer, blank.pre_tokenizer
+        trainer = WordPieceTrainer(
+            vocab_size=size, min_frequency=min_frequency, special_tokens=first_tokens, show_progress=False
+        )
+        tokenizer.train_from_iterator(words(), trainer)
+        return tokenizer.get_vocab()
+
+    # The trainer numbers the characters that continue a word ("##e") in the order of a hash table, and breaks ties
+    # between merges by number, so runs differ. A first training finds these characters, the second gets them sorted.
+    characters = train(1, special_tokens)
+    if len(characters) > vocab_size:
+        raise ValueError(
+            f"vocab_size is {vocab_size}, but the text alone has {len(characters)} special tokens and characters: "
+            "choose a larger vocab_size."
+        )
+    continuations = sorted(token for token in characters if token.startswith("##"))
+    return train(vocab_size, special_tokens + continuations)
+
+
+def _wordlevel_vocab(words, vocab_size, min_frequency, blank: Tokenizer, special_tokens: list[str]) -> dict[str, int]:
+    # The library's trainer orders words of the same count randomly.
+    counts: Counter[str] = Counter()
+    for text in words():
+        counts.update(word for word, _ in blank.pre_tokenizer.pre_tokenize_str(blank.normalizer.normalize_str(text)))
+    frequent = sorted((-count, word) for word, count in counts.items() if count >= min_frequency)
+    kept = [word for _, word in frequent[: max(vocab_size - len(special_tokens), 0)]]
+    return {token: number for number, token in enumerate([*special_tokens, *kept])}

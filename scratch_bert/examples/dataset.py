@@ -11,7 +11,7 @@ import transformers.trainer
 from torch.utils.data import Dataset, Subset
 from transformers import BatchEncoding, PreTrainedTokenizerBase, TrainerCallback
 
-from scratch_bert_cli.options import check_range
+from scratch_bert_options.schema import check_range
 
 from ..corpus.cache import CACHE_DIR
 from ..corpus.corpus import TokenizedCorpus
@@ -135,11 +135,10 @@ class SentencePairDataset(EpochDataset):
         return cls(corpus, tokenizer, max_seq_length, **options)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["SentencePairDataset", "SentencePairDataset"]:
-        """Split the text into (training set, held-out set), as `TokenizedCorpus.hold_out`: documents drawn by the seed, or the
+        """Split the text into (training set, held-out set), as `TokenizedCorpus.split`: documents drawn by the seed, or the
         ends of long ones, with about this fraction of the tokens. Raises `ValueError` if there is too little text."""
-        if not 0 < fraction < 1:
-            raise ValueError(f"The fraction to hold out must be between 0 and 1, got {fraction}.")
-        training, held_out = self.corpus.hold_out(fraction, seed)
+        check_range("fraction", fraction, "(0, 1)")
+        training, held_out = self.corpus.split(fraction, seed)
         options = (self.tokenizer, self.max_seq_length, self.short_seq_prob, self.seed, self.objective)
         return (
             SentencePairDataset(training, *options, self.static_pairs, self.single_segment_prob),
@@ -167,11 +166,9 @@ class SentencePairDataset(EpochDataset):
                 file.flush()
                 pairs = np.memmap(file, dtype=np.int64, mode="r")
                 self.pairs = pairs.reshape(-1, 5)  # (pairs, 5): see `Objective.draw_pairs`
-        except OSError as error:
-            raise OSError(
-                f"The pairs of an epoch could not be written to a temporary file in {tempfile.gettempdir()}: {error}. "
-                "Free some space there, or set TMPDIR to another directory."
-            ) from error
+        except OSError as error:  # which does not name the place
+            where = f"{tempfile.gettempdir()}, or where TMPDIR says"
+            raise OSError(f"The pairs of an epoch could not be written to {where}: {error}") from error
         self.num_examples = self.num_examples or len(self.pairs)
 
     def __getstate__(self) -> dict:

@@ -4,10 +4,13 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from ..cli import check_paths, from_keywords, shown_messages
-from .arguments import FinetuningArguments, TaskArguments
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.errors import plain_errors
+from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+
+from ..logs import shown_messages
 from .dataset import as_splits
-from .run import Results, prepare_finetuning
+from .run import FinetuningResults, prepare_finetuning
 
 
 logger = logging.getLogger("scratch_bert")
@@ -22,28 +25,29 @@ def finetune(
     validation: Any = None,
     test: Any = None,
     **options: Any,
-) -> Results:
+) -> FinetuningResults:
     """Fine-tune `model`, a directory or a Hub repository, on a task of `TASKS`. For example,
 
         results = finetune("sequence-classification", frame, "runs/mine", learning_rate=1e-4, num_train_epochs=5)
 
-    has the accuracy in `results.mean["eval_accuracy"]`, and leaves the model in `output_dir`, by default runs/finetune-1, or
-    the next number that is free. Messages and results are printed unless the application has configured logging.
+    has the accuracy in `results.mean["eval_accuracy"]`, and leaves the model in `output_dir`. Messages and results are
+    printed unless the application has configured logging.
 
-    `data`, `validation` and `test` are each a file or a list of files, a pandas DataFrame, a `datasets.Dataset` or a dict
-    of lists; `data` may also be a `DatasetDict` or a dict with a split `train`, and is None where `dataset_name` or a task
-    of GLUE gives the dataset. `options` are those of scripts/finetune.py. Raises `ValueError` or `OSError` for options,
-    data and models that can't be used, and the errors of `FinetuningRun.train`.
+    Args:
+        data, validation, test: Each a file or a list of files, a pandas DataFrame, a `datasets.Dataset` or a dict of
+            lists; `data` may also be a `DatasetDict` or a dict with a split `train`, and is None where `dataset_name`
+            or a task of GLUE gives the dataset.
+        output_dir: Default: runs/finetune-1, or the next number that is free.
+        options: Those of scripts/finetune.py.
+
+    Raises:
+        ValueError, OSError: For options, data and models that can't be used; and the errors of `FinetuningRun.train`.
     """
-    check_paths(task=task, model=model, **({} if output_dir is None else {"output_dir": output_dir}))
-    for option, keyword in (("train_file", "data"), ("validation_file", "validation"), ("test_file", "test")):
-        if data is not None and options.get(option):
-            raise ValueError(f"{option} has no effect beside data: pass {keyword}= instead.")
-    options |= {"model_name_or_path": str(model), "output_dir": output_dir}
-    task_args, args = from_keywords(TaskArguments, FinetuningArguments, **options)
-    with shown_messages(logging.INFO if args.should_log else logging.ERROR):
-        run = prepare_finetuning(task, task_args, args, as_splits(data, validation=validation, test=test))
+    options |= {"model_name_or_path": model, "output_dir": output_dir}
+    task_args, training = from_keywords(TaskArguments, FinetuningOptions, **options)
+    with shown_messages(), plain_errors():
+        run = prepare_finetuning(task, task_args, training, as_splits(data, validation=validation, test=test))
         results = run.train()
-        if args.should_save:
+        if run.seed_runs[0].args.should_save:
             logger.info(f"\n{run.report(results)}")
     return results

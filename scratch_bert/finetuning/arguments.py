@@ -1,48 +1,44 @@
-"""The options of fine-tuning as objects: `scratch_bert_cli.finetuning` declares them, without Trainer."""
+"""Trainer's arguments from the options of fine-tuning, and learning rates that fit the model."""
 
-from dataclasses import dataclass
+from copy import copy
 
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, TrainingArguments
 
-from scratch_bert_cli.finetuning import FinetuningOptions, TaskArguments
-from scratch_bert_cli.glue import GlueOptions
+from scratch_bert_options.finetuning import FinetuningOptions
 
-from ..training.arguments import CommonArguments
+from ..training.arguments import Fixed, make_training_arguments
 
 
 BASE_LEARNING_RATE, BASE_WIDTH = 5e-5, 768  # one of BERT-base's three (paper, appendix A.3), and its hidden size
 HEAD_FACTOR = 10  # docs/finetuning.md
+FIXED: Fixed = {
+    "prediction_loss_only": (False, "metrics are computed from predictions"),
+    "dataloader_drop_last": (False, "it would drop examples to predict, too"),
+    "train_sampling_strategy": (
+        "random",
+        "another would change the order of predictions, and padding is not computed",
+    ),
+}
 
 
-@dataclass
-class FinetuningArguments(FinetuningOptions, CommonArguments):
-    """`TrainingArguments` with the usual values of BERT's fine-tuning (paper, appendix A.3)."""
-
-    def __post_init__(self):
-        metric, greater_is_better = self.metric_for_best_model, self.greater_is_better
-        learning_rate, self.learning_rate = self.learning_rate, self.learning_rate or 0.0  # None fails its checks
-        super().__post_init__()
-        self.learning_rate = learning_rate
-        # `TrainingArguments` would select by the loss; the task knows better.
-        self.metric_for_best_model, self.greater_is_better = metric, greater_is_better
-        self.must_stay(
-            prediction_loss_only=(False, "metrics are computed from predictions"),
-            dataloader_drop_last=(False, "it would drop examples to predict, too"),
-        )
-        if self.train_sampling_strategy == "group_by_length":
-            raise ValueError("group_by_length would change the order of predictions; padding is not computed anyway.")
-
-    def fit_learning_rates(self, config: PreTrainedConfig, random_init: bool = False) -> None:
-        """Set the rates that are None, for a model of this config. If all weights are new, they learn at one rate."""
-        if self.learning_rate is None:
-            rate = BASE_LEARNING_RATE * BASE_WIDTH / getattr(config, "hidden_size", BASE_WIDTH)
-            self.learning_rate = float(f"{rate:.2g}")
-        if random_init:
-            self.head_learning_rate = None
-        elif self.head_learning_rate is None:
-            self.head_learning_rate = float(f"{HEAD_FACTOR * self.learning_rate:.6g}")
+def finetuning_arguments(options: FinetuningOptions) -> TrainingArguments:
+    """Trainer's arguments, for options whose learning rate may still be None."""
+    args = make_training_arguments(options, FIXED, learning_rate=options.learning_rate or 0.0)
+    # Trainer's own choice would be the loss; the task knows better.
+    args.metric_for_best_model, args.greater_is_better = options.metric_for_best_model, options.greater_is_better
+    return args
 
 
-@dataclass
-class GlueTrainingArguments(GlueOptions, FinetuningArguments):
-    """`FinetuningArguments` with the defaults for all tasks of GLUE."""
+def fit_learning_rates(
+    options: FinetuningOptions, config: PreTrainedConfig, random_init: bool = False
+) -> FinetuningOptions:
+    """The options with rates for a model of this config, where they are None. If all weights are new, they learn at one
+    rate."""
+    rate, head_rate = options.learning_rate, options.head_learning_rate
+    if rate is None:
+        rate = float(f"{BASE_LEARNING_RATE * BASE_WIDTH / getattr(config, 'hidden_size', BASE_WIDTH):.2g}")
+    if head_rate is None:
+        head_rate = float(f"{HEAD_FACTOR * rate:.6g}")
+    fitted = copy(options)
+    fitted.learning_rate, fitted.head_learning_rate = rate, None if random_init else head_rate
+    return fitted

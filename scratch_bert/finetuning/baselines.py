@@ -27,9 +27,8 @@ MAX_TARGETS = 2_000_000  # examples × classes: there is a classifier for each c
 
 
 def baseline_scores(task: Task) -> dict[str, float]:
-    """The baselines' scores on the splits with labels that are not for training, such as `baseline_majority_accuracy` for
-    validation and `baseline_bag_of_words_test_accuracy` for test, by those of the task's metrics that are our own. Empty for a
-    task without baselines."""
+    """Scores by those of the task's metrics that are our own, such as `baseline_majority_accuracy` on the validation
+    split and `baseline_bag_of_words_test_accuracy` on the test split. Empty for a task without baselines."""
     metrics = [name for name in task.metrics if name in METRICS]
     splits = [split for split in ("validation", "test") if split in task.references]
     constant = {split: task.constant_predictions(split) for split in splits}
@@ -62,8 +61,8 @@ def scores_by_baseline(metrics: dict[str, float]) -> dict[str, dict[str, float]]
 
 
 def bag_of_words_predictions(task: SequenceClassification, splits: Sequence[str]) -> dict[str, list] | None:
-    """Predictions of a linear model of the words, with TF-IDF weights: ridge regression, or a logistic regression for each
-    class. None if the training examples that it sees have one label."""
+    """Predictions of a linear model of the words, with TF-IDF weights: ridge regression, or a logistic regression for
+    each class. None if the training examples that it sees have one label."""
     chosen = _training_examples(task)
     labels = np.array(task.references["train"])[chosen]
     if len(np.unique(labels, axis=0)) < 2:
@@ -87,8 +86,8 @@ def bag_of_words_predictions(task: SequenceClassification, splits: Sequence[str]
 
 
 def compare(first: sparse.csr_matrix, second: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Features (examples, 2 × words + 3) of pairs of texts u and v, given by vectors of length 1: |u − v|, u · v for each
-    word, their cosine, and the fractions of the words of each text that the other one has."""
+    """Features (examples, 2 × words + 3) of pairs of texts u and v, given by vectors of length 1: |u − v|, u · v for
+    each word, their cosine, and the fractions of the words of each text that the other one has."""
     products = first.multiply(second).tocsr()
     shared = _row_sums(products > 0)
     fractions = [shared / np.maximum(_row_sums(vectors > 0), 1) for vectors in (first, second)]

@@ -1,14 +1,13 @@
-"""Files, tables in memory or a dataset → the splits of a task: its columns `text`, `text_pair`, `label`, `choices` and `id`,
-and `origin`, which says where an example comes from."""
+"""Files, tables in memory or a dataset → the splits of a task, with the `origin` of each example."""
 
 import logging
-import math
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import datasets
+import pandas
 from datasets import Dataset, DatasetDict
 
 from ..text.tables import TABLES, find_files, open_dataset, read_table, suffix
@@ -21,20 +20,12 @@ logger = logging.getLogger("scratch_bert")
 SPLITS = ("train", "validation", "test")
 
 
-class MissingColumnError(ValueError):
-    """A table lacks a column: the `problem`, and the remedy where columns can be named."""
-
-    def __init__(self, problem: str, remedy: str):
-        super().__init__(f"{problem} {remedy}")
-        self.problem = problem
-
-
 @dataclass
 class Columns:
     """The columns of tables and datasets that a task's columns come from, and which other format its files may have.
 
-    For example, `Columns({"text": ["ctx"], "choices": ["a", "b"], "label": ["answer"]})` takes the text from the column
-    `ctx`, and two choices from `a` and `b`.
+    For example, `Columns({"text": ["ctx"], "choices": ["a", "b"], "label": ["answer"]})` takes the text from the
+    column `ctx`, and two choices from `a` and `b`.
     """
 
     names: dict[str, list[str]]
@@ -47,12 +38,11 @@ class Columns:
 def load_splits(
     columns: Columns, data: Any, dataset: tuple[str | None, str | None] = (None, None)
 ) -> dict[str, Dataset]:
-    """The splits `train` and, if there are any, `validation` and `test`: from `data` in any form that `as_splits` takes, or
-    else from a dataset, given by its name and configuration.
+    """The splits `train` and, if there are any, `validation` and `test`: from `data`, in any form that `as_splits`
+    takes, or else from a dataset, given by its name and configuration.
 
-    A split is a list of files, or a table in memory: a pandas DataFrame, a `Dataset` or a dict of lists. An example's
-    `origin` is its file or split, and its number there, from 1. Raises `ValueError` or `OSError` for what cannot be read,
-    lacks a column or contains no examples; the message names the file or split and the remedy.
+    A split is a list of files, or a table in memory: a pandas DataFrame, a `Dataset` or a dict of lists. Raises
+    `ValueError` or `OSError` for what cannot be read, lacks a column or contains no examples.
     """
     splits, place = as_splits(data), ""
     if not splits:
@@ -79,42 +69,26 @@ def as_splits(data: Any, what: str = "The data", **more: Any) -> dict[str, Any]:
     return given
 
 
-def hold_out(examples: Dataset, fraction: float, seed: int) -> dict[str, Dataset]:
-    """Split off a random fraction as `validation`; the rest is `train`. Raises `ValueError` if nothing is split off."""
-    if len(examples) * fraction < 1:
-        raise ValueError("No example is left for validation: pass --validation_file, or a larger --validation_share.")
-    if math.ceil(len(examples) * fraction) >= len(examples):
-        raise ValueError(f"--validation_share {fraction:g} leaves none of {len(examples):,} examples for training.")
-    parts = examples.train_test_split(fraction, seed=seed)
-    return {"train": parts["train"], "validation": parts["test"]}
-
-
 def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
-    if isinstance(part, list) and not all(isinstance(path, str | Path) for path in part):
-        raise ValueError(
-            f"{where} must be files, a pandas DataFrame, a Dataset or a dict of lists, not a list of records."
+    paths = part if isinstance(part, list) else [part]
+    if all(isinstance(path, str | Path) for path in paths):
+        types = (*TABLES, *((".conll", ".conllu", ".txt") if columns.file_format == "conll" else ()))
+        return datasets.concatenate_datasets(
+            [_add_origin(_read_file(file, columns, split), str(file)) for file in find_files(paths, types)]
         )
-    if isinstance(part, str | Path | list):
-        return _read_files(part if isinstance(part, list) else [part], columns, split)
     try:
         if isinstance(part, dict):
             part = Dataset.from_dict(part)
-        elif not isinstance(part, Dataset):
+        elif isinstance(part, pandas.DataFrame):
             part = Dataset.from_pandas(part, preserve_index=False)
-    except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{where} must be files, a pandas DataFrame, a Dataset or a dict of lists: {error}") from None
+    except (TypeError, OverflowError) as error:  # of pyarrow, for a column of several types
+        raise ValueError(f"{where} cannot be read as a table: {error}") from None
+    if not isinstance(part, Dataset):
+        kinds = "files, a pandas DataFrame, a Dataset or a dict of lists"
+        raise ValueError(f"{where} must be {kinds}, not {type(part).__name__}.")
     if len(part) == 0:
         raise ValueError(f"{where} contains no examples.")
     return _add_origin(_choose_columns(part.with_format(None), columns, split, where), where)
-
-
-def _read_files(paths: list[str | Path], columns: Columns, split: str) -> Dataset:
-    files = find_files(paths, (*TABLES, *((".conll", ".conllu", ".txt") if columns.file_format == "conll" else ())))
-    examples = [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
-    try:
-        return datasets.concatenate_datasets(examples)
-    except ValueError as error:
-        raise ValueError(f"{', '.join(map(str, files))} differ in the types of their columns: {error}") from None
 
 
 def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
@@ -133,27 +107,24 @@ def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
 
 def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) -> Dataset:
     """The task's columns only, under the task's names. Test sets need no label."""
-    if columns.glue:  # its own files name some columns differently from its dataset on the Hub
-        present, used = records.column_names, columns.names.values()
-        renamed = {old: new for new, old in columns.glue.file_columns.items() if [new] in used and new not in present}
-        records = records.rename_columns({old: new for old, new in renamed.items() if old in present})
-    chosen: dict[str, list[str]] = {}
+    present, chosen = records.column_names, {}
+    own = columns.glue.file_columns if columns.glue else {}  # GLUE's files name some columns differently from the Hub
     for column, names in columns.names.items():
-        missing = [name for name in names if name not in records.column_names]
-        if not missing:
-            chosen[column] = names
-        elif column != "id" and (column, split) != ("label", "test"):
-            raise MissingColumnError(
-                f"{where} has no column {missing[0]!r}, but {', '.join(records.column_names)}.",
-                f"Name the right one with --{column}_column.",
+        names = [name if name in present else own.get(name, name) for name in names]
+        if missing := [name for name in names if name not in present]:
+            if column == "id" or (column, split) == ("label", "test"):
+                continue
+            raise ValueError(
+                f"{where} has no column {missing[0]!r}, but {', '.join(present)}. Name the right one with "
+                f"--{column}_column."
             )
-    for names in chosen.values():
         if len(names) > 1:
             records = records.map(
                 lambda record, names=names: {names[0]: [record[name] for name in names]}, desc="Joining columns"
             )
-    records = records.select_columns([names[0] for names in chosen.values()])
-    return records.rename_columns({names[0]: column for column, names in chosen.items() if names[0] != column})
+        chosen[column] = names[0]
+    records = records.select_columns(list(chosen.values()))
+    return records.rename_columns({name: column for column, name in chosen.items() if name != column})
 
 
 def _add_origin(examples: Dataset, where: str) -> Dataset:

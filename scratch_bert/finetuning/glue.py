@@ -5,60 +5,44 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class GlueTask:
-    title: str
     texts: tuple[str, ...]
     """Columns of the text or the two texts in `nyu-mll/glue` on the Hub; the label's is `label`."""
     labels: tuple[str, ...] | None
     """Names in the order of their ids; None for regression."""
     metrics: tuple[str, ...] = ("accuracy",)
-    score: dict[str, str] = field(default_factory=lambda: {"accuracy": "accuracy"})
-    """Metrics whose mean is the task's score in GLUE → their names for readers. The mismatched examples of MNLI are the test
-    split of its run."""
     file_columns: dict[str, str] = field(default_factory=dict)
     """Column in `nyu-mll/glue` → its name in GLUE's own files, where they differ."""
     header: tuple[str, ...] | None = None
     """Columns of files without a header line."""
 
 
-_ENTAILMENT = ("entailment", "not_entailment")
-_COLA = ("source", "label", "mark", "sentence")
-_F1_ACCURACY = {"f1": "F1", "accuracy": "accuracy"}
-_QUORA = {"label": "is_duplicate"}
-_MRPC = {"sentence1": "#1 String", "sentence2": "#2 String", "label": "Quality"}
-_MNLI = {"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}
+_PAIR, _ENTAILMENT = ("sentence1", "sentence2"), ("entailment", "not_entailment")
+_ACCURACY_F1 = ("accuracy", "f1")
 
 GLUE = {  # in the order of tables
     "cola": GlueTask(
-        "CoLA",
         ("sentence",),
         ("unacceptable", "acceptable"),
         ("matthews_correlation", "accuracy"),
-        {"matthews_correlation": "Matthews correlation"},
-        header=_COLA,
+        header=("source", "label", "mark", "sentence"),
     ),
-    "sst2": GlueTask("SST-2", ("sentence",), ("negative", "positive")),
+    "sst2": GlueTask(("sentence",), ("negative", "positive")),
     "mrpc": GlueTask(
-        "MRPC", ("sentence1", "sentence2"), ("not_equivalent", "equivalent"), ("accuracy", "f1"), _F1_ACCURACY, _MRPC
+        _PAIR,
+        ("not_equivalent", "equivalent"),
+        _ACCURACY_F1,
+        {"sentence1": "#1 String", "sentence2": "#2 String", "label": "Quality"},
     ),
-    "stsb": GlueTask(
-        "STS-B",
-        ("sentence1", "sentence2"),
-        None,
-        ("pearsonr", "spearmanr"),
-        {"pearsonr": "Pearson", "spearmanr": "Spearman"},
-        {"label": "score"},
-    ),
-    "rte": GlueTask("RTE", ("sentence1", "sentence2"), _ENTAILMENT),
+    "stsb": GlueTask(_PAIR, None, ("pearsonr", "spearmanr"), {"label": "score"}),
+    "rte": GlueTask(_PAIR, _ENTAILMENT),
     "qqp": GlueTask(
-        "QQP", ("question1", "question2"), ("not_duplicate", "duplicate"), ("accuracy", "f1"), _F1_ACCURACY, _QUORA
+        ("question1", "question2"), ("not_duplicate", "duplicate"), _ACCURACY_F1, {"label": "is_duplicate"}
     ),
     "mnli": GlueTask(
-        "MNLI",
         ("premise", "hypothesis"),
         ("entailment", "neutral", "contradiction"),
-        score={"accuracy": "matched", "test_accuracy": "mismatched"},
-        file_columns=_MNLI,
+        file_columns={"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_label"},
     ),
-    "qnli": GlueTask("QNLI", ("question", "sentence"), _ENTAILMENT),
-    "wnli": GlueTask("WNLI", ("sentence1", "sentence2"), ("not_entailment", "entailment")),
+    "qnli": GlueTask(("question", "sentence"), _ENTAILMENT),
+    "wnli": GlueTask(_PAIR, ("not_entailment", "entailment")),
 }

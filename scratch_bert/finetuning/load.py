@@ -2,53 +2,49 @@
 
 import logging
 from copy import deepcopy
+from importlib import import_module
 from typing import Any
 
 import torch
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+
+from scratch_bert_options.declare import reject_non_default, similar
+from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskArguments
 
 from ..atomic import checksum
 from ..checkpoints.open import open_checkpoint
 from ..checkpoints.weights import find_weights
-from ..cli import reject_non_default, similar
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..hub.conversion import convert_config
-from .arguments import FinetuningArguments, TaskArguments
 from .dataset import Columns, as_splits, load_splits
 from .glue import GLUE
 from .metrics import METRICS
 from .tasks.base import Task
-from .tasks.multiple_choice import MultipleChoice
-from .tasks.question_answering import QuestionAnswering
-from .tasks.sequence_classification import SequenceClassification
-from .tasks.token_classification import TokenClassification
 
 
 logger = logging.getLogger("scratch_bert")
 
-TASKS: dict[str, type[Task]] = {
-    "sequence-classification": SequenceClassification,
-    "token-classification": TokenClassification,
-    "question-answering": QuestionAnswering,
-    "multiple-choice": MultipleChoice,
-    **dict.fromkeys(GLUE, SequenceClassification),
-}
+
+def task_class(name: str) -> type[Task]:
+    """By its file: `token-classification` is `TokenClassification` in tasks/token_classification.py."""
+    if name not in TASKS:
+        raise ValueError(f"There is no task {name}.{similar(name, TASKS) or ' There are ' + ', '.join(TASKS)}")
+    kind = "sequence-classification" if name in GLUE else name
+    module = import_module(f"{__package__}.tasks.{kind.replace('-', '_')}")
+    return getattr(module, kind.title().replace("-", ""))
 
 
 def load_task(
-    name: str, args: TaskArguments, training_args: FinetuningArguments, config: PreTrainedConfig, data: Any = None
+    name: str, args: TaskArguments, training_args: FinetuningOptions, config: PreTrainedConfig, data: Any = None
 ) -> Task:
-    """The task of this name, a key of `TASKS`, with its data read and checked, but not yet tokenized for the model of this
-    `config`.
+    """The task of this name, one of `TASKS`, with its data read and checked, for the model of this `config`.
 
-    `data` is what `load_splits` takes; without it, the options name files or a dataset. Raises `ValueError` or `OSError`
-    for options, data or labels that do not fit the task.
+    `data` is what `load_splits` takes; without it, the options name files or a dataset. Raises `ValueError` or
+    `OSError` for options, data or labels that do not fit the task.
     """
-    if name not in TASKS:
-        raise ValueError(f"There is no task {name}.{similar(name, TASKS) or ' There are ' + ', '.join(TASKS)}")
-    task_class, glue, data = TASKS[name], GLUE.get(name), as_splits(data)
-    options = {} if glue else {option: getattr(args, option) for option in task_class.options}
-    all_options = {option for kind in TASKS.values() for option in kind.options}
+    cls, glue, data = task_class(name), GLUE.get(name), as_splits(data)
+    options = {} if glue else {option: getattr(args, option) for option in cls.options}
+    all_options = {option for kind in TASKS for option in task_class(kind).options}
     reject_non_default(args, sorted(all_options - options.keys()), f"with {name}")
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"
@@ -56,8 +52,8 @@ def load_task(
     hub_metrics = [metric for metric in args.metrics or () if metric not in METRICS]
     if hub_metrics and not args.trust_remote_code:
         raise ValueError(
-            f"The metric {hub_metrics[0]} is none of {', '.join(METRICS)}; evaluate would run the code of a Hub metric: "
-            "pass --trust_remote_code if you trust it."
+            f"The metric {hub_metrics[0]} is none of {', '.join(METRICS)}; evaluate would run the code of a Hub "
+            "metric: pass --trust_remote_code if you trust it."
         )
     if data and (args.train_file or args.dataset_name):
         raise ValueError("Give data, train_file or dataset_name, not several of them.")
@@ -67,7 +63,7 @@ def load_task(
     tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
     check_vocabulary(tokenizer, config.vocab_size, args.model_name_or_path)
     limit = min(config.max_position_embeddings, tokenizer.model_max_length)
-    max_seq_length = args.max_seq_length or min(limit, task_class.default_max_seq_length or limit)
+    max_seq_length = args.max_seq_length or min(limit, cls.default_max_seq_length or limit)
     if max_seq_length > limit:
         raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
 
@@ -75,19 +71,25 @@ def load_task(
     dataset = (args.dataset_name, args.dataset_config)
     if glue and not (data or args.train_file or args.dataset_name):
         dataset = ("nyu-mll/glue", name)
-    splits = load_splits(find_columns(name, args), data or files, dataset)
-    task = task_class(name, splits, tokenizer, max_seq_length, dataset_name=dataset[0])
-    best_metric = (training_args.metric_for_best_model or "").removeprefix("eval_")
-    metrics = args.metrics or (glue and glue.metrics)
-    task.prepare(metrics, best_metric, args.validation_share, training_args.seed, **options)
-    return task
+    return cls(
+        name,
+        load_splits(find_columns(name, args), data or files, dataset),
+        tokenizer,
+        max_seq_length,
+        metrics=args.metrics or (glue and glue.metrics),
+        best_metric=(training_args.metric_for_best_model or "").removeprefix("eval_"),
+        validation_share=args.validation_share,
+        seed=training_args.seed,
+        dataset_name=dataset[0],
+        **options,
+    )
 
 
 def find_columns(name: str, args: TaskArguments) -> Columns:
-    """The columns that the options name, or else the task's usual ones. Raises `ValueError` for an option without effect, or
-    a column named twice."""
-    task_class, glue = TASKS[name], GLUE.get(name)
-    names = dict(task_class.columns)
+    """The columns that the options name, or else the task's usual ones. Raises `ValueError` for an option without
+    effect, or a column named twice."""
+    cls, glue = task_class(name), GLUE.get(name)
+    names = dict(cls.columns)
     if glue:
         names |= dict(zip(("text", "text_pair"), glue.texts, strict=False))
     for column in ("text", "text_pair", "label", "choices"):
@@ -96,29 +98,16 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
             raise ValueError(f"{column}_column has no effect with {name}: leave it out.")
         names[column] = requested or names.get(column)
     lists = {column: source if isinstance(source, list) else [source] for column, source in names.items() if source}
-    named = [(source, column) for column, sources in lists.items() for source in sources]
-    for source, _ in named:
-        columns = [column for other, column in named if other == source]
-        if len(columns) > 1:
-            raise ValueError(
-                f"The column {source!r} is named for {' and '.join(columns)}: name another for one of them."
-            )
-    return Columns(lists, glue, task_class.file_format)
-
-
-def describe_model(config: PreTrainedConfig, args: TaskArguments) -> str:
-    """The type and size of the checkpoint's model, given by its config, and checksums of its weights."""
-    sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    size = " × ".join(map(str, (config.model_type, *sizes)))
-    if args.random_init:
-        return size
-    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path)[0])
+    sources = [source for named in lists.values() for source in named]
+    if repeated := next((source for source in sources if sources.count(source) > 1), None):
+        raise ValueError(f"The column {repeated!r} is named twice: name another for one of them.")
+    return Columns(lists, glue, cls.file_format)
 
 
 def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
-    """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised: none if
-    all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are the same, and
-    what is saved contains the model's code."""
+    """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised:
+    none if all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are
+    the same, and what is saved contains the model's code."""
     name, remote = args.model_name_or_path, args.trust_remote_code
     if config.model_type == "bert":
         logger.info(
@@ -131,23 +120,12 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
             if not hasattr(config, option):
                 raise ValueError(f"dropout has no effect: a {config.model_type} has no {option}.")
             setattr(config, option, args.dropout)
-    pairs = isinstance(task, SequenceClassification) and "text_pair" in task.text_columns("train")
     if args.classifier_pooling is not None:
-        if config.model_type != "scratch_bert" or not isinstance(task, SequenceClassification):
+        if config.model_type != "scratch_bert" or task.auto_class is not AutoModelForSequenceClassification:
             raise ValueError(
                 "classifier_pooling needs a scratch_bert or a BERT, and a task with a label for each text."
             )
         config.classifier_pooling = args.classifier_pooling
-    elif (
-        pairs
-        and config.model_type == "scratch_bert"
-        and config.classifier_pooling == "cls"
-        and config.hidden_size < 768
-    ):
-        logger.info(
-            "The classifier reads [CLS]. For pairs of texts, a small model can score higher with classifier_pooling=segments, "
-            "which does not convert to BERT."
-        )
     for option, value in {"problem_type": None, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_init:
@@ -157,3 +135,12 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
     model, new = open_checkpoint(task.auto_class, name, config, new_heads, trust_remote_code=remote)
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     return model, new
+
+
+def identify_model(config: PreTrainedConfig, args: TaskArguments) -> str:
+    """The type and size of the checkpoint's model, given by its config, and checksums of its weights."""
+    sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    size = " × ".join(map(str, (config.model_type, *sizes)))
+    if args.random_init:
+        return size
+    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path))

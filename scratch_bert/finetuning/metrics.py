@@ -58,8 +58,8 @@ def _correlation(score: Callable) -> Callable:
     )
 
 
-# Name → function of predictions and references that returns a score, or several by name. A label is an integer id, a set
-# of labels is a list of 0 and 1, entities are lists of IOB tags.
+# Name → function of predictions and references that returns a score, or several by name. A label is an integer id, a
+# set of labels is a list of 0 and 1, entities are lists of IOB tags.
 METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
     "accuracy": _sklearn("accuracy_score"),
     "f1": _sklearn("f1_score", zero_division=0),
@@ -82,22 +82,13 @@ GREATER_IS_BETTER |= {"mse": False, "loss": False}
 
 
 def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:
-    """A function of predictions and references that returns scores: an entry of `METRICS`, or else what `evaluate.load`
-    finds: a directory, or a Hub metric, whose code is then run.
-
-    `METRICS` comes first, so that a score does not depend on whether the Hub can be reached. Raises `ValueError` for an
-    unknown name.
-    """
+    """A function of predictions and references that returns scores: an entry of `METRICS`, or else what
+    `evaluate.load` finds: a directory, or a Hub metric, whose code is then run."""
     if name in METRICS:
         return lambda predictions, references: _as_scores(name, METRICS[name](predictions, references))
     import evaluate  # takes a second or more
 
-    try:
-        compute = evaluate.load(name).compute
-    except Exception as error:  # a network, or the metric's code, fails in many ways
-        raise ValueError(
-            f"There is no metric {name!r} here ({', '.join(METRICS)}), and evaluate cannot load it: {error}"
-        ) from None
+    compute = evaluate.load(name).compute
     return lambda predictions, references: _as_scores(name, compute(predictions=predictions, references=references))
 
 

@@ -4,11 +4,12 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
+from scratch_bert_options.finetuning import TaskArguments
+
 from ..hub.model_card import PIPELINES, write_card
 from ..training.console import TIMINGS
 from ..training.model_card import model_name, training_context
 from ..training.trainer import ScratchBertTrainer
-from .arguments import TaskArguments
 from .baselines import scores_by_baseline
 from .tasks.base import Task
 
@@ -41,7 +42,7 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
         auto_class=auto_class,
         config=trainer.model.config,
         metadata={
-            "license": trainer.args.license,
+            "license": trainer.options.license,
             "base_model": base_model,
             "datasets": [dataset] if dataset else None,
             "model_name": name.split("/")[-1],

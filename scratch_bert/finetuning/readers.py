@@ -1,17 +1,15 @@
 """A file → its records: sentences of words and tags (CoNLL), and SQuAD's JSON."""
 
 import json
-import logging
-from collections.abc import Iterator
-from itertools import dropwhile, groupby, takewhile
 from pathlib import Path
+from typing import Annotated
 
 from datasets import Dataset
+from pydantic import BaseModel, Field, NonNegativeInt
+
+from scratch_bert_options.schema import check
 
 from ..text.tables import read_lines, suffix
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 def read_conll(
@@ -28,97 +26,81 @@ def read_conll(
     if 0 in (word_column, tag_column):
         raise ValueError(f"{file}: columns are counted from 1.")
     is_conllu = suffix(file) == ".conllu"
-    word, tag = (1, 3) if is_conllu else (0, -1)
-    word = word_column - 1 if word_column else word
-    tag = tag_column - 1 if tag_column else tag
-    sentences, comments = [], []
-    for block in _blocks(file):
-        comments += [line for _, line in takewhile(_is_comment, block)]
-        lines = [(number, _split(line)) for number, line in dropwhile(_is_comment, block)]
-        if is_conllu:  # 1-2 is a contraction of the words 1 and 2, and 1.1 a word that the text leaves out
-            lines = [(number, fields) for number, fields in lines if fields[0].isdecimal()]
-        if lines:
-            sentences.append(_parse_sentence(lines, word, tag, tagged, file))
-    if comments:
-        logger.info(f"{file}: skipped {len(comments):,} comments, such as {comments[0]!r}")
-    return _to_dataset(sentences, file)
+    word, tag = (word_column or (2 if is_conllu else 1)) - 1, (tag_column or (4 if is_conllu else 0)) - 1
+    sentences: list[list[list[str]]] = [[]]
+    for number, line in enumerate(read_lines(file), 1):
+        fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
+        if not any(fields) or fields[0] == "-DOCSTART-":
+            sentences.append([])
+        elif not sentences[-1] and "\t" not in line and line.startswith(("# ", "#begin ", "#end ")):
+            continue  # a comment; a # with a tab after it is a word
+        elif not is_conllu or fields[0].isdecimal():  # 1-2 contracts the words 1 and 2, and the text leaves out 1.1
+            width = len(sentences[-1][0] if sentences[-1] else fields)
+            needed = max(word + 1, tag + 1, 2) if tagged or width > 1 else word + 1
+            if len(fields) != width or width < needed:
+                raise ValueError(f"{file}: line {number} has {len(fields)} fields, not {max(width, needed)}.")
+            sentences[-1].append(fields)
+    examples = []
+    for sentence in filter(None, sentences):
+        tags = {"label": [fields[tag] for fields in sentence]} if tagged or len(sentence[0]) > 1 else {}
+        examples.append({"text": [fields[word] for fields in sentence], **tags})
+    if not examples:
+        raise ValueError(f"{file} contains no examples.")
+    return Dataset.from_list(examples)
 
 
-def _blocks(file: Path) -> Iterator[list[tuple[int, str]]]:
-    """The lines between blank or -DOCSTART- lines, with their numbers in the file."""
-    numbered = enumerate(read_lines(file), 1)
-    for is_separator, lines in groupby(
-        numbered, lambda line: not line[1].strip() or _split(line[1])[0] == "-DOCSTART-"
-    ):
-        if not is_separator:
-            yield list(lines)
+NonBlank = Annotated[str, Field(pattern=r"\S")]
 
 
-def _split(line: str) -> list[str]:
-    return [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
+class Answer(BaseModel, strict=True):
+    text: NonBlank
+    answer_start: NonNegativeInt
 
 
-def _is_comment(line: tuple[int, str]) -> bool:
-    """Whether a line is a comment, as in CoNLL-U and CoNLL-2012; a # with a tab after it is a word."""
-    return "\t" not in line[1] and line[1].startswith(("# ", "#begin ", "#end "))
+class Question(BaseModel, strict=True):
+    id: str | int
+    question: str
+    answers: list[Answer] | None = None
 
 
-def _parse_sentence(
-    lines: list[tuple[int, list[str]]], word: int, tag: int, tagged: bool, file: Path
-) -> dict[str, list[str]]:
-    """Words and tags of a sentence, given by the numbers and the fields of its lines."""
-    first, width = lines[0][0], len(lines[0][1])
-    if width == 1 and tagged:
-        raise ValueError(f"{file}: line {first} has no tag, but only {lines[0][1][0]!r}.")
-    last_column = max(word, tag) if width > 1 else word
-    if last_column >= width:
-        raise ValueError(f"{file}: line {first} has {width} fields: there is no column {last_column + 1}.")
-    for number, fields in lines:
-        if len(fields) != width:
-            raise ValueError(f"{file}: line {number} has {len(fields)} fields, the lines before it have {width}.")
-    words = {"text": [fields[word] for _, fields in lines]}
-    return words if width == 1 else {**words, "label": [fields[tag] for _, fields in lines]}
+class Paragraph(BaseModel, strict=True):
+    context: str
+    qas: list[Question]
+
+
+class Article(BaseModel, strict=True):
+    paragraphs: list[Paragraph]
+
+
+class SquadFile(BaseModel, strict=True):
+    data: list[Article]
 
 
 def read_squad(file: Path) -> Dataset | None:
     """The questions of a file in SQuAD's own format: `text` (the context), `text_pair` (the question), `label` (the
     answers; None in a file to predict) and `id`. None for any other JSON.
 
-    Raises `ValueError` for an article that lacks a field.
+    Raises `ValueError` for a field that is missing or of another type.
     """
     try:
         content = json.loads("\n".join(read_lines(file)))
-    except ValueError:  # JSON Lines, or damaged: the table reader says which
+        if not all("paragraphs" in article for article in content["data"]):
+            return None
+    except (ValueError, TypeError, KeyError):  # JSON Lines, a table, or damaged: the table reader says which
         return None
-    articles = content.get("data") if isinstance(content, dict) else None
-    if not isinstance(articles, list):
-        return None
-    if not all(isinstance(article, dict) and "paragraphs" in article for article in articles):
-        return None
-    questions: list[dict] = []
-    for number, article in enumerate(articles, 1):
-        try:
-            questions += _squad_questions(article)
-        except (AttributeError, KeyError, TypeError) as error:
-            problem = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-            raise ValueError(f"{file} is not in SQuAD's format: in article {number}, {problem}.") from None
-    return _to_dataset(questions, file)
-
-
-def _squad_questions(article: dict) -> Iterator[dict]:
-    for paragraph in article["paragraphs"]:
-        for question in paragraph["qas"]:
-            answers = question.get("answers")
-            if answers is not None:
-                answers = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
-            texts = {"text": paragraph["context"], "text_pair": question["question"]}
-            yield {**texts, "label": answers, "id": str(question["id"])}
-
-
-def _to_dataset(examples: list[dict], file: Path) -> Dataset:
+    examples = [
+        {
+            "text": paragraph.context,
+            "text_pair": question.question,
+            "label": question.answers
+            if question.answers is None
+            else {name: [getattr(answer, name) for answer in question.answers] for name in Answer.model_fields},
+            "id": str(question.id),
+        }
+        for article in check(SquadFile, content, str(file)).data
+        for paragraph in article.paragraphs
+        for question in paragraph.qas
+    ]
     if not examples:
         raise ValueError(f"{file} contains no examples.")
-    try:
-        return Dataset.from_list(examples)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{file}: a field of its examples has several types: {error}") from None
+    return Dataset.from_list(examples)

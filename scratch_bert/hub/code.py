@@ -16,8 +16,10 @@ from ..repository import read_json
 NOTE = re.compile(r"The model's code is downloaded with the weights .*?(?=\n\n|\Z)", re.DOTALL)  # of any version
 OLD_HASH = re.compile(r" The code's SHA-256 [^.]*\.")
 OLD_CODE = {"operations_scratch_bert.py", *(file.name for file in CODE_FILES)}  # of all versions
-CODE_NOTE = f"""The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit
-that you have read with `revision="…"` in each call. It needs transformers {OLDEST["transformers"]} and torch {OLDEST["torch"]} or newer; the newest
+CODE_NOTE = f"""\
+The model's code is downloaded with the weights and runs on your machine: read it first, then pin the commit
+that you have read with `revision="…"` in each call. \
+It needs transformers {OLDEST["transformers"]} and torch {OLDEST["torch"]} or newer; the newest
 that it was tried with are transformers {transformers.__version__} and torch {torch.__version__.partition("+")[0]}."""
 
 

@@ -1,5 +1,5 @@
-"""Conversion of checkpoints from transformers' BERT to scratch_bert and back: the config changes; tensors and names stay,
-except that BERT stores the bias of its MLM head twice."""
+"""Conversion of checkpoints from transformers' BERT to scratch_bert and back: the config changes; tensors and names
+stay, except that BERT stores the bias of its MLM head twice."""
 
 import os
 import re
@@ -13,18 +13,24 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
 
-from scratch_bert_cli.outputs import check_new_dir
+from scratch_bert_options.outputs import check_new_dir
 
-from ..checkpoints.open import check_finite, check_weights, load_config, load_with_mismatches, reason, some
+from ..checkpoints.open import (
+    check_finite_weights,
+    explain_error,
+    find_head,
+    find_new_weights,
+    first_name,
+    load_config,
+    load_with_mismatches,
+    named_head,
+)
 from ..corpus.tokenizer import check_vocabulary, has_tokenizer, load_tokenizer
 from ..model import modeling_scratch_bert
 from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, INITIALIZATION_FIELDS, ScratchBertConfig
-from ..model.modeling_scratch_bert import AUTO_MODELS
 from .model_card import write_conversion_card
 
 
-# The ends of the models' class names: Model, ForPreTraining, ForMaskedLM, …
-HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in AUTO_MODELS.values()]
 CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
 MODELS = {"bert": (transformers, "Bert"), "scratch_bert": (modeling_scratch_bert, "ScratchBert")}  # module, prefix
 # Not converted: what the target's class sets itself, how the model computes, and how it is initialised.
@@ -52,11 +58,12 @@ def convert_checkpoint(
 ) -> Conversion:
     """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
 
-    `to` is `bert` or `scratch_bert`. The source's model card is adapted; if it has none, none is written. Any head is converted;
-    the weights keep their bytes and their dtype (that of the first, if they have several). Raises `ValueError` or `OSError`, and writes
-    nothing, if the source is of another type, incomplete or damaged, if its tokenizer can't be read or is larger than the
-    model, if its config has an option that the target does not support, if the outputs of the two models differ, or if
-    `destination` is not empty or can't be written to.
+    `to` is `bert` or `scratch_bert`. The source's model card is adapted; if it has none, none is written. Any head is
+    converted; the weights keep their bytes and their dtype (that of the first, if they have several).
+
+    Raises `ValueError` or `OSError`, and writes nothing, if the source is of another type, incomplete or damaged, if
+    its tokenizer can't be read or is larger than the model, if its config has an option that the target does not
+    support, if the outputs of the two models differ, or if `destination` is not empty or can't be written to.
     """
     check_new_dir("destination", Path(destination))
     source, destination = str(source), Path(destination).resolve()
@@ -70,8 +77,8 @@ def convert_checkpoint(
     if tokenizer:
         check_vocabulary(tokenizer, config.vocab_size, source)
     target_config = convert_config(config, to)
-    model, dropped = _load_matching(source, config, revision)
-    check_finite(model, source)
+    model, dropped = _load_with_head(source, config, revision)
+    check_finite_weights(model, source)
     head = type(model).__name__.removeprefix(MODELS[config.model_type][1])
     target_class = _model_class(to, head)
     options: dict[str, Any] = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
@@ -105,11 +112,12 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
     try:
         return CONFIGS[to](**values)
     except StrictDataclassError as error:
-        raise ValueError(f"The config of this {config.model_type} makes no {to}: {reason(error)}") from error
+        raise ValueError(f"The config of this {config.model_type} makes no {to}: {explain_error(error)}") from error
 
 
 def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.Tensor]:
-    """The weights under the names of the type `to`: BERT stores the bias of its MLM head twice, and computes with the second."""
+    """The weights under the names of the type `to`: BERT stores the bias of its MLM head twice, and computes with the
+    second."""
     name, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
     if name not in weights:
         return weights
@@ -123,37 +131,29 @@ def _model_class(model_type: str, head: str) -> type[PreTrainedModel]:
     return getattr(module, prefix + head)
 
 
-def _load_matching(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
+def _load_with_head(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
     """The model of the class that has exactly the weights in the files, and the names of unused pooler weights."""
     architecture = (config.architectures or [""])[0]
-    named = architecture.removeprefix(MODELS[config.model_type][1])
-    if named and named not in HEADS:
+    if named_head(config) == "Model" and architecture.removeprefix("Scratch") not in ("", "BertModel"):
         raise ValueError(f"{source} is a {architecture}, which has no counterpart.")
-    check_weights(source, config, revision)
     config.dtype = None  # else the weights are cast to the dtype that the config names
-    message = None
-    # The configs of published BERTs name BertForMaskedLM, but the weights include the NSP head.
-    heads = (named, "ForPreTraining", "ForMaskedLM", "ForNextSentencePrediction", "Model")
-    candidates = [(head, {}) for head in heads if head] + [("Model", {"add_pooling_layer": False})]
-    for head, options in candidates:
-        options |= {"config": config, "revision": revision}
-        model_class = _model_class(config.model_type, head)
-        _, mismatches = load_with_mismatches(model_class, source, device_map="meta", **options)
-        dropped = sorted(key for key in mismatches["unexpected"] if re.match(r"(bert\.)?pooler\.", key))
-        for key in dropped:
-            del mismatches["unexpected"][key]
-        if not any(mismatches.values()):
-            return load_with_mismatches(model_class, source, dtype="auto", **options)[0], dropped
-        message = message or f"The weights of {source} are not those of {model_class.__name__}. " + "; ".join(
-            f"{problem}: {some(entries.values())}" for problem, entries in mismatches.items() if entries
-        )
-    raise ValueError(message)
+    options: dict[str, Any] = {"config": config, "revision": revision}
+    head = find_head(source, config, revision=revision)
+    model_class = _model_class(config.model_type, head)
+    _, new = find_new_weights(model_class, source, new_heads=["missing"] * (head == "Model"), **options)
+    if new:
+        options["add_pooling_layer"] = False
+    model, mismatches = load_with_mismatches(model_class, source, dtype="auto", **options)
+    dropped = sorted(key for key in mismatches["unexpected"] if re.match(r"(bert\.)?pooler\.", key))
+    if unexpected := mismatches["unexpected"].keys() - set(dropped):
+        raise ValueError(f"{source} has weights that {model_class.__name__} has not: {first_name(unexpected)}.")
+    return model, dropped
 
 
 @torch.no_grad()
 def compare_outputs(model: PreTrainedModel, other: PreTrainedModel) -> tuple[float, float]:
-    """The largest difference between two models' outputs, and the largest output, in fp32 at the non-padding tokens of a
-    small random batch."""
+    """The largest difference between two models' outputs, and the largest output, in fp32 at the non-padding tokens of
+    a small random batch."""
     config = model.config
     generator = torch.Generator().manual_seed(0)
     batch_size, length = 4, min(64, config.max_position_embeddings)

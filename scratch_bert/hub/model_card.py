@@ -1,5 +1,5 @@
-"""Model cards: the parts that all of them share, and the card of a converted model. No card names an absolute path, user or
-host."""
+"""Model cards: the parts that all of them share, and the card of a converted model. No card names an absolute path,
+user or host."""
 
 import os
 import re
@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
-from huggingface_hub.repocard_data import eval_results_to_model_index
 from huggingface_hub.utils import yaml_dump
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import cached_file
@@ -19,7 +18,6 @@ from yaml import YAMLError
 from .. import __version__
 from ..model.configuration_scratch_bert import BERT_VALUES
 from ..model.modeling_scratch_bert import AUTO_MODELS
-from ..repository import one_line
 from .code import CODE_NOTE, NOTE, OLD_HASH
 
 
@@ -61,7 +59,14 @@ def with_name(card: str, name: str) -> str:
     return _NAME.sub(lambda _: f'name = "{name}"', card)
 
 
-def below_title(body: str, text: str) -> str:
+def with_link(card: str, space: str) -> str:
+    """The text of a card with a link to this Space below its title."""
+    header = REGEX_YAML_BLOCK.match(card)
+    start = header.end() if header else 0
+    return card[:start] + _below_title(card[start:], f"[Try it in a Space](https://huggingface.co/spaces/{space})")
+
+
+def _below_title(body: str, text: str) -> str:
     """The text of a card, without its metadata, with `text` below its title, or at its beginning if it has none."""
     title = _TITLE.match(body)
     end = title.end() if title else 0
@@ -69,7 +74,7 @@ def below_title(body: str, text: str) -> str:
 
 
 def path_in_card(directory: Path) -> str:
-    """How snippets name a directory: by its path from the current directory, if it is in there, and otherwise by its name."""
+    """How snippets name a directory: by its path from the current directory, if it is in there, else by its name."""
     path, here = Path(os.path.abspath(directory)), Path.cwd()
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
@@ -82,7 +87,7 @@ def write_card(
     metadata: dict[str, Any],
     **context: Any,
 ) -> None:
-    """Write `directory`/README.md from the template model_card.md: `metadata` into the YAML header, `context` into the text."""
+    """Write `directory`/README.md from model_card.md: `metadata` into the YAML header, `context` into the text."""
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(auto_class), "tags": TAGS} | metadata
     ModelCard.from_template(
         ModelCardData(**metadata),
@@ -101,73 +106,12 @@ def write_card(
     ).save(directory / "README.md")
 
 
-def read_card(directory: Path) -> str:
-    """The text of `directory`/README.md, with its line ends. Raises `ValueError` or `OSError` if there is none."""
-    file = directory / "README.md"
-    if not file.is_file():
-        raise FileNotFoundError(f"{directory} has no README.md: write a model card, to which results can be added.")
-    try:
-        return file.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{file} cannot be read: it is not UTF-8 ({error}). Save it as UTF-8.") from None
-
-
-def with_results(card: str, title: str, task: str, results: list[EvalResult], section: str, model_name: str) -> str:
-    """The text of a card with `results` in its metadata, all of this `task_name`, and a `section` of Markdown, in place of those
-    that an earlier call has added. All other text stays as it is, character by character.
-
-    `title` marks the section, which is added before the one about the model, if the card is of ours, and otherwise at the
-    end. `model_name` is for metadata that name none. Raises `ValueError` for metadata that can't be read.
-    """
-    line_end = "\r\n" if "\r\n" in card else "\n"
-    header = REGEX_YAML_BLOCK.match(card)
-    metadata = _with_index(header[2] if header else "", line_end, task, results, model_name)
-    if header:
-        before, body = f"{header[1]}{metadata}{header[3]}", card[header.end() :]
-    else:
-        before, body = f"---{line_end}{metadata}{line_end}---{line_end * 2}", card
-    start, end = f"<!-- {title}: the next evaluation replaces this section. -->", f"<!-- End of {title}. -->"
-    section = f"{start}\n\n{section}\n\n{end}".replace("\n", line_end)
-    old = re.search(rf"{re.escape(start)}.*?{re.escape(end)}", body, re.DOTALL)
-    if old:
-        return f"{before}{body[: old.start()]}{section}{body[old.end() :]}"
-    following = re.search(r"^## Model\r?$", body, re.MULTILINE)
-    if following:
-        return f"{before}{body[: following.start()]}{section}{line_end * 2}{body[following.start() :]}"
-    gap = line_end if body.endswith("\n") else line_end * 2
-    return f"{before}{body}{gap}{section}{line_end}"
-
-
-def _with_index(metadata: str, line_end: str, task: str, results: list[EvalResult], model_name: str) -> str:
-    """A card's YAML with these results in its `model-index`, in place of others of this task."""
-    try:
-        root, values = yaml.compose(metadata, yaml.SafeLoader), yaml.safe_load(metadata) or {}
-        index: list[dict[str, Any]] = values.get("model-index") or [{"name": model_name, "results": []}]
-        first = index[0]
-        others = [result for result in first["results"] if (result.get("task") or {}).get("name") != task]
-    except (YAMLError, AttributeError, LookupError, TypeError) as error:
-        raise ValueError(f"The metadata of the model card (README.md) cannot be read: {one_line(error)}.") from None
-    new = eval_results_to_model_index(first["name"], results)[0]["results"] if results else []
-    text = yaml_dump({"model-index": [{**first, "results": others + new}, *index[1:]]}, sort_keys=False)
-    text = text.rstrip("\n").replace("\n", line_end)
-    for key, value in root.value if root else ():
-        if key.value == "model-index":
-            return f"{metadata[: key.start_mark.index]}{text}{metadata[_last(value).end_mark.index :]}"
-    return f"{metadata}{line_end}{text}" if metadata else text
-
-
-def _last(node: yaml.Node) -> yaml.Node:
-    """The last node of a value in block style. It ends before the comments that follow; the value's own mark is behind them."""
-    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
-    return node
-
-
 def write_conversion_card(
     directory: Path, place: Path, model: PreTrainedModel, difference: float, source: str, revision: str | None = None
 ) -> bool:
-    """Write the card of a model converted from `source`, a directory or a Hub repository, into `directory`, which will be moved
-    to `place`: the source's card, adapted. A card that is not of ours gets one of ours before its text, for a scratch_bert.
+    """Write the card of a model converted from `source`, a directory or a Hub repository, into `directory`, which will
+    be moved to `place`: the source's card, adapted. For a scratch_bert, a card that is not of ours gets one of ours
+    before its text.
 
     Returns False, and writes nothing, if the source has no card.
     """
@@ -199,18 +143,20 @@ def write_conversion_card(
 
 
 def _adapted(body: str, kind: str, path: str, base_model: str | None, difference: float) -> str:
-    """The text of a card after a conversion of its model to a `kind`, with a note below its title, in place of an earlier one."""
+    """The text of a card after a conversion of its model to a `kind`, with a note below its title, in place of an
+    earlier one."""
     other = "bert" if kind == "scratch_bert" else "scratch_bert"
     left_out = rf"{re.escape(_MARK_START)}.*?-->\n*|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
     body = _OF_THE_CODE.sub("", re.sub(left_out, "", with_name(body, path), flags=re.DOTALL))
     body = re.sub(rf"^A {other} model for", f"A {kind} model for", body, flags=re.MULTILINE)
     note = (
-        f"The weights of {base_model or f'a {other}'}, converted to {kind}. On a few sequences of random tokens, the largest difference\n"
+        f"The weights of {base_model or f'a {other}'}, converted to {kind}. "
+        "On a few sequences of random tokens, the largest difference\n"
         f"between the outputs of the two models was {difference:.1e}."
     )
     if kind == "scratch_bert":
         body, note = _CALLS.sub(r"\1, trust_remote_code=True", body), f"{note}\n\n{CODE_NOTE}"
-    return below_title(body, f"{_CONVERSION}\n{note}\n{_END}")
+    return _below_title(body, f"{_CONVERSION}\n{note}\n{_END}")
 
 
 def _split(card: str) -> tuple[dict[str, Any], str]:

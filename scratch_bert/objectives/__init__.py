@@ -1,23 +1,19 @@
-"""The objectives of pretraining, by name. To add one: `OBJECTIVES["mine"] = Mine()`, here or in your own code."""
+"""The objectives of pretraining, by name: each module here may define some. From outside: `OBJECTIVES["mine"] = Mine()`."""
+
+from importlib import import_module
+from pkgutil import iter_modules
 
 from .base import MetricRow, NextSentenceHead, Objective, PairClassification
-from .contrastive import Contrastive, NextSentenceAndContrastive
-from .mlm_only import MaskedLanguageModelling
-from .nsp import NextSentencePrediction
-from .sop import SentenceOrderPrediction
 
 
 __all__ = ["OBJECTIVES", "MetricRow", "NextSentenceHead", "Objective", "PairClassification", "find_objective"]
 
+# The objectives are the classes that state a description; their base classes do not.
 OBJECTIVES: dict[str, Objective] = {
-    objective.name: objective
-    for objective in (
-        NextSentencePrediction(),
-        SentenceOrderPrediction(),
-        MaskedLanguageModelling(),
-        Contrastive(),
-        NextSentenceAndContrastive(),
-    )
+    member.name: member()
+    for module in iter_modules(__path__)
+    for member in vars(import_module(f"{__name__}.{module.name}")).values()
+    if isinstance(member, type) and issubclass(member, Objective) and "description" in vars(member)
 }
 
 
@@ -25,8 +21,6 @@ def find_objective(objective: str | Objective) -> Objective:
     """The objective of this name. Raises `ValueError` if there is none."""
     if isinstance(objective, Objective):
         return objective
-    if isinstance(objective, type):
-        raise ValueError(f"An objective is an instance: {objective.__name__}(), not the class.")
     if objective not in OBJECTIVES:
         raise ValueError(f"The sentence objective must be one of {', '.join(OBJECTIVES)}; got {objective!r}.")
     return OBJECTIVES[objective]

@@ -29,8 +29,8 @@ class MetricRow(NamedTuple):
 class Objective:
     """A pretraining objective: masked language modelling, and what a subclass adds.
 
-    To add one, subclass this, or `PairClassification` if it predicts a label of two segments, and register an
-    instance: `OBJECTIVES["mine"] = Mine()`, here or in your own code. docs/library.md has a complete example.
+    To add one, subclass this, or `PairClassification` if it predicts a label of two segments: in a module of this package,
+    or in your own code with `OBJECTIVES["mine"] = Mine()`. docs/library.md has a complete example.
     """
 
     name: str

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import chain, islice, zip_longest
-from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 
-CONTEXT = 8  # tokens of text to show on each side of a masked word
+CONTEXT = 8  # tokens to show on each side of a masked word
 SENTENCE_ENDS = frozenset(".!?。！？।؟")
 
 
@@ -28,53 +27,66 @@ def mlm_predictions(
     `seed` draws the examples and a word of each; with fewer than `count` examples, a second word of each, and so on.
     """
     predictions = []
-    for example, masked in _draw_words(dataset, tokenizer, count, seed):
+    for example, position in _draw_words(dataset, tokenizer, count, seed):
         inputs = _inputs(model, example)
-        input_ids = inputs["input_ids"]  # (1, S)
-        input_ids[0, masked] = tokenizer.mask_token_id
-        logits = model(**inputs)[0]  # (1, S, V)
-        top = logits[0, masked].float().softmax(-1).topk(top_k)
-        top_tokens = tokenizer.convert_ids_to_tokens(top.indices.tolist())
-        context = _around(input_ids[0], masked).tolist()
-        top_k_predictions = list(zip(top_tokens, top.values.tolist(), strict=True))
-        word = tokenizer.convert_ids_to_tokens(int(example["input_ids"][masked]))
-        predictions.append((tokenizer.decode(context), word, top_k_predictions))
+        inputs["input_ids"][0, position] = tokenizer.mask_token_id
+        context = inputs["input_ids"][0, max(1, position - CONTEXT) : position + CONTEXT + 1].tolist()
+        top = model(**inputs)[0][0, position].float().softmax(-1).topk(top_k)
+        tokens = tokenizer.convert_ids_to_tokens(top.indices.tolist())
+        word = tokenizer.convert_ids_to_tokens(int(example["input_ids"][position]))
+        predictions.append((tokenizer.decode(context), word, list(zip(tokens, top.values.tolist(), strict=True))))
     return predictions
 
 
+def describe_mlm_predictions(
+    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
+) -> str:
+    """`count` masked words with their top-3 predictions, as text for the terminal."""
+    lines = ["MLM: the masked word, then the top-3 predictions"]
+    for context, word, top_k in mlm_predictions(model, dataset, tokenizer, count):
+        shown = ", ".join(f"{token} {probability:.0%}" for token, probability in top_k)
+        lines += [f"  … {context} …", f"      {word:<16} {shown}"]
+    return "\n".join(lines)
+
+
+@torch.no_grad()
+def nsp_predictions(
+    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4, seed: int = 0
+) -> list[tuple[str, str, bool, float]]:
+    """NSP or SOP predictions for `count` examples, half of each label, drawn by `seed`: (end of A, start of B, whether
+    the label is 0, predicted probability of 0)."""
+    return [
+        (*pair, model(**_inputs(model, example)).seq_relationship_logits.float().softmax(-1)[0, 0].item())
+        for example, *pair in _draw_pairs(dataset, tokenizer, count, seed)
+    ]
+
+
 def examples_to_try(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
-    """Pieces of text to try a model on: `texts` with a masked word, their `answers`, and, of an objective with pairs, `pairs`
-    (A, B, whether the label is 0)."""
-    texts = masked_texts(dataset, tokenizer)
+    """Pieces of text to try a model on: `texts` with a masked word, their `answers`, and, of an objective with pairs,
+    `pairs` (A, B, whether the label is 0)."""
+    texts = _masked_texts(dataset, tokenizer, count=6)
     has_pairs = len(dataset) and "next_sentence_label" in dataset[0]
     pairs = [pair[1:] for pair in _draw_pairs(dataset, tokenizer, count=6, seed=0)] if has_pairs else []
     return {"texts": [text for text, _ in texts], "answers": [word for _, word in texts], "pairs": pairs}
 
 
-def masked_texts(
-    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 6, seed: int = 0
-) -> list[tuple[str, str]]:
-    """Up to `count` sentences, or pieces of long ones, each with one masked word, and that word; drawn by `seed`."""
+def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> list[tuple[str, str]]:
+    """Up to `count` sentences, or pieces of long ones, each with one masked word, and that word."""
     texts = []
-    for example, masked in _draw_words(dataset, tokenizer, 20 * count, seed):
+    for example, position in _draw_words(dataset, tokenizer, 20 * count, seed=0):
         input_ids = np.array(example["input_ids"])  # (S,), a copy
-        ends = np.flatnonzero(
-            [token in SENTENCE_ENDS for token in tokenizer.convert_ids_to_tokens(input_ids.tolist())]
-        )
-        before, after = ends[ends < masked], ends[ends > masked]
-        start = max(before[-1] + 1 if len(before) else 1, masked - 2 * CONTEXT)
-        stop = min(after[0] + 1 if len(after) else len(input_ids), masked + 2 * CONTEXT)
-        input_ids[masked] = tokenizer.mask_token_id
-        segments = tokenizer.decode(input_ids[start:stop]).split(tokenizer.sep_token)
+        tokens = tokenizer.convert_ids_to_tokens(input_ids.tolist())
+        ends = [i for i, token in enumerate(tokens) if token in SENTENCE_ENDS]
+        start = max([0, *(end for end in ends if end < position)]) + 1
+        stop = min([len(tokens) - 1, *(end for end in ends if end > position)]) + 1
+        input_ids[position] = tokenizer.mask_token_id
+        piece = input_ids[max(start, position - 2 * CONTEXT) : min(stop, position + 2 * CONTEXT)]
+        segments = tokenizer.decode(piece).split(tokenizer.sep_token)
         text = next(text.strip() for text in segments if tokenizer.mask_token in text)
         words = [part.isalpha() for part in text.split()]
         if not text.startswith("##") and len(words) > 5 and sum(words) >= 0.8 * len(words):
-            texts.append((text, tokenizer.decode(example["input_ids"][masked])))
+            texts.append((text, tokenizer.decode(example["input_ids"][position])))
     return texts[:count]
-
-
-def _around(input_ids: Any, position: int) -> Any:
-    return input_ids[max(1, position - CONTEXT) : position + CONTEXT + 1]
 
 
 def _draw_words(
@@ -90,20 +102,7 @@ def _draw_words(
         ]
         words.append([(example, int(i)) for i in rng.permutation(positions)])
     rounds = chain.from_iterable(zip_longest(*words))  # None where an example has no more words
-    return islice((word for word in rounds if word), count)
-
-
-@torch.no_grad()
-def nsp_predictions(
-    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4, seed: int = 0
-) -> list[tuple[str, str, bool, float]]:
-    """NSP or SOP predictions for `count` examples, half of each label, drawn by `seed`: (end of A, start of B, whether
-    the label is 0, predicted probability of 0)."""
-    predictions = []
-    for example, *pair in _draw_pairs(dataset, tokenizer, count, seed):
-        probability = model(**_inputs(model, example)).seq_relationship_logits.float().softmax(-1)[0, 0].item()
-        predictions.append((*pair, probability))
-    return predictions
+    return islice(filter(None, rounds), count)
 
 
 def _draw_pairs(
@@ -128,14 +127,3 @@ def _draw_pairs(
 def _inputs(model: torch.nn.Module, example: dict) -> dict[str, torch.Tensor]:
     names = [name for name in ("input_ids", "token_type_ids", "position_ids", "seq_idx") if name in example]
     return {name: torch.tensor(np.array([example[name]]), dtype=torch.long, device=model.device) for name in names}
-
-
-def describe_mlm_predictions(
-    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
-) -> str:
-    """`count` masked words with their top-3 predictions, as text for the terminal."""
-    lines = ["MLM: the masked word, then the top-3 predictions"]
-    for context, word, top_k in mlm_predictions(model, dataset, tokenizer, count):
-        shown = ", ".join(f"{token} {probability:.0%}" for token, probability in top_k)
-        lines += [f"  … {context} …", f"      {word:<16} {shown}"]
-    return "\n".join(lines)

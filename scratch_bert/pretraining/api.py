@@ -7,8 +7,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from ..cli import check_paths, from_keywords, shown_messages
-from .arguments import DataArguments, InMemoryDataArguments, ModelArguments, PretrainingArguments
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.errors import plain_errors
+from scratch_bert_options.pretraining import DataArguments, InMemoryDataOptions, ModelOptions, PretrainingOptions
+
+from ..logs import shown_messages
 from .run import prepare_pretraining
 
 
@@ -48,8 +51,6 @@ def pretrain(
         validation = texts.get("validation") if validation is None else validation
         texts = texts["train"]
     options |= {"output_dir": output_dir, "preset": preset}
-    names = ("output_dir", "model_name_or_path", "tokenizer_name_or_path")
-    check_paths(**{name: options[name] for name in names if options.get(name) is not None})
     in_memory: dict[str, Any] = {}
     for name, given, option in (("texts", texts, "train_file"), ("eval_texts", validation, "validation_file")):
         files = _as_files(given)
@@ -59,9 +60,9 @@ def pretrain(
             options[option] = files
         elif given is not None:  # an iterator could be read only once
             in_memory[name] = list(given) if isinstance(given, Iterator) else given
-    data_options = InMemoryDataArguments if "texts" in in_memory else DataArguments
-    arguments = from_keywords(ModelArguments, data_options, PretrainingArguments, **options)
-    with shown_messages(logging.INFO if arguments[-1].should_log else logging.ERROR):
+    data_options = InMemoryDataOptions if "texts" in in_memory else DataArguments
+    arguments = from_keywords(ModelOptions, data_options, PretrainingOptions, **options)
+    with shown_messages(), plain_errors():
         run = prepare_pretraining(*arguments, **in_memory)
         metrics = run.train()
         if run.trainer.is_world_process_zero() and logger.isEnabledFor(logging.INFO):

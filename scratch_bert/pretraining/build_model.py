@@ -9,14 +9,16 @@ import psutil
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from scratch_bert_options.declare import reject_non_default
+from scratch_bert_options.pretraining import TOKENIZER_TRAINING, DataArguments, ModelOptions
+
 from ..checkpoints.open import load_config, open_checkpoint
-from ..cli import reject_non_default
 from ..corpus.tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from ..hub.conversion import convert_config
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..repository import check_name
 from ..text.tables import read_lines
-from .arguments import TOKENIZER_TRAINING, DataArguments, ModelArguments
+from .arguments import new_config, overrides
 from .embeddings import init_added_embeddings, init_token_embeddings
 from .sources import PretrainingData
 
@@ -31,7 +33,7 @@ class TokenizerChoice(NamedTuple):
     """The tokenizer that the options name, which must be the same when a run is resumed."""
 
 
-def choose_tokenizer(args: ModelArguments, data_args: DataArguments, checkpoint: str | None = None) -> TokenizerChoice:
+def choose_tokenizer(args: ModelOptions, data_args: DataArguments, checkpoint: str | None = None) -> TokenizerChoice:
     """Load the tokenizer of the `checkpoint` to resume from, or else of the model to continue from, with added tokens,
     or else the one that `tokenizer_name_or_path` names. Raises `ValueError` for tokens that can't be added."""
     for name in (args.model_name_or_path, data_args.tokenizer_name_or_path):
@@ -53,18 +55,18 @@ def choose_tokenizer(args: ModelArguments, data_args: DataArguments, checkpoint:
     return TokenizerChoice(tokenizer, tokenizer)
 
 
-def start_config(args: ModelArguments, checkpoint: str | None = None) -> ScratchBertConfig:
+def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBertConfig:
     """The config of the preset, or of the model to continue from (or of the `checkpoint` that replaces it on resume),
     before `resolve_config`. Raises `ValueError` for values that make no model, and for another type of model."""
     if not args.model_name_or_path:
-        config = args.config()
+        config = new_config(args)
         check_memory(config)  # before the text is read
         return config
     name = checkpoint or args.model_name_or_path
     config = load_config(name)
     if config.model_type == "bert":
         if not config.tie_word_embeddings:  # then its MLM head has two biases
-            raise ValueError(f"{name} has untied word embeddings: convert it with scratch-bert-convert first.")
+            raise ValueError(f"{name} has untied word embeddings: convert it with scratch-bert convert first.")
         config = convert_config(config, "scratch_bert")
     elif config.model_type != "scratch_bert":
         raise ValueError(f"{name} is a {config.model_type}: pretraining continues from a scratch_bert or a BERT.")
@@ -92,7 +94,7 @@ def check_memory(config: ScratchBertConfig) -> None:
 
 
 def resolve_config(
-    start: ScratchBertConfig, args: ModelArguments, data: PretrainingData, length: int, checkpoint: str | None = None
+    start: ScratchBertConfig, args: ModelOptions, data: PretrainingData, length: int, checkpoint: str | None = None
 ) -> ScratchBertConfig:
     """Adapt `start` to the data: vocabulary, segments, and positions for sequences of up to `length` tokens. A run
     resumed from `checkpoint` keeps its vocab_size. Raises `ValueError` for values that contradict each other."""
@@ -104,7 +106,7 @@ def resolve_config(
         fixed = ("vocab_size", "type_vocab_size")
     else:
         config.max_position_embeddings = args.max_position_embeddings or length
-        fixed = args.overrides()
+        fixed = overrides(args)
     if length > config.max_position_embeddings:
         raise ValueError(
             f"max_seq_length ({length}) is longer than max_position_embeddings ({config.max_position_embeddings})."
@@ -123,7 +125,7 @@ def resolve_config(
 
 
 def build_model(
-    args: ModelArguments, config: ScratchBertConfig, data: PretrainingData, checkpoint: str | None = None
+    args: ModelOptions, config: ScratchBertConfig, data: PretrainingData, checkpoint: str | None = None
 ) -> PreTrainedModel:
     """Build the model of the objective. On resume, its weights are loaded later, from the checkpoint.
 
@@ -144,7 +146,7 @@ def build_model(
 
 def _open_model(
     model_class: type[PreTrainedModel],
-    args: ModelArguments,
+    args: ModelOptions,
     config: ScratchBertConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> PreTrainedModel:

@@ -44,11 +44,9 @@ def init_token_embeddings(model: PreTrainedModel, examples: Dataset) -> None:
     """Set a quarter of the dimensions of the model's token embeddings, along random directions, to `lsa` of the
     examples' segments, twice as large as the other dimensions, which stay random and tell tokens apart.
 
-    Tokens that are not in the examples keep their embeddings. Raises `ValueError` if there are no examples, and for token
-    ids that the model lacks.
+    Tokens that are not in the examples keep their embeddings. Raises `ValueError` for token ids that the
+    model lacks.
     """
-    if len(examples) == 0:
-        raise ValueError("There are no examples to take token embeddings from.")
     indices = np.linspace(0, len(examples) - 1, min(len(examples), MAX_EXAMPLES)).astype(int)
     tokens, segments = [], []
     for number, example in enumerate(examples[int(index)] for index in indices):

@@ -1,7 +1,6 @@
 """Evaluation of pretrained models on the same masked tokens: MLM and NSP, compared with baselines."""
 
 import inspect
-import logging
 import math
 import tempfile
 from collections.abc import Iterable
@@ -10,6 +9,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
+from scratch_bert_options.pretraining import EvaluationArguments, EvaluationDataArguments
+
 from ..checkpoints.open import load_config, open_checkpoint, open_pretrained
 from ..corpus.tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from ..model.modeling_scratch_bert import AUTO_MODELS
@@ -17,56 +18,24 @@ from ..objectives import OBJECTIVES, NextSentenceHead, Objective
 from ..repository import RUN_FILE, read_json
 from ..training.console import show_on_console
 from ..training.memory import keep_freed_memory
-from .arguments import EvaluationArguments, EvaluationDataArguments
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .sources import PretrainingData, build_collator, load_data
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 def evaluate(
     data_args: EvaluationDataArguments, args: EvaluationArguments
 ) -> tuple[dict[str, dict[str, float]], PretrainingData]:
-    """The metrics of each model, by its name, and the data.
-
-    Raises `ValueError` or `OSError` for models that can't be evaluated, or not on the same examples, and for text and
-    options that give no examples.
-    """
-    check_mlm_heads(args)
+    """The metrics of each model, by its name, and the data. Raises what `load_examples` and `evaluate_model` raise."""
     data = load_examples(data_args, args)
-    return {name: evaluate_model(name, data, data_args, args) for name in args.model_name_or_path}, data
-
-
-def name_of_text(data: PretrainingData, data_args: EvaluationDataArguments, names: Iterable[str]) -> str:
-    """What the text is called for a reader: held-out text, if the runs that trained all these models have held it out."""
-    whole = data.eval_dataset is data.train_dataset or data_args.validation_file
-    if not whole and all(_held_out_checksum(Path(name)) == f"CRC-32 {data.eval_checksum:08x}" for name in names):
-        return "held-out text"
-    names = data_args.validation_file or data_args.train_file or [data_args.dataset_name or data_args.prepared_data]
-    source = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0] or "the built-in corpus"
-    return f"{'text' if whole else 'part'} of {source}"
-
-
-def _held_out_checksum(model: Path) -> str | None:
-    """What the run that trained a model has recorded of its held-out text."""
-    try:
-        record = read_json(model / RUN_FILE)
-    except (OSError, ValueError):
-        return None
-    return {**record.get("options", {}), **record.get("fixed", {})}.get("held-out text")
-
-
-def check_mlm_heads(args: EvaluationArguments) -> None:
-    """Raise `ValueError` for a model without an MLM head, before any work, and the errors of `open_pretrained`."""
-    for name in args.model_name_or_path:
-        _, heads = open_pretrained(name, with_nsp=False, trust_remote_code=args.trust_remote_code)
-        if "MaskedLM" not in heads:
-            raise ValueError(f"{name} has no MLM head, which is what is evaluated.")
+    return {name: evaluate_model(name, data, data_args, args)[0] for name in args.model_name_or_path}, data
 
 
 def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments) -> PretrainingData:
-    """The examples to evaluate on, made with the tokenizer that all models share."""
+    """The examples to evaluate on, made with the tokenizer that all models share.
+
+    Raises `ValueError` or `OSError` for models that can't be evaluated on the same examples, and for text and options
+    that give none.
+    """
     configs = {name: load_config(name, trust_remote_code=args.trust_remote_code) for name in args.model_name_or_path}
     first, *others = args.model_name_or_path
     tokenizer = load_tokenizer(first, trust_remote_code=args.trust_remote_code)
@@ -76,57 +45,43 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
                 f"{first} and {name} have different vocabularies or segment ids, so they can't be compared on the "
                 "same examples: evaluate them separately."
             )
+    limits = {name: config.max_position_embeddings for name, config in configs.items()}
     if data_args.fits_models and data_args.max_tokens:
-        data_args.max_tokens = min(
-            data_args.max_tokens, *(config.max_position_embeddings for config in configs.values())
-        )
+        data_args.max_tokens = min(data_args.max_tokens, *limits.values())
     data = load_data(data_args, args.seed, tokenizer)
     if data.eval_dataset is None:
         data.eval_dataset = data.train_dataset
-    for name, config in configs.items():
-        check_vocabulary(tokenizer, config.vocab_size, name)
-        limit = config.max_position_embeddings
+    for name, limit in limits.items():
+        check_vocabulary(tokenizer, configs[name].vocab_size, name)
         if data.max_seq_length > limit:
             raise ValueError(f"{name} takes {limit} tokens at most: pass a max_seq_length of {limit} or less.")
     return data
 
 
-def open_with_objective(objective: Objective, name: str, trust_remote_code: bool) -> tuple[PreTrainedModel, Objective]:
-    """Open the model in fp32, with the part of the objective that its heads allow: all of it, NSP, or MLM alone."""
-    custom = objective.model_class not in AUTO_MODELS.values()
-    if custom and load_config(name, trust_remote_code=trust_remote_code).model_type == "scratch_bert":
-        model, missing = open_checkpoint(objective.model_class, name)
-        if not missing:
-            return model, objective
-    model, heads = open_pretrained(name, with_nsp=objective.has_pairs, trust_remote_code=trust_remote_code)
-    if "NextSentencePrediction" not in heads:
-        return model, OBJECTIVES["none"]
-    if not custom:
-        return model, objective
-    return model, OBJECTIVES["nsp" if isinstance(objective, NextSentenceHead) else "none"]
-
-
 def evaluate_model(
     name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
-) -> dict[str, float]:
-    """The metrics of one model, by the stock Trainer. Raises `ValueError` if one is not finite."""
+) -> tuple[dict[str, float], str]:
+    """The metrics of one model, by the stock Trainer, and its predictions for `args.show_predictions` words and pairs.
+
+    Raises `ValueError` for a model without an MLM head or with outputs that overflow, and what `open_pretrained` raises.
+    """
     model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
+    accepted = inspect.signature(model.forward).parameters
+    if "seq_idx" in data.objective.features() and "seq_idx" not in accepted:
+        raise ValueError(f"{name} takes no packed segments, of which {data.objective.name} is made.")
+    predictions = ""
+    if count := args.show_predictions:  # before the evaluation, which may leave the model in bf16 autocast
+        predictions = objective.describe_predictions(model, data.eval_dataset, data.tokenizer, count)
     metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), objective)
     collator = build_collator(data_args, data.tokenizer)
-
-    accepted = inspect.signature(model.forward).parameters
-
-    if "seq_idx" in data.objective.features() and "seq_idx" not in accepted:
-        raise ValueError(
-            f"{name} takes no packed segments, of which {data.objective.name} is made: evaluate another objective."
-        )
 
     def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
         batch = {name: tensor for name, tensor in collator(examples).items() if name in accepted}
         # The metrics need the MLM head at the masked tokens only; at all of them, it takes longer than the encoder.
         return batch | ({"sparse_prediction": True} if "sparse_prediction" in accepted else {})
 
-    if not torch.accelerator.is_available():
+    on_cpu = not torch.accelerator.is_available()
+    if on_cpu:
         keep_freed_memory()
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
@@ -134,13 +89,13 @@ def evaluate_model(
             args=TrainingArguments(
                 output_dir=scratch,
                 per_device_eval_batch_size=args.per_device_eval_batch_size,
-                use_cpu=not torch.accelerator.is_available(),
+                use_cpu=on_cpu,
                 bf16=args.bf16,
                 seed=args.seed,
                 label_names=["labels", objective.label_column] if objective.label_column else ["labels"],
                 remove_unused_columns=False,
                 batch_eval_metrics=True,
-                dataloader_pin_memory=torch.accelerator.is_available(),
+                dataloader_pin_memory=not on_cpu,
             ),
             data_collator=collate,
             eval_dataset=data.eval_dataset,
@@ -151,20 +106,42 @@ def evaluate_model(
         results = trainer.evaluate()
     for metric, value in results.items():
         if not math.isfinite(value):
-            raise overflow_error(f"{metric} of {name} is {value}", model, args.bf16)
-    return results
+            raise ValueError(f"{metric} of {name} is {value}: its outputs overflow.")
+    return results, predictions
 
 
-def overflow_error(what: str, model: PreTrainedModel, bf16: bool) -> ValueError:
-    """The error for a result of the model that is not finite: `what` says which, and of which model."""
-    size, weight = max((parameter.abs().max().item(), name) for name, parameter in model.named_parameters())
-    return ValueError(
-        f"{what}: its outputs overflow{' in bf16' if bf16 else ''}. Its largest weight is {size:.0e}, in {weight}: "
-        "the training that saved it diverged, or the file is damaged."
-    )
+def open_with_objective(objective: Objective, name: str, trust_remote_code: bool) -> tuple[PreTrainedModel, Objective]:
+    """The model in fp32, and the part of the objective that it has heads for: all of it, NSP, or MLM alone.
+
+    Raises `ValueError` for a model without an MLM head, and the errors of `open_pretrained`.
+    """
+    custom = objective.model_class not in AUTO_MODELS.values()
+    if custom and load_config(name, trust_remote_code=trust_remote_code).model_type == "scratch_bert":
+        model, missing = open_checkpoint(objective.model_class, name)
+        if not missing:
+            return model, objective
+    model, heads = open_pretrained(name, with_nsp=objective.has_pairs, trust_remote_code=trust_remote_code)
+    if "MaskedLM" not in heads:
+        raise ValueError(f"{name} has no MLM head, which is what is evaluated.")
+    if "NextSentencePrediction" not in heads or custom and not isinstance(objective, NextSentenceHead):
+        return model, OBJECTIVES["none"]
+    return model, OBJECTIVES["nsp"] if custom else objective
 
 
-def model_predictions(name: str, data: PretrainingData, args: EvaluationArguments) -> str:
-    """Predictions of one model for `args.show_predictions` words and pairs of the text, as text for the terminal."""
-    model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
-    return objective.describe_predictions(model, data.eval_dataset, data.tokenizer, args.show_predictions)
+def name_of_text(data: PretrainingData, data_args: EvaluationDataArguments, names: Iterable[str]) -> str:
+    """What the text is called for a reader: held-out text, if the runs that trained all models have held it out."""
+    whole = data.eval_dataset is data.train_dataset or data_args.validation_file
+    if not whole and all(_held_out_checksum(Path(name)) == f"CRC-32 {data.eval_checksum:08x}" for name in names):
+        return "held-out text"
+    files = data_args.validation_file or data_args.train_file or [data_args.dataset_name or data_args.prepared_data]
+    source = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0] or "the built-in corpus"
+    return f"{'text' if whole else 'part'} of {source}"
+
+
+def _held_out_checksum(model: Path) -> str | None:
+    """What the run that trained a model has recorded of its held-out text."""
+    try:
+        record = read_json(model / RUN_FILE)
+    except (OSError, ValueError):
+        return None
+    return {**record.get("options", {}), **record.get("fixed", {})}.get("held-out text")

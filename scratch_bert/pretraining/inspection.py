@@ -1,18 +1,19 @@
 """Inspection of training examples: statistics over many examples, and a few as text."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
 
 import datasets
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 from tqdm.auto import tqdm
 
 from ..corpus.tokenizer import segment_ids
 from ..examples.collator import PretrainingCollator
 from ..examples.dataset import SentencePairDataset
-from ..examples.prepared import PreprocessedDataset
 from .sources import PretrainingData
 
 
@@ -30,19 +31,14 @@ def example_statistics(
     Lengths count special tokens, fractions of masked tokens don't. Statistics that the data lack are left out. Raises
     `ValueError` if there is no example.
     """
-    dataset, objective = data.train_dataset, data.objective
-    if isinstance(dataset, datasets.IterableDataset):
-        examples, count = iter(dataset), sample
-    else:
-        examples, count = _epochs(dataset, seed), min(sample, EPOCHS * len(dataset))
-    special, segment_b = torch.tensor(data.tokenizer.all_special_ids), segment_ids(data.tokenizer)[1]
-    lengths, labels = [], []
-    empty = maskable = masked = replaced = kept = 0
-    seconds = 0.0
-    with tqdm(total=count, desc="Examples", unit=" examples", leave=False, disable=None) as progress:
-        while len(lengths) < count:
+    dataset, objective, tokenizer = data.train_dataset, data.objective, data.tokenizer
+    special, segment_b = torch.tensor(tokenizer.all_special_ids), segment_ids(tokenizer)[1]
+    lengths, labels, counts, seconds = [], [], Counter(), 0.0
+    examples = islice(_examples(dataset, seed), sample)
+    with tqdm(total=sample, desc="Examples", unit=" examples", leave=False, disable=None) as progress:
+        while True:
             start = time.perf_counter()
-            drawn = list(islice(examples, min(BATCH_SIZE, count - len(lengths))))
+            drawn = list(islice(examples, BATCH_SIZE))
             if not drawn:
                 break
             batch = collator(drawn)
@@ -50,37 +46,35 @@ def example_statistics(
             length = batch["attention_mask"].sum(-1)  # (B,)
             lengths += length.tolist()
             if objective.label_column:
-                label = batch[objective.label_column]
+                label = batch[objective.label_column]  # (B,)
                 labels += label.tolist()
                 length_b = batch["token_type_ids"].eq(segment_b).sum(-1) - 1
-                is_pair = label.ne(-100)
-                empty += int((is_pair & ((length_b < 1) | (length - length_b < 4))).sum())
-            is_masked = batch["labels"].ne(-100)  # (B, S)
-            original = torch.where(is_masked, batch["labels"], batch["input_ids"])
-            maskable += int((~torch.isin(original, special)).sum())
-            masked += int(is_masked.sum())
-            replaced += int((is_masked & batch["input_ids"].eq(data.tokenizer.mask_token_id)).sum())
-            kept += int((is_masked & batch["input_ids"].eq(original)).sum())
+                counts["empty"] += int((label.ne(-100) & ((length_b < 1) | (length - length_b < 4))).sum())
+            ids, is_masked = batch["input_ids"], batch["labels"].ne(-100)  # (B, S)
+            original = torch.where(is_masked, batch["labels"], ids)
+            counts["maskable"] += int((~torch.isin(original, special)).sum())
+            counts["masked"] += int(is_masked.sum())
+            counts["replaced"] += int((is_masked & ids.eq(tokenizer.mask_token_id)).sum())
+            counts["kept"] += int((is_masked & ids.eq(original)).sum())
             progress.update(len(drawn))
     if not lengths:
         raise ValueError("The text gives no example.")
-    if not maskable:
-        raise ValueError("The examples hold special tokens alone, such as [UNK]: there is nothing to predict.")
+    masked = max(counts["masked"], 1)
     statistics = {
         "examples": len(lengths),
         "length_percentiles": dict(zip(PERCENTILES, np.percentile(lengths, PERCENTILES).tolist(), strict=True)),
         "too_long": int((np.array(lengths) > data.max_seq_length).sum()),
         "padding_share": 1 - float(np.mean(lengths)) / data.max_seq_length,
-        "masked_share": masked / maskable,
-        "mask_token_share": replaced / max(masked, 1),
-        "random_token_share": (masked - replaced - kept) / max(masked, 1),
-        "kept_token_share": kept / max(masked, 1),
+        "masked_share": counts["masked"] / max(counts["maskable"], 1),
+        "mask_token_share": counts["replaced"] / masked,
+        "random_token_share": (counts["masked"] - counts["replaced"] - counts["kept"]) / masked,
+        "kept_token_share": counts["kept"] / masked,
         "tokens_per_second": sum(lengths) / seconds,
     }
     if labels:
         single = labels.count(-100)
-        label_0 = labels.count(0) / max(len(labels) - single, 1)
-        statistics |= {"label_0_share": label_0, "single_segments": single / len(labels), "empty_segments": empty}
+        statistics["label_0_share"] = labels.count(0) / max(len(labels) - single, 1)
+        statistics |= {"single_segments": single / len(labels), "empty_segments": counts["empty"]}
     if isinstance(dataset, SentencePairDataset):
         dataset.set_epoch(0)
         statistics |= {"examples_per_epoch": len(dataset), "coverage": dataset.coverage()}
@@ -88,7 +82,11 @@ def example_statistics(
     return statistics
 
 
-def _epochs(dataset: SentencePairDataset | PreprocessedDataset, seed: int) -> Iterator[dict]:
+def _examples(dataset: Dataset, seed: int) -> Iterator[dict]:
+    """The examples of a stream, or of epochs in random order."""
+    if isinstance(dataset, datasets.IterableDataset):
+        yield from dataset
+        return
     for epoch in range(EPOCHS):
         dataset.set_epoch(epoch)
         order = np.random.default_rng((seed, epoch)).permutation(len(dataset))
@@ -124,24 +122,17 @@ def describe_examples(data: PretrainingData, collator: PretrainingCollator, coun
     """Training examples as text, spread over an epoch or from the beginning of a stream."""
     dataset = data.train_dataset
     if isinstance(dataset, datasets.IterableDataset):
-        shown = [(example, None) for example in dataset.take(count)]
-    else:
-        documents = dataset.documents() if isinstance(dataset, SentencePairDataset) else [None] * len(dataset)
-        every = max(len(dataset) // max(count, 1), 1)
-        shown = [(dataset[i], documents[i]) for i in range(every // 2, len(dataset), every)][:count]
-    return "\n\n".join(_describe_example(example, collator, data, documents) for example, documents in shown)
+        return "\n\n".join(_describe_example(example, collator, data) for example in dataset.take(count))
+    documents = dataset.documents() if isinstance(dataset, SentencePairDataset) else [()] * len(dataset)
+    every = max(len(dataset) // max(count, 1), 1)
+    shown = range(every // 2, len(dataset), every)[:count]
+    return "\n\n".join(_describe_example(dataset[i], collator, data, *documents[i]) for i in shown)
 
 
-def _describe_example(
-    example: dict,
-    collator: PretrainingCollator,
-    data: PretrainingData,
-    documents: np.ndarray | None,  # (2,)
-) -> str:
+def _describe_example(example: dict, collator: PretrainingCollator, data: PretrainingData, *documents: int) -> str:
     """The label of an example, the documents of its segments, and each segment before and after masking."""
-    batch = collator([example])
-    label = example.get(data.objective.label_column)
-    origin = f", documents {documents[0]} and {documents[1]}" if documents is not None else ""
+    batch, label = collator([example]), example.get(data.objective.label_column)
+    origin = f", documents {documents[0]} and {documents[1]}" if documents else ""
     lines = [f"{len(example['input_ids'])} tokens{origin}" + ("" if label is None else f", label {label}")]
     for name, segment in zip("AB", segment_ids(data.tokenizer), strict=True):
         inside = np.asarray(example["token_type_ids"]) == segment

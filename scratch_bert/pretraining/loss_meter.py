@@ -27,7 +27,7 @@ class LossMeter:
                 self.sums[name] = self.sums.get(name, 0.0) + part * weight
 
     def update_accuracy(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Compare logits, (B, S, V) or only of predicted tokens, perhaps followed by others (≥ M, V), with labels (B, S)."""
+        """Compare logits with labels (B, S): (B, S, V), or (≥ M, V) for predicted tokens and perhaps others after."""
         predicted = labels != -100
         labels = labels[predicted]  # (M,)
         logits = logits[: len(labels)] if logits.dim() == 2 else logits[predicted]  # (M, V)

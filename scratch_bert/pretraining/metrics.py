@@ -15,14 +15,9 @@ logger = logging.getLogger("scratch_bert")
 
 
 def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
-    """Log-probability of each token id from its count in a text, with one added to each count: (vocabulary size,).
-
-    Raises `ValueError` for counts that are negative or NaN.
-    """
-    counts = np.asarray(counts)
-    if not (counts >= 0).all():
-        raise ValueError("The counts of tokens must be 0 or more.")
-    return torch.from_numpy(np.log((counts + 1) / (counts + 1).sum())).float()
+    """Log-probability of each token id from its count in a text, with one added to each count: (vocabulary size,)."""
+    counts = np.asarray(counts) + 1
+    return torch.from_numpy(np.log(counts / counts.sum())).float()
 
 
 class PretrainingMetrics:
@@ -46,13 +41,9 @@ class PretrainingMetrics:
         return ["mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy", *objective_names]
 
     def reduce(self, logits, labels) -> torch.Tensor:
-        """Reduce logits, MLM's (B, S, V) or (M, V) first, and labels, MLM's (B, S) first, to sums per example: (B, columns)."""
+        """Sums per example, (B, columns), of logits and labels, MLM's first: (B, S, V) or (M, V), and (B, S)."""
         logits = logits if isinstance(logits, tuple) else (logits,)
         labels = labels if isinstance(labels, tuple) else (labels,)
-        if labels[0] is None:
-            raise ValueError(
-                "There are no labels: Trainer finds arguments of forward whose names contain 'label', or label_names."
-            )
         mlm_logits, mlm_labels = logits[0], labels[0]
         masked = mlm_labels.ne(-100)  # (B, S)
         example_index = masked.nonzero()[:, 0]  # (M,): the example of each masked token
@@ -109,26 +100,23 @@ def describe_metrics(
     text: str = "held-out text",
     unigrams_of: str = "the training text",
 ) -> str:
-    """Table for the terminal of models evaluated on the same `text`: a column for each model, and for the baseline. Accuracies
-    that are means over examples have their standard errors."""
+    """Table for the terminal of models evaluated on the same `text`: a column for each model, and for the baseline.
+    Accuracies that are means over examples have their standard errors."""
     rows = (*MLM_ROWS, *find_objective(objective).metric_rows)
     first = max(20, len(text) + 2, *(len(row.label) + 2 for row in rows))
     width = max(15, *(len(name) + 2 for name in results))
-    lines = [f"{text:<{first}}" + "".join(f"{name:>{width}}" for name in [*results, "baseline"])]
+
+    def line(label: str, cells: list[str]) -> str:
+        return f"{label:<{first}}" + "".join(f"{cell:>{width}}" for cell in cells)
+
+    def values(name: str | None) -> list[str]:
+        """The value of a metric for each model, with its standard error, if there is one; empty without the metric."""
+        found = [(metrics.get(f"eval_{name}"), metrics.get(f"eval_{name}_stderr")) for metrics in results.values()]
+        return ["" if v is None else f"{v:.3f}" if error is None else f"{v:.3f} ± {error:.3f}" for v, error in found]
+
+    lines = [line(text, [*results, "baseline"])]
     for row in rows:
-        if not any(f"eval_{row.metric}" in metrics for metrics in results.values()):
-            continue
-        found = [describe_value(metrics, row.metric) for metrics in results.values()]
-        baselines = [describe_value(metrics, row.baseline) for metrics in results.values()]
-        found.append(next(filter(None, baselines), ""))
-        lines.append(f"{row.label:<{first}}" + "".join(f"{value:>{width}}" for value in found))
+        if any(found := values(row.metric)):
+            lines.append(line(row.label, [*found, next(filter(None, values(row.baseline)), "")]))
     others = dict.fromkeys(row.baseline_name for row in rows if row.metric.endswith("accuracy") and row.baseline)
     return "\n".join([*lines, f"Baselines: {'; '.join([f'unigrams of {unigrams_of}', *others])}."])
-
-
-def describe_value(metrics: dict[str, float], name: str | None) -> str:
-    """The value of a metric of an evaluation, with its standard error, if it has one; empty if there is no such metric."""
-    if f"eval_{name}" not in metrics:
-        return ""
-    error = metrics.get(f"eval_{name}_stderr")
-    return f"{metrics[f'eval_{name}']:.3f}" + ("" if error is None else f" ± {error:.3f}")

@@ -1,5 +1,5 @@
-"""Pseudo-log-likelihoods of sentences by a masked language model (Salazar et al., 2020, section 2.1), which decide minimal
-pairs: of two sentences, the model prefers the one with the higher value.
+"""Pseudo-log-likelihoods of sentences by a masked language model (Salazar et al., 2020, section 2.1), which decide
+minimal pairs: of two sentences, the model prefers the one with the higher value.
 
 Each token of a sentence is masked in a copy of its own, and the log-probabilities of the masked tokens are added up.
 Dimensions: N sentences, K masked tokens in all, U different copies, B copies in a batch, S tokens, V vocabulary.
@@ -30,17 +30,16 @@ def encode_sentences(
 ) -> BatchEncoding:
     """The tokens of N sentences: lists of N lists, with `special_tokens_mask`, 1 at tokens that are not to be masked.
 
-    Raises `ValueError`, which cites the sentence, for one that has no token, or more than `max_length` with the special
-    tokens.
+    Raises `ValueError`, which cites the sentence, for one that has no token, or more than `max_length` with the
+    special tokens.
     """
     encoded = tokenizer(list(sentences), return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
     for sentence, special in zip(sentences, encoded["special_tokens_mask"], strict=True):
         if all(special):
-            raise ValueError(f"The sentence {sentence!r:.80} has no tokens: correct it, or leave it out.")
+            raise ValueError(f"The sentence {sentence!r:.80} has no tokens.")
         if max_length is not None and len(special) > max_length:
             raise ValueError(
-                f"The sentence {sentence!r:.80} has {len(special)} tokens, but the model takes {max_length} at most: leave "
-                "it out, or evaluate a model that takes longer sequences."
+                f"The sentence {sentence!r:.80} has {len(special)} tokens, but the model takes {max_length} at most."
             )
     return encoded
 
@@ -51,9 +50,9 @@ def pseudo_log_likelihoods(
 ) -> torch.Tensor:
     """The pseudo-log-likelihood of each sentence, in nats: (N,) float64. `encoded` is what `encode_sentences` returns.
 
-    `model` is any model with an MLM head, in evaluation mode; `bf16` is autocast. A batch has copies of one length, so
-    there is no padding. Copies that several sentences have in common, such as those of a pair that differs in one token,
-    are computed once: sentences of the same tokens get exactly the same value. `description` is that of the progress bar.
+    `model` is any model with an MLM head, in evaluation mode; `bf16` is autocast, `description` the progress bar's. A
+    batch has copies of one length, so there is no padding. Copies that several sentences have in common, such as those
+    of a pair that differs in one token, are computed once: sentences of the same tokens get exactly the same value.
     """
     lengths = np.array([len(ids) for ids in encoded["input_ids"]])
     total = sum(special.count(0) for special in encoded["special_tokens_mask"])
@@ -106,8 +105,8 @@ def _score_masked_tokens(
 
 
 def _masked_logits(model: PreTrainedModel, inputs: dict[str, torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
-    """The logits (B, V) at one position (B,) of each sequence. The MLM head of BERT and scratch_bert, which may cost more than
-    the encoder, is computed there alone."""
+    """The logits (B, V) at one position (B,) of each sequence. The MLM head of BERT and scratch_bert, which may cost
+    more than the encoder, is computed there alone."""
     batch = torch.arange(len(positions), device=positions.device)
     if not _has_bert_head(model):
         return model(**inputs).logits[batch, positions]

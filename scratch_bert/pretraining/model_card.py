@@ -5,42 +5,40 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
+from scratch_bert_options.pretraining import DataArguments, ModelOptions
+
 from ..hub.model_card import TAGS, write_card
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..objectives import Objective
 from ..training.model_card import model_name, training_context
-from .arguments import DataArguments, ModelArguments
 from .metrics import MLM_ROWS
 from .sources import PretrainingData
 from .trainer import PretrainingTrainer
 
 
+BUILTIN = "the help texts and docstrings of Python"
+
+
 def write_pretraining_card(
     trainer: PretrainingTrainer,
     directory: Path,
-    model_args: ModelArguments,
+    model_args: ModelOptions,
     data_args: DataArguments,
     data: PretrainingData,
     in_memory: Collection[str] = (),
 ) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
-    name, metrics = model_name(trainer), trainer.latest_metrics()
-    objective = data.objective
+    name, metrics, objective = model_name(trainer), trainer.latest_metrics(), data.objective
     eval_steps = [entry["step"] for entry in trainer.state.log_history if "eval_mlm_loss" in entry]
     start = model_args.model_name_or_path
-    base_model = None if start is None or Path(start).exists() else start
-    on_the_hub = data_args.dataset_name and not Path(data_args.dataset_name).exists()
-    builtin = not ("texts" in in_memory or data_args.train_file or data_args.dataset_name or data_args.prepared_data)
-    source = (
-        data_args.dataset_name if on_the_hub else "texts in memory" if "texts" in in_memory else _source(data_args)
-    )
+    base_model = start if start and not Path(start).exists() else None
+    hub_dataset = data_args.dataset_name if not Path(data_args.dataset_name or ".").exists() else None
+    source = hub_dataset or _source(data_args, in_memory)
     eval_source = "text held out from training" if data.eval_kind == "held-out" else f"{data.eval_kind} text"
     losses = {"MLM loss (nats)": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
-    losses |= {
-        f"{row.label} (nats)": [row.metric, f"eval_{row.metric}"]
-        for row in objective.metric_rows
-        if row.metric in objective.losses
-    }
+    for row in objective.metric_rows:
+        if row.metric in objective.losses:
+            losses[f"{row.label} (nats)"] = [row.metric, f"eval_{row.metric}"]
     write_card(
         directory,
         model_name=name,
@@ -48,10 +46,10 @@ def write_pretraining_card(
         config=trainer.model.config,
         metadata={
             "tags": TAGS + [objective.title.lower().replace(" ", "-")] * bool(objective.losses),
-            "license": trainer.args.license,
+            "license": trainer.options.license,
             "base_model": base_model,
-            "language": data_args.language or ("en" if builtin else None),
-            "datasets": [data_args.dataset_name] if on_the_hub else None,
+            "language": data_args.language or ("en" if source == BUILTIN else None),
+            "datasets": [hub_dataset] if hub_dataset else None,
             "metrics": ["perplexity", "accuracy"] if "eval_mlm_loss" in metrics else None,
             "model_name": name.split("/")[-1],
             "eval_results": _eval_results(metrics, f"{eval_source}: {source}", objective) or None,
@@ -71,21 +69,21 @@ def write_pretraining_card(
     )
 
 
-def _source(data_args: DataArguments) -> str:
-    if data_args.dataset_name:
-        return "a local dataset"
-    if data_args.prepared_data:
-        return "preprocessed examples"
-    return "text files" if data_args.train_file else "the help texts and docstrings of Python"
+def _source(data_args: DataArguments, in_memory: Collection[str]) -> str:
+    sources = {
+        "texts in memory": "texts" in in_memory,
+        "a local dataset": data_args.dataset_name,
+        "preprocessed examples": data_args.prepared_data,
+        "text files": data_args.train_file,
+    }
+    return next((source for source, is_given in sources.items() if is_given), BUILTIN)
 
 
 def _eval_results(metrics: dict[str, float], dataset: str, objective: Objective) -> list[EvalResult]:
-    names = {"perplexity": "eval_mlm_perplexity", "accuracy": "eval_mlm_accuracy"}
-    tasks = [("fill-mask", "Masked language modelling", metric, names[metric]) for metric in names]
+    mlm, pairs = ("fill-mask", "Masked language modelling"), ("text-classification", objective.title)
+    tasks = [(*mlm, "perplexity", "eval_mlm_perplexity"), (*mlm, "accuracy", "eval_mlm_accuracy")]
     tasks += [
-        ("text-classification", objective.title, "accuracy", f"eval_{row.metric}")
-        for row in objective.metric_rows
-        if row.metric.endswith("_accuracy")
+        (*pairs, "accuracy", f"eval_{row.metric}") for row in objective.metric_rows if row.metric.endswith("_accuracy")
     ]
     return [
         EvalResult(

@@ -7,8 +7,6 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.optim.adamw import adamw
 
-from scratch_bert_cli.options import check_range
-
 
 def muon(
     model: nn.Module,
@@ -29,12 +27,8 @@ def muon(
 
     Raises `ValueError` for a model without an encoder, and for a rate that is negative or no number.
     """
-    for name, rate in (("lr", lr), ("muon_lr", muon_lr), ("weight_decay", weight_decay)):
-        check_range(name, rate, "[0, inf)")
-    if not isinstance(model, nn.Module):
-        raise ValueError(
-            f"muon needs the model, whose matrices it finds by their names, not a {type(model).__name__}."
-        )
+    if not all(rate >= 0 for rate in (lr, muon_lr, weight_decay)):
+        raise ValueError(f"Rates must be 0 or more, got {lr=}, {muon_lr=}, {weight_decay=}.")
     groups = parameter_groups(model, weight_decay, muon_lr)
     if not groups[-1]["params"]:
         raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train below encoder.layer.")
@@ -49,11 +43,8 @@ def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float) -> l
     matrices = {name for name in decayed if "encoder.layer." in name and trained[name].ndim == 2}
 
     def group(names: Collection[str], weight_decay: float, **options) -> dict:
-        return {
-            "params": [trained[name] for name in trained if name in names],
-            "weight_decay": weight_decay,
-            **options,
-        }
+        params = [parameter for name, parameter in trained.items() if name in names]
+        return {"params": params, "weight_decay": weight_decay, **options}
 
     return [  # Trainer logs the learning rate of the first group
         group(decayed - matrices, weight_decay),
@@ -68,7 +59,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
     Results are those of `torch.optim.Muon`, which updates one matrix at a time and always multiplies in bf16: a CPU
     without native bf16 spends longer on that than on the rest of the step. Here, all matrices of one shape are updated
-    at once, with products in `dtype`, by default bf16 on an accelerator and fp32 on a CPU, and `shared` by all processes.
+    at once, with products in `dtype`, by default bf16 on an accelerator and fp32 on a CPU; processes may share them.
     """
 
     def __init__(

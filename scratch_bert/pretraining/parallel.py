@@ -1,8 +1,6 @@
 """Examples of more text than one process can read: datatrove divides files among tasks here or on a cluster."""
 
-import gzip
 import logging
-import shutil
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -19,18 +17,17 @@ from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.extractors import Trafilatura
 from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, WarcReader
 from datatrove.pipeline.readers.base import BaseDiskReader
-from datatrove.utils.logging import logger as datatrove_logger
-from transformers import PreTrainedTokenizerBase
 
-from ..atomic import LOCK, move_into_place, read_record, write_json
+from scratch_bert_options.pretraining import PreparationArguments, PreparationDataArguments
+
+from ..atomic import LOCK, move_into_place, write_json
 from ..corpus.corpus import TokenizedCorpus
 from ..corpus.tokenizer import gives_same_input, load_tokenizer
 from ..examples.dataset import SentencePairDataset
-from ..examples.prepared import ABOUT, About, describe_tokenizer, parquet_file
-from ..objectives import OBJECTIVES
+from ..examples.prepared import ABOUT, describe_tokenizer, parquet_file
+from ..objectives import find_objective
 from ..repository import read_json
 from ..text.formats import TextSource
-from .arguments import PreparationArguments, PreparationDataArguments
 
 
 logger = logging.getLogger("scratch_bert")
@@ -38,16 +35,6 @@ logger = logging.getLogger("scratch_bert")
 READERS = {"jsonl": JsonlReader, "parquet": ParquetReader, "csv": CSVReader, "warc": WarcReader}
 EXECUTORS = {"local": LocalPipelineExecutor, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}
 SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held in memory
-
-
-class FilesError(ValueError):
-    """Files that give no examples, by name."""
-
-
-def _without_traceback(record: dict) -> None:
-    """datatrove logs an error with its traceback, which tells a user nothing about their files."""
-    if record["exception"] and record["exception"].type is FilesError:
-        record["exception"] = None
 
 
 class WriteExamples(PipelineStep):
@@ -72,34 +59,29 @@ class WriteExamples(PipelineStep):
         super().__init__()
         self.reader, self.output_dir, self.split, self.args, self.seed = reader, output_dir, split, args, seed
         self.extractors = list(extractors)
+        self.objective = find_objective(args.sentence_objective)
 
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator:
-        datatrove_logger.configure(patcher=_without_traceback)
         self.tokenizer = load_tokenizer(str(self.output_dir))
         errors = []
         for file in files_of(self.reader, rank, world_size):
             parquet = parquet_file(self.output_dir, self.split, file)
-            if parquet.exists():
-                continue
-            try:
-                self._write(file, parquet)
-            except (ValueError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-                errors.append(f"{file}: {error}")
-            except AttributeError as error:  # of datatrove's reader
-                errors.append(f"{file}: a record is not an object with named fields ({error})")
+            if not parquet.exists():
+                try:
+                    self._write(file, parquet)
+                except Exception as error:  # of any reader: the others' examples are not lost
+                    errors.append(f"{file}: {error or type(error).__name__}")
         if errors:
-            others = f"\n… and {len(errors) - 5:,} more" if len(errors) > 5 else ""
-            raise FilesError(
-                "Files without examples: fix them, name their input_format, or exclude them by glob_pattern:\n"
-                + "\n".join(errors[:5])
-                + others
+            raise ValueError(
+                f"{len(errors):,} files without examples: fix them, name their input_format, or exclude them by "
+                f"glob_pattern: {'; '.join(errors[:5])}"
             )
         yield from data or ()
 
     def _write(self, file: str, parquet: Path) -> None:
         parquet.parent.mkdir(parents=True, exist_ok=True)
         new = parquet.with_name(f".{parquet.name}.{uuid4().hex}.new")  # two tasks may write the same file
-        schema = OBJECTIVES[self.args.sentence_objective].features().arrow_schema
+        schema = self.objective.features().arrow_schema
         single_segment_prob = self.args.single_segment_prob if self.split == "train" else 0.0
         try:
             with pq.ParquetWriter(new, schema) as writer:
@@ -111,7 +93,7 @@ class WriteExamples(PipelineStep):
                         self.args.max_tokens,
                         self.args.short_seq_prob,
                         seed,
-                        self.args.sentence_objective,
+                        self.objective,
                         single_segment_prob=single_segment_prob,
                     )
                     examples = [dataset[i] for i in np.random.default_rng(seed).permutation(len(dataset))]
@@ -126,12 +108,11 @@ class WriteExamples(PipelineStep):
     def _blocks(self, file: str) -> Iterator[list[list[str]]]:
         """The documents of a file, each as its sentences, in blocks of at least as many as pairs need; the remainder
         joins the last block."""
-        min_documents = OBJECTIVES[self.args.sentence_objective].min_documents
         before, block, sentences = [], [], 0
         for document in self._documents(file):
             block.append(document)
             sentences += len(document)
-            if sentences >= SENTENCES_IN_A_BLOCK and len(block) >= min_documents:
+            if sentences >= SENTENCES_IN_A_BLOCK and len(block) >= self.objective.min_documents:
                 if before:
                     yield before
                 before, block, sentences = block, [], 0
@@ -155,8 +136,7 @@ def files_of(reader: BaseDiskReader, rank: int = 0, world_size: int = 1) -> list
 
 
 def build_executor(data_args: PreparationDataArguments, args: PreparationArguments) -> PipelineExecutor:
-    """The executor, whose `run` runs the tasks. Writes the options and the tokenizer to the output directory, or
-    checks that its examples were made with the same.
+    """The executor, whose `run` runs the tasks. Writes the options and the tokenizer to the output directory.
 
     Raises `ValueError` or `OSError` if there are no files, for options that the executor does not accept, and if the
     directory holds examples of other text or with other options, or anything else.
@@ -165,67 +145,46 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
     reader = READERS[args.input_format](args.input_dir, glob_pattern=args.glob_pattern, text_key=data_args.text_column)
     files = files_of(reader)
     if not files:
-        kind = f"files {args.glob_pattern}" if args.glob_pattern else "files"
-        raise FileNotFoundError(f"There are no {kind} in {args.input_dir}.")
-    if reader.data_folder.is_local() and output_dir.resolve().is_relative_to(
-        input_dir := Path(args.input_dir).resolve()
-    ):
-        made = any((input_dir / file).is_relative_to(output_dir.resolve()) for file in files)
-        if made or not args.glob_pattern:
-            raise ValueError(
-                f"output_dir {output_dir} is in input_dir, and would be read as text: choose another place, or a "
-                "glob_pattern for the text alone."
-            )
+        raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
+    find_objective(data_args.sentence_objective).check_length(data_args.max_tokens)
     tokenizer = load_tokenizer(data_args.tokenizer_name_or_path)
-    OBJECTIVES[data_args.sentence_objective].check_length(data_args.max_tokens)
     tokenizer.model_max_length = data_args.max_tokens
     options = asdict(data_args) | {"seed": args.seed}
     del options["tokenizer_name_or_path"]
     source = {"input_dir": str(reader.data_folder.path), "input_format": args.input_format}
-    splits = _check_output_dir(output_dir, options, args.split, source, tokenizer)
+
+    # What the directory holds already: examples of the same kind alone.
+    before = read_json(output_dir / ABOUT) if (output_dir / ABOUT).is_file() else {}
+    if not before and any(path.name not in (LOCK, f".{ABOUT}") for path in output_dir.iterdir()):
+        raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
+    splits = {
+        name: made for name, made in before.get("splits", {}).items() if any((output_dir / name).rglob("*.parquet"))
+    }
+    if splits:
+        for name, value in (options | (source if args.split in splits else {})).items():
+            old = (before | splits.get(args.split, {})).get(name)
+            if old != value:
+                raise ValueError(
+                    f"{output_dir} holds examples with another {name}: {old}, not {value}. Choose another output_dir, "
+                    "or the options of these examples."
+                )
+        if not gives_same_input(tokenizer, load_tokenizer(str(output_dir))):
+            raise ValueError(f"{output_dir} holds examples of another tokenizer. Choose another output_dir.")
 
     extractors = [Trafilatura(timeout=60)] if args.input_format == "warc" else []
     step = WriteExamples(reader, output_dir, args.split, data_args, args.seed, extractors)
     tasks, logs = min(args.tasks, len(files)), output_dir / "logs" / args.split
-    executor_options = {"tasks": tasks, "workers": args.workers, "logging_dir": str(logs)} | args.executor_options
+    executor_options = {"tasks": tasks, "logging_dir": str(logs), "workers": args.workers}
+    executor_options["skip_completed"] = False  # parquet files show what is done
     if args.executor == "slurm":
-        executor_options = {"job_name": "prepare_data"} | executor_options
+        executor_options["job_name"] = "prepare_data"
     try:
-        executor = EXECUTORS[args.executor]([step], **executor_options)
+        executor = EXECUTORS[args.executor]([step], **executor_options | args.executor_options)
     except TypeError as error:  # a missing or unknown option
         raise ValueError(f"executor_options do not fit {args.executor}: {error}.") from None
 
     splits[args.split] = source | {"files": sorted(files)}
     write_json(output_dir / ABOUT, options | {"splits": splits, "vocabulary": describe_tokenizer(tokenizer)})
     tokenizer.save_pretrained(output_dir)
-    if not all(parquet_file(output_dir, args.split, file).exists() for file in files):
-        shutil.rmtree(logs / "completions", ignore_errors=True)  # parquet files show what is done
     logger.info(f"{len(files):,} files in {tasks:,} tasks; logs are in {logs}")
     return executor
-
-
-def _check_output_dir(
-    output_dir: Path, options: dict[str, Any], split: str, source: dict[str, str], tokenizer: PreTrainedTokenizerBase
-) -> dict[str, dict]:
-    """The sources of the splits that the directory holds. Raises `ValueError` as `build_executor` does."""
-    about = output_dir / ABOUT
-    if not about.is_file():
-        if any(path.name not in (LOCK, f".{ABOUT}") for path in output_dir.iterdir()):
-            raise ValueError(f"The output directory {output_dir} is not empty. Choose another one.")
-        return {}
-    checked, before = read_record(about, About), read_json(about)
-    splits = {name: made for name, made in checked.splits.items() if any((output_dir / name).rglob("*.parquet"))}
-    if not splits:
-        return {}
-    for name, value in (options | (source if split in splits else {})).items():
-        old = (before | splits.get(split, {})).get(name)
-        if old != value:
-            raise ValueError(
-                f"{output_dir} holds examples with another {name}: {old}, not {value}. Choose another output_dir, "
-                "or the options of these examples."
-            )
-    if not gives_same_input(tokenizer, load_tokenizer(str(output_dir))):
-        raise ValueError(
-            f"{output_dir} holds examples of another tokenizer. Choose another output_dir, or that tokenizer."
-        )
-    return splits

@@ -9,28 +9,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
-from scratch_bert_cli.outputs import check_output_dir
+from scratch_bert_options.declare import similar
+from scratch_bert_options.outputs import check_output_dir
+from scratch_bert_options.pretraining import (
+    EVAL_MLM_PROBABILITY,
+    TOKENIZER_TRAINING,
+    DataArguments,
+    ModelOptions,
+    PretrainingOptions,
+)
 
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
 from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights
 from ..checkpoints.saved import find_checkpoint, saved_step
-from ..cli import similar
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
 from ..objectives.predictions import examples_to_try
 from ..text.tables import TextError
-from ..training.callbacks import extend_tensorboard
+from ..training.arguments import recorded
 from ..training.clock import Clock
-from ..training.console import describe_output, fill
-from .arguments import (
-    EVAL_MLM_PROBABILITY,
-    TOKENIZER_TRAINING,
-    DataArguments,
-    ModelArguments,
-    PretrainingArguments,
-)
+from ..training.console import describe_output, wrap
+from ..training.tensorboard import extend_tensorboard
+from .arguments import pretraining_arguments
 from .build_model import build_model, choose_tokenizer, resolve_config, start_config
 from .metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
 from .model_card import write_pretraining_card
@@ -45,9 +47,11 @@ logger = logging.getLogger("scratch_bert")
 class Options(NamedTuple):
     """The options of a run, and its texts if they are in memory."""
 
-    model: ModelArguments
+    model: ModelOptions
     data: DataArguments
-    training: PretrainingArguments
+    training: PretrainingOptions
+    args: TrainingArguments
+    """What Trainer gets of `training`."""
     texts: dict[str, Iterable | None] = {}
     """`texts` and `eval_texts` in memory, which replace the text that the options name."""
 
@@ -82,7 +86,7 @@ class PretrainingRun:
         with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
             for phase in self.phases[1:]:
-                if self.trainer.share_done == 1:
+                if self.trainer.fraction_done == 1:
                     logger.warning(
                         "The time was over before the final phase: an evaluation or a checkpoint took longer than it. Evaluate "
                         "and save less often, or raise final_share or max_minutes."
@@ -113,19 +117,19 @@ class PretrainingRun:
 
     def report(self, metrics: dict[str, float]) -> str:
         """For the terminal: predictions, then the results of `train`, and where it has written what."""
-        args, data, parts = self.trainer.args, self.data, []
+        options, data, parts = self.options.training, self.data, []
         if data.eval_dataset:
-            if args.show_predictions and not is_sharded(self.trainer):
-                shown = (self.trainer.model, data.eval_dataset, data.tokenizer, args.show_predictions)
+            if options.show_predictions and not is_sharded(self.trainer):
+                shown = (self.trainer.model, data.eval_dataset, data.tokenizer, options.show_predictions)
                 parts.append(data.objective.describe_predictions(*shown))
             parts.append(describe_metrics({"model": metrics}, data.objective, f"{data.eval_kind} text"))
             seen = (len(self.trainer.eval_dataset), self.trainer.examples_seen, self.trainer.examples_per_minute)
             latest = self.trainer.latest_metrics() | metrics
-            parts.append(fill(data.objective.describe_plateaus(latest, *seen)))
+            parts.append(wrap(data.objective.describe_plateaus(latest, *seen)))
         since = " since the resume" if self.checkpoint else ""
-        if self.checkpoint and args.max_minutes:
-            since += f", {self.trainer.minutes_used:.1f} of {args.max_minutes:g} minutes in all"
-        parts.append(f"Trained for {metrics['train_runtime']:.0f} s{since}.\n{describe_output(args.output_dir)}")
+        if self.checkpoint and options.max_minutes:
+            since += f", {self.trainer.minutes_used:.1f} of {options.max_minutes:g} minutes in all"
+        parts.append(f"Trained for {metrics['train_runtime']:.0f} s{since}.\n{describe_output(options.output_dir)}")
         return "\n\n".join(filter(None, parts))
 
 
@@ -152,13 +156,14 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
 
 
 def prepare_pretraining(
-    model_args: ModelArguments, data_args: DataArguments, args: PretrainingArguments, **texts: Iterable | None
+    model_args: ModelOptions, data_args: DataArguments, training: PretrainingOptions, **texts: Iterable | None
 ) -> PretrainingRun:
     """Build a run, and find errors in options, text, checkpoint and model before any training.
 
     `texts` and `eval_texts` are texts in memory. Raises `ValueError` or `OSError` for input that can't be used.
     """
-    options = Options(model_args, data_args, args, texts)
+    args = pretraining_arguments(training)
+    options = Options(model_args, data_args, training, args, texts)
     if args.should_save:
         check_output_dir("output_dir", Path(args.output_dir))
     logger.info(f"Output: {args.output_dir}")
@@ -169,13 +174,12 @@ def prepare_pretraining(
     checkpoint = find_checkpoint(args)
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
-    options = options._replace(training=copy(args))
-    options.training.resume_from_checkpoint = checkpoint  # the card says what its time is since
+    args.resume_from_checkpoint = checkpoint  # the card says what its time is since
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
 
 
-def check_can_choose_best(args: PretrainingArguments, held_out: Iterable | None = None) -> None:
+def check_can_choose_best(args: TrainingArguments, held_out: Iterable | None = None) -> None:
     """Raise `ValueError` if the best model is to be chosen without held-out text."""
     if args.load_best_model_at_end and held_out is None:
         raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
@@ -183,45 +187,45 @@ def check_can_choose_best(args: PretrainingArguments, held_out: Iterable | None 
 
 def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
     """The remaining phases of a run: one, or two with `final_max_seq_length` or `final_mlm_probability`."""
-    data_args, args = options.data, options.training
-    if data_args.streaming and args.max_steps <= 0:
+    data_args, training = options.data, options.training
+    if data_args.streaming and options.args.max_steps <= 0:
         raise ValueError("streaming needs max_steps or max_minutes: the length of a stream is unknown.")
     first = last = Phase(data_args.max_seq_length, data_args.mlm_probability)
-    if not args.has_final_phase:
+    if not training.has_final_phase:
         return [first]
-    if args.final_max_seq_length:
+    if training.final_max_seq_length:
         if data_args.streaming or data_args.prepared_data:
             raise ValueError(
                 "final_max_seq_length needs text that is neither streamed nor preprocessed: start two runs."
             )
-        last = last._replace(max_seq_length=str(args.final_max_seq_length))
-    if args.final_mlm_probability:
-        last = last._replace(mlm_probability=args.final_mlm_probability)
-    start = args.final_phase_start()
-    if checkpoint and share_done(checkpoint, args) >= start:
+        last = last._replace(max_seq_length=str(training.final_max_seq_length))
+    if training.final_mlm_probability:
+        last = last._replace(mlm_probability=training.final_mlm_probability)
+    start = training.final_phase_start()
+    if checkpoint and fraction_done(checkpoint, training) >= start:
         return [last]
     return [first._replace(end=start), last]
 
 
-def share_done(checkpoint: str, args: PretrainingArguments) -> float:
+def fraction_done(checkpoint: str, training: PretrainingOptions) -> float:
     """The fraction of a run that was done when a checkpoint was saved."""
-    if not args.max_minutes:
-        return saved_step(checkpoint) / args.max_steps
-    clock = Clock(60 * args.max_minutes)
+    if not training.max_minutes:
+        return saved_step(checkpoint) / training.max_steps
+    clock = Clock(60 * training.max_minutes)
     clock.restore(checkpoint)
-    return clock.share
+    return clock.fraction_used
 
 
 def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple[PretrainingTrainer, PretrainingData]:
     """Build a phase: text → tokenizer → token ids → examples → model → Trainer."""
-    model_args, data_args, args = options.model, options.data, copy(options.training)
+    model_args, data_args, args = options.model, options.data, copy(options.args)
     start = start_config(model_args, checkpoint)
     with args.main_process_first():  # the other processes read its cache
         choice = choose_tokenizer(model_args, data_args, checkpoint)
         if phase.max_seq_length != data_args.max_seq_length:
             data_args = replace(data_args, max_seq_length=phase.max_seq_length)
         data = load_data(data_args, args.seed, choice.tokenizer, **options.texts)
-    if data.objective.packs and (args.pack_sequences or args.n_gpu > 1):
+    if data.objective.packs and (options.training.pack_sequences or args.n_gpu > 1):
         raise ValueError(
             f"{data.objective.name} compares the segments of a batch: leave out pack_sequences, and start a process for each "
             "GPU with torchrun."
@@ -232,9 +236,9 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
         args.eval_strategy = "no"
     if data_args.streaming:  # if there are enough files, each process reads a part of them
         args.accelerator_config = replace(args.accelerator_config, dispatch_batches=False)
-    options = options._replace(training=args)
+    options = options._replace(args=args)
     record = describe_run(options, data, choice.named)
-    longest = max(data.max_seq_length, args.final_max_seq_length or 0)
+    longest = max(data.max_seq_length, options.training.final_max_seq_length or 0)
     config = resolve_config(start, model_args, data, longest, checkpoint)
     if checkpoint:
         check_same_architecture(config, checkpoint)
@@ -250,7 +254,7 @@ def build_trainer(
     options: Options, phase: Phase, data: PretrainingData, model: PreTrainedModel, record: dict
 ) -> PretrainingTrainer:
     """The Trainer of a phase, with metrics, collators, model card and predictions to show."""
-    model_args, data_args, args = options.model, options.data, options.training
+    model_args, data_args, training, args = options.model, options.data, options.training, options.args
     unigrams = unigram_log_probs(data.token_counts)
     metrics = PretrainingMetrics(unigrams, data.objective)
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
@@ -258,7 +262,7 @@ def build_trainer(
         raise ValueError(
             f"There is no metric_for_best_model {best}.{similar(best, known) or ' There are ' + ', '.join(known)}"
         )
-    if args.bf16_by_default:
+    if args.bf16 and training.bf16 is None:
         device = "CPU" if args.use_cpu else "GPU"
         logger.info(f"Precision: bf16 autocast, as this {device} multiplies bf16 natively; bf16=false for fp32")
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
@@ -272,7 +276,7 @@ def build_trainer(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
         f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f}"
     )
-    eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, args.max_eval_examples)
+    eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, training.max_eval_examples)
     if eval_dataset is not data.eval_dataset:
         logger.info(
             f"Evaluation: {len(eval_dataset):,} of the {len(data.eval_dataset):,} {data.eval_kind} examples, evenly spread; "
@@ -282,9 +286,10 @@ def build_trainer(
     trainer = PretrainingTrainer(
         model=model,
         args=args,
+        options=training,
         data_collator=build_collator(data_args, tokenizer, mlm_probability=EVAL_MLM_PROBABILITY),
         train_collator=build_collator(
-            data_args, tokenizer, data.max_seq_length if args.pack_sequences else None, phase.mlm_probability
+            data_args, tokenizer, data.max_seq_length if training.pack_sequences else None, phase.mlm_probability
         ),
         train_dataset=data.train_dataset,
         eval_dataset=eval_dataset,
@@ -302,21 +307,21 @@ def build_trainer(
         stop_at=phase.end,
         losses=data.objective.losses,
     )
-    snapshots = default_count(model.num_parameters()) if args.snapshots is None else args.snapshots
+    snapshots = default_count(model.num_parameters()) if training.snapshots is None else training.snapshots
     if snapshots and not is_sharded(trainer):
         examples = partial(examples_to_try, data.eval_dataset or [], data.tokenizer)
         trainer.add_callback(SnapshotCallback(snapshots, trainer, examples))
-    elif args.snapshots:
+    elif training.snapshots:
         logger.warning("No snapshots are kept under FSDP and DeepSpeed, where no process has all weights.")
     describe = None
-    if data.eval_dataset and args.show_predictions and not is_sharded(trainer):
+    if data.eval_dataset and training.show_predictions and not is_sharded(trainer):
         describe = partial(
             data.objective.describe_predictions,
             dataset=data.eval_dataset,
             tokenizer=tokenizer,
-            count=args.show_predictions,
+            count=training.show_predictions,
         )
-    extend_tensorboard(trainer, describe=describe, graph=args.tensorboard_graph)
+    extend_tensorboard(trainer, describe=describe, graph=training.tensorboard_graph)
     return trainer
 
 
@@ -343,9 +348,9 @@ UNRECORDED = [
 
 def describe_run(options: Options, data: PretrainingData, named: PreTrainedTokenizerBase | None) -> dict[str, dict]:
     """The record for `check_same_run`; `named` is the tokenizer that the options name, if it isn't trained."""
-    args = options.training
-    values: dict[str, Any] = asdict(options.model) | asdict(options.data) | args.recorded()
-    fixed = {"seed": args.seed, "optim": str(args.optim.value), "sentence objective": data.objective.name}
+    args = options.args
+    values: dict[str, Any] = asdict(options.model) | asdict(options.data) | recorded(options.training, args)
+    fixed = {"seed": args.seed, "optim": options.training.optim, "sentence objective": data.objective.name}
     fixed |= {name: values[name] for name in TOKENIZER_TRAINING}
     fixed["tokenizer"] = "trained on the text"
     if named:

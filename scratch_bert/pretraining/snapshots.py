@@ -19,7 +19,7 @@ logger = logging.getLogger("scratch_bert")
 
 DEFAULT_COUNT = 20
 MAX_BYTES = 10**9  # of all snapshots, if their number is not given
-FIRST_SHARE = 0.003  # of the training: what comes before has no snapshot but that of the initial weights
+FIRST_FRACTION = 0.003  # of the training: what comes before has no snapshot but that of the initial weights
 
 
 def default_count(parameters: int) -> int:
@@ -27,24 +27,24 @@ def default_count(parameters: int) -> int:
     return DEFAULT_COUNT if 2 * parameters * DEFAULT_COUNT <= MAX_BYTES else 0
 
 
-def snapshot_shares(count: int) -> list[float]:
-    """The fractions of the training after which a snapshot is taken: 0, then each a constant multiple of the one before, up
-    to 1. A single one is taken at the end."""
+def snapshot_fractions(count: int) -> list[float]:
+    """The fractions of the training after which a snapshot is taken: 0, then each a constant multiple of the one
+    before, up to 1. A single one is taken at the end."""
     last = max(count - 1, 1)
-    return [0.0, *(FIRST_SHARE ** (1 - number / last) for number in range(1, last + 1))][-count:]
+    return [0.0, *(FIRST_FRACTION ** (1 - number / last) for number in range(1, last + 1))][-count:]
 
 
 class SnapshotCallback(TrainerCallback):
-    """Keeps about `count` snapshots of the model, with its tokenizer and the log, in `output_dir`/snapshots, beside `examples`
-    to try them on, drawn by the process that writes them.
+    """Keeps about `count` snapshots of the model, with its tokenizer and the log, in `output_dir`/snapshots, beside
+    `examples` to try them on, drawn by the process that writes them.
 
     A snapshot that can't be written is the last one tried; the training continues.
     """
 
     def __init__(self, count: int, trainer: Trainer, examples: Callable[[], dict[str, list]]):
         self.trainer, self.examples = weakref.proxy(trainer), examples  # the trainer keeps its callbacks
-        self.shares = snapshot_shares(count)
-        self.taken = 0  # how many of the shares are over
+        self.fractions = snapshot_fractions(count)
+        self.taken = 0  # how many of the fractions are over
 
     def on_train_begin(self, args, state, control, model, processing_class, **kwargs):
         if not state.is_world_process_zero:
@@ -60,7 +60,7 @@ class SnapshotCallback(TrainerCallback):
             self._take(args, state, model, processing_class)
 
     def _due(self) -> int:
-        return sum(share <= self.trainer.share_done for share in self.shares)
+        return sum(fraction <= self.trainer.fraction_done for fraction in self.fractions)
 
     def _take(self, args, state, model, tokenizer) -> None:
         due = self._due()
@@ -81,7 +81,7 @@ class SnapshotCallback(TrainerCallback):
             move_into_place(staged, place)
         except (OSError, RuntimeError) as error:  # safetensors reports a full disk as one of the latter
             shutil.rmtree(staged, ignore_errors=True)
-            self.taken = len(self.shares)
+            self.taken = len(self.fractions)
             logger.warning(f"No more snapshots are kept: {place} cannot be written ({error})")
 
 

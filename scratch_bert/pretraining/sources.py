@@ -14,10 +14,13 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
+from scratch_bert_options.pretraining import DataArguments
+
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
 from ..corpus.overlap import report_overlap
-from ..corpus.tokenizer import load_tokenizer, train_tokenizer, vocabulary_size
+from ..corpus.tokenizer import load_tokenizer, vocabulary_size
+from ..corpus.tokenizer_training import train_tokenizer
 from ..examples.collator import PretrainingCollator
 from ..examples.dataset import SentencePairDataset
 from ..examples.prepared import open_examples
@@ -26,7 +29,6 @@ from ..objectives import Objective, find_objective
 from ..text.builtin import builtin_documents
 from ..text.formats import TextSource
 from ..text.tables import find_files, open_dataset
-from .arguments import DataArguments
 
 
 logger = logging.getLogger("scratch_bert")
@@ -165,7 +167,7 @@ class MappedSource(Source):
         if self.eval_text:
             eval_corpus = self.map(self.eval_text, tokenizer)
             return corpus, eval_corpus, f"other text, {eval_corpus.summary()}"
-        training, held_out = corpus.hold_out(self.args.validation_share, self.seed)
+        training, held_out = corpus.split(self.args.validation_share, self.seed)
         if held_out is None:
             return training, None, ""
         drawn = training.num_documents + held_out.num_documents == corpus.num_documents
@@ -201,7 +203,8 @@ class StreamSource(MappedSource):
 
     def train_tokenizer(self) -> PreTrainedTokenizerBase:
         logger.info("Training a tokenizer on the beginning of the stream")
-        return train_tokenizer(list(islice(self.text, STREAM_TOKENIZER_PARAGRAPHS)), **self.tokenizer_options())
+        paragraphs = list(islice(self.text, STREAM_TOKENIZER_PARAGRAPHS))
+        return train_tokenizer([paragraphs], **self.tokenizer_options())  # as one list, they are not split again
 
     def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None, str]:
         corpus, eval_corpus = self.first_documents(self.text, tokenizer), None

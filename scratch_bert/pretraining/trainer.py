@@ -13,7 +13,6 @@ from transformers.trainer_utils import has_length
 
 from ..training.counting import CountingCollator
 from ..training.trainer import ScratchBertTrainer
-from .arguments import ExtraOptimizerNames
 from .loss_meter import LossMeter
 from .metrics import PretrainingMetrics
 from .optimizer import muon
@@ -21,7 +20,7 @@ from .optimizer import muon
 
 class PretrainingTrainer(ScratchBertTrainer):
     """Trainer for pretraining. Logs `losses`, the model's outputs that add up to its loss, and `mlm_accuracy` on the
-    masked tokens of the step. `train_collator` replaces `data_collator` in training only. With the `optim` muon, the
+    masked tokens of the step. `train_collator` replaces `data_collator` in training only. With the option `optim` muon, the
     optimizer is `MuonWithAdamW`. At `stop_at`, a fraction of the training, it saves a checkpoint and stops, to be
     resumed on other examples.
 
@@ -36,7 +35,7 @@ class PretrainingTrainer(ScratchBertTrainer):
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
-        if self.args.optim == ExtraOptimizerNames.MUON and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+        if getattr(self.options, "optim", None) == "muon" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
                 "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without "
                 "them, or choose another optim."
@@ -65,11 +64,11 @@ class PretrainingTrainer(ScratchBertTrainer):
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         args, model = self.args, self.model if model is None else model
-        if self.optimizer is None and args.optim == ExtraOptimizerNames.MUON:
+        if self.optimizer is None and getattr(self.options, "optim", None) == "muon":
             self.optimizer = muon(
                 model,
                 lr=args.learning_rate,
-                muon_lr=args.muon_learning_rate,
+                muon_lr=self.options.muon_learning_rate,
                 weight_decay=args.weight_decay,
                 betas=(args.adam_beta1, args.adam_beta2),
                 eps=args.adam_epsilon,
@@ -88,23 +87,19 @@ class PretrainingTrainer(ScratchBertTrainer):
             if not shared_count:
                 weight /= self.accelerator.num_processes
             self._losses.update(outputs, self.state.global_step, weight, add_up=shared_count)
-            interval = min(self.state.logging_steps, 10) if self._clock else self.state.logging_steps
+            interval = min(self.state.logging_steps, 10) if self.clock else self.state.logging_steps
             if (self.state.global_step + 1) % interval == 0:  # comparing logits in each step costs 1%
                 logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
                 self._losses.update_accuracy(logits.detach(), inputs["labels"])
         return (loss, outputs) if return_outputs else loss
 
     def prediction_step(self, model, inputs, *args, **kwargs):
-        # PretrainingMetrics needs the MLM head at the masked tokens only; at all of them, it takes longer than the encoder.
+        # PretrainingMetrics needs the MLM head at masked tokens only; at all tokens, it takes longer than the encoder.
         reduces = isinstance(getattr(self.preprocess_logits_for_metrics, "__self__", None), PretrainingMetrics)
         takes_it = "sparse_prediction" in inspect.signature(self.model.forward).parameters
         if reduces and takes_it and self.model.config.sparse_prediction:
             inputs = {**inputs, "sparse_prediction": True}
         return super().prediction_step(model, inputs, *args, **kwargs)
-
-    def count_predicted(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor | int:
-        counted = "num_masked" in inputs and not self.args.torch_compile  # for which it is rounded up
-        return inputs["num_masked"] if counted else (inputs["labels"] != -100).sum()
 
     @property
     def examples_seen(self) -> int:
@@ -140,11 +135,11 @@ class PretrainingTrainer(ScratchBertTrainer):
 class StopCallback(TrainerCallback):
     """Saves a checkpoint when this fraction of the training is done, and stops it."""
 
-    def __init__(self, share: float, trainer: ScratchBertTrainer):
-        self.share, self.trainer = share, weakref.proxy(trainer)  # which keeps its callbacks
+    def __init__(self, fraction: float, trainer: ScratchBertTrainer):
+        self.fraction, self.trainer = fraction, weakref.proxy(trainer)  # which keeps its callbacks
 
     def on_step_end(self, args, state, control, **kwargs):
-        if self.trainer.share_done >= self.share:
+        if self.trainer.fraction_done >= self.fraction:
             control.should_save = control.should_training_stop = True
 
 

@@ -2,17 +2,14 @@
 
 import hashlib
 import html
-import logging
 import re
 import shlex
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from importlib import metadata
 from itertools import chain, islice, tee
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, NamedTuple
 
 import datasets
@@ -20,14 +17,11 @@ import numpy as np
 import pandas
 import sentencex
 
-from scratch_bert_cli.options import similar
-from scratch_bert_cli.pretraining import SPLITTERS, check_splitting
+from scratch_bert_options.pretraining import SPLITTERS, check_splitting
 
-from . import MAX_PIECE, MAX_WORD, UNKNOWN
-from .tables import TABLES, TextError, has_records, not_utf8, open_table, read_lines, suffix
+from . import MAX_PIECE, MAX_WORD, UNK_TOKEN
+from .tables import TABLES, TextError, has_records, open_table, read_errors, read_lines, suffix
 
-
-logger = logging.getLogger("scratch_bert")
 
 MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
 MAX_LINES = 10_000  # a longer paragraph is read in several pieces, to bound memory
@@ -46,6 +40,8 @@ class TextFormat(NamedTuple):
     """
     records_are_lines: bool = False
     """Whether the records of a table are the lines of one text, which holds many documents."""
+    looks_like: Callable[[list[str]], bool] = lambda lines: False
+    """Whether the first lines of a file look like this format, for a hint."""
     version: int = 1
     """Raise it when `read` changes: stale caches are then rebuilt."""
 
@@ -80,11 +76,15 @@ def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
             yield None
         text = heading[2] if heading else line
         if text.strip():
-            yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNKNOWN)
+            yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNK_TOKEN)
 
 
 _GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
 _GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
+
+
+def _has_headings(lines: list[str]) -> bool:
+    return sum(map(bool, map(_WIKITEXT_HEADING.match, lines))) >= 3
 
 
 def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
@@ -97,6 +97,10 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
         yield " ".join(paragraph[: end.start() if end else None].split("\n"))
         if end:
             return
+
+
+def _is_book(lines: list[str]) -> bool:
+    return any(map(_GUTENBERG_START.match, lines))
 
 
 _WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
@@ -113,8 +117,12 @@ FORMATS = {
     "file": TextFormat(
         "a file, or a record of a table, is a document; blank lines separate its paragraphs", _one_document
     ),
-    "wikitext": TextFormat("WikiText: ' = Title = ' begins a document", _wikitext, records_are_lines=True),
-    "gutenberg": TextFormat("Project Gutenberg: a file is a book; its licence is left out", _gutenberg),
+    "wikitext": TextFormat(
+        "WikiText: ' = Title = ' begins a document", _wikitext, records_are_lines=True, looks_like=_has_headings
+    ),
+    "gutenberg": TextFormat(
+        "Project Gutenberg: a file is a book; its licence is left out", _gutenberg, looks_like=_is_book
+    ),
     "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
 }
 
@@ -173,7 +181,7 @@ _UNBROKEN = re.compile(
     r"|[A-Za-z0-9+/]{60,}(?:\s+[A-Za-z0-9+/]{60,})+(?:\s+[A-Za-z0-9+/]+={1,2})?"
 )
 _LONG_WORD = re.compile(rf"[A-Za-z0-9]{{{MAX_WORD + 1},}}")
-ENCODED = f"stretches of more than {MAX_WORD} letters and digits without a space, read as {UNKNOWN}"
+ENCODED = f"stretches of more than {MAX_WORD} letters and digits without a space, read as {UNK_TOKEN}"
 REPLACEMENT = "characters U+FFFD, left by a program that read the text in another encoding than its own"
 _DIGIT_IN_WORD = re.compile(r"[A-Za-z][0-9]")
 
@@ -192,8 +200,8 @@ def replace_encoded(paragraph: str) -> tuple[str, int]:
         many_digits = len(_DIGIT_IN_WORD.findall(match[0])) > len(match[0]) / 20  # in base64, 1 in 8
         if match[0].isalnum() or longest > 30 and many_digits:
             count += 1
-            return UNKNOWN
-        replaced, number = _LONG_WORD.subn(UNKNOWN, match[0])
+            return UNK_TOKEN
+        replaced, number = _LONG_WORD.subn(UNK_TOKEN, match[0])
         count += number
         return replaced
 
@@ -242,28 +250,23 @@ class TextSource:
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
             )
         text_column = None if text_column is None else str(text_column)  # those of a table in memory may be numbers
-        table = {str(name): column for name, column in texts.items()} if isinstance(texts, dict) else {}
-        if isinstance(table.get(text_column or "text"), list):
-            texts = datasets.Dataset.from_dict(table)
         if isinstance(texts, dict):
-            raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
-        if isinstance(texts, datasets.Dataset | datasets.IterableDataset | pandas.DataFrame):
-            columns = [*map(str, texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])]
-            if text_column is None and len(columns) == 1:
-                text_column = columns[0]
-            text_column = text_column or "text"
-            if columns and text_column not in columns:
-                raise TextError(
-                    f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column."
-                    + similar(text_column, columns)
-                )
-            if columns.count(text_column) > 1:
-                raise TextError(f"There are {columns.count(text_column)} columns {text_column!r}: rename one.")
-            if isinstance(texts, pandas.DataFrame):
-                texts = texts.iloc[:, columns.index(text_column)]
-        elif text_column is not None:
-            raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
-        return cls([texts], text_format, text_column or "text", splitter, language)
+            table = {str(name): column for name, column in texts.items()}
+            if not isinstance(table.get(text_column or "text"), list):
+                raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
+            texts = datasets.Dataset.from_dict(table)
+        if isinstance(texts, pandas.DataFrame):
+            texts = texts.rename(columns=str)
+        elif not isinstance(texts, datasets.Dataset | datasets.IterableDataset):
+            if text_column is not None:
+                raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
+            return cls([texts], text_format, "text", splitter, language)
+        columns = list(texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])
+        text_column = text_column or (columns[0] if len(columns) == 1 else "text")
+        if columns and text_column not in columns:
+            raise TextError(f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column.")
+        shard = texts[text_column] if isinstance(texts, pandas.DataFrame) else texts
+        return cls([shard], text_format, text_column, splitter, language)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -278,15 +281,14 @@ class TextSource:
         if self.text_format or not files or len(files) < len(self.shards):
             return ""
         found = f"{documents:,} documents from {len(files):,} files: a blank line ends a document"
-        head = list(islice(read_lines(files[0]), 1000))
-        if any(map(_WEB_PAGE.match, head)):
+        beginning = list(islice(read_lines(files[0]), 1000))
+        if any(map(_WEB_PAGE.match, beginning)):
             return (
                 f"{files[0]} is a web page, whose tags are read as text: extract its text first, as with trafilatura"
             )
-        if any(map(_GUTENBERG_START.match, head)):
-            return f"{found}, but {files[0]} is a book of Project Gutenberg: text_format=gutenberg"
-        if sum(map(bool, map(_WIKITEXT_HEADING.match, head))) >= 3:
-            return f"{found}, but {files[0]} looks like WikiText: text_format=wikitext"
+        for name, text_format in FORMATS.items():
+            if text_format.looks_like(beginning):
+                return f"{found}, but {files[0]} looks like text_format={name} ({text_format.description})"
         if documents >= 100 * len(files) and sentences < 10 * documents:
             return f"{found}. If a file is one document, text_format=file; if not, this is right"
         if documents <= len(files) < 20 and sentences >= 100 * len(files):
@@ -396,61 +398,31 @@ class TextSource:
                 record = _check_record(text, "The texts", number)
                 if isinstance(record, list) and self.text_format:
                     raise TextError("text_format does not apply to lists of sentences: leave it out.")
-                try:
-                    "\n".join([record] if isinstance(record, str) else record).encode()
-                except UnicodeEncodeError as error:
-                    raise TextError(
-                        f"The texts: record {number} has half a character at {error.start}, {error.object[error.start]!a}: "
-                        "text.encode('utf-8', 'replace').decode() replaces it."
-                    ) from None
                 yield record
             return
-        name, number = "The dataset", 0
-        try:
+        name, number = str(shard) if isinstance(shard, Path) else "The dataset", 0
+        with read_errors(name, lambda: f"record {number + 1} or a later one"):
             if isinstance(shard, Path):
-                name = str(shard)
                 if not has_records(shard):
                     yield ""
                     return
                 shard = open_table(shard, [self.text_column])
             for batch in shard.iter(1000):
                 if self.text_column not in batch:
-                    columns = shorten(", ".join(batch), 200)
-                    remedy = " Its first line must name the columns." if name.endswith((".csv", ".tsv")) else ""
                     raise TextError(
-                        f"{name} has no column {self.text_column!r}, but {columns}: set text_column.{remedy}"
+                        f"{name} has no column {self.text_column!r}, but {', '.join(batch)}: set text_column."
                     )
                 for text in batch[self.text_column]:
                     number += 1
-                    yield _check_record(text, name, number, f" in {self.text_column!r}")
-        except UnicodeDecodeError as error:
-            place = f"record {number + 1} or a later one"
-            if suffix(Path(name)) in TABLES and suffix(Path(name)) != ".parquet":
-                raise not_utf8(Path(name), place, error) from None
-            raise TextError(f"{name}: {place} is not UTF-8. Write the table again, with its text in UTF-8.") from None
-        except TextError:
-            raise
-        except (
-            ValueError,
-            TypeError,
-            LookupError,
-            ArithmeticError,
-            EOFError,
-            OSError,
-            RuntimeError,
-            zlib.error,
-        ) as error:
-            raise TextError(f"{name} cannot be read as a table after record {number}: {error}") from None
+                    yield _check_record(text, name, number)
 
 
-def _check_record(text: object, name: str, number: int, where: str = "") -> str | list[str]:
+def _check_record(text: Any, name: str, number: int) -> str | list[str]:
     """A text, or a list of sentences without empty ones. A missing value is an empty text. Raises `TextError`."""
+    if isinstance(text, str):
+        return text
     if isinstance(text, list | tuple | np.ndarray) and all(isinstance(sentence, str) for sentence in text):
         return [sentence for sentence in map(str.strip, text) if sentence]
-    if text is None or text is pandas.NA or (isinstance(text, float) and text != text):
+    if pandas.api.types.is_scalar(text) and pandas.isna(text):
         return ""
-    if not isinstance(text, str):
-        inside = [type(item).__name__ for item in text if not isinstance(item, str)] if isinstance(text, list) else []
-        found = f"{type(text).__name__} with {inside[0]}" if inside else type(text).__name__
-        raise TextError(f"{name}: record {number} is {found}{where}, not text.")
-    return text
+    raise TextError(f"{name}: record {number} is {type(text).__name__}, not text.")

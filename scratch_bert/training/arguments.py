@@ -1,11 +1,12 @@
-"""What pretraining and fine-tuning share of Trainer's arguments."""
+"""The arguments of the stock Trainer, made of a run's options."""
 
 import inspect
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -13,17 +14,17 @@ from transformers import SchedulerType, TrainingArguments, get_scheduler
 from transformers.debug_utils import DebugOption
 from transformers.integrations import get_available_reporting_integrations
 
-from scratch_bert_cli.options import OTHERS, check_range
-from scratch_bert_cli.training import RANGES, CommonOptions
+from scratch_bert_options.declare import convert_to, similar
+from scratch_bert_options.training import CommonOptions
 
-from ..cli import option, similar
-from .clock import UNKNOWN
+from .clock import UNKNOWN_STEPS
 
 
 # Beginnings of the names of options that do not affect the weights, differ between processes or machines, or are
 # recorded in the global batch size.
 UNRECORDED = [
     "output_dir",
+    "trainer",
     "resume_from",
     "log_",
     "logging_",
@@ -44,99 +45,87 @@ UNRECORDED = [
     "per_device_train",
     "gradient_accumulation",
 ]
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+Fixed = Mapping[str, tuple[Any, str]]
+"""Arguments that must have one value, each with the reason."""
 
 
-@dataclass
-class CommonArguments(CommonOptions, TrainingArguments, group=OTHERS):
-    """`TrainingArguments` with other defaults, ranges, and our options."""
+def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: Any) -> TrainingArguments:
+    """Trainer's arguments from a run's options, with the values that `fixed` demands, and those of `replaced` in place of
+    options of which Trainer knows nothing.
 
-    adam_beta1: float = option(0.9, "Decay rate of AdamW's first moment.", within="[0, 1)")
-    adam_beta2: float = option(0.999, "Decay rate of AdamW's second moment.", within="[0, 1)")
-    adam_epsilon: float = option(1e-8, "AdamW's epsilon.", within="(0, 1]")
-    dataloader_pin_memory: bool = option(torch.accelerator.is_available(), "Pin batches in memory; for accelerators.")
-    ddp_find_unused_parameters: bool | None = option(False, "Search each step for parameters without a gradient.")
+    Raises `ValueError` for an option that neither we nor Trainer has, and for values that the stock Trainer takes in silence,
+    or rejects only when it trains, after text and model are read.
+    """
+    renew_rendezvous()
+    hints = get_type_hints(TrainingArguments)
+    values = {name: value for name, value in asdict(options).items() if name in hints}
+    values |= {
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+        "ddp_find_unused_parameters": False,
+        "report_to": options.report_to or ["none"],
+        "use_cpu": options.use_cpu or not torch.accelerator.is_available(),  # otherwise Trainer rejects bf16 there
+        "trackio_static_space_id": False,  # a push of the model would publish the log, with paths, as a Space
+        "run_name": "/".join(
+            Path(options.output_dir or "").parts[-2:]
+        ),  # trackio would begin another for the last evaluation
+    }
+    fixed = {"label_names": (None, "the model names its labels"), **fixed}
+    values |= {name: value for name, (value, _) in fixed.items()} | replaced
+    for name, value in options.trainer.items():
+        if name not in hints:
+            known = {*hints, *options.__dataclass_fields__}
+            raise ValueError(f"There is no option {name}.{similar(name, known)}")
+        values[name] = convert_to(hints[name], name, value)
+    for name, (value, reason) in fixed.items():
+        if values[name] != value:
+            raise ValueError(f"{name} must stay {value}: {reason}.")
+    if str(options.resume_from_checkpoint).lower() == "false":
+        values["resume_from_checkpoint"] = None
+    if values.get("fp16") and values["use_cpu"]:  # the stock Trainer would use fp32 without a word
+        raise ValueError("fp16 needs a GPU: leave it out, or choose bf16.")
+    if options.bf16 is None:
+        chosen = values.get("fp16") or values.get("deepspeed") is not None  # which has its own setting
+        chosen = chosen or os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no"
+        values["bf16"] = not chosen and multiplies_bf16(values["use_cpu"])
+    on_cuda = values["dataloader_pin_memory"] and not values["use_cpu"] and torch.cuda.is_available()
+    if on_cuda and values.get("accelerator_config") is None:
+        values["accelerator_config"] = {"non_blocking": True}  # otherwise each batch waits for the step before it
+    if options.max_minutes is not None:
+        values["max_steps"] = UNKNOWN_STEPS
+    args = TrainingArguments(**values)
+    check_before_training(args)
+    return args
 
-    def __post_init__(self):
-        if str(self.resume_from_checkpoint).lower() == "false":
-            self.resume_from_checkpoint = None
-        renew_rendezvous()
-        if self.max_minutes is not None and self.max_steps == UNKNOWN:  # a copy by dataclasses.replace
-            self.max_steps = -1
-        super().__post_init__()
-        for name, interval in RANGES.items():
-            if getattr(self, name) is not None:
-                check_range(name, getattr(self, name), interval)
-        self.use_cpu = self.use_cpu or not torch.accelerator.is_available()  # otherwise Trainer rejects bf16 there
-        if self.fp16 and self.use_cpu:  # the stock Trainer would use fp32 without a word
-            raise ValueError("fp16 needs a GPU: leave it out, or choose bf16.")
-        chosen = self.bf16 is not None or self.fp16 or self.deepspeed is not None  # which has its own setting
-        chosen |= os.environ.get("ACCELERATE_MIXED_PRECISION", "no") != "no"
-        self.bf16_by_default = not chosen and multiplies_bf16(self.use_cpu)
-        self.bf16 = self.bf16 or self.bf16_by_default
-        if (
-            self.accelerator_config is None
-            and self.dataloader_pin_memory
-            and not self.use_cpu
-            and torch.cuda.is_available()
-        ):
-            self.accelerator_config = {"non_blocking": True}  # otherwise each batch waits for the step before it
-        self.report_to = self.report_to or ["none"]
-        if self.max_minutes is not None:
-            for name in ("eval_steps", "save_steps", "logging_steps"):
-                if (getattr(self, name) or 1) < 1:
-                    raise ValueError(
-                        f"With max_minutes, {name} must be a number of steps: how many there will be is unknown."
-                    )
-            self.max_steps = UNKNOWN
-        TrainingArguments.__post_init__(self)
-        if self.run_name is None:  # trackio would begin another run for the last evaluation
-            self.run_name = "/".join(Path(self.output_dir).parts[-2:])  # ty: ignore[invalid-argument-type]: it is set by now
-        if self.trackio_static_space_id is None:  # a push of the model would publish the log, with paths, as a Space
-            self.trackio_static_space_id = False
-        self.check_before_training()
-        if self.torch_compile_mode not in (None, *COMPILE_MODES):
-            known = similar(self.torch_compile_mode, COMPILE_MODES) or f" There are {', '.join(COMPILE_MODES)}."
-            raise ValueError(f"There is no torch_compile_mode {self.torch_compile_mode}.{known}")
 
-    def check_before_training(self) -> None:
-        """Raise `ValueError` for values that the stock Trainer rejects only when it trains, after text and model are read."""
-        if not all("=" in pair for pair in (self.optim_args or "=").split(",")):
-            raise ValueError(f"optim_args takes comma-separated name=value pairs, got {self.optim_args}.")
-        known = inspect.signature(checkpoint).parameters
-        for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):  # the old name, and the new
-            if unknown := sorted(set(getattr(self, name, None) or {}) - set(known)):
-                raise ValueError(f"{name} has no {unknown[0]}: it is for torch.utils.checkpoint.")
-        installed = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not list
-        for tracker in self.report_to or ():
-            if tracker not in installed:
-                raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
-        if DebugOption.UNDERFLOW_OVERFLOW in self.debug:
-            raise ValueError(
-                "debug underflow_overflow fails on boolean masks, also with transformers' BERT: leave it out."
-            )
-        if self.label_names != ["labels"]:
-            self.must_stay(label_names=(None, "the model names its labels"))
-        check_schedule(self)
+def check_before_training(args: TrainingArguments) -> None:
+    """Raise `ValueError` for values that the stock Trainer rejects only when it trains."""
+    if not all("=" in pair for pair in (args.optim_args or "=").split(",")):
+        raise ValueError(f"optim_args takes comma-separated name=value pairs, got {args.optim_args}.")
+    known = inspect.signature(checkpoint).parameters
+    for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):  # the old name, and the new
+        if unknown := sorted(set(getattr(args, name, None) or {}) - set(known)):
+            raise ValueError(f"{name} has no {unknown[0]}: it is for torch.utils.checkpoint.")
+    installed = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not list
+    for tracker in args.report_to or ():
+        if tracker not in installed:
+            raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
+    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
+        raise ValueError(
+            "debug underflow_overflow fails on boolean masks, also with transformers' BERT: leave it out."
+        )
+    check_schedule(args)
 
-    def recorded(self) -> dict[str, Any]:
-        """The options that must stay the same in a resumed run, or whose changes it logs."""
-        batch_size = self.world_size * max(self.n_gpu, 1) * self.per_device_train_batch_size
-        batch_size *= self.gradient_accumulation_steps
-        options = {name: value for name, value in self.to_dict().items() if not name.startswith(tuple(UNRECORDED))}
-        options["accelerator_config"] = {
-            **(options["accelerator_config"] or {}),
-            "non_blocking": None,
-        }  # on GPUs alone
-        if self.max_minutes is not None:
-            del options["max_steps"]  # an estimate
-        return {"global batch size": batch_size} | options
 
-    def must_stay(self, **fixed: tuple[Any, str]) -> None:
-        """Raise `ValueError` for an argument that has another value than the supported one, with the reason given."""
-        for name, (value, reason) in fixed.items():
-            if getattr(self, name) != value:
-                raise ValueError(f"{name} must stay {value}: {reason}.")
+def recorded(options: CommonOptions, args: TrainingArguments) -> dict[str, Any]:
+    """The options that must stay the same in a resumed run, or whose changes it logs."""
+    batch_size = args.world_size * max(args.n_gpu, 1) * args.per_device_train_batch_size
+    batch_size *= args.gradient_accumulation_steps
+    values = asdict(options) | args.to_dict()
+    values = {name: value for name, value in values.items() if not name.startswith(tuple(UNRECORDED))}
+    values["accelerator_config"] = {**(values["accelerator_config"] or {}), "non_blocking": None}  # on GPUs alone
+    if options.max_minutes is not None:
+        del values["max_steps"]  # an estimate
+    return {"global batch size": batch_size} | values
 
 
 def check_schedule(args: TrainingArguments) -> None:

@@ -18,25 +18,15 @@ from ..checkpoints.saved import METRICS_FILE, checkpoints_in, snapshots_in
 
 
 TIMINGS = ("_runtime", "_per_second", "_time")  # suffixes of the timings that Trainer adds to the metrics
-# Parts of the names of entries that are not shown: redundant ones, standard errors, and the baselines, which do not change.
-NOT_SHOWN = (
-    *TIMINGS,
-    "epoch",
-    "step",
-    "total_flos",
-    "learning_rate",
-    "unigram",
-    "majority",
-    "perplexity",
-    "stderr",
-    "speed/",
-)
+# Parts of the names of entries that are not shown: redundant ones, standard errors, and baselines, which are fixed.
+NOT_SHOWN = (*TIMINGS, "epoch", "step", "total_flos", "learning_rate", "speed/")
+NOT_SHOWN += ("unigram", "majority", "perplexity", "stderr")
 
 
-def show_on_console(trainer: Trainer) -> None:
-    """Replace the stock callbacks that print the log, except in notebooks."""
+def show_on_console(trainer: Trainer, as_json: bool = False) -> None:
+    """Replace the stock callbacks that print the log, except in notebooks. `as_json`: a JSON object for each entry."""
     lines_only = trainer.pop_callback(PrinterCallback)
-    if getattr(trainer.args, "json_logs", False):
+    if as_json:
         trainer.pop_callback(ProgressCallback)
         trainer.add_callback(JsonLines)
     elif lines_only or (not sys.stderr.isatty() and trainer.pop_callback(ProgressCallback)):
@@ -58,7 +48,7 @@ def describe_entry(logs: dict[str, float], step: int, max_steps: int) -> str:
     return f"{kind:<5} {place:>{2 * len(f'{max_steps:,}') + 1}}{columns}"
 
 
-def fill(text: str) -> str:
+def wrap(text: str) -> str:
     """Text in lines of 80 characters at most. Longer words, such as paths, stay whole."""
     return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
 
@@ -71,18 +61,16 @@ def describe_output(output_dir: str | Path) -> str:
     for kind, saved in (("snapshot", snapshots_in(directory)), ("checkpoint", checkpoints_in(directory))):
         parts += [f"{len(saved)} {kind}{'s' * (len(saved) > 1)}"] if saved else []
     parts += [*sorted(file.name for file in directory.glob("*predictions.json*")), METRICS_FILE]
-    return fill(f"In {output_dir}: {', '.join(parts)}.")
+    return wrap(f"In {output_dir}: {', '.join(parts)}.")
 
 
 def describe_speed(logs: dict[str, float]) -> str:
-    if "speed/tokens_per_second" not in logs:
-        return ""
-    return f"{logs['speed/tokens_per_second']:,.0f} tokens/s, MFU {logs['speed/mfu']:.0%}"
+    return f"{logs['speed/tokens_per_second']:,.0f} tokens/s" if "speed/tokens_per_second" in logs else ""
 
 
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
-    """Within `with`, transformers shows no progress bars, such as those of saves, which would break that of a training."""
+    """Within `with`, transformers shows no progress bars, such as those of saves: they would break a training's."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -113,8 +101,8 @@ class PlainLines(TrainerCallback):
 
 
 class ProgressLine(ProgressCallback):
-    """Shows a progress bar of the training, with the latest losses and the speed, and aligned lines above it; and one of each
-    evaluation. A bar disappears at its end."""
+    """Shows a progress bar of the training, with the latest losses and the speed, and aligned lines above it; and one
+    of each evaluation. A bar disappears at its end."""
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:

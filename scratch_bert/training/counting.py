@@ -5,17 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
-from .speed import sequence_lengths
-
 
 @dataclass
 class CountingCollator:
-    """Adds to another collator's batches what the model would otherwise count on the device: `sequence_lengths`, of all
-    sequences in order, and with `labels` `num_masked`, the number of labels other than -100. Leaves batches without
-    an attention_mask and with padding on the left as they are.
+    """Adds to another collator's batches what the model would otherwise count on the device: `sequence_lengths`, of
+    all sequences in order, and with `labels` `num_masked`, the number of labels other than -100. Leaves batches
+    without an attention_mask and with padding on the left as they are.
 
-    With `compiled`, only `num_masked` is added, rounded up by at most an eighth: a compiled model keeps the padding, and
-    is fastest for numbers that it has been compiled for."""
+    With `compiled`, only `num_masked` is added, rounded up by at most an eighth: a compiled model keeps the padding,
+    and is fastest for numbers that it has been compiled for."""
 
     collator: Callable[[list[dict]], dict[str, torch.Tensor]]
     labels: bool = True
@@ -30,6 +28,14 @@ class CountingCollator:
         if mask is None or (mask[..., 0] < mask.amax(-1)).any():
             return batch
         return batch | counts | {"sequence_lengths": [n for n in sequence_lengths(batch).tolist() if n > 0]}
+
+
+def sequence_lengths(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the number of tokens in each sequence of a batch, padded or packed; 0 where there is no sequence."""
+    mask = batch["attention_mask"].long()  # (B, S), or (B, C, S) in multiple choice
+    if "seq_idx" not in batch:
+        return mask.sum(-1).flatten()
+    return torch.zeros_like(mask).scatter_add_(1, batch["seq_idx"], mask).flatten()
 
 
 def round_up(count: int) -> int:

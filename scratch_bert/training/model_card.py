@@ -14,8 +14,8 @@ from .trainer import ScratchBertTrainer
 
 
 def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[str, list[str]]) -> dict[str, Any]:
-    """Return the template's variables for a run. Writes `directory`/curves.png if matplotlib is installed: a panel for each
-    title in `losses`, with the log entries of these names, and one for the learning rate."""
+    """Return the template's variables for a run. Writes `directory`/curves.png if matplotlib is installed: a panel for
+    each title in `losses`, with the log entries of these names, and one for the learning rate."""
     args, history = trainer.args, trainer.state.log_history
     panels = {**losses, "learning rate": ["learning_rate"]}
     place = Path(args.output_dir)
@@ -25,6 +25,7 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
         "mark": MARK,
         "path": trainer.hub_model_id or path_in_card(place),
         "args": args,
+        "options": trainer.options,
         "state": trainer.state,
         "minutes_used": trainer.minutes_used,
         "metrics": trainer.latest_metrics(),

@@ -3,11 +3,8 @@ import json
 import os
 import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainingArguments
 
 from helpers import SMALL, make_batch
@@ -82,7 +79,7 @@ def test_checkpoint_that_fails_or_is_being_saved_is_not_there(tmp_path):
 
     (tmp_path / "checkpoint-1").mkdir()
     write_checkpoint(place, partial(save, content="old"), wait, args, best=None)
-    assert atomic.find_damage(place) is None
+    assert atomic.find_damaged_file(place) is None
     with pytest.raises(OSError, match="checkpoint-2 could not be written.* checkpoint-2 is kept. Free some space"):
         write_checkpoint(place, fail, wait, args, best=None)
     assert (place / "weights").read_text() == "old"
@@ -168,95 +165,25 @@ def damage(file, how):
     file.write_bytes(content)
 
 
-NEEDED = ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"]
-OTHERS = ["rng_state.pth", "config.json"]
-
-
-@pytest.mark.parametrize(
-    ("name", "how"), [(name, "missing") for name in NEEDED] + [(name, "truncated") for name in NEEDED + OTHERS]
-)
-def test_damage_is_found_without_a_manifest(name, how, run, tmp_path):
-    damaged = tmp_path / "damaged"
-    shutil.copytree(run / "checkpoint-2", damaged)
-    damage(damaged / name, how)
-    how = "damaged" if how == "truncated" else how
-    with pytest.raises(ValueError, match=f"damaged cannot be resumed from: {name} is {how}"):
-        find(tmp_path / "other", str(damaged))
-
-
-class Code:
-    def __reduce__(self):
-        return (print, ("this must not run",))
-
-
-def make_infinite(file: Path) -> None:
-    weights = load_file(file)
-    weights["cls.predictions.bias"][0] = torch.inf
-    save_file(weights, file)
-
-
-def change_content(**changes):
-    """Returns a function that changes entries of the dictionary in a file."""
-    return lambda file: torch.save(torch.load(file, weights_only=False) | changes, file)
-
-
-def make_pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        pytest.param("optimizer.pt", lambda file: torch.save([1], file), id="list"),
-        pytest.param("scheduler.pt", lambda file: torch.save(Code(), file), id="code"),
-        pytest.param("rng_state.pth", lambda file: torch.save({"python": Code()}, file), id="code inside"),
-        pytest.param("optimizer.pt", make_pipe, id="pipe"),
-        pytest.param("model.safetensors", make_infinite, id="infinite"),
-        pytest.param("optimizer.pt", lambda file: torch.save({"step": 2}, file), id="no state"),
-        pytest.param("scheduler.pt", change_content(last_epoch=10**6), id="later step"),
-        pytest.param("scheduler.pt", change_content(last_epoch=-5), id="negative step"),
-        pytest.param("scheduler.pt", change_content(last_epoch="2"), id="no step"),
-        pytest.param("rng_state.pth", lambda file: torch.save({"step": 2}, file), id="no generators"),
-        pytest.param("rng_state.pth", change_content(cpu=torch.zeros(3)), id="another generator"),
-        pytest.param("rng_state.pth", change_content(python=(1, 2)), id="another Python"),
-    ],
-)
-def test_content_that_makes_no_checkpoint_is_damage(name, change, run, tmp_path, capsys):
-    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
-    change(tmp_path / "checkpoint-2" / name)
-    assert find_damage(tmp_path / "checkpoint-2") == f"{name} is damaged"
-    assert not capsys.readouterr().out
-
-
-def test_shards_are_looked_at(run, tmp_path):
-    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
-    weights = tmp_path / "checkpoint-2" / "model.safetensors"
-    shards = [weights.with_name(f"model-{number}.safetensors") for number in (1, 2)]
-    index = {"weight_map": {"a": shards[0].name, "b": shards[1].name}}
-    (tmp_path / "checkpoint-2" / "model.safetensors.index.json").write_text(json.dumps(index))
-    weights.rename(shards[0])
-    assert find_damage(tmp_path / "checkpoint-2") == "model-2.safetensors is damaged"
-    shutil.copy(shards[0], shards[1])
-    assert find_damage(tmp_path / "checkpoint-2") is None
-
-
-def test_other_files_and_names_are_no_damage(run, tmp_path):
-    for name in ("checkpoint-2", "my-checkpoint-1", "2024"):
+def test_missing_files_are_found_without_a_manifest(run, tmp_path):
+    """As in the stock Trainer's checkpoints."""
+    for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json"):
         shutil.copytree(run / "checkpoint-2", tmp_path / name)
-        (tmp_path / name / "predictions.json").write_text("[1]")
-        (tmp_path / name / "._config.json").write_bytes(b"\0")
-        torch.save(torch.zeros(1), tmp_path / name / "embeddings.pt")
-        assert find_damage(tmp_path / name) is None
+        (tmp_path / name / name).unlink()
+        with pytest.raises(ValueError, match=f"{name} cannot be resumed from: {name} is missing"):
+            find(tmp_path / "other", str(tmp_path / name))
 
 
-def test_lack_of_memory_is_no_damage(run, monkeypatch):
-    def load(*args, **kwargs):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-
-    monkeypatch.setattr(torch, "load", load)
-    with pytest.raises(RuntimeError, match="allocate memory"):
-        find_damage(run / "checkpoint-2")
+def test_a_damaged_shard_is_found(run, tmp_path):
+    checkpoint = tmp_path / "checkpoint-2"
+    shutil.copytree(run / "checkpoint-2", checkpoint)
+    (checkpoint / "model.safetensors").rename(checkpoint / "model-1.safetensors")
+    shutil.copy(checkpoint / "model-1.safetensors", checkpoint / "model-2.safetensors")
+    (checkpoint / "model.safetensors.index.json").write_text("{}")
+    seal(checkpoint)
+    assert find_damage(checkpoint) is None
+    damage(checkpoint / "model-2.safetensors", "damaged")
+    assert find_damage(checkpoint) == "model-2.safetensors is damaged"
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -267,43 +194,11 @@ def test_checkpoint_with_another_number_than_its_step_is_damage(sealed, run, tmp
     assert find_damage(tmp_path / "checkpoint-7") == "its trainer_state.json is that of step 2"
 
 
-def test_scheduler_may_count_fewer_steps_or_none(run, tmp_path):
-    """With fp16, a step that overflows is not one of the schedule."""
+@pytest.mark.parametrize("content", ["{}", '{"global_step": -1}', "[]", "not JSON"])
+def test_state_without_a_step_is_damage(content, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
-    change_content(last_epoch=1)(tmp_path / "checkpoint-2" / "scheduler.pt")
-    assert find_damage(tmp_path / "checkpoint-2") is None
-    torch.save({"window_size": 4}, tmp_path / "checkpoint-2" / "scheduler.pt")
-    assert find_damage(tmp_path / "checkpoint-2") is None
-
-
-def test_sealed_state_that_is_none_is_damage(run, tmp_path):
-    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
-    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text("{}")
-    seal(tmp_path / "checkpoint-2")
-    assert "trainer_state.json cannot be read: it has no global_step" in find_damage(tmp_path / "checkpoint-2")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        '{"global_step": 2, "epoch": null}',
-        "[]",
-        "{}",
-        "[" * 100_000,
-        '{"global_step": "2"}',
-        '{"global_step": -1}',
-        '{"global_step": 2, "log_history": 1}',
-    ]
-    + ['{"global_step": 2, "no_such_field": 1}', '{"global_step": 2, "epoch": -3}']
-    + ['{"global_step": 2, "train_batch_size": "q"}', '{"global_step": 2, "epoch": NaN}']
-    + ['{"global_step": 2, "epoch": 1, "total_flos": Infinity}'],
-    ids=lambda content: content[:40],
-)
-def test_state_that_the_stock_trainer_cannot_take_is_damage(content, run, tmp_path):
-    shutil.copytree(run / "checkpoint-2", tmp_path / "damaged")
-    (tmp_path / "damaged" / "trainer_state.json").write_text(content)
-    with pytest.raises(ValueError, match="damaged cannot be resumed from: trainer_state.json is damaged"):
-        find(tmp_path / "other", str(tmp_path / "damaged"))
+    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text(content)
+    assert "trainer_state.json" in find_damage(tmp_path / "checkpoint-2")
 
 
 FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", "rng_state.pth", "config.json"]
@@ -329,8 +224,7 @@ def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, 
 def test_manifest_that_is_damaged_is_damage(content, run, tmp_path):
     shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
     (tmp_path / "checkpoint-2" / "manifest.json").write_text(content)
-    how = "empty" if content == "{}" else "missing or damaged"
-    assert find_damage(tmp_path / "checkpoint-2") == f"manifest.json is {how}"
+    assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is missing or damaged"
 
 
 def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tmp_path):

@@ -1,4 +1,3 @@
-import errno
 import os
 import threading
 
@@ -96,34 +95,9 @@ def test_cache_of_a_builder_that_is_killed_is_built_again(tmp_path):
     assert (directory / "file").read_text() == "whole" and not left.exists()
 
 
-def test_cache_on_a_disk_that_is_full_for_the_tokenizer(tmp_path):
+def test_cache_on_a_disk_that_is_full_for_the_tokenizers_library(tmp_path):
     def build(directory):
-        raise Exception("No space left on device (os error 28)")  # as the tokenizers library does
+        raise Exception("No space left on device (os error 28)")  # as it does
 
-    with pytest.raises(OSError, match=r"There is no space left in .*cache_dir"):
+    with pytest.raises(OSError, match="There is no space left in the cache_dir"):
         cached(tmp_path, "tokenizer", 1, build)
-
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG], ids=errno.errorcode.get)
-def test_cache_without_space_says_so_and_leaves_nothing(code, tmp_path):
-    def build(directory):
-        write("half")(directory)
-        raise OSError(code, os.strerror(code))
-
-    with pytest.raises(OSError, match=r"There is no space left in .*\. Free some, .*cache_dir"):
-        cached(tmp_path, "corpus", 1, build)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_cache_passes_on_other_errors_of_the_builder(tmp_path):
-    def build(directory):
-        (directory / "missing").read_text()
-
-    with pytest.raises(FileNotFoundError, match="missing"):
-        cached(tmp_path, "corpus", 1, build)
-
-
-def test_cache_that_cannot_be_written_to_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match="Cannot write to .*file.* Choose another cache_dir"):
-        cached(tmp_path / "file", "corpus", 1, must_not_build)

@@ -14,9 +14,9 @@ from scratch_bert.corpus.tokenizer import (
     gives_same_input,
     load_tokenizer,
     segment_ids,
-    train_tokenizer,
     vocabulary_size,
 )
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 
 
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -109,7 +109,7 @@ def test_tokenizer_learns_from_a_script_without_spaces():
     assert train_tokenizer([kana * 30], 100).get_vocab() == train_tokenizer([kana] * 30, 100).get_vocab()
 
 
-@pytest.mark.parametrize("alphabet", ["ACGT", string.ascii_lowercase, string.ascii_letters + string.digits + "-"])
+@pytest.mark.parametrize("alphabet", ["абвгдежзиклмн", string.ascii_letters + string.digits + "-"])
 def test_tokenizer_training_is_quick_for_text_without_spaces(alphabet, sentences):
     """Without a bound, a megabyte takes a minute or more."""
     draw = random.Random(0)
@@ -121,9 +121,9 @@ def test_tokenizer_training_is_quick_for_text_without_spaces(alphabet, sentences
 
 
 def test_tokenizer_min_frequency_leaves_out_rare_words():
-    texts = ["rarely"] * 2 + ["often"] * 9
-    assert "rarely" not in train_tokenizer(texts, 500, min_frequency=5).get_vocab()
-    assert {"rarely", "often"} <= set(train_tokenizer(texts, 500, min_frequency=2).get_vocab())
+    for frequency in (2, 5):
+        vocab = train_tokenizer(["rarely"] * 2 + ["often"] * 9, 500, min_frequency=frequency).get_vocab()
+        assert ("rarely" in vocab, "often" in vocab) == (frequency == 2, True)
 
 
 def test_tokenizer_that_lacks_a_special_token_is_rejected(tokenizer, tmp_path):
@@ -144,43 +144,25 @@ def without_unknown(content):
 @pytest.mark.parametrize(
     ("name", "edit", "message"),
     [
-        pytest.param("tokenizer.json", lambda content: content.clear(), "tokenizer.json has no model", id="object"),
-        pytest.param("tokenizer.json", lambda content: [], "tokenizer.json holds a list", id="list"),
+        pytest.param("tokenizer.json", lambda content: content.clear(), "tokenizer.json: model: field", id="no model"),
         pytest.param("tokenizer.json", lambda content: "{", "tokenizer.json cannot be read", id="damaged"),
-        pytest.param("tokenizer.json", without_unknown, "cannot encode unknown words: .*UNK", id="unknown"),
+        pytest.param("tokenizer.json", without_unknown, "cannot be read: .*UNK", id="unknown"),
         pytest.param(
             "tokenizer.json",
             lambda content: content["model"]["vocab"].update(a=2_000_000_000),
-            "the token 'a' has the id 2000000000. Ids are integers from 0",
+            r"vocab.*\.a: input should be less than 10000000, got 2000000000",
             id="large id",
         ),
         pytest.param(
-            "tokenizer.json", lambda content: content["model"]["vocab"].update(a=-1), "'a' has the id -1", id="id"
-        ),
-        pytest.param(
-            "tokenizer.json", lambda content: content.update(added_tokens=[1]), "is not a list of tokens", id="added"
-        ),
-        pytest.param("tokenizer_config.json", lambda content: [], "cannot be read .* Save it again", id="config"),
-        pytest.param(
             "tokenizer_config.json",
             lambda content: content.update(mask_token="[PAD]"),
-            r"has one token for \[MASK\] and \[PAD\]: they must differ",
+            "has one id for two special tokens: .*'.MASK.': 0, '.PAD.': 0",
             id="mask",
-        ),
-        pytest.param(
-            "tokenizer_config.json",
-            lambda content: content.update(mask_token="[UNK]"),
-            r"has one token for \[MASK\] and \[UNK\]: they must differ",
-            id="unknown mask",
-        ),
-        pytest.param(
-            "tokenizer_config.json", lambda content: content.update(model_max_length=0), "no room for", id="length"
         ),
     ],
 )
-@pytest.mark.parametrize("tokenizer_type", ["wordpiece", "wordlevel"])
-def test_tokenizer_that_is_damaged_is_rejected_in_one_line(name, edit, message, tokenizer_type, tmp_path):
-    train_tokenizer(["some words", "some"], 100, tokenizer_type, min_frequency=1).save_pretrained(tmp_path)
+def test_tokenizer_that_is_damaged_is_rejected_in_one_line(name, edit, message, tmp_path):
+    train_tokenizer(["some words", "some"], 100, min_frequency=1).save_pretrained(tmp_path)
     content = json.loads((tmp_path / name).read_text())
     edited = edit(content)
     text = edited if isinstance(edited, str) else json.dumps(content if edited is None else edited)
@@ -226,7 +208,7 @@ def test_tokenizer_that_needs_code_is_rejected_without_a_question(tokenizer, tmp
     config |= {"tokenizer_class": "Odd", "auto_map": {"AutoTokenizer": ["odd.Odd", "odd.Odd"]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     (tmp_path / "odd.py").write_text("raise AssertionError('run')")
-    with pytest.raises(ValueError, match="needs custom code, which is not run without trust_remote_code"):
+    with pytest.raises(ValueError, match="The tokenizer .* cannot be read: .*trust_remote_code"):
         load_tokenizer(str(tmp_path))
 
 

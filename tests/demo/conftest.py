@@ -9,7 +9,7 @@ from transformers import BertTokenizer
 
 from helpers import NO_DROPOUT, SMALL, make_bert
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
-from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
 
 

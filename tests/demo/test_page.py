@@ -1,31 +1,26 @@
-"""The demo's page in Chromium: the contents of each tab, compared with the models called directly; invalid input,
-narrow windows, many users, and no request that leaves this machine."""
+"""The demo's page in Chromium: each tab shows the answers of `Model`, which test_model.py compares with the models
+called directly; invalid input, narrow windows, many users, and no request that leaves this machine."""
 
 import json
 import os
 import re
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from html import unescape
+from functools import cache
 from importlib.util import find_spec
-from itertools import chain
 from urllib.parse import urljoin, urlsplit
 
 import pytest
-import torch
-import transformers
-from transformers import AutoTokenizer
 
 from helpers import BROWSER_OPTIONS, CHROMIUM, SCRIPTS
 from hub_server import LocalHub
-from scratch_bert_demo.answers import Model, merge_tags
+from scratch_bert_demo import drawing
+from scratch_bert_demo.model import Model
 from scratch_bert_demo.runs import open_models
 
 
@@ -136,27 +131,19 @@ def ask(page, title, *texts):
     return page.locator(f"#{name} > .column")
 
 
-def direct(place, auto_class, *texts):
-    """The outputs of a model opened with an Auto class, and its inputs."""
-    inputs = AutoTokenizer.from_pretrained(place)(*texts, return_tensors="pt")
-    with torch.no_grad():
-        return getattr(transformers, auto_class).from_pretrained(place)(**inputs), inputs
+@cache
+def open_model(place):
+    return Model(str(place))
 
 
 def top_k(place, text, k=5):
-    """The top-k tokens of the only mask of a text, and their probabilities as text, from the model called directly."""
-    tokenizer = AutoTokenizer.from_pretrained(place)
-    outputs, inputs = direct(place, "AutoModelForMaskedLM", text.replace("[MASK]", tokenizer.mask_token))
-    top = outputs.logits[inputs["input_ids"] == tokenizer.mask_token_id][0].softmax(-1).topk(k)
-    return tokenizer.convert_ids_to_tokens(top.indices.tolist()), texts_of(top.values)
+    """The top-k tokens of the only mask of a text, and their probabilities as text."""
+    (top,) = open_model(place).fill_mask(text, k).value
+    return [token for token, _ in top], texts_of(probability for _, probability in top)
 
 
 def texts_of(values):
     return [f"{float(value):.3f}" for value in values]
-
-
-def percent(probability):
-    return f"{100 * float(probability):.{int(probability < 0.0995)}f}%"
 
 
 def expect_bars(expect, column, labels, values):
@@ -169,30 +156,6 @@ def expect_bars(expect, column, labels, values):
             [...column.querySelectorAll("meter")].every((meter, i) => meter.value.toFixed(3) === values[i])""",
         arg=[column.element_handle(), values],
     )
-
-
-def shown(update):
-    """A pattern of the text that the page shows for an update of a component, as the API returns it."""
-    value, parts = update["value"], []
-    if not update.get("visible", True):
-        return ""
-    if isinstance(value, dict) and "columns" in value:
-        return r"[\s\S]*MLM loss[\s\S]*"
-    if isinstance(value, str):
-        parts = [unescape(re.sub("<[^>]+>", "", value))]
-    elif isinstance(value, list):
-        parts = [text for span in value for text in labelled_lines(span["token"], span["class_or_confidence"])]
-    else:
-        parts = [update.get("label", "")]
-        for bar in value["confidences"] or []:
-            parts += [bar["label"], f"{bar['confidence'] * 100:.0f}%"]
-        parts += [] if value["confidences"] else [value["label"]]
-    return r"\s*".join(re.escape(word) for part in parts for word in part.split())
-
-
-def labelled_lines(text, label):
-    """The lines of a marked text, each followed by its label."""
-    return [part for line in text.split("\n") if line for part in (line, label or "")]
 
 
 # -------------------------------------------------------------------------------------------------------------- tabs
@@ -225,135 +188,94 @@ def test_masked_words(open_page, places, expect):
 def test_next_sentence(open_page, places, expect):
     columns = ask(open_page(), "Next sentence", TEXT, OTHER)
     for number, name in enumerate(("trained", "bert", "nsp")):
-        auto_class = "AutoModelForNextSentencePrediction" if name == "nsp" else "AutoModelForPreTraining"
-        pairs = ((TEXT, OTHER), (OTHER, TEXT))
-        logits = [direct(places[name], auto_class, *pair)[0][-1][0] for pair in pairs]
-        expected = texts_of(row.softmax(-1)[0] for row in logits)
+        expected = texts_of(open_model(places[name]).next_sentence(TEXT, OTHER).value)
         expect_bars(expect, columns.nth(number), ["B follows A", "A follows B"], expected)
 
 
 def test_classification(open_page, places, expect):
     columns = ask(open_page(), "Classification", TEXT, OTHER)
     for number, name in enumerate(("classifier", "multi-label", "regression")):
-        logits = direct(places[name], "AutoModelForSequenceClassification", TEXT, OTHER)[0].logits[0]
+        labels, values = zip(*open_model(places[name]).classify(TEXT, OTHER).value, strict=True)
         if name == "regression":
-            expect(columns.nth(number).locator("h2")).to_have_text(texts_of(logits))
-            continue
-        values = logits.softmax(-1) if name == "classifier" else logits.sigmoid()
-        names = {"classifier": ["bad", "fair", "good"], "multi-label": ["a", "b", "c"]}[name]
-        expect_bars(expect, columns.nth(number), names, texts_of(values))
+            expect(columns.nth(number).locator("h2")).to_have_text(texts_of(values))
+        else:
+            expect_bars(expect, columns.nth(number), labels, texts_of(values))
 
 
 def test_token_classification(open_page, places, expect):
     column = ask(open_page(), "Token classification", TEXT)
-    outputs, inputs = direct(places["tagger"], "AutoModelForTokenClassification", TEXT)
-    best = outputs.logits[0].softmax(-1).max(-1)
-    names = ["O", "B-X", "I-X", "B-Y", "I-Y"]
-    words = [
-        (*inputs.token_to_chars(token), names[best.indices[token]], best.values[token].item())
-        for token in range(1, len(inputs.tokens()) - 1)
-    ]
-    assert len(words) == len(TEXT.split())  # a token each
-    spans = merge_tags(words)
+    spans = open_model(places["tagger"]).tag(TEXT).value
+    assert spans
     expect(column.locator(".highlighted .text")).to_have_text([TEXT[start:end] for start, end, *_ in spans])
-    expect(column.locator(".label")).to_have_text(
-        [f"{name} {percent(probability)}" for *_, name, probability in spans]
-    )
+    labels = [f"{name} {drawing.percent(probability)}" for *_, name, probability in spans]
+    expect(column.locator(".label")).to_have_text(labels)
     assert "".join(column.locator(".text").all_text_contents()) == TEXT
 
 
 def test_question_answering(open_page, places, expect):
     column = ask(open_page(), "Question answering", "where is the cat", TEXT)
-    outputs, inputs = direct(places["answerer"], "AutoModelForQuestionAnswering", "where is the cat", TEXT)
-    starts, ends = outputs.start_logits[0].softmax(-1), outputs.end_logits[0].softmax(-1)
-    context = [token for token, segment in enumerate(inputs.sequence_ids()) if segment == 1]
-    score, first, last = max((starts[i] * ends[j], i, j) for i in context for j in context if i <= j)
-    span = TEXT[inputs.token_to_chars(first).start : inputs.token_to_chars(last).end]
-    expect(column.locator(".highlighted .text")).to_have_text(span)
-    expect(column.locator(".highlighted .label")).to_have_text(f"answer {percent(score)}")
-    expect_bars(expect, column, ["answer", "no answer"], texts_of([score, starts[0] * ends[0]]))
+    start, end, *probabilities = open_model(places["answerer"]).answer("where is the cat", TEXT).value
+    expect(column.locator(".highlighted .text")).to_have_text(TEXT[start:end])
+    expect(column.locator(".highlighted .label")).to_have_text(f"answer {drawing.percent(probabilities[0])}")
+    expect_bars(expect, column, ["answer", "no answer"], texts_of(probabilities))
 
 
 def test_multiple_choice(open_page, places, expect):
     choices = [OTHER, "the dog lies on the carpet .", "rome"]
     column = ask(open_page(), "Multiple choice", TEXT, "\n".join(choices))
-    tokenizer = AutoTokenizer.from_pretrained(places["chooser"])
-    inputs = tokenizer([TEXT] * 3, choices, padding=True, return_tensors="pt")
-    model = transformers.AutoModelForMultipleChoice.from_pretrained(places["chooser"])
-    with torch.no_grad():
-        logits = model(**{name: ids[None] for name, ids in inputs.items()}).logits[0]
-    expect_bars(expect, column, [f"{n} {choice}" for n, choice in enumerate(choices, 1)], texts_of(logits.softmax(-1)))
+    expected = texts_of(open_model(places["chooser"]).choose(TEXT, choices).value)
+    expect_bars(expect, column, [f"{number} {choice}" for number, choice in enumerate(choices, 1)], expected)
 
 
 def test_attention(open_page, places, expect):
-    """All heads as buttons, of which a click enlarges one; a touch of a cell shows its weight; the first weights beside the last."""
+    """All heads as buttons, of which a click enlarges one; a touch of a cell shows its weight; the first weights beside
+    the last."""
     page = open_page()
     column, untrained = ask(page, "Attention", TEXT).all()
-    inputs = AutoTokenizer.from_pretrained(places["trained"])(TEXT, return_tensors="pt")
-    tokens = inputs.tokens()
     for layer, head in ((1, 1), (2, 3)):
         column.get_by_role("button", name=f"Layer {layer}, head {head}", exact=True).click()
         for shown, place in ((column, places["trained"]), (untrained, places["trained"] / "checkpoint-100")):
-            model = transformers.AutoModel.from_pretrained(place, attn_implementation="eager")
-            with torch.no_grad():
-                weights = model(**inputs, output_attentions=True).attentions[layer - 1][0, head - 1]
+            tokens, weights = open_model(place).attention(TEXT).value
+            weights = weights[layer - 1, head - 1]
             expect(shown.locator("h4")).to_have_text(f"Layer {layer} of 2, head {head} of 4")
             titles = [f"{a} → {b}: {weights[i, j]:.3f}" for i, a in enumerate(tokens) for j, b in enumerate(tokens)]
             expect(shown.locator("rect title")).to_have_text(titles)
             expect(shown.locator("button")).to_have_count(2 * 4)
-            expect(shown.locator("button[aria-pressed=true]")).to_have_attribute(
-                "aria-label", f"Layer {layer}, head {head}"
-            )
+            pressed = shown.locator("button[aria-pressed=true]")
+            expect(pressed).to_have_attribute("aria-label", f"Layer {layer}, head {head}")
     column.locator(".sb-heat rect").nth(3).click()
-    expect(column.locator(".sb-caption")).to_have_text(titles_of(column)[3])
-
-
-def titles_of(column):
-    return column.locator("rect title").all_text_contents()
+    expect(column.locator(".sb-caption")).to_have_text(column.locator("rect title").all_text_contents()[3])
 
 
 def test_embeddings(open_page, places, expect):
-    """The cosines without what texts of random words share, a map whose distances are those of the embeddings, and neighbours."""
+    """The cosines, a map of the texts, and the neighbours of a word."""
     page = open_page()
     texts = ["the cat sleeps", "she opened a door", "rome"]
     columns = ask(page, "Embeddings", "\n".join(texts))
     for number, place in enumerate(places.values()):
-        model = Model(str(place))
-        matrix = model.embeddings(texts).value[0]
+        matrix, _ = open_model(place).embeddings(texts).value
         expected = [f"{i + 1} {a} → {j + 1}: {matrix[i, j]:.3f}" for i, a in enumerate(texts) for j in range(3)]
         expect(columns.nth(number).locator("rect title")).to_have_text(expected)
         expect(columns.nth(number).locator("circle title")).to_have_text([f"{i + 1} {a}" for i, a in enumerate(texts)])
     panel = page.get_by_role("tabpanel").filter(visible=True)
     panel.get_by_label("Word", exact=True).fill("cat")
     panel.get_by_role("button", name="Find", exact=True).click()
-    table = transformers.AutoModel.from_pretrained(places["bert"]).get_input_embeddings().weight.detach()
-    tokenizer = AutoTokenizer.from_pretrained(places["bert"])
-    cat = tokenizer.convert_tokens_to_ids("cat")
-    cosines = torch.nn.functional.cosine_similarity(table - table.mean(0), (table - table.mean(0))[cat], dim=-1)
-    cosines[[cat, *tokenizer.all_special_ids]] = -1
-    top = cosines.topk(10)
     column = page.locator("#nearest_tokens > .column").nth(list(places).index("bert"))
-    expect(column.locator("dt")).to_have_text(tokenizer.convert_ids_to_tokens(top.indices.tolist()))
+    expect(column.locator("dt")).to_have_text(
+        [token for token, _ in open_model(places["bert"]).nearest_tokens("cat").value]
+    )
 
 
 def test_compare(open_page, places, expect):
     """Each word has its probability if it alone is masked, and the guess of the model if that is another word."""
-    columns = ask(open_page(), "Compare", "the cat sleeps")
+    text = "the cat sleeps"
+    columns = ask(open_page(), "Compare", text)
     for number, name in enumerate(("trained", "bert", "other_mask")):
-        shown = []
-        for word in ("the", "cat", "sleeps"):
-            text = "the cat sleeps".replace(word, "[MASK]")
-            (guess, *_), _ = top_k(places[name], text)
-            probability = dict(zip(*top_k(places[name], text, k=30), strict=True)).get(word)
-            shown.append((word, probability and float(probability), "" if guess == word else f" {guess}"))
-        found = columns.nth(number).locator(".sb-scored > span")
-        expect(found).to_have_count(3)
-        for cell, (word, probability, guess) in zip(found.all(), shown, strict=True):
-            expect(cell.locator("b")).to_have_text(word)
-            expect(cell.locator("small")).to_have_text(re.compile(rf"^\d+(\.\d)?%{re.escape(guess)}$"))
-            if probability is not None:
-                value = float(cell.locator("small").text_content().split("%")[0])
-                assert value == pytest.approx(100 * probability, abs=0.6)
+        expected = []
+        for start, end, probability, guess in open_model(places[name]).score_words(text).value:
+            word = text[start:end]
+            expected.append(f"{word}{drawing.percent(probability)}" + (f" {guess}" if guess != word else ""))
+        expect(columns.nth(number).locator(".sb-scored > span")).to_have_text(expected)
 
 
 def test_address_carries_tab_and_texts(open_page, places, expect):
@@ -387,8 +309,8 @@ def test_watch_it_learn(open_page, address, places, expect):
         chosen.press("Tab")
         expect(column.locator("h3")).to_have_text(f"{places['trained'].name}, step {step}")
         expect_bars(expect, column, *top_k(places["trained"] / f"checkpoint-{step}", text))
-        # Validated at each checkpoint.
-        eventually(page, lambda: points_of(column, "shown")[0][0] == points_of(column, "validation")[number - 1][0])  # noqa: B023
+        validated = points_of(column, "validation")[number - 1][0]  # at each checkpoint
+        eventually(page, lambda validated=validated: points_of(column, "shown")[0][0] == validated)
         (_, bottom), (_, top) = points_of(column, "shown")
         assert bottom > top
         *_, curves = client.predict(text, number, api_name="/watch")
@@ -424,11 +346,11 @@ def serve_models():
 
 def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
     """A run that is still training, whose snapshots appear one after the other, and of which one is deleted."""
-    monkeypatch.setattr("scratch_bert_demo.watch.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
     run = tmp_path / "run"
     save_snapshot(trained, run, 100, 0)
     (run / "snapshots/0/trainer_state.json").write_text('{"log_history": [], "global_step": 0, "max_steps": 400}')
-    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"]}
+    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"], "pairs": []}
     (run / "snapshots/examples.json").write_text(json.dumps(examples))
     window = open_page(address=serve_models(run))
     expect(window.get_by_text("step 0 of 400")).to_be_visible()
@@ -455,36 +377,26 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     window.close()  # first, as it looks for new snapshots
 
 
-def test_two_runs_are_watched_beside_each_other(trained, tmp_path, open_page, serve_models, expect):
-    """A slider for both: the last of one is shown with the last of the other, however many there are."""
-    for name, numbers in (("a", (100, 200, 300)), ("b", (100, 300))):
-        for number in numbers:
-            save_snapshot(trained, tmp_path / name, number, number)
-    window = open_page(address=serve_models(tmp_path / "a", tmp_path / "b"))
-    panel = go_to(window, "Watch it learn")
-    for number, titles in ((3, ["a, step 300", "b, step 300"]), (1, ["a, step 100", "b, step 100"])):
-        chosen = panel.get_by_label("number input for Snapshot")
-        chosen.fill(str(number))
-        chosen.press("Tab")
-        expect(panel.locator("h3")).to_have_text(titles)
-    expect(panel.locator("svg").filter(has_text="MLM loss")).to_have_count(2)
-    window.close()
-
-
-def test_run_is_followed_beside_one_with_more_snapshots(
+def test_runs_are_watched_and_followed_beside_each_other(
     trained, tmp_path, open_page, serve_models, expect, monkeypatch
 ):
-    """The slider stays at its end. A page that is opened later begins with the models of that time."""
-    monkeypatch.setattr("scratch_bert_demo.watch.FOLLOW_SECONDS", 0.5)
+    """A slider for both: the last of one is shown with the last of the other, and when one gets a snapshot, the slider
+    stays at its end. A page that is opened later begins with the models of that time."""
+    monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
     for step in (100, 200, 300):
         save_snapshot(trained, tmp_path / "ended", step, step)
     save_snapshot(trained, tmp_path / "run", 100, 100)
     address = serve_models(tmp_path / "run", tmp_path / "ended")
     window = open_page(address=address)
-    titles = go_to(window, "Watch it learn").locator("h3")
-    expect(titles).to_have_text(["run, step 100", "ended, step 300"])
+    panel = go_to(window, "Watch it learn")
+    expect(panel.locator("h3")).to_have_text(["run, step 100", "ended, step 300"])
     save_snapshot(trained, tmp_path / "run", 200, 200)
-    expect(titles).to_have_text(["run, step 200", "ended, step 300"])
+    expect(panel.locator("h3")).to_have_text(["run, step 200", "ended, step 300"])
+    expect(panel.locator("svg").filter(has_text="MLM loss")).to_have_count(2)
+    first = panel.get_by_label("number input for Snapshot")
+    first.fill("1")
+    first.press("Tab")
+    expect(panel.locator("h3")).to_have_text(["run, step 100", "ended, step 100"])
     window.close()
     later = open_page(address=address)
     expect(later.locator("#fill_mask h3")).to_have_text(["run, step 200", "ended, step 300"])
@@ -499,38 +411,27 @@ def eventually(page, is_true):
     raise AssertionError("not within 20 seconds")
 
 
-def line_mark(column, curve):
-    return column.locator(f'path[aria-roledescription="line mark"][aria-label$="curve: {curve}"]')
-
-
 def points_of(column, curve):
     """The points of a drawn curve, in pixels."""
-    points = re.split("[ML]", line_mark(column, curve).get_attribute("d"))[1:]
-    return [[float(number) for number in point.split(",")] for point in points]
+    path = column.locator(f'path[aria-roledescription="line mark"][aria-label$="curve: {curve}"]').get_attribute("d")
+    return [[float(number) for number in point.split(",")] for point in re.split("[ML]", path)[1:]]
 
 
 # ------------------------------------------------------------------------------------------------------- odd input
 
 
-def test_tabs_answer_odd_input_with_a_sentence(open_page, address, expect):
-    """Empty, too long, other scripts, control characters, HTML: the page shows the server's answer, as text."""
-    from gradio_client import Client
-
-    page, client = open_page(), Client(address, verbose=False, analytics_enabled=False)
+def test_tabs_answer_odd_input_with_a_sentence(open_page, expect):
+    """Empty, too long, other scripts, control characters, HTML: the page shows an answer or what to change, as text."""
+    page, truncated = open_page(), "tokens at the end were left out"
     for title, (name, labels, _) in TABS.items():
         list_of_texts = "from 2 to 16 texts" if name in ("embeddings", "choose") else None
         without_mask = "no mask in what the model can read" if name in ("fill_mask", "watch") else None
         for text, expected in (
+            (f"[MASK] {EVIL}\nПривет 你好 مرحبا \x01\x1b[31m", truncated),
             ("", list_of_texts or "A text is empty"),
-            ("the cat " * 12_500, list_of_texts or without_mask or "tokens at the end were left out"),
-            (f"{EVIL} [MASK]\nПривет 你好 مرحبا \x01\x1b[31m", ""),
+            ("the cat " * 12_500, list_of_texts or without_mask or truncated),
         ):
-            texts = [text] * len(labels)
-            updates = client.predict(*texts, api_name=f"/{name}")
-            assert expected in unescape(updates[0]["value"])
-            ask(page, title, *texts)
-            pattern, results = r"\s*".join(["", *map(shown, updates), ""]), page.locator(f"#{name}")
-            eventually(page, lambda: re.fullmatch(pattern, results.text_content()))  # noqa: B023
+            expect(ask(page, title, *[text] * len(labels)).first).to_contain_text(expected)
     assert page.title() == "scratch_bert" and page.locator("img[src=x]").count() == 0
 
 
@@ -571,22 +472,15 @@ def test_sessions_at_a_time_get_their_own_answers(address, places):
 
     def use(text, expected):
         client = Client(address, verbose=False, analytics_enabled=False)
-        seconds = []
         for _ in range(10):
-            started = time.perf_counter()
-            answer = client.predict(text, 5, api_name="/fill_mask")
-            seconds.append(time.perf_counter() - started)
-            bars = answer[1]["value"]["confidences"]  # of the first model
+            bars = client.predict(text, 5, api_name="/fill_mask")[1]["value"]["confidences"]  # of the first model
             assert ([bar["label"] for bar in bars], texts_of(bar["confidence"] for bar in bars)) == expected
-        return seconds
 
     process = psutil.Process()
     before = process.memory_info().rss
     with ThreadPoolExecutor(20) as pool:
-        seconds = sorted(chain(*pool.map(use, sentences, expected)))
-    grown = (process.memory_info().rss - before) / 2**20
-    print(f"median {statistics.median(seconds):.3f} s, 95% {seconds[190]:.3f} s, memory {grown:+.0f} MiB")
-    assert grown < 500
+        list(pool.map(use, sentences, expected))
+    assert process.memory_info().rss - before < 500 * 2**20
 
 
 def test_app_of_a_space(trained, tmp_path, open_page, expect):
@@ -637,9 +531,8 @@ def test_script(trained, tmp_path):
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        ),  # in a background job, it is ignored
+        # In a background job, it is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         output = ""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from scratch_bert_demo.answers import InputError, Model
+from scratch_bert_demo.model import Model
 from scratch_bert_demo.runs import (
     KEPT_MODELS,
     Run,
@@ -50,15 +50,14 @@ def test_run_keeps_few_checkpoints_open_and_says_which_is_gone(trained, tmp_path
         run.open(place)
     assert run._open.cache_info().currsize == KEPT_MODELS
     shutil.rmtree(tmp_path / "run/checkpoint-200")
-    with pytest.raises(InputError, match="The model of .*run, step 200 has been deleted"):
+    with pytest.raises(ValueError, match="The model of .*run, step 200 has been deleted"):
         run.open(run.saved[1])
 
 
 def test_run_that_begins_again_in_the_same_place_shows_its_own_models(trained, tmp_path):
-    place = tmp_path / "run/checkpoint-100"
-    shutil.copytree(trained / "checkpoint-300", place)
-    (other := tmp_path / "run/checkpoint-200").mkdir()
-    shutil.copytree(trained / "checkpoint-300", other, dirs_exist_ok=True)
+    place, other = tmp_path / "run/checkpoint-100", tmp_path / "run/checkpoint-200"
+    for checkpoint in (place, other):
+        shutil.copytree(trained / "checkpoint-300", checkpoint)
     run = Run(str(tmp_path / "run"))
     before = run.open(place).fill_mask(TEXT + "[MASK]").value
     shutil.rmtree(place)
@@ -73,11 +72,10 @@ def test_run_that_begins_again_in_the_same_place_shows_its_own_models(trained, t
     assert run.latest().title.endswith("step 200")
 
 
-def test_open_models(trained, bert, tmp_path, monkeypatch):
+def test_open_models(trained, bert, tmp_path):
     models, runs = open_models([str(trained), str(bert), str(trained)])
-    assert [model.name for model in models] == [str(trained), str(bert)] and [run.name for run in runs] == [
-        str(trained)
-    ]
+    assert [model.name for model in models] == [str(trained), str(bert)]
+    assert [run.name for run in runs] == [str(trained)]
     shutil.copytree(trained, tmp_path / "unfinished", ignore=shutil.ignore_patterns("config.json"))
     for checkpoint in (tmp_path / "unfinished").glob("checkpoint-*"):
         shutil.copy(trained / "config.json", checkpoint)
@@ -89,21 +87,12 @@ def test_open_models(trained, bert, tmp_path, monkeypatch):
     assert model.title == "unfinished"  # the run has ended
     with pytest.raises(OSError, match="There is no model directory"):
         open_models([str(tmp_path / "nothing" / "here")])
-    monkeypatch.chdir(tmp_path / "unfinished")
-    with pytest.raises(ValueError, match="The name of a model or tokenizer is empty"):
-        open_models([""])
 
 
 def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
     log = [
         {"step": 10, "loss": 9.0, "mlm_loss": 6.0, "nsp_loss": 0.7, "contrastive_loss": 2.3, "learning_rate": 0.1},
-        {
-            "step": 20,
-            "eval_loss": 8.0,
-            "eval_mlm_loss": 5.0,
-            "eval_contrastive_loss": 2.0,
-            "eval_mlm_unigram_loss": 7.0,
-        },
+        {"step": 20, "eval_mlm_loss": 5.0, "eval_contrastive_loss": 2.0, "eval_mlm_unigram_loss": 7.0},
         {"step": 20, "train_loss": 8.5},
     ]
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": log}))
@@ -114,11 +103,8 @@ def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
     }
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 3.0}]}))
     assert read_curves(tmp_path) == {"MLM loss": {"training": [(1, 3.0)]}}
-    (tmp_path / "trainer_state.json").write_text("[]")
-    with pytest.raises(ValueError, match="trainer_state.json holds a list"):
-        read_curves(tmp_path)
     (tmp_path / "trainer_state.json").write_text('{"log_history": [1]}')
-    with pytest.raises(ValueError, match="trainer_state.json has no log"):
+    with pytest.raises(ValueError, match="trainer_state.json: log_history: 0: .* valid dict"):
         read_curves(tmp_path)
 
 
@@ -135,35 +121,19 @@ def test_names_are_as_short_as_they_can_be(names, short):
     assert short_names(names) == short
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"texts": "a [MASK]"}',
-        '{"texts": [1]}',
-        '{"texts": ["[MASK]"], "answers": []}',
-        '{"texts": [], "pairs": [1]}',
-    ],
-)
+@pytest.mark.parametrize("content", ["", '{"texts": ["[MASK]"], "answers": [1], "pairs": []}'])
 def test_examples_that_no_run_has_written_are_none(content, tmp_path):
     (tmp_path / "snapshots").mkdir()
     (tmp_path / "snapshots/examples.json").write_text(content)
-    assert read_examples(tmp_path) == ([], [], [])
+    assert read_examples(tmp_path) == ([], [])
 
 
 def test_description_has_size_text_time_and_results(trained, bert, tmp_path):
     assert describe_model(Model(str(bert))).startswith("2 layers × ")
     shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoint-*"))
     record = {"fixed": {"training text": "2 documents, 6 sentences, 50 tokens, CRC-32 1234abcd"}}
-    metrics = {
-        "train_runtime": 130.0,
-        "eval_mlm_loss": 2.0,
-        "eval_mlm_unigram_loss": 3.5,
-        "eval_nsp_accuracy": 0.75,
-        "eval_nsp_majority_accuracy": 0.5,
-        "eval_runtime": 1.0,
-    }
+    metrics = {"train_runtime": 130.0, "eval_mlm_loss": 2.0, "eval_mlm_unigram_loss": 3.5, "eval_runtime": 1.0}
+    metrics |= {"eval_nsp_accuracy": 0.75, "eval_nsp_majority_accuracy": 0.5}
     for name, content in (("run.json", record), ("metrics.json", metrics)):
         (tmp_path / "run" / name).write_text(json.dumps(content))
     assert describe_model(Model(str(tmp_path / "run"))).endswith(

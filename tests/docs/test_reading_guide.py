@@ -80,13 +80,6 @@ def test_quotations_are_those_of_the_source():
         assert has_lines(find_symbol(path, symbol), quoted), head
 
 
-def test_changed_quotation_is_found():
-    lines = ["def f(x):", "    if x:", "        x = 1", "        y = 2", "    return x"]
-    assert has_lines(lines, "if x:\n    x = 1\n# …\nreturn x\n")
-    assert not has_lines(lines, "x = 1\nreturn x\n")
-    assert not has_lines(lines, "return x\n# …\nx = 1\n")
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_stages_are_those_of_the_models(training, example):
     """Embeddings, attention weights, each half of each layer, logits and losses: by formula, by scratch_bert and by

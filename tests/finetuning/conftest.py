@@ -7,21 +7,15 @@ def make_task(tokenizer):
     """Build a task from the columns of its splits. Without any for validation, they are those of training."""
 
     def make(task_class, train, validation=None, test=None, max_seq_length=40, hold_out=False, **options):
-        splits = {"train": train, "validation": validation or train, "test": test}
-        if hold_out:
-            del splits["validation"]
-        examples = {
-            split: columns if isinstance(columns, Dataset) else Dataset.from_dict(columns)
-            for split, columns in splits.items()
-            if columns
-        }
-        named = {
-            split: one.add_column("origin", [f"{split}, example {number}" for number in range(1, len(one) + 1)])
-            for split, one in examples.items()
-        }
-        task = task_class("task", named, tokenizer, max_seq_length)
-        task.prepare(**options)
-        task.encode_splits()
+        splits = {"train": train, "validation": None if hold_out else validation or train, "test": test}
+        examples = {}
+        for split, columns in splits.items():
+            if columns:
+                one = columns if isinstance(columns, Dataset) else Dataset.from_dict(columns)
+                origins = [f"{split}, example {number}" for number in range(1, len(one) + 1)]
+                examples[split] = one.add_column("origin", origins)
+        task = task_class("task", examples, tokenizer, max_seq_length, **options)
+        assert task.features.keys() == task.splits.keys()
         return task
 
     return make

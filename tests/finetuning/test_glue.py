@@ -1,9 +1,9 @@
 import pytest
 
-from scratch_bert.finetuning.arguments import TaskArguments
 from scratch_bert.finetuning.dataset import load_splits
 from scratch_bert.finetuning.glue import GLUE
 from scratch_bert.finetuning.load import find_columns
+from scratch_bert_options.finetuning import TaskArguments
 
 
 # The beginnings of GLUE's own files.

@@ -12,25 +12,14 @@ TEXTS = ["007", 'say "hi"', "a, b", "NA"]
 LABELS = ["1", "0", "1", "0"]
 
 
-def write_table(file):
-    """The same records, whatever the suffix of the file."""
-    records = Dataset.from_dict({"text": TEXTS, "label": LABELS, "other": [1] * len(TEXTS)})
-    plain = file.with_name(file.name.removesuffix(".gz"))
-    if plain.suffix == ".csv":
-        records.to_csv(plain)
-    elif plain.suffix == ".tsv":
-        lines = ["text\tlabel\tother", *(f"{text}\t{label}\t1" for text, label in zip(TEXTS, LABELS, strict=True))]
-        plain.write_bytes(("\ufeff" + "\n".join(lines) + "\n").encode())  # a byte-order mark, as in MRPC's dev.tsv
-    elif plain.suffix == ".json":
-        plain.write_text(json.dumps(records.to_list()))
-    elif plain.suffix == ".jsonl":
-        records.to_json(plain)
-    else:
-        records.to_parquet(plain)
-    if file != plain:
-        file.write_bytes(gzip.compress(plain.read_bytes()))
-        plain.unlink()
-    return file
+LINES = ["text\tlabel\tother", *(f"{text}\t{label}\t1" for text, label in zip(TEXTS, LABELS, strict=True))]
+WRITERS = {
+    ".csv": lambda records, file: records.to_csv(file),
+    ".tsv": lambda records, file: file.write_text("\ufeff" + "\n".join(LINES) + "\n", encoding="utf-8"),  # as in MRPC
+    ".json": lambda records, file: file.write_text(json.dumps(records.to_list())),
+    ".jsonl": lambda records, file: records.to_json(file),
+    ".parquet": lambda records, file: records.to_parquet(file),
+}
 
 
 # ------------------------------------------------------------------------------------------------------------ tables
@@ -40,7 +29,11 @@ def write_table(file):
     "name", ["a.csv", "a.tsv", "a.json", "a.jsonl", "a.parquet", "a.csv.gz", "a.tsv.gz", "a.jsonl.gz"]
 )
 def test_table_of_every_type_has_the_same_records(name, tmp_path):
-    records = read_table(write_table(tmp_path / name), {"text", "label"})
+    plain = tmp_path / name.removesuffix(".gz")
+    WRITERS[plain.suffix](Dataset.from_dict({"text": TEXTS, "label": LABELS, "other": [1] * len(TEXTS)}), plain)
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(plain.read_bytes()))
+    records = read_table(tmp_path / name, {"text", "label"})
     assert records.select_columns(["text", "label"]).to_dict() == {"text": TEXTS, "label": LABELS}
 
 
@@ -62,19 +55,14 @@ def test_table_without_a_header(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        pytest.param("a.csv", b"text,label\n", "a.csv contains no records", id="csv with a header only"),
-        pytest.param("a.csv", b"", "a.csv is empty", id="empty file"),
-        pytest.param("a.json", b"[]", "a.json contains no records", id="empty list"),
-        pytest.param("a.csv", b"text,label\nStra\xdfe,1\n", "a.csv.*utf-8", id="latin1"),
-        pytest.param("a.csv.gz", b"text,label\nx,1\n", "a.csv.gz cannot be", id="not gzipped"),
-        pytest.param(
-            "a.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "a.jsonl cannot be read as a table", id="broken json"
-        ),
+        ("a.csv", b"text,label\n", "a.csv contains no records"),
+        ("a.csv.gz", b"text,label\nx,1\n", "a.csv.gz cannot be"),
+        ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "a.jsonl cannot be read as a table"),
     ],
 )
 def test_table_that_cannot_be_read(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(ValueError, match=f"(?is).*{message}"):
+    with pytest.raises(ValueError, match=message):
         read_table(tmp_path / name, {"text", "label"})
 
 
@@ -116,11 +104,9 @@ def test_conllu_columns(tmp_path):
     assert read_conll(file, word_column=3)["text"][0] == ["ada", "run"]
 
 
-def test_conll_comments_are_skipped(tmp_path, caplog):
-    caplog.set_level("INFO", "scratch_bert")
+def test_conll_comments_are_skipped(tmp_path):
     file = write(tmp_path / "a.conll", "# id 1", "Ada B-PER", "ran O")
     assert read_conll(file).to_list() == [{"text": ["Ada", "ran"], "label": ["B-PER", "O"]}]
-    assert "a.conll: skipped 1 comments, such as '# id 1'" in caplog.text
 
 
 def test_conll_without_tags(tmp_path):
@@ -132,18 +118,11 @@ def test_conll_without_tags(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
+        pytest.param(["Ada B-PER", "Lovelace"], {}, "line 2 has 1 fields, not 2", id="uneven columns"),
+        pytest.param(["Ada"], {}, "line 1 has 1 fields, not 2", id="no tag"),
+        pytest.param(["Ada O"], {"tag_column": 4}, "line 1 has 2 fields, not 4", id="no such tag column"),
         pytest.param(
-            ["Ada B-PER", "Lovelace"], {}, "line 2 has 1 fields, the lines before it have 2", id="uneven columns"
-        ),
-        pytest.param(["Ada"], {}, "line 1 has no tag, but only 'Ada'", id="no tag"),
-        pytest.param(
-            ["Ada O"], {"tag_column": 4}, "line 1 has 2 fields: there is no column 4", id="no such tag column"
-        ),
-        pytest.param(
-            ["Ada"],
-            {"word_column": 2, "tagged": False},
-            "line 1 has 1 fields: there is no column 2",
-            id="no such word column",
+            ["Ada"], {"word_column": 2, "tagged": False}, "line 1 has 1 fields, not 2", id="no such word column"
         ),
         pytest.param(["Ada O"], {"word_column": 0}, "columns are counted from 1", id="column 0"),
         pytest.param([""], {}, "contains no examples", id="no sentence"),
@@ -196,5 +175,5 @@ def test_squad_is_told_from_other_json(content, tmp_path):
 def test_squad_without_a_field(tmp_path):
     content = {"data": [{"title": "T", "paragraphs": [{"qas": [{"id": 1}]}]}]}
     (tmp_path / "a.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="a.json is not in SQuAD's format: in article 1, there is no 'context'"):
+    with pytest.raises(ValueError, match="a.json: data.0.paragraphs.0.context: field required"):
         read_squad(tmp_path / "a.json")

@@ -26,48 +26,40 @@ def named(names, labels):
     return Dataset.from_dict({"text": TEXTS, "label": labels}, features=features)
 
 
+SINGLE, MULTI = "single_label_classification", "multi_label_classification"
+TWO, MORE = ["accuracy", "f1"], ["accuracy", "f1_macro"]
+
+
 @pytest.mark.parametrize(
-    ("labels", "problem_type", "names", "references"),
+    ("labels", "problem_type", "names", "references", "metrics"),
     [
-        pytest.param(["no", "yes", "no"], "single_label_classification", ["no", "yes"], [0, 1, 0], id="names"),
-        pytest.param([10, 9, 10], "single_label_classification", ["9", "10"], [1, 0, 1], id="integers"),
-        pytest.param(["10", "9", "1"], "single_label_classification", ["1", "9", "10"], [2, 1, 0], id="digits"),
-        pytest.param([True, False, True], "single_label_classification", ["False", "True"], [1, 0, 1], id="booleans"),
-        pytest.param([0.5, 1.0, -2.0], "regression", None, [0.5, 1.0, -2.0], id="floats"),
+        pytest.param(["no", "yes", "no"], SINGLE, ["no", "yes"], [0, 1, 0], TWO, id="names"),
+        pytest.param([10, 9, 10], SINGLE, ["9", "10"], [1, 0, 1], TWO, id="integers"),
+        pytest.param(["10", "9", "1"], SINGLE, ["1", "9", "10"], [2, 1, 0], MORE, id="digits"),
+        pytest.param([True, False, True], SINGLE, ["False", "True"], [1, 0, 1], TWO, id="booleans"),
         pytest.param(
             [["a", "b"], [], ["b"]],
-            "multi_label_classification",
+            MULTI,
             ["a", "b"],
             [[1, 1], [0, 0], [0, 1]],
+            ["f1_micro", "f1_macro", "accuracy"],
             id="lists",
+        ),
+        pytest.param(
+            [0.5, 1.0, -2.0], "regression", None, [0.5, 1.0, -2.0], ["pearsonr", "spearmanr", "mse"], id="floats"
         ),
     ],
 )
-def test_problem_type_is_inferred_from_the_labels(labels, problem_type, names, references, make):
+def test_problem_type_and_metrics_follow_from_the_labels(labels, problem_type, names, references, metrics, make):
     task = make(labels)
     assert task.problem_type == problem_type
     assert task.references["train"] == references
-    options = task.model_options
-    assert options["problem_type"] == problem_type
-    if names is None:
-        assert options["num_labels"] == 1
-    else:
-        assert options["id2label"] == dict(enumerate(names)) and options["label2id"][names[1]] == 1
-    assert task.features["train"]["labels"][:] == references
-
-
-@pytest.mark.parametrize(
-    ("labels", "metrics"),
-    [
-        pytest.param(["a", "b", "a"], ["accuracy", "f1"], id="two labels"),
-        pytest.param(["a", "b", "c"], ["accuracy", "f1_macro"], id="three labels"),
-        pytest.param([["a"], ["a", "b"], []], ["f1_micro", "f1_macro", "accuracy"], id="multi_label"),
-        pytest.param([0.5, 1.0, 2.0], ["pearsonr", "spearmanr", "mse"], id="regression"),
-    ],
-)
-def test_default_metrics_of_a_problem_type(labels, metrics, make):
-    task = make(labels)
     assert list(task.metrics) == metrics and task.best_metric == metrics[0]
+    ids = {"num_labels": 1}
+    if names:
+        ids = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    assert task.model_options == {"problem_type": problem_type, **ids}
+    assert task.features["train"]["labels"][:] == references
 
 
 def test_text_pairs_are_encoded_as_the_tokenizer_does(make_task, tokenizer):
@@ -100,9 +92,7 @@ def test_logits_of_all_classes_are_not_kept(make_task):
     assert task.reduce(torch.tensor([[0.0, torch.nan]]))[0].isnan().all()  # not finite, which must be seen
 
 
-def test_label_of_minus_one_is_no_class(make_task):
-    with pytest.raises(ValueError, match="train, example 3, has the label -1"):
-        make_task(SequenceClassification, named(["minus", "plus"], [1, 0, -1]))
+def test_test_split_of_placeholders_has_no_labels(make_task):
     numbers, unknown = ({"text": TEXTS, "label": labels} for labels in ([1.0, 0.5, 2.0], [-1.0] * 3))
     assert "test" not in make_task(SequenceClassification, numbers, test=unknown).references
 
@@ -139,106 +129,5 @@ def test_integer_labels_that_a_gap_turned_into_floats(make):
 
 def test_best_metric_is_that_of_the_first_metric(make):
     labels = ["a", "b", "a"]
-    assert make(labels).best_metric == "accuracy"
     assert make(labels, metrics=("matthews_correlation", "accuracy")).best_metric == "matthews_correlation"
     assert make(labels, best_metric="loss").best_metric == "loss"
-
-
-@pytest.mark.parametrize(
-    ("labels", "options", "message"),
-    [
-        pytest.param(
-            ["a", "b", "a"],
-            {"best_metric": "acuracy"},
-            "no metric 'acuracy' .*: name one with --metric_for_best_model, of loss, accuracy, f1",
-            id="unknown best metric",
-        ),
-        pytest.param(
-            ["a", "b", "c"],
-            {"metrics": ["f1"]},
-            "The metric f1 does not fit these labels: .* Choose others .* f1_macro",
-            id="f1 of three labels",
-        ),
-        pytest.param(
-            ["a", "b", "a"],
-            {"metrics": ["seqeval"]},
-            "The metric seqeval does not fit these labels",
-            id="seqeval of texts",
-        ),
-        pytest.param(
-            ["a", "b", "a"], {"metrics": ["squad"]}, "The metric squad does not fit these labels", id="squad of texts"
-        ),
-        pytest.param(["a", "a", "a"], {}, "only one label, 'a'", id="one label"),
-        pytest.param(
-            [1.0, 0.0, None],
-            {},
-            "integers written as floats, such as 1.0: pass --problem_type",
-            id="integers or floats",
-        ),
-        pytest.param(
-            ["1.0", "5.0", None], {}, "integers written as floats, such as 1.0", id="integers as text of floats"
-        ),
-        pytest.param([[], [], []], {}, "The training examples have no labels: pass --label_column", id="empty lists"),
-        pytest.param(
-            [[1, 0], [0, 0], [1, 1]],
-            {},
-            r"vectors of 0 and 1, such as \[1, 0\]: give each example the list of its labels' names",
-            id="multi-hot lists",
-        ),
-        pytest.param(
-            ["1,0", "0,0", "1,1"],
-            {"problem_type": "multi_label_classification"},
-            "vectors of 0 and 1",
-            id="multi-hot text",
-        ),
-        pytest.param(
-            [1, 2, 3],
-            {"problem_type": "multi_label_classification"},
-            "comma-separated text, not 1",
-            id="numbers for lists",
-        ),
-        pytest.param(
-            ["high", "1", "2"],
-            {"problem_type": "regression"},
-            "example 1, has the label 'high', which is not a number",
-            id="regression of text",
-        ),
-        pytest.param(
-            ["1", "nan", "2"],
-            {"problem_type": "regression"},
-            "1 of 3 examples for train have no label, the first is train, example 2",
-            id="regression of nan",
-        ),
-        pytest.param(
-            ["1", "2", "inf"],
-            {"problem_type": "regression"},
-            "example 3, has the label 'inf', which is not a number",
-            id="regression of inf",
-        ),
-    ],
-)
-def test_labels_and_metrics_that_do_not_fit(labels, options, message, make):
-    with pytest.raises(ValueError, match=message):
-        make(labels, **options)
-
-
-@pytest.mark.parametrize(
-    ("texts", "labels", "message"),
-    [
-        pytest.param(
-            TEXTS,
-            ["a", "c", "a"],
-            "validation, example 2, has the label 'c', but the labels .* are: a, b",
-            id="unknown",
-        ),
-        pytest.param(TEXTS, ["a", "0", "a"], "validation, example 2, has the label '0'", id="id"),
-        pytest.param(TEXTS, ["a", None, "a"], "validation, example 2, has no label, but None", id="none"),
-        pytest.param(
-            ["x", "y", None], ["a", "b", "a"], "validation, example 3, has no text in text, but None", id="no text"
-        ),
-    ],
-)
-def test_validation_examples_that_do_not_fit(texts, labels, message, make_task):
-    train, validation = {"text": TEXTS, "label": ["a", "b", "a"]}, {"text": texts, "label": labels}
-    with pytest.raises(ValueError, match=message):
-        make_task(SequenceClassification, train, validation)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
-from scratch_bert.finetuning.tasks.base import IGNORE_INDEX
-from scratch_bert.finetuning.tasks.token_classification import TokenClassification
+from scratch_bert.finetuning.tasks.token_classification import IGNORE_INDEX, TokenClassification
 
 
 @pytest.fixture
@@ -59,18 +58,3 @@ def test_class_names_of_a_dataset(make_task):
     features = Features({"text": List(Value("string")), "label": List(ClassLabel(names=["O", "B-X"]))})
     examples = Dataset.from_dict({"text": [["a", "b"]], "label": [[0, 1]]}, features=features)
     assert make_task(TokenClassification, examples).references["train"] == [["O", "B-X"]]
-
-
-@pytest.mark.parametrize(
-    ("words", "tags", "message"),
-    [
-        pytest.param(["a", "b"], ["O"], "must have a list of words and as many labels", id="fewer tags than words"),
-        pytest.param(["a", "b"], None, "must have a list of words and as many labels", id="no tags"),
-        pytest.param(["a", None], ["O", "O"], "must have a list of words", id="no word"),
-        pytest.param(["a", "b"], ["O", "B-Y"], "has the label 'B-Y'", id="unknown tag"),
-    ],
-)
-def test_words_and_tags_that_do_not_fit(words, tags, message, make_task):
-    train, validation = {"text": [["a", "b"]], "label": [["O", "B-X"]]}, {"text": [words], "label": [tags]}
-    with pytest.raises(ValueError, match=f"validation, example 1, {message}"):
-        make_task(TokenClassification, train, validation)

@@ -10,25 +10,17 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForMaskedLM,
-    AutoModelForSequenceClassification,
     BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
 )
 
-from helpers import HEADS, SMALL, make_bert, run_script
+from helpers import HEADS, SMALL, edit_config, edit_weights, make_bert, run_script
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
-from scratch_bert.checkpoints.open import open_checkpoint
 from scratch_bert.hub.conversion import convert_checkpoint
 
 
 BERT_HEADS = [model_class.__name__.removeprefix("ScratchBert") for model_class in HEADS.values()]
-
-
-def edit_config(directory: Path, **changes) -> None:
-    """Set these fields of config.json; None removes the field."""
-    config = json.loads((directory / "config.json").read_text()) | changes
-    (directory / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
 def tensors(directory: Path) -> dict[str, torch.Tensor]:
@@ -61,15 +53,12 @@ def test_conversion_there_and_back(head, dtype, tmp_path):
     ("head", "config"),
     [
         # Published BERTs name the MLM head alone, but hold the NSP head as well.
-        pytest.param("ForPreTraining", {"architectures": ["BertForMaskedLM"]}, id="another architecture"),
-        pytest.param("ForMaskedLM", {"architectures": None}, id="no architecture"),
-        pytest.param("ForMaskedLM", {"dtype": "float16"}, id="another dtype"),
-        pytest.param(
-            "ForMaskedLM",
-            {"output_hidden_states": True, "output_attentions": True, "return_dict": False},
-            id="other outputs",
-        ),
+        ("ForPreTraining", {"architectures": ["BertForMaskedLM"]}),
+        ("ForMaskedLM", {"architectures": None}),
+        ("ForMaskedLM", {"dtype": "float16"}),
+        ("ForMaskedLM", {"output_hidden_states": True, "output_attentions": True, "return_dict": False}),
     ],
+    ids=["another architecture", "no architecture", "another dtype", "other outputs"],
 )
 def test_conversion_goes_by_the_weights_not_by_the_config(head, config, tmp_path):
     make_bert(head, tmp_path / "bert")
@@ -116,19 +105,6 @@ def test_conversion_of_a_bin_file_with_old_names(tmp_path):
             assert converted[name].equal(tensor), name
 
 
-def test_conversion_runs_no_code_of_a_bin_file(tmp_path):
-    class Malicious:
-        def __reduce__(self):
-            return (Path.touch, (tmp_path / "run",))
-
-    make_bert("ForMaskedLM", tmp_path / "bert")
-    (tmp_path / "bert/model.safetensors").unlink()
-    torch.save({"bert.embeddings.word_embeddings.weight": Malicious()}, tmp_path / "bert/pytorch_model.bin")
-    with pytest.raises(ValueError, match="cannot be read"):
-        convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
-    assert not (tmp_path / "run").exists()
-
-
 def test_conversion_of_sharded_weights_and_untied_embeddings(tmp_path):
     model = make_bert("ForMaskedLM", tmp_path / "whole", tie_word_embeddings=False)
     model.save_pretrained(tmp_path / "bert", max_shard_size="20KB")
@@ -138,23 +114,14 @@ def test_conversion_of_sharded_weights_and_untied_embeddings(tmp_path):
     assert not berts["cls.predictions.bias"].equal(berts["cls.predictions.decoder.bias"])
     berts["cls.predictions.bias"] = berts.pop("cls.predictions.decoder.bias")
     assert_same_bytes(berts, tensors(tmp_path / "to"))
-    next((tmp_path / "bert").glob("model-00002-*")).unlink()
-    with pytest.raises(OSError, match="model-00002"):
-        convert_checkpoint(str(tmp_path / "bert"), tmp_path / "other", "scratch_bert")
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"norm_first": True}, "norm_first is True"),
-        ({"position_embedding_type": "sinusoidal"}, "position_embedding_type is 'sinusoidal'"),
-        ({"head_dim": 16}, "head_dim is 16"),
-    ],
-    ids=["norm_first", "position_embedding_type", "head_dim"],
+    ("name", "value"), [("norm_first", True), ("position_embedding_type", "sinusoidal"), ("head_dim", 16)]
 )
-def test_conversion_rejects_options_that_bert_does_not_support(options, message, tmp_path):
-    ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **options)).save_pretrained(tmp_path / "from")
-    with pytest.raises(ValueError, match=message):
+def test_conversion_rejects_options_that_bert_does_not_support(name, value, tmp_path):
+    ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **{name: value})).save_pretrained(tmp_path / "from")
+    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
         convert_checkpoint(str(tmp_path / "from"), tmp_path / "to", "bert")
     assert not (tmp_path / "to").exists()
 
@@ -170,37 +137,19 @@ WEIGHT, EXTRA = (f"bert.encoder.layer.{layer}.output.dense.weight" for layer in 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        pytest.param(lambda weights: weights.pop(WEIGHT), f"missing: {WEIGHT}", id="missing"),
-        pytest.param(
-            lambda weights: weights.update({WEIGHT: weights[WEIGHT][:-1].clone()}),
-            f"of another shape: {WEIGHT}",
-            id="another shape",
-        ),
-        pytest.param(lambda weights: weights.update({EXTRA: torch.zeros(3)}), f"unexpected: {EXTRA}", id="unexpected"),
-        pytest.param(
-            lambda weights: weights.update({WEIGHT: weights[WEIGHT].to(torch.float8_e4m3fn)}),
-            f"model.safetensors: {WEIGHT} is float8_e4m3fn",
-            id="float8",
-        ),
-        pytest.param(lambda weights: weights[WEIGHT][3].fill_(torch.inf), f"{WEIGHT} of .* not finite", id="infinite"),
-        pytest.param(None, "is truncated or damaged", id="truncated"),
+        (lambda weights: {name: weight for name, weight in weights.items() if name != WEIGHT}, f"{WEIGHT}, missing"),
+        (lambda weights: weights | {EXTRA: torch.zeros(3)}, f"{EXTRA}, unexpected"),
+        (lambda weights: weights | {"classifier.bias": torch.zeros(3)}, "BertForMaskedLM has not: classifier.bias"),
+        (lambda weights: weights | {WEIGHT: weights[WEIGHT] / 0}, f"{WEIGHT} of .* not finite"),
     ],
+    ids=["missing", "unexpected", "another head", "infinite"],
 )
 def test_conversion_rejects_damaged_weights(damage, message, tmp_path):
     make_bert("ForMaskedLM", tmp_path / "bert")
-    file = tmp_path / "bert/model.safetensors"
-    if damage is None:
-        file.write_bytes(file.read_bytes()[:-1000])
-    else:
-        weights = load_file(file)
-        damage(weights)
-        save_file(weights, file, metadata={"format": "pt"})
+    edit_weights(tmp_path / "bert", damage)
     with pytest.raises(ValueError, match=message):
         convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", "scratch_bert")
     assert [path.name for path in tmp_path.iterdir()] == ["bert"]
-    message = message.partition(": ")[2] or message
-    with pytest.raises(ValueError, match=message):
-        open_checkpoint(AutoModelForSequenceClassification, str(tmp_path / "bert"))
 
 
 @pytest.mark.parametrize(
@@ -215,20 +164,6 @@ def test_conversion_rejects_other_models(head, options, to, message, tmp_path):
     make_bert(head, tmp_path / "bert", **options)
     with pytest.raises(ValueError, match=message):
         convert_checkpoint(str(tmp_path / "bert"), tmp_path / "to", to)
-    assert not (tmp_path / "to").exists()
-
-
-def test_conversion_rejects_a_tokenizer_that_is_not_the_model_s(tmp_path, tokenizer):
-    make_bert("ForMaskedLM", tmp_path / "bert", tokenizer)
-    tokenizer_file = tmp_path / "bert/tokenizer.json"
-    content = json.loads(tokenizer_file.read_text())
-    content["model"]["vocab"]["more"] = len(tokenizer)
-    tokenizer_file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="tokenizer of .* has 2001 entries, but the model's vocab_size is 2000"):
-        convert_checkpoint(tmp_path / "bert", tmp_path / "to")
-    tokenizer_file.write_text("{}")
-    with pytest.raises(ValueError, match="tokenizer.json has no model"):
-        convert_checkpoint(tmp_path / "bert", tmp_path / "to")
     assert not (tmp_path / "to").exists()
 
 

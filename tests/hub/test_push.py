@@ -1,16 +1,11 @@
 """Every push opens again in a process without the package, and contains nothing private: the real client, and a small
 Hub on loopback."""
 
-import os
 import re
 import shlex
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -18,13 +13,12 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file
 
-from helpers import MODEL_FILES, ROOT, SCRIPTS, run_script, run_without_package
+from helpers import MODEL_FILES, ROOT, run_script, run_without_package
 from hub_server import TOKEN, Fault, LocalHub
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.checkpoints.open import open_pretrained
 from scratch_bert.checkpoints.weights import find_weights
-from scratch_bert.hub import publishing
-from scratch_bert.hub.publishing import public_files, push_to_hub
+from scratch_bert.hub.publishing import push_to_hub
 
 
 REPOSITORY_FILES = MODEL_FILES | {".gitattributes"}
@@ -91,7 +85,7 @@ def test_push_script(directory, hub, monkeypatch, capsys):
 
 def test_published_model_is_opened_and_checked_as_a_directory_is(directory, hub):
     push_to_hub(directory, "tester/model")
-    (file,), _ = find_weights("tester/model")
+    (file,) = find_weights("tester/model")
     assert file.read_bytes() == (directory / "model.safetensors").read_bytes()
     _, heads = open_pretrained("tester/model")
     assert heads == {"MaskedLM", "NextSentencePrediction"}
@@ -112,13 +106,6 @@ def test_push_sends_all_of_a_sentence_transformer(embedder, hub, monkeypatch, ca
     assert "modules.json" not in hub.files("tester/model")
 
 
-def test_push_checks_the_files_again_before_the_commit(directory, hub, monkeypatch):
-    checked = []
-    monkeypatch.setattr(publishing, "public_files", lambda path, _: checked.append(path) or public_files(path))
-    run_script(monkeypatch, "push_to_hub.py", directory, "tester/model")
-    assert checked == [directory] * 2 and hub.files("tester/model") == REPOSITORY_FILES
-
-
 def test_push_script_to_a_branch_or_a_pull_request(directory, hub, monkeypatch, capsys):
     options = ["--revision", "trial", "--commit_message", "A trial"]
     run_script(monkeypatch, "push_to_hub.py", directory, "tester/model", *options)
@@ -134,7 +121,7 @@ def test_push_script_to_a_branch_or_a_pull_request(directory, hub, monkeypatch, 
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_push_opens_at_every_revision(directory, hub, tmp_path):
-    """Tags, branches and pull requests; the revision pins weights and code, and a push replaces all earlier weights."""
+    """Tags, branches, pull requests; the revision pins weights and code, and a push replaces all earlier weights."""
     old = directory.rename(tmp_path / "old")
     shutil.copytree(old, directory)
     push_to_hub(old, "tester/model", tag="v1")
@@ -191,23 +178,23 @@ def test_push_retries_and_succeeds_completely_or_not_at_all(directory, hub, monk
         pytest.param("tester/mo del", [], "error: Repo id must", id="name"),
         pytest.param("model", ["--private"], "error: tester/model is already public", id="private"),
         pytest.param("model", ["--pull_request", "--tag", "v1"], "error: A pull request", id="tag of a pull request"),
+        pytest.param("model", ["--revision", ""], "error: ", id="a variable that is not set"),
     ],
 )
 def test_push_rejects_options(repository, options, message, directory, hub, monkeypatch):
     push_to_hub(directory, "tester/model")
+    pushed = hub.messages("tester/model")
     with pytest.raises(SystemExit, match=message):
         run_script(monkeypatch, "push_to_hub.py", directory, repository, *options)
+    assert hub.messages("tester/model") == pushed
 
 
 @pytest.mark.parametrize(
     ("token", "endpoint", "message"),
     [
-        pytest.param("hf_wrong", None, "error: .*Invalid user token", id="wrong token"),
-        pytest.param("", None, "error: You are not logged in", id="no token"),
-        pytest.param(
-            TOKEN, "http://127.0.0.1:9", "The Hub at http://127.0.0.1:9 gives no valid answer", id="no network"
-        ),
-        pytest.param("hf_é", None, "gives no valid answer .* can't encode .*: check .* HF_TOKEN", id="no ASCII"),
+        pytest.param("hf_wrong", None, "error: .*(Invalid|401)", id="wrong token"),
+        pytest.param("", None, "error: .*hf auth login", id="no token"),
+        pytest.param(TOKEN, "http://127.0.0.1:9", "error: .*Connection refused", id="no network"),
     ],
 )
 def test_push_without_access(token, endpoint, message, directory, hub, tmp_path, monkeypatch):
@@ -217,26 +204,6 @@ def test_push_without_access(token, endpoint, message, directory, hub, tmp_path,
     with pytest.raises(SystemExit, match=f"(?s){message}"):
         run_script(monkeypatch, "push_to_hub.py", directory, "tester/model")
     assert not hub.repositories
-
-
-@pytest.mark.slow
-def test_push_that_is_killed_changes_nothing(directory, hub):
-    push_to_hub(directory, "tester/model")
-    before = hub.repositories["tester/model"].find("main")
-    change_weights(directory)
-    hub.faults = [Fault("PUT", "/lfs/", status=None, delay=3)]
-    command = [sys.executable, SCRIPTS / "push_to_hub.py", directory, "tester/model"]
-    uploads = len([request for request in hub.requests if request.startswith("PUT")])
-    process = subprocess.Popen(command, env={**os.environ, **hub.environment}, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while len([request for request in hub.requests if request.startswith("PUT")]) == uploads:
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert hub.repositories["tester/model"].find("main") == before
-    push_to_hub(directory, "tester/model")
-    assert hub.repositories["tester/model"].find("main") != before
 
 
 # --------------------------------------------------------------------------------------------- pushes in training
@@ -324,7 +291,7 @@ def test_push_failures_do_not_stop_training(hub, run_options, tmp_path, monkeypa
         )
     assert caplog.text.count("failed, training continues") == 3
     assert hub.messages("tester/model", "trial") == ["initial commit"]
-    (advice,) = re.findall(r"then run: scratch-bert-push (.+)", str(stopped.value))
+    (advice,) = re.findall(r"then run: scratch-bert push (.+)", str(stopped.value))
     run_script(monkeypatch, "push_to_hub.py", *shlex.split(advice))
     assert hub.files("tester/model") == {".gitattributes"}
     pushed = hub.read("tester/model", "model.safetensors", revision="trial")

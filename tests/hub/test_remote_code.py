@@ -42,8 +42,8 @@ def test_remote_code_opens_with_every_auto_class_and_gives_the_outputs_of_the_pa
 
 @pytest.mark.slow
 def test_pickled_and_traced_models_open_in_a_new_process(saved, tmp_path):
-    """As BERT's do: with the code in transformers' cache, a pickle; without any code, TorchScript. dill, which datasets
-    uses for functions with several processes, pickles a model in a closure."""
+    """As BERT's do: with the code in transformers' cache, a pickle; without any code, TorchScript. dill, which
+    datasets uses for functions with several processes, pickles a model in a closure."""
     run_without_package(
         """
         import copy

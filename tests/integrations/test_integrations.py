@@ -187,33 +187,8 @@ def test_accelerate_launch(models, tmp_path):
 
 
 def test_peft_snippet(models, tmp_path):
-    train = """
-inputs = transformers.AutoTokenizer.from_pretrained("me/my-bert", trust_remote_code=True)(["a class", "an object"], padding=True, return_tensors="pt")
-optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
-losses = []
-for _ in range(10):
-    losses.append(model(**inputs, labels=torch.tensor([0, 1])).loss)
-    losses[-1].backward()
-    optimizer.step()
-    optimizer.zero_grad()
-assert losses[-1] < losses[0]
-expected = model.eval()(**inputs).logits.detach()
-model.train()
-"""
-    check = """
-close(loaded.eval()(**inputs).logits.detach(), expected)
-close(merged.eval()(**inputs).logits.detach(), expected)
-sys.modules["peft"] = None
-close(open_("AutoModelForSequenceClassification", "merged")(**inputs).logits.detach(), expected)
-"""
-    (snippet,) = SNIPPETS["PEFT: LoRA"]
-    before, after = snippet.split("# Train it like any model")
-    run_snippets(before, train, f"# {after}", check, models=models, home=tmp_path)
-
-
-def test_peft_adapts_embeddings_as_berts(models, tmp_path):
-    """New tokens alone, and LoRA on the token embeddings: the same trained parameters, loss and gradients as with BERT."""
-    code = """
+    """And new tokens alone, and LoRA on the token embeddings: the same trained parameters, loss and gradients as with BERT."""
+    embeddings = """
 from peft import LoraConfig, TrainableTokensConfig, get_peft_model
 inputs = transformers.AutoTokenizer.from_pretrained("me/my-bert", trust_remote_code=True)(["a class", "an object"], padding=True, return_tensors="pt")
 labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
@@ -236,11 +211,32 @@ for settings in (
     close(results[0], results[1], 2e-3)
     assert results[0][2] > 0, settings
 """
-    run_snippets(code, models=models, home=tmp_path)
-
-
-def test_bi_encoder_snippet(models, tmp_path):
+    train = """
+inputs = transformers.AutoTokenizer.from_pretrained("me/my-bert", trust_remote_code=True)(["a class", "an object"], padding=True, return_tensors="pt")
+optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+losses = []
+for _ in range(10):
+    losses.append(model(**inputs, labels=torch.tensor([0, 1])).loss)
+    losses[-1].backward()
+    optimizer.step()
+    optimizer.zero_grad()
+assert losses[-1] < losses[0]
+expected = model.eval()(**inputs).logits.detach()
+model.train()
+"""
     check = """
+close(loaded.eval()(**inputs).logits.detach(), expected)
+close(merged.eval()(**inputs).logits.detach(), expected)
+sys.modules["peft"] = None
+close(open_("AutoModelForSequenceClassification", "merged")(**inputs).logits.detach(), expected)
+"""
+    (snippet,) = SNIPPETS["PEFT: LoRA"]
+    before, after = snippet.split("# Train it like any model")
+    run_snippets(embeddings, before, train, f"# {after}", check, models=models, home=tmp_path)
+
+
+def test_sentence_transformers_snippets(models, tmp_path):
+    embeddings = """
 assert embeddings.shape == (2, 32)
 model = SentenceTransformer("embedder", trust_remote_code=True)
 sentences = ["a class is an object", "so is a function"]
@@ -251,10 +247,6 @@ states = open_("AutoModel", "embedder")(**inputs).last_hidden_state.detach()
 mask = inputs["attention_mask"][..., None]
 close(embeddings, (states * mask).sum(1) / mask.sum(1))
 """
-    run_snippets(SNIPPETS["sentence-transformers"][0], check, models=models, home=tmp_path)
-
-
-def test_cross_encoder_and_sparse_encoder_snippets(models, tmp_path):
     ranks = """
 pairs = [("a class", "an object"), ("a class", "a value")]
 close(CrossEncoder("ranker", trust_remote_code=True).predict(pairs), scores)
@@ -270,8 +262,9 @@ logits = as_bert("ForMaskedLM", open_("AutoModelForMaskedLM", "me/my-bert"))(**i
 expected = logits.relu().log1p().mul(inputs["attention_mask"][..., None]).amax(1)
 close(weights.to_dense(), expected.detach())
 """
-    cross_encoder, sparse_encoder = SNIPPETS["sentence-transformers"][1:]
-    run_snippets(cross_encoder, ranks, sparse_encoder, weights, models=models, home=tmp_path)
+    checks = (embeddings, ranks, weights)
+    parts = [part for pair in zip(SNIPPETS["sentence-transformers"], checks, strict=True) for part in pair]
+    run_snippets(*parts, models=models, home=tmp_path)
 
 
 def test_captum_snippet(models, tmp_path):

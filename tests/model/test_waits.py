@@ -59,8 +59,8 @@ def take_step(task: str, counts: bool) -> None:
     if counts:
         batch = CountingCollator(lambda batch: batch, labels=task in PRETRAINING)(batch)
     batch = {name: value.to(META) if torch.is_tensor(value) else value for name, value in batch.items()}
-    optimizer, losses, speed = muon(model), LossMeter(["mlm_loss", "nsp_loss"], META), SpeedMeter(config, META)
-    speed.count(batch, batch.get("num_masked", 0))
+    optimizer, losses, speed = muon(model), LossMeter(["mlm_loss", "nsp_loss"], META), SpeedMeter(META)
+    speed.count(batch)
     outputs = model(**batch)
     outputs.loss.backward()
     losses.update(outputs, step=0, weight=1.0, add_up=True)

@@ -1,13 +1,14 @@
-"""Contrastive learning: each segment's encoding, the loss by a loop, and runs of both kinds."""
+"""The objectives of examples/own_objective_contrastive.py: what an objective from outside can define."""
 
 import json
+from importlib.util import module_from_spec, spec_from_file_location
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from helpers import NO_DROPOUT, SMALL
+from helpers import NO_DROPOUT, ROOT, SMALL
 from scratch_bert import (
     ScratchBertConfig,
     ScratchBertForMaskedLM,
@@ -15,19 +16,32 @@ from scratch_bert import (
     ScratchBertModel,
     pretrain,
 )
-from scratch_bert.objectives.contrastive import NO_SEGMENT, ContrastiveOutput
 from scratch_bert.pretraining import OBJECTIVES, PretrainingCollator, SentencePairDataset
+from scratch_bert.pretraining.evaluation import open_with_objective
+
+
+NAMES = ["contrastive", "nsp+contrastive"]
+
+
+@pytest.fixture(autouse=True)
+def example():
+    """The example's module, which registers its objectives."""
+    before = dict(OBJECTIVES)
+    spec = spec_from_file_location("own_objective_contrastive", ROOT / "examples/own_objective_contrastive.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    OBJECTIVES.clear()
+    OBJECTIVES.update(before)
 
 
 @pytest.fixture
 def make(corpus, tokenizer):
     def make(name, **options):
         dataset = SentencePairDataset(corpus, tokenizer, 64, objective=name, **options)
-        config = ScratchBertConfig(
-            **SMALL | NO_DROPOUT | {"vocab_size": len(tokenizer), "max_position_embeddings": 64}
-        )
+        sizes = {"vocab_size": len(tokenizer), "max_position_embeddings": 64}
         torch.manual_seed(0)
-        model = OBJECTIVES[name].model_class(config)
+        model = OBJECTIVES[name].model_class(ScratchBertConfig(**SMALL | NO_DROPOUT | sizes))
         torch.nn.init.normal_(model.bert.embeddings.word_embeddings.weight, std=0.5)
         return dataset, model, PretrainingCollator(tokenizer, mlm_probability=0.01)
 
@@ -55,7 +69,7 @@ def loop_of_segments(model, dataset, indices, tokenizer):
     return torch.stack(losses).mean()
 
 
-@pytest.mark.parametrize("name", ["contrastive", "nsp+contrastive"])
+@pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
 def test_contrastive_loss_is_that_of_a_loop_over_segments_encoded_alone(name, make, tokenizer):
     dataset, model, collator = make(name, single_segment_prob=0.2)
@@ -80,82 +94,36 @@ def test_contrastive_loss_is_that_of_a_loop_over_segments_encoded_alone(name, ma
     )
 
 
-def test_contrastive_losses_of_micro_batches_weigh_by_their_masked_tokens(make):
-    dataset, model, collator = make("contrastive")
-    batch = collator([dataset[i] for i in range(16)])
-    masked = (batch["labels"] != -100).sum()
-    whole, part = model(**batch), model(**batch, num_items_in_batch=2 * masked)
-    assert part.contrastive_loss.item() == pytest.approx(whole.contrastive_loss.item() / 2)
-
-
-def test_contrastive_metrics_are_those_of_a_loop(make):
-    dataset, model, collator = make("nsp+contrastive")
-    objective = OBJECTIVES["nsp+contrastive"]
-    batch = collator([dataset[i] for i in range(30)])
-    with torch.no_grad():
-        outputs = model.eval()(**batch)
-    assert isinstance(outputs, ContrastiveOutput) and outputs.contrastive_loss is None  # no prediction for Trainer
-    labels = batch["labels"], batch["next_sentence_label"]
-    logits = outputs.logits, outputs.seq_relationship_logits, outputs.similarities
-    sums = {name: values.double().sum().item() for name, values in objective.score(logits, labels).items()}
-    metrics = objective.summarize(sums)
-    asked = [i for i in range(30) if labels[1][i] == 0]
-    right = [outputs.similarities[i].argmax().item() == i for i in asked]
-    assert metrics["contrastive_accuracy"] == pytest.approx(np.mean(right))
-    assert metrics["contrastive_chance_accuracy"] == pytest.approx(1 / 30)
-    assert metrics["contrastive_chance_loss"] == pytest.approx(np.log(30))
-    assert {row.metric for row in objective.metric_rows} <= metrics.keys()
-
-
 @pytest.mark.parametrize(
     ("name", "saved_as"), [("contrastive", "ScratchBertForMaskedLM"), ("nsp+contrastive", "ScratchBertForPreTraining")]
 )
-def test_contrastive_run_ends_with_a_model_that_opens_without_its_objective(name, saved_as, tmp_path, capsys):
-    from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
-    from scratch_bert.pretraining.run import prepare_pretraining
-
-    text = "\n\n".join(f"This is number {n}. It has two neighbours. They are {n - 1} and {n + 1}." for n in range(80))
-    (tmp_path / "text.txt").write_text(text)
-    run = prepare_pretraining(
-        ModelArguments("micro"),
-        DataArguments(
-            train_file=[str(tmp_path / "text.txt")],
-            vocab_size=120,
-            max_seq_length="32",
-            sentence_objective=name,
-            cache_dir=str(tmp_path / "cache"),
-        ),
-        PretrainingArguments(str(tmp_path / "run"), max_steps=4, logging_steps=2, use_cpu=True, disable_tqdm=True),
+def test_contrastive_run_ends_with_a_model_that_opens_without_its_objective(name, saved_as, tmp_path):
+    texts = [f"This is number {n}. It has two neighbours. They are {n - 1} and {n + 1}." for n in range(80)]
+    metrics = pretrain(
+        texts,
+        sentence_objective=name,
+        output_dir=tmp_path / "run",
+        cache_dir=tmp_path / "cache",
+        vocab_size=120,
+        max_seq_length=32,
+        max_steps=4,
+        logging_steps=2,
+        use_cpu=True,
     )
-    metrics = run.train()
     assert metrics["eval_contrastive_chance_accuracy"] > 0 and "eval_contrastive_loss" in metrics
-    assert any("contrastive_loss" in entry for entry in run.trainer.state.log_history)
+    log = json.loads((tmp_path / "run" / "checkpoint-4" / "trainer_state.json").read_text())["log_history"]
+    assert any("contrastive_loss" in entry for entry in log)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["architectures"][0] == saved_as
     assert "contrastive accuracy" in (tmp_path / "run" / "README.md").read_text()
-    assert "MLM: the masked word" in run.data.objective.describe_predictions(
-        run.trainer.model, run.data.eval_dataset, run.data.tokenizer
-    )
 
 
-def test_contrastive_chance_is_among_the_segments_that_are_there():
-    similarities = torch.randn(8, 8)
-    similarities[:, 4:] = NO_SEGMENT
-    objective = OBJECTIVES["contrastive"]
-    sums = {name: values.sum().item() for name, values in objective.score((None, similarities), (None,)).items()}
-    metrics = objective.summarize(sums)
-    assert sums["contrastive_count"] == 4 and metrics["contrastive_chance_accuracy"] == pytest.approx(1 / 4)
-    assert metrics["contrastive_chance_loss"] == pytest.approx(np.log(4))
+def test_contrastive_evaluates_what_a_checkpoint_can_do(saved):
+    for name in NAMES:
+        assert open_with_objective(OBJECTIVES[name], str(saved), False)[1].name == name
 
 
-@pytest.mark.parametrize("name", ["contrastive", "nsp+contrastive"])
-def test_contrastive_needs_segments_that_follow_each_other(name, tokenizer):
-    with pytest.raises(ValueError, match="No document has two sentences"):
-        SentencePairDataset.from_texts([["alone"]] * 20, tokenizer, 64, objective=name)
-
-
-@pytest.mark.parametrize("name", ["contrastive", "nsp+contrastive"])
-def test_contrastive_examples_are_not_packed_again(name, tmp_path):
+def test_contrastive_examples_are_not_packed_again(tmp_path):
     texts = [f"This is number {n}. It has two neighbours." for n in range(40)]
-    options = {"sentence_objective": name, "pack_sequences": True, "max_seq_length": 32, "use_cpu": True}
+    options = {"sentence_objective": "contrastive", "pack_sequences": True, "max_seq_length": 32, "use_cpu": True}
     with pytest.raises(ValueError, match="compares the segments of a batch: leave out pack_sequences"):
         pretrain(texts, output_dir=tmp_path / "run", cache_dir=tmp_path / "cache", **options)

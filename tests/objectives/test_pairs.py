@@ -15,7 +15,7 @@ def documents_of(corpus, positions):
     return np.searchsorted(corpus.document_tokens[:, 0], positions, side="right") - 1
 
 
-@pytest.mark.parametrize("objective", ["nsp", "sop", "none", "contrastive"])
+@pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
 def test_pairs_are_those_of_the_docstring(objective):
     (line,) = [line for line in OBJECTIVES[objective].__doc__.splitlines() if "·" in line]
     expected = [[int(number) for number in pair.split()] for pair in line.strip(" ·…").split("·")]
@@ -87,13 +87,11 @@ def test_pairs_of_any_corpus_are_right(documents, room, short_seq_prob, single_s
             continue
         if label == -100:
             assert not b and a == list(range(a[0], a[0] + len(a)))
-            assert single_segment_prob or objective == "contrastive"
+            assert single_segment_prob
             continue
         assert len({document_of[token] for token in b}) == 1
         follows = [*a, *b] == list(range(a[0], a[0] + len(a) + len(b)))
-        if objective == "contrastive":
-            assert follows and label == 0
-        elif objective.startswith("nsp"):
+        if objective == "nsp":
             assert (document_of[a[0]] == document_of[b[0]]) == (label == 0) == follows
         elif objective == "sop":
             assert [*a, *b] == list(range(a[0], a[0] + len(a) + len(b))) if label == 0 else a[0] == b[-1] + 1
@@ -105,8 +103,6 @@ def test_pairs_of_any_corpus_are_right(documents, room, short_seq_prob, single_s
     lone = sum(len(document) == 1 and document[0] <= limit // 2 for document in documents)
     if objective == "none":
         assert seen == list(corpus.tokens)
-    elif objective == "contrastive":
-        assert len(seen) == len(set(seen))
     elif objective == "sop":
         assert abs((labels == 0).sum() - (labels == 1).sum()) <= 1
         assert len(seen) == len(set(seen))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scratch_bert.corpus.corpus import TokenizedCorpus
-from scratch_bert.corpus.tokenizer import train_tokenizer
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.stream import stream_examples

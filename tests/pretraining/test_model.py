@@ -12,8 +12,9 @@ from transformers import AutoTokenizer, BertForPreTraining, DistilBertConfig, Di
 from helpers import make_bert, make_inputs
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.pretraining.arguments import DataArguments, ModelArguments, PretrainingArguments
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
 @pytest.fixture
@@ -22,13 +23,13 @@ def run(text_file, tmp_path):
 
     def make(model, data=None, output="run", **options):
         training = {"max_steps": 2, "report_to": [], "bf16": False, "disable_tqdm": True, "save_steps": 1}
-        names = [name for name in options if name in PretrainingArguments.__dataclass_fields__]
+        names = [name for name in options if name in PretrainingOptions.__dataclass_fields__]
         training |= {name: options.pop(name) for name in names}
         data = {"max_seq_length": 32, "cache_dir": str(tmp_path / "cache")} | (data or {})
         return prepare_pretraining(
-            ModelArguments(model_name_or_path=str(model), **options),
+            ModelOptions(model_name_or_path=str(model), **options),
             DataArguments(train_file=[str(text_file)], **data),
-            PretrainingArguments(output_dir=str(tmp_path / output), **training),
+            *from_keywords(PretrainingOptions, output_dir=tmp_path / output, **training),
         )
 
     return make
@@ -100,7 +101,7 @@ def test_encoder_that_is_not_complete_is_not_trained_further(run, saved, tmp_pat
 
 
 def test_model_without_a_name_is_not_a_new_one(run):
-    with pytest.raises(ValueError, match="The name of a model or tokenizer is empty"):
+    with pytest.raises(ValueError, match="must not be empty"):
         run("")
 
 
@@ -198,7 +199,7 @@ def test_options_that_a_continued_run_has_no_use_for_are_rejected(run, saved):
         with pytest.raises(ValueError, match=f"{name} has no effect with model_name_or_path"):
             run(saved, **options)
     with pytest.raises(ValueError, match="add_tokens has no effect without model_name_or_path"):
-        ModelArguments(add_tokens="words.txt")
+        ModelOptions(add_tokens="words.txt")
 
 
 def test_model_of_another_kind_is_rejected(run, tokenizer, tmp_path):

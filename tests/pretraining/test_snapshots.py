@@ -14,7 +14,7 @@ import scratch_bert
 from helpers import SMALL
 from scratch_bert.checkpoints.saved import snapshots_in
 from scratch_bert.hub.publishing import public_files
-from scratch_bert.pretraining.snapshots import default_count, snapshot_shares
+from scratch_bert.pretraining.snapshots import default_count, snapshot_fractions
 from scratch_bert_demo.runs import Run
 
 
@@ -36,11 +36,11 @@ def steps_of(directory: Path) -> list[int]:
     return [int(snapshot.name) for snapshot in snapshots_in(directory)]
 
 
-def test_shares_of_the_training_are_close_together_at_its_beginning():
-    shares = snapshot_shares(20)
-    assert len(shares) == 20 and shares[0] == 0 and shares[-1] == 1
-    assert np.allclose(np.diff(np.log(shares[1:])), np.log(shares[2] / shares[1]))
-    assert snapshot_shares(2) == [0, 1] and snapshot_shares(1) == [1]
+def test_fractions_of_the_training_are_close_together_at_its_beginning():
+    fractions = snapshot_fractions(20)
+    assert len(fractions) == 20 and fractions[0] == 0 and fractions[-1] == 1
+    assert np.allclose(np.diff(np.log(fractions[1:])), np.log(fractions[2] / fractions[1]))
+    assert snapshot_fractions(2) == [0, 1] and snapshot_fractions(1) == [1]
 
 
 def test_default_number_of_snapshots_takes_a_gigabyte_at_most():
@@ -64,10 +64,13 @@ def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
     assert not any(torch.equal(weight, last[name]) for name, weight in first.items() if "LayerNorm" not in name)
     assert not any("snapshots" in path.parts for path in public_files(directory))
     run = Run(str(directory))
-    assert run.steps == steps and 2 <= len(run.texts) == len(run.answers) <= 6
-    assert all(text.count("[MASK]") == 1 for text in run.texts) and all(word.isalpha() for word in run.answers)
+    assert run.steps == steps and 2 <= len(run.examples) <= 6
+    assert all(text.count("[MASK]") == 1 and word.isalpha() for text, word in run.examples)
     assert len(run.pairs) == 6 and sum(follows for _, _, follows in run.pairs) == 3
-    assert not any("[SEP]" in text or "[CLS]" in text for text in [*run.texts, *(a + b for a, b, _ in run.pairs)])
+    assert not any(
+        "[SEP]" in text or "[CLS]" in text
+        for text in [*(a for a, _ in run.examples), *(a + b for a, b, _ in run.pairs)]
+    )
 
 
 def test_no_snapshots_are_kept_if_none_are_wanted(pretrain):

@@ -9,11 +9,13 @@ from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.stream import stream_examples
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.arguments import PretrainingArguments
+from scratch_bert.pretraining.arguments import pretraining_arguments
 from scratch_bert.pretraining.metrics import PretrainingMetrics
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_to=None, **options):
@@ -24,17 +26,13 @@ def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_
         attention_probs_dropout_prob=dropout,
     )
     options = {"max_steps": 12, "save_steps": 5, "per_device_train_batch_size": 8, "logging_steps": 1, **options}
+    options |= {"eval_strategy": "no", "use_cpu": True, "disable_tqdm": True}
+    (training,) = from_keywords(PretrainingOptions, output_dir=output_dir, **options)
+    training.save_total_limit = None
     return PretrainingTrainer(
         model=ScratchBertForPreTraining(config),
-        args=PretrainingArguments(
-            output_dir=str(output_dir),
-            eval_strategy="no",
-            save_total_limit=None,
-            use_cpu=True,
-            disable_tqdm=True,
-            dataloader_pin_memory=False,
-            **options,
-        ),
+        args=pretraining_arguments(training),
+        options=training,
         data_collator=PretrainingCollator(tokenizer),
         train_collator=PretrainingCollator(tokenizer, pack_to=pack_to),
         train_dataset=SentencePairDataset(corpus, tokenizer, max_seq_length=64),

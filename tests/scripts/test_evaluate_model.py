@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from transformers import BertForMaskedLM
+from transformers import BertForMaskedLM, PreTrainedModel
 
 from helpers import make_bert, run_script
 from scratch_bert.hub.conversion import convert_checkpoint
@@ -16,14 +16,12 @@ def evaluate(text_file, tmp_path, monkeypatch):
             *text,
             "--show_predictions",
             show,
-            "--sentence_splitter",
-            "line",
             "--cache_dir",
             tmp_path / "cache",
-            "--max_seq_length",
-            40,
+            "--output_file",
+            tmp_path / name,
         ]
-        options += ["--output_file", tmp_path / name]
+        options += ["--sentence_splitter", "line", "--max_seq_length", 40]
         run_script(monkeypatch, "evaluate_model.py", "--model_name_or_path", *models, *options)
         return [json.loads((tmp_path / name).read_text())[str(model)] for model in models]
 
@@ -61,19 +59,30 @@ def test_bert_and_its_conversion_get_the_same_metrics(evaluate, bert, converted,
     assert mlm_and_nsp(again) == mlm_and_nsp(one)
 
 
-def test_predictions_of_each_model_are_shown_on_request(evaluate, bert, tokenizer, tmp_path, capsys):
+def test_models_without_nsp_head_get_the_same_masks_and_predictions_are_shown_on_request(
+    evaluate, bert, tokenizer, tmp_path, capsys
+):
     BertForMaskedLM.from_pretrained(bert).save_pretrained(tmp_path / "mlm")
     tokenizer.save_pretrained(tmp_path / "mlm")
-    evaluate(bert, tmp_path / "mlm")
-    assert "[MASK]" not in capsys.readouterr().out
-    evaluate(bert, tmp_path / "mlm", name="again.json", show=3)
+    one, two = evaluate(bert, tmp_path / "mlm", show=3)
+    assert "eval_nsp_loss" in one and "eval_nsp_loss" not in two
+    assert one["eval_mlm_loss"] == pytest.approx(two["eval_mlm_loss"], rel=1e-6)
     _, both, mlm_alone = capsys.readouterr().out.split("MLM: the masked word")
     assert f"\n{tmp_path / 'mlm'}\n" in both
     assert both.count("[MASK]") == both.count("  B: ") == mlm_alone.count("[MASK]") == 3
     assert "  B: " not in mlm_alone
-    with pytest.raises(SystemExit):
-        evaluate(bert, name="third.json", show=-1)
-    assert "show_predictions must be at least 0" in capsys.readouterr().err
+
+
+def test_each_model_is_opened_once(evaluate, bert, converted, monkeypatch):
+    opened, load = [], PreTrainedModel.from_pretrained.__func__
+
+    def from_pretrained(cls, name, *args, **options):
+        opened.extend([str(name)] * (options.get("device_map") != "meta"))
+        return load(cls, name, *args, **options)
+
+    monkeypatch.setattr(PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
+    evaluate(bert, converted, show=1)
+    assert opened == [str(bert), str(converted)]
 
 
 def test_validation_file_alone_is_evaluated_on_completely(evaluate, bert, text_file, capsys):
@@ -99,14 +108,6 @@ def test_text_is_called_held_out_if_the_training_has_not_seen_it(evaluate, text_
     assert f"\npart of {text_file}  " in shown.out and "held-out" not in (shown.out + shown.err).lower()
 
 
-def test_model_without_nsp_head_gets_the_same_masks(evaluate, bert, tokenizer, tmp_path):
-    BertForMaskedLM.from_pretrained(bert).save_pretrained(tmp_path / "mlm")
-    tokenizer.save_pretrained(tmp_path / "mlm")
-    one, two = evaluate(bert, tmp_path / "mlm")
-    assert "eval_nsp_loss" in one and "eval_nsp_loss" not in two
-    assert one["eval_mlm_loss"] == pytest.approx(two["eval_mlm_loss"], rel=1e-6)
-
-
 def test_mlm_alone_is_evaluated_without_sentence_objective(evaluate, bert, converted, text_file):
     one, two = evaluate(bert, converted, text=("--train_file", text_file, "--sentence_objective", "none"))
     assert "eval_nsp_loss" not in one and mlm_and_nsp(one) == pytest.approx(mlm_and_nsp(two), rel=1e-5)
@@ -124,15 +125,6 @@ def test_prepared_examples_need_their_own_tokenizer(text_file, saved, tmp_path, 
         run_script(monkeypatch, "evaluate_model.py", *run, tmp_path / "other")
 
 
-@pytest.mark.parametrize(
-    "option", [("--tokenizer_name_or_path", "x"), ("--vocab_size", 500), ("--streaming",)], ids=str
-)
-def test_options_without_effect_are_none(option, evaluate, saved, text_file, capsys):
-    with pytest.raises(SystemExit):
-        evaluate(saved, text=("--train_file", text_file, *option))
-    assert f"There is no option {option[0]}." in capsys.readouterr().err
-
-
 def test_models_of_different_vocabularies_are_not_compared(evaluate, saved, tokenizer, tmp_path):
     make_bert("ForMaskedLM", tmp_path / "other", tokenizer)
     content = json.loads((tmp_path / "other/tokenizer.json").read_text())
@@ -143,10 +135,14 @@ def test_models_of_different_vocabularies_are_not_compared(evaluate, saved, toke
         evaluate(saved, tmp_path / "other")
 
 
-def test_model_without_mlm_head_is_rejected(evaluate, tokenizer, tmp_path):
+def test_model_without_mlm_head_is_rejected_and_those_before_it_are_not_lost(
+    evaluate, saved, tokenizer, tmp_path, capsys
+):
     make_bert("Model", tmp_path / "encoder", tokenizer)
     with pytest.raises(SystemExit, match="error: .*encoder has no MLM head"):
-        evaluate(tmp_path / "encoder")
+        evaluate(saved, tmp_path / "encoder")
+    assert "MLM loss" in capsys.readouterr().out
+    assert list(json.loads((tmp_path / "metrics.json").read_text())) == [str(saved)]
 
 
 def test_metrics_that_are_not_finite_are_an_error(evaluate, bert, tokenizer, tmp_path):
@@ -154,16 +150,9 @@ def test_metrics_that_are_not_finite_are_an_error(evaluate, bert, tokenizer, tmp
     model.cls.predictions.transform.LayerNorm.weight.data.fill_(3e38)
     model.save_pretrained(tmp_path / "large")
     tokenizer.save_pretrained(tmp_path / "large")
-    with pytest.raises(
-        SystemExit, match="error: eval_.*loss of .*large is (nan|inf): its outputs overflow. .*3e.38, in cls"
-    ):
+    with pytest.raises(SystemExit, match="error: eval_.*loss of .*large is (nan|inf): its outputs overflow"):
         evaluate(tmp_path / "large")
     assert not (tmp_path / "metrics.json").exists()
-
-
-def test_text_that_is_missing_is_named(evaluate, saved):
-    with pytest.raises(SystemExit, match="error: .*no file or directory missing.txt"):
-        evaluate(saved, text=("--train_file", "missing.txt"))
 
 
 @pytest.mark.parametrize("name", ["old.json", "missing/new.json"])
@@ -174,11 +163,11 @@ def test_output_file_is_not_overwritten_and_its_directory_exists(name, evaluate,
     assert (tmp_path / "old.json").read_text() == "{}"
 
 
-def test_help_leaves_out_the_options_that_are_rejected(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run_script(monkeypatch, "evaluate_model.py", "--help")
-    shown = capsys.readouterr().out
-    assert "--validation_file" in shown
-    assert not any(
-        f"--{name} " in shown for name in ("streaming", "vocab_size", "tokenizer_name_or_path", "no_lowercase")
-    )
+@pytest.mark.parametrize("option", ["tokenizer_name_or_path", "vocab_size", "streaming"])
+def test_options_without_effect_are_none(option, monkeypatch, capsys):
+    for arguments in (["--help"], ["--model_name_or_path", "x", f"--{option}", "1"]):
+        with pytest.raises(SystemExit):
+            run_script(monkeypatch, "evaluate_model.py", *arguments)
+    shown, errors = capsys.readouterr()
+    assert "--validation_file" in shown and f"--{option} " not in shown
+    assert f"There is no option --{option}." in errors

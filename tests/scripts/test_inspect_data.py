@@ -35,17 +35,7 @@ def test_statistics_alone_are_printed_as_json(monkeypatch, capsys):
     assert statistics["length_percentiles"]["100"] == 64
 
 
-@pytest.mark.parametrize("objective", ["nsp", "none"])
-def test_examples_are_shown_as_text(text_file, monkeypatch, capsys, objective):
-    options = ["--train_file", text_file, "--sentence_objective", objective, *FEW]
-    run_script(monkeypatch, "inspect_data.py", "--show", 4, *options)
-    shown = capsys.readouterr().out
-    assert shown.count("  A text   [CLS]") == shown.count("  A masked [CLS]") == 4
-    assert shown.count("  B text") == (4 if objective == "nsp" else 0)
-    assert ("documents" in shown) and ("label 0 (fraction)" in shown) == (objective == "nsp")
-
-
-def test_stream_is_shown(monkeypatch, capsys, text_file):
+def test_statistics_and_examples_are_shown_of_a_stream(monkeypatch, capsys, text_file):
     options = ["--train_file", text_file, "--streaming", *FEW, "--vocab_size", 500, "--stream_buffer", 20]
     run_script(monkeypatch, "inspect_data.py", *options)
     shown = capsys.readouterr().out

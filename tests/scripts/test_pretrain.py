@@ -11,8 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from functools import partial
 from pathlib import Path
 
 import datasets
@@ -76,7 +74,7 @@ def test_run_shows_its_data_losses_and_predictions(run):
     )
     number = r" \d+\.?\d*(e-\d+)? *"
     train = rf"\ntrain +4/4  loss{number} grad_norm{number} mlm_loss{number} nsp_loss{number} mlm_accuracy{number} "
-    assert re.search(train + r"[\d,]+ tokens/s, MFU \d+%, 00:00 left\n", stdout)
+    assert re.search(train + r"[\d,]+ tokens/s, 00:00 left\n", stdout)
     evaluation = (
         rf"(?m)^eval  +4/4  loss{number} mlm_loss{number} mlm_accuracy{number} nsp_loss{number} nsp_accuracy{number}$"
     )
@@ -156,119 +154,43 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
+    [  # one of each kind: the others are tested where they are raised
         (["--learnin_rate", "1"], "no option --learnin_rate. Did you mean learning_rate?"),
         (["--preset", "huge"], "preset must be one of micro, tiny"),
-        (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
-        (["--train_file", "empty.txt"], "There is no text in empty.txt"),
-        (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
-        (["--train_file", "one.txt"], "The text, 1 documents, 1 sentences, 10 tokens, is too short to hold out"),
-        (["--vocab_size", "30"], "vocab_size is 30"),
-        (["--max_seq_length", "4"], "max_seq_length must be 5 or more"),
-        (["--max_seq_length", "0"], "max_seq_length must be 5 or more"),
-        (["--config_overrides", "norm_frist=true"], "the config has no field norm_frist. Did you mean norm_first?"),
-        (["--config_overrides", "num_attention_heads=3"], "hidden_size (128) must be a multiple"),
-        (["--max_position_embeddings", "16"], "max_seq_length (64) is longer than max_position_embeddings (16)"),
-        (["--learning_rat", "1"], "no option --learning_rat"),
-        (["--config_overrides", "vocab_size=5"], "The tokenizer has 2048 entries, but the model's vocab_size is 5"),
-        (["--max_seq_length", "auto:101"], "max_seq_length must be a number or auto:1 to auto:100"),
-        (["--train_file", "table.csv", "--text_column", "body"], "has no column 'body', but id, text"),
-        (["--train_file", "semicolons.csv"], "semicolons.csv has its columns separated by ';': save it with commas"),
-        (["--train_file", "excel.csv"], "excel.csv begins with 'sep=,', as Excel writes it: delete that line"),
-        (
-            ["--validation_share", "0", "--load_best_model_at_end", "--cache_dir", "cache"],
-            "load_best_model_at_end needs held-out text",
-        ),
-        (["--train_file", "one.txt", "--dataset_name", "x"], "Give one of train_file and dataset_name, not both"),
-        (["--dataset_name", "nowhere/nothing"], "nowhere/nothing"),
-        (["--train_file", "two.txt", "--streaming", "--static_pairs"], "static_pairs has no effect with streaming"),
-        (["--prepared_data", ".", "--language", "de"], "language has no effect with prepared_data"),
-        (["--cache_dir", "one.txt"], "Cannot write to one.txt"),
-        (["--train_file", "one.txt", "--streaming", "--max_steps", "2"], "Next-sentence prediction needs 2 documents"),
-        (["--streaming", "true"], "streaming needs a train_file, a dataset_name or prepared_data"),
-        (["--train_file", "two.txt", "--streaming"], "streaming needs max_steps"),
-        (["--prepared_data", "."], "holds no examples.json"),
-        (
-            ["--train_file", "two.txt", "--tokenizer_type", "wordlevel", "--min_frequency", "9"],
-            "no word of up to 100 characters occurs 9 times",
-        ),
-        (["--config_overrides", "hidden_act=["], "'hidden_act=[' cannot be parsed"),
-        (["--config_overrides", "type_vocab_size=1"], "type_vocab_size must be 2 or more"),
-        (["--show_predictions", "-1"], "show_predictions must be at least 0 and at most 1,000,000, got -1"),
-        (["--mlm_probability", "0"], "mlm_probability must be greater than 0"),
-        (["--prediction_loss_only", "true"], "prediction_loss_only must stay False"),
-        (["--dataloader_persistent_workers", "true"], "dataloader_persistent_workers must stay False"),
-        (["types.yaml"], "max_steps must be a whole number, got 2.5"),
-        (["--resume_from_checkpoint", "runs/checkpoint-7"], "There is no checkpoint runs/checkpoint-7. Pass auto"),
-        (["typo.yaml"], "typo.yaml: there is no option train_fil. Did you mean train_file?"),
-        (["missing.yaml"], "missing.yaml cannot be read"),
-        (["bad.yaml"], "bad.yaml cannot be read: line "),
-        (
-            ["--per_device_train_batch_size", "0"],
-            "per_device_train_batch_size must be at least 1 and at most 1,000,000, got 0",
-        ),
-        (
-            ["--gradient_accumulation_steps", "0"],
-            "gradient_accumulation_steps must be at least 1 and at most 1,000,000, got 0",
-        ),
         (["--learning_rate", "nan"], "learning_rate must be at least 0 and at most 10, got nan"),
-        (["--learning_rate", "inf"], "learning_rate must be at least 0 and at most 10, got inf"),
-        (["--weight_decay", "nan"], "weight_decay must be at least 0 and at most 10, got nan"),
-        (["--adam_beta1", "2"], "adam_beta1 must be at least 0 and less than 1, got 2.0"),
-        (["--adam_epsilon", "-1"], "adam_epsilon must be greater than 0 and at most 1, got -1.0"),
-        (["--warmup_steps", "nan"], "warmup_steps must be at least 0 and at most 1,000,000,000, got nan"),
-        (["--num_train_epochs", "nan"], "num_train_epochs must be greater than 0 and at most 1,000,000,000, got nan"),
-        (
-            ["--max_steps", "0"],
-            "max_steps must be at least 1 and at most 1,000,000,000, or -1 for num_train_epochs, got 0",
-        ),
-        (
-            ["--max_steps", "-5"],
-            "max_steps must be at least 1 and at most 1,000,000,000, or -1 for num_train_epochs, got -5",
-        ),
-        (["--dataloader_num_workers", "-1"], "dataloader_num_workers must be at least 0 and at most 1,000, got -1"),
-        (["--torch_compile_mode", "max_autotune"], "no torch_compile_mode max_autotune. Did you mean max-autotune?"),
-        (["--fsdp", "--use_cpu"], "fsdp only works in distributed training"),
-        (["--min_frequency", "-1"], "min_frequency must be at least 0"),
-        (["--vocab_size", "1000000000000"], "vocab_size must be at least 6 and at most 100,000,000"),
-        (["--max_seq_length", "1000000000"], "max_seq_length must be at most 1,000,000"),
-        (["--config_overrides", "hidden_size=1000000000"], "The model does not fit into memory"),
-        (["--mask_replace_prob", "nan"], "mask_replace_prob must be at least 0 and at most 1, got nan"),
         (
             ["--random_replace_prob", "0.3"],
             "mask_replace_prob and random_replace_prob must add up to 1 at most, got 1.1",
         ),
-        (["--language", "klingon"], "language must be an ISO 639 code, such as en, got klingon"),
-        (["--train_file", "one.txt", "--train_file", "two.txt"], "--train_file is given twice: give it once"),
-        (
-            ["--train_file", "utf16.txt"],
-            "utf16.txt is UTF-16 text, not plain UTF-8 text: convert it with iconv -f utf-16",
-        ),
+        (["--train_file", "two.txt", "--streaming", "--static_pairs"], "static_pairs has no effect with streaming"),
+        (["--dataloader_persistent_workers", "true"], "dataloader_persistent_workers must stay False"),
+        (["--torch_compile_mode", "max_autotune"], "no torch_compile_mode max_autotune. Did you mean max-autotune?"),
+        (["--fsdp", "--use_cpu"], "fsdp only works in distributed training"),
+        (["typo.yaml"], "typo.yaml: there is no option train_fil. Did you mean train_file?"),
+        (["bad.yaml"], "bad.yaml cannot be read: line "),
+        (["--config_overrides", "num_attention_heads=3"], "hidden_size (128) must be a multiple"),
+        (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
+        (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
         (["--train_file", "commas.csv"], "commas.csv: the first record has 3 fields, the header 2. A text"),
         (["--train_file", "pipe"], "pipe is not a regular file"),
-        (["--tokenizer_name_or_path", "damaged"], "damaged/tokenizer.json "),
-        (["--tokenizer_name_or_path", "empty"], "empty/tokenizer.json cannot be read"),
+        (["--dataset_name", "nowhere/nothing"], "nowhere/nothing"),
+        (["--cache_dir", "latin.txt"], "Cannot write to latin.txt"),
+        (["--vocab_size", "30"], "vocab_size is 30"),
         (["--tokenizer_name_or_path", "absent"], "The tokenizer absent has no vocabulary"),
+        (
+            ["--validation_share", "0", "--load_best_model_at_end", "--cache_dir", "cache"],
+            "load_best_model_at_end needs held-out text",
+        ),
     ],
 )
 def test_options_with_an_error_end_with_one_clear_line(arguments, message, tmp_path, monkeypatch, capsys):
-    (tmp_path / "empty.txt").write_text("")
-    (tmp_path / "one.txt").write_text("One sentence.")
     (tmp_path / "two.txt").write_text("One sentence.\n\nAnother one.")
-    (tmp_path / "table.csv").write_text("id,text\n1,One sentence.")
     (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
     (tmp_path / "typo.yaml").write_text("train_fil: a.txt")
-    (tmp_path / "types.yaml").write_text("max_steps: 2.5")
     (tmp_path / "bad.yaml").write_text("train_file: [a.txt\nmax_steps: 2")
-    (tmp_path / "utf16.txt").write_text("One sentence.", encoding="utf-16")
     (tmp_path / "commas.csv").write_text("text,id\nWell, Some more,1\nNo comma,2\n")
-    (tmp_path / "semicolons.csv").write_text("id;text\n1;One sentence.\n")
-    (tmp_path / "excel.csv").write_text("sep=,\nid,text\n1,One sentence.\n")
     os.mkfifo(tmp_path / "pipe")
-    for name, tokenizer in (("damaged", "{}"), ("empty", ""), ("absent", None)):
-        ScratchBertConfig().save_pretrained(tmp_path / name)
-        if tokenizer is not None:
-            (tmp_path / name / "tokenizer.json").write_text(tokenizer)
+    ScratchBertConfig().save_pretrained(tmp_path / "absent")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit:
         run_script(monkeypatch, "pretrain.py", *arguments, "--output_dir", "run")
@@ -298,18 +220,13 @@ def sources(documents, tmp_path_factory):
     ("options", "shown"),
     [
         (["--train_file", "table.csv.gz", "--text_column", "body"], "Held-out text: 9.6% of the tokens, the ends of"),
-        (["--train_file", "texts", "--text_format", "file"], "Training text: 46 documents"),
-        (["--dataset_name", "files", "--text_column", "body"], "Validation text: 7 documents"),
-        (
-            ["--dataset_name", "saved", "--text_column", "body", "--whole_word_mask"],
-            "Held-out text: 9.6% of the tokens, the ends of",
-        ),
+        (["--dataset_name", "saved", "--text_column", "body"], "Held-out text: 9.6% of the tokens, the ends of"),
         (
             ["--dataset_name", "files", "--text_column", "body", "--streaming", "--stream_buffer", "20"],
             "Training text: a stream",
         ),
         (["--train_file", "texts/*.txt", "--streaming", "--sentence_objective", "sop"], "No held-out text"),
-        (["--sentence_objective", "none", "--max_seq_length", "auto:70"], "Held-out text: "),
+        (["--sentence_objective", "none", "--max_seq_length", "auto:70", "--whole_word_mask"], "Held-out text: "),
         (
             ["--tokenizer_type", "wordlevel", "--static_pairs", "--train_sampling_strategy", "group_by_length"],
             "50% of the pairs with label 0",
@@ -364,20 +281,10 @@ def test_cache_saves_a_second_run_from_reading_the_text_again(text_file, tmp_pat
     assert first["eval_mlm_loss"] == second["eval_mlm_loss"]
 
 
-def test_help(monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run_script(monkeypatch, "pretrain.py", "--help")
-    stdout = capsys.readouterr().out
-    for option in ("--train_file", "--preset", "--resume_from_checkpoint", "--mlm_probability"):
-        assert option in stdout
-    for line in ("Examples per step and device", "Maximum number of tokens"):
-        assert line in stdout
-
-
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 @pytest.mark.slow
 @pytest.mark.smoke
-def test_ctrl_c_then_resume(text_file, tmp_path):
+def test_ctrl_c_then_resume(text_file, tmp_path, monkeypatch):
     arguments = ["--train_file", text_file, "--output_dir", tmp_path / "run", *SIZES, "--logging_steps", 2]
     command = [sys.executable, SCRIPTS / "pretrain.py", *arguments, "--max_steps", 100_000, "--save_steps", 100_000]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -390,46 +297,46 @@ def test_ctrl_c_then_resume(text_file, tmp_path):
     assert "--resume_from_checkpoint" in stderr and "Traceback" not in stderr
     (checkpoint,) = (tmp_path / "run").glob("checkpoint-*")
     step = int(checkpoint.name.split("-")[1])
-    run_process(SCRIPTS / "pretrain.py", *arguments, "--resume_from_checkpoint", "--max_steps", step + 2)
+    run_script(monkeypatch, "pretrain.py", *arguments, "--resume_from_checkpoint", "--max_steps", step + 2)
     assert (tmp_path / "run" / "metrics.json").is_file()
 
 
 @pytest.mark.slow
 @pytest.mark.smoke
-def test_processes_share_the_examples_of_a_step(text_file, tmp_path):
+def test_processes_share_the_examples_of_a_step(text_file, tmp_path, monkeypatch, capsys):
     """torchrun with 2 × 8 examples logs the losses of one process with 16, over epochs with new examples."""
     options = [*SIZES, "--max_steps", 40, "--logging_steps", 1, "--eval_strategy", "no", "--save_strategy", "no"]
     options += ["--config_overrides", "hidden_dropout_prob=0,attention_probs_dropout_prob=0", "--disable_tqdm", "true"]
     options += ["--train_file", text_file, "--cache_dir", tmp_path / "cache"]
 
-    def losses(name, batch_size, run):
-        shown = run(*options, "--output_dir", tmp_path / name, "--per_device_train_batch_size", batch_size).stdout
-        assert (tmp_path / name / "metrics.json").is_file()
+    def losses(shown):
         return [float(loss) for loss in re.findall(r" nsp_loss ([\d.e-]+) .* tokens/s", shown)]
 
-    one = losses("one", 16, partial(run_process, SCRIPTS / "pretrain.py", OMP_NUM_THREADS="1"))
-    torchrun = "torch.distributed.run --nproc_per_node 2 --standalone"
-    two = losses("two", 8, partial(launch, torchrun, "pretrain.py"))
+    one, two = (
+        [*options, "--output_dir", tmp_path / name, "--per_device_train_batch_size", size]
+        for name, size in (("one", 16), ("two", 8))
+    )
+    run_script(monkeypatch, "pretrain.py", *one)
+    one = losses(capsys.readouterr().out)
+    two = losses(launch("torch.distributed.run --nproc_per_node 2 --standalone", "pretrain.py", *two).stdout)
     assert len(one) == len(two) == 40
     # The masks differ (they are drawn per batch), so the losses agree closely but not to the last digit.
     assert one == pytest.approx(two, rel=0.05)
 
 
 @pytest.mark.slow
-def test_dialogue_recipe_memorises_its_text(tmp_path):
-    shown = run_process(
-        SCRIPTS / "pretrain.py", "recipes/dialogue.yaml", "--output_dir", tmp_path / "run", cwd=tmp_path
-    )
+def test_dialogue_recipe_memorises_its_text(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_script(monkeypatch, "pretrain.py", "recipes/dialogue.yaml", "--output_dir", "run", "--max_steps", 110)
+    shown = capsys.readouterr().out
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["eval_mlm_accuracy"] > 0.9 and metrics["eval_nsp_accuracy"] == 1
-    assert shown.stdout.count("[MASK]") == 24 and shown.stdout.count("  B: ") == 6
+    assert shown.count("[MASK]") == 24 and shown.count("  B: ") == 6
 
 
 @pytest.mark.slow
 def test_default_run_learns(tmp_path):
-    start = time.monotonic()
-    run_process(SCRIPTS / "pretrain.py", cwd=tmp_path)
-    print(f"\n{time.monotonic() - start:.0f} seconds in all")
+    """In half of its epochs."""
+    run_process(SCRIPTS / "pretrain.py", "--num_train_epochs", 3, cwd=tmp_path)
     metrics = json.loads((tmp_path / "runs" / "pretrain-1" / "metrics.json").read_text())
-    print({name: round(value, 4) for name, value in metrics.items()})
     assert metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] - 1

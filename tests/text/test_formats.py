@@ -8,7 +8,6 @@ from collections import Counter
 from functools import partial
 
 import datasets
-import pyarrow.parquet
 import pytest
 
 from scratch_bert.text import formats as text_module
@@ -98,21 +97,11 @@ def read_log(lines, separator):
         yield None if line == "--" else line.partition(separator)[2]
 
 
-@pytest.mark.parametrize(
-    "reader",
-    [lambda lines: read_log(lines, ": "), partial(read_log, separator=": ")],
-    ids=["function", "functools.partial"],
-)
-def test_text_format_of_ones_own(reader, tmp_path, monkeypatch):
-    monkeypatch.setitem(FORMATS, "log", TextFormat("a line -- ends a document", reader))
+def test_text_format_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.setitem(FORMATS, "log", TextFormat("a line -- ends a document", partial(read_log, separator=": ")))
     (tmp_path / "x.log").write_text("1: Up.\n2: Down.\n--\n3: Up.")
     assert read(tmp_path / "x.log", "log") == [["Up.", "Down."], ["Up."]]
     assert len(TextSource([tmp_path / "x.log"], "log").fingerprint) == 32
-
-
-def test_text_format_that_is_unknown_is_rejected():
-    with pytest.raises(ValueError, match="text_format must be one of blank_line, file, .*; got 'page'"):
-        TextSource([], "page")
 
 
 # --------------------------------------------------------------------------------------------------------- sources
@@ -144,34 +133,26 @@ def test_table_gives_a_document_for_each_record(suffix, tmp_path):
         list(TextSource([file]).documents())
 
 
-def test_table_of_a_name_that_looks_like_a_pattern(tmp_path):
-    (tmp_path / "data[1].csv").write_text("text\n007\n2.50\nNA\n")
-    (tmp_path / "data1.csv").write_text("text\nImpostor.\n")
-    assert read(tmp_path / "data[1].csv") == [["007"], ["2.50"], ["NA"]]
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("latin.txt", b"Stra\xdfe", "latin.txt is not UTF-8 text: line 1"),
-        ("bad.jsonl", b'{"text": "One."}\n{"text": ', "cannot be read as a table after record [01]"),
-        ("bad.parquet", b"PAR1no", "cannot be read as a parquet file"),
-        ("latin.jsonl", b'{"text": "\xdf"}\n', "is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
-        ("latin.csv", b"text\n\xdf\n", "is not UTF-8 text: line 2"),
         (
-            "header.csv",
-            b"Once,1\nTwice,2\n",
-            "has no column 'text', but Once, 1: set text_column. Its first line must name",
+            "bad.jsonl",
+            b'{"text": "One."}\n{"text": ',
+            "cannot be read at record [12] or a later one: JSON parse error",
         ),
-        ("cut.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "cannot be decompressed after line"),
-        ("list.jsonl", b'{"text": [1]}\n', "record 1 is list with int in 'text', not text"),
-        ("number.jsonl", b'{"text": 1}\n', "record 1 is int in 'text', not text"),
+        ("bad.parquet", b"PAR1no", "cannot be read at record 1 or a later one: Parquet"),
+        ("latin.jsonl", b'{"text": "\xdf"}\n', "is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
+        ("header.csv", b"Once,1\nTwice,2\n", "has no column 'text', but Once, 1: set text_column"),
+        ("semicolon.csv", b"id;text\n1;One.\n", "has no column 'text', but id;text: set text_column"),
+        ("list.jsonl", b'{"text": [1]}\n', "record 1 is list, not text"),
+        ("number.jsonl", b'{"text": 1}\n', "record 1 is int, not text"),
     ],
-    ids=lambda value: value if isinstance(value, str) and "." in value and " " not in value else "",
+    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
-def test_text_that_cannot_be_read_is_named(name, content, message, tmp_path):
+def test_table_that_cannot_be_read_is_named(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(TextError, match=f"{name}.*{message.removeprefix(name)}"):
+    with pytest.raises(TextError, match=f"{name} {message}|{name}: {message}"):
         read(tmp_path / name)
 
 
@@ -180,38 +161,6 @@ def test_text_that_lost_its_characters_is_counted(tmp_path):
     skipped = Counter()
     list(TextSource([tmp_path / "a.txt"]).paragraphs(skipped))
     assert +skipped == {REPLACEMENT: 3}
-
-
-@pytest.mark.parametrize(
-    ("name", "header", "separator"),
-    [
-        ("a.csv", "id;text", ";"),
-        ("a.csv", '"id";"text"', ";"),
-        ("a.csv", "id\ttext\tlabel", "\\t"),
-        ("a.tsv", "id|text", "|"),
-        ("a.csv", '"text;label"', None),
-        ("a.csv", "text", None),
-    ],
-)
-def test_table_with_another_separator_is_named(name, header, separator, tmp_path):
-    (tmp_path / name).write_text(f"{header}\nOne.\nTwo.\n")
-    column = header.strip('"')
-    if separator is None:
-        assert len(list(TextSource([tmp_path / name], text_column=column))) == 2
-        return
-    with pytest.raises(
-        TextError, match=re.escape(f"{name} has its columns separated by '{separator}': save it with ")
-    ):
-        list(TextSource([tmp_path / name], text_column=column))
-
-
-def test_parquet_that_is_not_utf8_is_not_to_be_converted_as_text(tmp_path):
-    texts = pyarrow.BinaryArray.from_buffers(
-        pyarrow.string(), 1, [None, pyarrow.array([0, 1], pyarrow.int32()).buffers()[1], pyarrow.py_buffer(b"\xff")]
-    )
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
-    with pytest.raises(TextError, match="record 1 or a later one is not UTF-8. Write the table again"):
-        read(tmp_path / "a.parquet")
 
 
 def test_long_paragraph_is_split_as_its_sentences_are(monkeypatch):
@@ -367,10 +316,6 @@ def test_fingerprint_follows_the_version_of_a_text_format_but_not_its_code(finge
     first = with_format(lambda lines: iter(lines))
     assert with_format(lambda lines: (line for line in lines)) == first
     assert with_format(lambda lines: iter(lines), version=2) != first
-
-
-@pytest.mark.parametrize("name", ["blank_line", "file"])
-def test_fingerprint_follows_the_versions_of_the_default_text_formats(name, fingerprint, monkeypatch):
-    first = fingerprint()
-    monkeypatch.setitem(FORMATS, name, FORMATS[name]._replace(version=2))
-    assert fingerprint() != first
+    before = fingerprint()
+    monkeypatch.setitem(FORMATS, "file", FORMATS["file"]._replace(version=2))
+    assert fingerprint() != before  # the default of tables

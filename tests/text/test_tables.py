@@ -1,12 +1,9 @@
-import bz2
 import gzip
-import lzma
-import pickle
 import re
 
 import pytest
 
-from scratch_bert.text.tables import TextError, find_files, open_dataset, open_table, read_lines
+from scratch_bert.text.tables import TextError, find_files, open_table, read_lines, read_table
 
 
 def test_find_files_in_directories_and_by_globs(tmp_path):
@@ -53,12 +50,9 @@ def test_find_files_names_what_is_missing(path, message, tmp_path):
         find_files([tmp_path / path])
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("", "The name of a file is empty"), ("https://a.org/x.txt", "https://a.org/x.txt is a URL")]
-)
-def test_find_files_takes_neither_empty_names_nor_urls(name, message):
-    with pytest.raises(ValueError, match=message):
-        find_files([__file__, name])
+def test_find_files_takes_no_empty_name_which_would_be_the_current_directory():
+    with pytest.raises(ValueError, match="The name of a file is empty"):
+        find_files([__file__, ""])
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzipped"])
@@ -66,30 +60,6 @@ def test_lines_come_without_their_ends_and_byte_order_mark(pack, tmp_path):
     file = tmp_path / ("a.txt.gz" if pack is gzip.compress else "a.txt")
     file.write_bytes(pack("\ufeffOne\r\n\n Two\x0bhalves\nÜ".encode()))
     assert list(read_lines(file)) == ["One", "", " Two\x0bhalves", "Ü"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        pytest.param(
-            "latin.txt",
-            "Eins.\n\nStraße.".encode("latin-1"),
-            "latin.txt is not UTF-8 text: line 3 holds the byte 0xdf.*iconv -f latin1 -t utf-8 .*> new.txt",
-            id="latin-1",
-        ),
-        pytest.param(
-            "cut.txt.gz",
-            gzip.compress(b"word " * 1000 + b"\n", mtime=0)[:-20],
-            "cut.txt.gz cannot be decompressed after line 0",
-            id="truncated gzip",
-        ),
-        pytest.param("plain.txt.gz", b"Plain.", "plain.txt.gz cannot be decompressed after line 0", id="no gzip"),
-    ],
-)
-def test_lines_that_cannot_be_read_are_named(name, content, message, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(TextError, match=message):
-        list(read_lines(tmp_path / name))
 
 
 @pytest.mark.parametrize("streaming", [True, False])
@@ -112,72 +82,37 @@ def test_table_of_tabs_has_no_quotes(tmp_path):
 
 TEXT = "One sentence. And two.\nThree lines here.\n" * 20
 NOT_TEXT = {
-    "zip": (b"PK\x03\x04\x14\x00\x00\x00\x08\x00", "is a zip archive, or a document in one, .*: unpack it with unzip"),
-    "tar": (b"a.txt".ljust(257, b"\0") + b"ustar\x0000", "is a tar archive, .*: unpack it with tar -xf"),
-    "tar.gz": (gzip.compress(b"a.txt".ljust(257, b"\0") + b"ustar\x0000"), "is a compressed tar archive, .* tar -xzf"),
-    "gz": (gzip.compress(TEXT.encode(), mtime=0), r"is compressed with gzip, .*: rename it to .*\.gz\."),
-    "bz2": (bz2.compress(TEXT.encode()), "is compressed with bzip2, .*: decompress it with bzip2 -dc"),
-    "xz": (lzma.compress(TEXT.encode()), "is compressed with xz, .* xz -dc"),
-    "zstd": (b"\x28\xb5\x2f\xfd\x24\x05", "is compressed with zstd, .* zstd -dc"),
-    "7z": (b"7z\xbc\xaf\x27\x1c\x00\x04", "is a 7z archive"),
-    "PDF": (b"%PDF-1.7\n1 0 obj\n", "is a PDF, .*: extract its text with pdftotext"),
-    "SQLite": (b"SQLite format 3\x00" + bytes(50), "is an SQLite database, .*: write its text to a .csv"),
-    "pickle": (pickle.dumps({"a": [1, 2]}), "is pickled Python data, which could run code"),
-    "safetensors": ((50).to_bytes(8, "little") + b'{"a":{"dtype":"F32"}}', "is a model's weights"),
-    "parquet": (b"PAR1\x15\x04\x15\x00\xd8", r"is a parquet file, .*: rename it to end in \.parquet"),
-    "image": (b"\x89PNG\r\n\x1a\n" + bytes(8), "is an image, not plain UTF-8 text: leave it out"),
-    "program": (b"\x7fELF\x02\x01\x01" + bytes(9), "is a program"),
-    "Git LFS": (
-        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
-        "is a Git LFS pointer, .* git lfs pull",
-    ),
-    "zeros": (bytes(9999), "is binary data, not plain UTF-8 text"),
-    "late NUL": (
-        b"One.\n" * 3000 + b"T\0wo.\n",
-        "is not text: line 3001 holds a NUL byte. To remove such bytes: .* tr -d",
-    ),
-    "UTF-16": (TEXT.encode("utf-16"), "is UTF-16 text, .*: convert it with iconv -f utf-16 -t utf-8"),
-    "UTF-16LE": (TEXT.encode("utf-16-le"), "is UTF-16LE text, .* iconv -f utf-16le"),
-    "UTF-16BE": (TEXT.encode("utf-16-be"), "is UTF-16BE text, .* iconv -f utf-16be"),
-    "UTF-16LE of Chinese": ("今天天气很好。\n一本书。\n".encode("utf-16-le"), "is UTF-16LE text"),
-    "UTF-32": (TEXT.encode("utf-32"), "is UTF-32 text, .* iconv -f utf-32"),
-    "UTF-32LE": (TEXT.encode("utf-32-le"), "is UTF-32LE text, .* iconv -f utf-32le"),
+    "gz": (gzip.compress(TEXT.encode(), mtime=0), "is not text, but compressed with gzip: rename it to end in .gz"),
+    "zip": (b"PK\x03\x04\x14\x00\x00\x00\x08\x00", "is not text, but a zip archive"),
+    "PDF": (b"%PDF-1.7\n1 0 obj\n", "is not text, but a PDF"),
+    "parquet": (b"PAR1\x15\x04\x15\x00\xd8", "is not text, but a parquet file"),
+    "SQLite": (b"SQLite format 3\x00" + bytes(50), "is not text, but an SQLite database"),
+    "Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is not text, but a Git LFS pointer"),
+    "late NUL": (b"One.\n" * 3000 + b"T\0wo.\n", "is not text: line 3001 holds a NUL byte"),
+    "UTF-16": (TEXT.encode("utf-16"), "line 1 holds a NUL byte, as binary data and UTF-16 do"),
+    "UTF-16LE": (TEXT.encode("utf-16-le"), "line 1 holds a NUL byte, as binary data and UTF-16 do"),
+    "Latin-1": ("Eins.\n\nStraße.".encode("latin-1"), "line 3 holds the byte 0xdf.* iconv -f latin1"),
+    "cp1252": ("One.\n“Two words.”\n".encode("cp1252"), "line 2 holds the byte 0x93.* iconv -f cp1252"),
     "cp1251": ("Это обычный русский текст.\n".encode("cp1251") * 9, "line 1 holds the byte 0xdd.* iconv -f cp1251"),
     "gb18030": ("今天天气很好,我们去公园散步吧。\n".encode("gb18030") * 9, "is not UTF-8 text: .* iconv -f gb"),
 }
 
 
-@pytest.mark.parametrize("ending", [".txt", ".csv", ".jsonl"])
-@pytest.mark.parametrize("content", NOT_TEXT)
-def test_file_that_is_not_text_says_what_it_is_and_what_to_do(content, ending, tmp_path):
+@pytest.mark.parametrize(
+    ("content", "ending"),
+    [(content, ending) for content in NOT_TEXT for ending in (".txt", ".txt.gz")]
+    + [("zip", ".csv"), ("zip", ".jsonl"), ("UTF-16", ".csv")],
+)
+def test_file_that_is_not_text_says_what_it_is(content, ending, tmp_path):
     (data, message), file = NOT_TEXT[content], tmp_path / f"a file{ending}"
-    file.write_bytes(data)
-    if ending != ".txt" and content in ("late NUL", "cp1251", "gb18030"):
-        pytest.skip("found while the table is read")
+    file.write_bytes(gzip.compress(data) if ending == ".txt.gz" else data)
+    is_table = not ending.startswith(".txt")
     with pytest.raises(TextError, match=message) as error:
-        list(read_lines(file) if ending == ".txt" else open_table(file, ["text"]))
+        open_table(file, ["text"]) if is_table else list(read_lines(file))
     assert "\n" not in str(error.value) and str(file) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            "tar",
-            r"is compressed, and its content is a tar archive, .*: gunzip it, then unpack it with tar -xf .*a\.txt",
-        ),
-        ("gz", r"its content is compressed with gzip, .*: gunzip it, then rename it to .*a\.txt\.gz"),
-        ("zeros", "its content is binary data, not plain UTF-8 text: leave it out"),
-        ("UTF-16", "its content is UTF-16 text, .*: gunzip it, then convert it with iconv"),
-    ],
-)
-def test_gzipped_file_that_is_not_text_says_what_it_is(content, message, tmp_path):
-    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(NOT_TEXT[content][0], mtime=0))
-    with pytest.raises(TextError, match=message):
-        list(read_lines(tmp_path / "a.txt.gz"))
-
-
-@pytest.mark.parametrize("start", ["BZh", "ORC", "RIFF", "MZ", "GIF8", "ID3", "xx  ftyp", "PAR1", "{", "\x04\x05"])
+@pytest.mark.parametrize("start", ["PAR1", "PK", "PDF", "SQLite", "version https"])
 def test_text_that_begins_like_another_kind_of_file_is_text(start, tmp_path):
     (tmp_path / "a.txt").write_text(f"{start} is a word, größer.\n" * 200, encoding="utf-8")
     assert len(list(read_lines(tmp_path / "a.txt"))) == 200
@@ -193,24 +128,20 @@ def test_lines_of_old_macs_are_lines(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b"[1, 2]\n[3]\n", r"does not hold JSON objects, .* but begins with '\[1, 2\]"),
-        ("a.jsonl", b'"One."\n', "does not hold JSON objects"),
-        ("a.jsonl", b'{"x": ' + b"[" * 2000 + b"]" * 2000 + b"}", "nested 1,000 levels deep"),
+        ("a.jsonl", b"[1, 2]\n[3]\n", "Trailing data"),
         ("a.jsonl", b"null\n", "does not hold JSON objects"),  # which crashes datasets
-        ("a.json", b"<!DOCTYPE html>", "does not hold JSON objects"),
-        ("a.parquet", b"text\nOne.\n", "is not a parquet file: rename it"),
-        ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04", mtime=0), "parquet files are not read compressed. .* gunzip"),
+        ("a.jsonl", b'{"text": ', "JSON parse error"),
+        ("a.json", b"[]", "contains no records"),
+        ("a.csv", b"text,text\na,b\n", "has two columns 'text'"),
+        ("a.csv", b"text\nWell, some text\n", "the first record has 2 fields, the header 1"),
+        ("a.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000)[:-20], "end-of-stream marker"),
+        ("a.csv", b"text\n" + b"a\n" * 9000 + b"\xdf\n", "is not UTF-8 text: it holds the byte 0xdf.* iconv"),
+        ("a.parquet", b"text\nOne.\n", "magic bytes not found"),
+        ("a.parquet", b"", "is empty"),
     ],
 )
-def test_table_of_another_kind_is_named(name, content, message, tmp_path):
+def test_table_that_is_damaged_or_of_another_kind_is_named(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(TextError, match=message):
-        open_table(tmp_path / name, ["text"])
-
-
-def test_dataset_that_cannot_be_loaded_says_why(tmp_path):
-    (tmp_path / f"{tmp_path.name}.py").write_text("raise AssertionError('run')")
-    with pytest.raises(TextError, match="scripts are no longer supported.*Give the files of its text as train_file"):
-        open_dataset(str(tmp_path), None)
-    with pytest.raises(TextError, match="is a file: give it as train_file"):
-        open_dataset(__file__, None)
+    with pytest.raises(TextError, match=f"{name}.*{message}") as error:
+        read_table(tmp_path / name, {"text"})
+    assert "\n" not in str(error.value)

@@ -1,23 +1,24 @@
 import pytest
 import torch
 
-from scratch_bert.cli import parse_arguments
-from scratch_bert.training.arguments import CommonArguments, multiplies_bf16
+from scratch_bert.training.arguments import make_training_arguments, multiplies_bf16
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.training import CommonOptions
 
 
-def parse(*argv):
-    return parse_arguments(CommonArguments, description="", argv=["--output_dir", "run", *argv])[0]
+def arguments(**options):
+    return make_training_arguments(*from_keywords(CommonOptions, output_dir="run", **options), {})
 
 
 @pytest.mark.parametrize("native", [True, False], ids=["native bf16", "no native bf16"])
 @pytest.mark.parametrize(
-    ("flags", "bf16"), [([], None), (["--bf16"], True), (["--bf16", "false"], False), (["--fp16_full_eval"], None)]
+    ("options", "bf16"),
+    [({}, None), ({"bf16": True}, True), ({"bf16": False}, False), ({"fp16_full_eval": True}, None)],
 )
-def test_bf16_is_the_default_where_the_cpu_has_it_and_can_be_asked_for_anywhere(flags, bf16, native, monkeypatch):
+def test_bf16_is_the_default_where_the_cpu_has_it_and_can_be_asked_for_anywhere(options, bf16, native, monkeypatch):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
-    args = parse(*flags)
+    args = arguments(**options)
     assert args.bf16 is (native if bf16 is None else bf16) and args.use_cpu
-    assert args.bf16_by_default == (native and bf16 is None)
 
 
 @pytest.mark.parametrize(
@@ -36,20 +37,22 @@ def test_bf16_is_the_default_on_a_gpu_that_has_it(gpus, native, bf16, monkeypatc
     assert multiplies_bf16(use_cpu=False) is bf16
 
 
-def test_license_must_be_an_identifier_of_the_hub():
-    assert CommonArguments(output_dir="run", license="cc-by-4.0").license == "cc-by-4.0"
-    with pytest.raises(ValueError, match="license must be one of the Hub's identifiers, such as mit; got 'My own'"):
-        CommonArguments(output_dir="run", license="My own")
-
-
-def test_arguments_that_must_stay():
-    args = CommonArguments(output_dir="run", label_smoothing_factor=0.1)
-    args.must_stay(prediction_loss_only=(False, "metrics are computed from predictions"))
-    with pytest.raises(ValueError, match="label_smoothing_factor must stay 0: a reason"):
-        args.must_stay(label_smoothing_factor=(0, "a reason"))
-
-
 def test_fp16_without_a_gpu_is_rejected(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with pytest.raises(ValueError, match="fp16 needs a GPU: leave it out, or choose bf16"):
-        CommonArguments("run", fp16=True)
+        arguments(fp16=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr_scheduler_kwargs": '{"no_such": 1}'}, "lr_scheduler_kwargs .* do not fit lr_scheduler_type linear"),
+        ({"optim_args": "bad"}, "optim_args takes comma-separated name=value pairs"),
+        ({"gradient_checkpointing_kwargs": '{"no_such": 1}'}, "gradient_checkpointing_kwargs has no no_such"),
+        ({"report_to": "nothing"}, "report_to nothing is not installed"),
+        ({"max_minutes": 1, "save_steps": 0.1}, "With max_minutes, save_steps must be a number of steps"),
+    ],
+)
+def test_what_trainer_would_reject_only_when_it_trains(options, message):
+    with pytest.raises(ValueError, match=message):
+        arguments(**options)

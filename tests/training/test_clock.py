@@ -18,7 +18,7 @@ MINUTES = 10 / 60  # 10 seconds
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Train with a clock that reads `speed` seconds later each time. Returns the trainer, and the rates of its steps."""
+    """Train with a clock that reads `speed` seconds later each time. Returns the trainer and its rates."""
 
     def train(name, speed, checkpoint=None, *callbacks, **options):
         times = count(1000, speed)

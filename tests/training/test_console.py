@@ -14,18 +14,8 @@ from helpers import SCRIPTS, run_script
 from scratch_bert.training.console import JsonLines, PlainLines, describe_entry
 
 
-SHORT = [
-    "--vocab_size",
-    500,
-    "--max_seq_length",
-    32,
-    "--per_device_train_batch_size",
-    8,
-    "--use_cpu",
-    "--max_steps",
-    4,
-]
-SHORT += ["--logging_steps", 2, "--eval_steps", 2, "--save_strategy", "no", "--show_predictions", 0]
+SHORT = ["--vocab_size", 500, "--max_seq_length", 32, "--per_device_train_batch_size", 8, "--use_cpu"]
+SHORT += ["--max_steps", 4, "--logging_steps", 2, "--eval_steps", 2, "--save_strategy", "no", "--show_predictions", 0]
 
 
 def test_lines_are_aligned():
@@ -115,9 +105,7 @@ in_terminal = pytest.mark.skipif(os.name != "posix", reason="opens a pseudo-term
 def test_terminal_shows_a_progress_line(text_file, tmp_path):
     options = ["--train_file", text_file, "--output_dir", tmp_path / "run", *SHORT]
     text = run_in_terminal(SCRIPTS / "pretrain.py", *options)
-    assert re.search(
-        r"100% \|█+\| 4/4 \[00:\d\d<00:00, loss [\d.]+, mlm_accuracy [\d.e-]+, [\d,]+ tokens/s, MFU \d+%\]", text
-    )
+    assert re.search(r"100% \|█+\| 4/4 \[00:\d\d<00:00, loss [\d.]+, mlm_accuracy [\d.e-]+, [\d,]+ tokens/s\]", text)
     assert "eval  2/4  loss " in text and "train 4/4  loss " in text
     assert not [line for line in what_stays(text) if "█" in line or "it/s" in line]
 

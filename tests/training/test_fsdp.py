@@ -1,5 +1,5 @@
-"""FSDP2 under gloo, on CPUs, which accelerate does not offer: the stock Trainer and ours shard the model, save it whole, and
-train as one process does."""
+"""FSDP2 under gloo, on CPUs, which accelerate does not offer: the stock Trainer and ours shard the model, save it
+whole, and train as one process does."""
 
 import json
 import shutil
@@ -45,7 +45,8 @@ batch["attention_mask"].fill_(1)
 processes = int(os.environ.get("WORLD_SIZE", 1))
 fsdp = {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": "ScratchBertLayer"}}
 options = {"max_steps": 3, "learning_rate": 1e-3, "use_cpu": True, "save_strategy": "no", "report_to": "none"}
-args = TrainingArguments(sys.argv[2], per_device_train_batch_size=8 // processes, **options, **(fsdp if processes > 1 else {}))
+options |= fsdp if processes > 1 else {}
+args = TrainingArguments(sys.argv[2], per_device_train_batch_size=8 // processes, **options)
 examples = [{name: values[row] for name, values in batch.items()} for row in range(32)]
 trainer = Trainer(model, args, train_dataset=examples)
 assert trainer.is_fsdp_enabled == (processes > 1)
@@ -96,25 +97,9 @@ def test_stock_trainer_trains_as_on_one_process_and_saves_a_model_that_opens(sta
 def test_pretraining_resumes_on_another_number_of_processes(start, text_file, tmp_path):
     """Whether its checkpoints are full or sharded."""
     everything_masked = ["--mlm_probability", 1, "--mask_replace_prob", 1, "--random_replace_prob", 0]
-    options = [
-        "--train_file",
-        text_file,
-        "--cache_dir",
-        tmp_path / "cache",
-        "--vocab_size",
-        500,
-        "--max_seq_length",
-        32,
-    ]
-    options += [
-        "--sentence_objective",
-        "none",
-        "--validation_share",
-        0.2,
-        *everything_masked,
-        "--optim",
-        "adamw_torch",
-    ]
+    options = ["--train_file", text_file, "--cache_dir", tmp_path / "cache"]
+    options += ["--vocab_size", 500, "--max_seq_length", 32, "--optim", "adamw_torch"]
+    options += ["--sentence_objective", "none", "--validation_share", 0.2, *everything_masked]
     options += ["--config_overrides", json.dumps({**{name: SMALL[name] for name in SIZES}, **NO_DROPOUT})]
     options += ["--use_cpu", "--bf16", "false", "--max_steps", 4, "--save_steps", 2, "--disable_tqdm", "true"]
     options += ["--resume_from_checkpoint", "auto", "--train_sampling_strategy", "random"]

@@ -1,4 +1,5 @@
-"""Processes that are killed and started again, by the same command, end with the weights of a run that nothing interrupted."""
+"""Processes that are killed and started again, by the same command, end with the weights of a run that nothing
+interrupted."""
 
 import os
 import random
@@ -29,17 +30,8 @@ def start(text_file, tmp_path_factory):
 
     def start(name, *options, launcher=()):
         command = [sys.executable, *launcher, SCRIPTS / "pretrain.py", "--train_file", text_file, "--cache_dir", root]
-        command += [
-            "--vocab_size",
-            500,
-            "--max_seq_length",
-            32,
-            "--use_cpu",
-            "--bf16",
-            "false",
-            "--disable_tqdm",
-            "true",
-        ]
+        command += ["--vocab_size", 500, "--max_seq_length", 32]
+        command += ["--use_cpu", "--bf16", "false", "--disable_tqdm", "true"]
         command += ["--config_overrides", ",".join(f"{size}={SMALL[size]}" for size in SIZES), "--dropout", 0.1]
         command += ["--max_steps", 24, "--save_steps", 3, "--eval_strategy", "no", "--show_predictions", 0]
         command += ["--output_dir", root / name, "--resume_from_checkpoint", "auto", *options]

@@ -13,27 +13,10 @@ pytestmark = pytest.mark.integrations
 
 
 def test_training_its_resume_and_its_last_evaluation_are_one_run(text_file, tmp_path):
-    options = [
-        "--train_file",
-        text_file,
-        "--output_dir",
-        tmp_path / "runs" / "mine",
-        "--use_cpu",
-        "--report_to",
-        "trackio",
-    ]
-    options += [
-        "--vocab_size",
-        500,
-        "--max_seq_length",
-        32,
-        "--logging_steps",
-        2,
-        "--eval_steps",
-        2,
-        "--save_steps",
-        2,
-    ]
+    output_dir = tmp_path / "runs" / "mine"
+    options = ["--train_file", text_file, "--output_dir", output_dir, "--use_cpu", "--report_to", "trackio"]
+    options += ["--vocab_size", 500, "--max_seq_length", 32]
+    options += ["--logging_steps", 2, "--eval_steps", 2, "--save_steps", 2]
     environment = {
         "TRACKIO_DIR": str(tmp_path / "trackio"),
         "HF_HUB_OFFLINE": "1",
@@ -48,6 +31,6 @@ def test_training_its_resume_and_its_last_evaluation_are_one_run(text_file, tmp_
     assert {name for name, _ in rows} == {"runs/mine"}
     entries = [json.loads(metrics) for _, metrics in rows]
     named = {name for entry in entries for name in entry}
-    assert named >= {"train/loss", "train/mlm_accuracy", "eval/mlm_loss", "train/speed/mfu"}
+    assert named >= {"train/loss", "train/mlm_accuracy", "eval/mlm_loss", "train/speed/tokens_per_second"}
     steps = [entry["train/global_step"] for entry in entries if "train/loss" in entry]
     assert steps == [2, 4, 6]

@@ -4,51 +4,46 @@ from typing import ClassVar
 
 import numpy as np
 from datasets import Dataset
+from pydantic import Field
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
 
-from ..labels import as_label_name
-from .base import Task, is_text_list
+from .base import Task, TextRow
+from .class_labels import as_label_name
+
+
+class ChoiceRow(TextRow):
+    choices: list[str] = Field(min_length=2)
+    label: str | int | float | None = None
 
 
 class MultipleChoice(Task):
-    """Select the right one of several `choices` for a `text`. `text_pair`, if given, is the beginning of each choice."""
+    """Select the right one of several `choices` for a `text`. `text_pair`, if given, is the beginning of each."""
 
+    row = ChoiceRow
     columns: ClassVar = {"text": "text", "text_pair": None, "choices": "choices", "label": "label"}
     auto_class = AutoModelForMultipleChoice
     collator_class = DataCollatorForMultipleChoice
 
-    def check_inputs(self, split: str) -> None:
-        super().check_inputs(split)
-        examples = self.splits[split]
-        first = examples[0]["choices"]
-        for origin, choices in zip(examples["origin"], examples["choices"], strict=True):
-            if not choices or not is_text_list(choices):
-                raise ValueError(f"{origin}, must have a list of texts to choose from, not {choices!r}.")
-            if len(choices) != len(first):
-                raise ValueError(
-                    f"{origin}, must have as many texts to choose from as the first example, not {choices!r}."
-                )
-        if len(first) < 2:
-            raise ValueError(f"The examples for {split} have one choice: there is nothing to choose from.")
-        repeated = [len({choice.strip() for choice in choices}) < len(first) for choices in examples["choices"]]
-        self.check_empty(split, repeated, "equal choices", "choices")
-
     def references_of(self, split: str) -> list[int]:
         examples, references = self.splits[split], []
-        count = len(examples[0]["choices"])
-        letters = [chr(ord("A") + position) for position in range(count)]
-        positions = {name: position for position in range(count) for name in (str(position), letters[position])}
+        letters = [chr(ord("A") + position) for position in range(len(examples[0]["choices"]))]
+        positions = {name: position for position, letter in enumerate(letters) for name in (str(position), letter)}
         for origin, label in zip(examples["origin"], examples["label"], strict=True):
             if as_label_name(label) not in positions:
                 raise ValueError(
-                    f"{origin}, has the label {label!r}, but it must be the number of a choice, from 0, or its letter, "
-                    f"from A to {letters[-1]}."
+                    f"{origin}, has the label {label!r}, but it must be the number of a choice, from 0, or its "
+                    f"letter, from A to {letters[-1]}."
                 )
             references.append(positions[as_label_name(label)])
         return references
 
     def encode(self, split: str) -> Dataset:
-        count = len(self.splits[split][0]["choices"])
+        counts = {len(choices) for choices in self.splits[split]["choices"]}
+        if len(counts) > 1:
+            raise ValueError(
+                f"All examples for {split} must have as many choices, not {min(counts)} to {max(counts)}."
+            )
+        [count] = counts
 
         def tokenize(batch: dict) -> dict:
             texts = [text for text in batch["text"] for _ in range(count)]

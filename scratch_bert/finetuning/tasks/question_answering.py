@@ -1,17 +1,19 @@
-"""Extractive question answering (paper, sections 4.2 and 4.3): overlapping windows over long contexts, and the best span
-across them."""
+"""Extractive question answering (paper, sections 4.2 and 4.3): overlapping windows over long contexts, and the best
+span across them."""
 
 import json
 import logging
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
+from pydantic import BeforeValidator
 from tokenizers import Encoding
 from transformers import AutoModelForQuestionAnswering
 
-from .base import Task, is_text_list
+from ..readers import Answer
+from .base import Row, Task, TextRow, parse_row
 
 
 logger = logging.getLogger("scratch_bert")
@@ -19,10 +21,30 @@ logger = logging.getLogger("scratch_bert")
 MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short windows, half of them
 
 
+def _as_records(answers: Any) -> Any:
+    """A list of answers, as in SQuAD's own files; in its dataset, it is a dict of lists."""
+    if isinstance(answers, dict) and all(isinstance(values, list) for values in answers.values()):
+        return [dict(zip(answers, values, strict=True)) for values in zip(*answers.values(), strict=True)]
+    return answers
+
+
+GoldAnswers = Annotated[list[Answer], BeforeValidator(_as_records)]
+
+
+class QuestionRow(TextRow):
+    id: str | int = ""
+    label: GoldAnswers | None = None
+
+
+class AnsweredRow(Row):
+    label: GoldAnswers
+
+
 class QuestionAnswering(Task):
     """The span of a context that answers a question. `label` contains the gold answers, each with its `text` and its
     `answer_start`, a character; a question without answers is unanswerable (SQuAD 2.0)."""
 
+    row = QuestionRow
     columns: ClassVar = {"text": "context", "text_pair": "question", "label": "answers", "id": "id"}
     file_format = "squad"
     options: ClassVar = ("doc_stride", "max_answer_length")
@@ -37,61 +59,48 @@ class QuestionAnswering(Task):
         minimum = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and at least one new token
         if self.max_seq_length < minimum:
             raise ValueError(
-                f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and an "
-                f"overlap of {self.doc_stride}: choose a smaller doc_stride."
+                f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and "
+                f"an overlap of {self.doc_stride}: choose a smaller doc_stride."
             )
-        # By split: the example of each window, and the characters of the context that each of its tokens covers, (W, S, 2);
-        # -1 for all other tokens.
-        self.windows: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        answered = [bool(answers["text"]) for answers in self.answers("train")]
-        if not any(answered):
-            raise ValueError("No question of the training examples has an answer: there is nothing to learn.")
-        self.has_unanswerable = not all(answered)
+        for split in self.splits:
+            if len(set(self.question_ids(split))) < len(self.splits[split]):
+                raise ValueError(f"{split}: several questions have the same id, so predictions would be lost.")
+        self.has_unanswerable = not all(self.answers("train"))
 
     def question_ids(self, split: str) -> list[str]:
-        """The column `id`, or numbers from 1 if there is none. Raises `ValueError` for a repeated id."""
+        """The column `id`, or numbers from 1 if there is none."""
         examples = self.splits[split]
-        if "id" not in examples.column_names:
-            return [str(number) for number in range(1, len(examples) + 1)]
-        ids = examples["id"][:]
-        for origin, question_id in zip(examples["origin"], ids, strict=True):
-            if not isinstance(question_id, str | int):
-                raise ValueError(f"{origin}, has the id {question_id!r}, which must be text or a whole number.")
-        if len(set(ids)) < len(ids):
-            repeated = next(question_id for question_id in ids if ids.count(question_id) > 1)
-            raise ValueError(f"{split}: several questions have the id {repeated!r}, so predictions would be lost.")
-        return ids
+        if "id" in examples.column_names:
+            return examples["id"][:]
+        return [str(number) for number in range(1, len(examples) + 1)]
 
-    def answers(self, split: str) -> list[dict[str, list]]:
-        examples = self.splits[split]
-        return [_as_lists(label, origin) for origin, label in zip(examples["origin"], examples["label"], strict=True)]
+    def answers(self, split: str) -> list[list[Answer]]:
+        examples = self.splits[split].select_columns(["origin", "label"])
+        return [parse_row(AnsweredRow, row).label for row in examples]
 
-    def is_blank(self, label: dict | list[dict] | None) -> bool:
+    def is_unlabelled(self, label: dict | list[dict] | None) -> bool:
         return not label or label == {"text": [], "answer_start": []} and not self.has_unanswerable
 
     def references_of(self, split: str) -> list[list[str]]:
         examples, answers = self.splits[split], self.answers(split)
-        for origin, question_id, context, gold in zip(
-            examples["origin"], self.question_ids(split), examples["text"], answers, strict=True
-        ):
-            for text, start in zip(*gold.values(), strict=True):
-                found = context[max(start, 0) : start + len(text)]
-                if not text.strip():
+        for origin, context, gold in zip(examples["origin"], examples["text"], answers, strict=True):
+            for answer in gold:
+                start, text = answer.answer_start, answer.text
+                if (found := context[start : start + len(text)]) != text:
                     raise ValueError(
-                        f"{origin}: an answer to question {question_id} is empty. Give an unanswerable question no answers."
+                        f"{origin}: the answer {text!r} is not at character {start} of its context, which has "
+                        f"{found!r} there. Correct answer_start, or leave the question out."
                     )
-                if found != text or start < 0:
-                    raise ValueError(
-                        f"{origin}: the answer {text!r} to question {question_id} is not at character {start} of its "
-                        f"context, which has {found!r} there. Correct answer_start, or leave the question out."
-                    )
-        return [gold["text"] for gold in answers]
+        return [[answer.text for answer in gold] for gold in answers]
 
     def gold_predictions(self, split: str) -> list[str]:
         return [texts[0] if texts else "" for texts in self.references[split]]
 
     def encode(self, split: str) -> Dataset:
+        """The windows over the contexts; `windows` has the example of each, and the characters of the context that
+        each of its tokens covers, (W, S, 2), -1 for all other tokens."""
         questions = self._shortened_questions(split)
+        answers = self.answers(split) if split in self.references else []
 
         def split_into_windows(batch: dict, indices: list[int]) -> dict:
             encoded = self.tokenizer(
@@ -110,9 +119,10 @@ class QuestionAnswering(Task):
                 for window in zip(offsets, segments, strict=True)
             ]
             columns = {"example": [indices[example] for example in example_of], "offsets": in_context}
-            if split in self.references:
-                answers = [_as_lists(*labelled) for labelled in zip(batch["label"], batch["origin"], strict=True)]
-                spans = [answer_span(encoded[window], **answers[example]) for window, example in enumerate(example_of)]
+            if answers:
+                spans = [
+                    answer_span(encoded[window], answers[example]) for window, example in enumerate(columns["example"])
+                ]
                 columns["start_positions"] = [start for start, _ in spans]
                 columns["end_positions"] = [end for _, end in spans]
             return {**encoded, **columns}
@@ -125,21 +135,19 @@ class QuestionAnswering(Task):
         return features.remove_columns(["example", "offsets"])
 
     def _shortened_questions(self, split: str) -> list[str]:
-        questions, cut = self.splits[split]["text_pair"][:], 0
-        for number, question in enumerate(questions):
-            offsets = self.tokenizer(
-                question,
-                add_special_tokens=False,
-                return_offsets_mapping=True,
-                verbose=False,  # it would warn of a length that the model never gets
-            )["offset_mapping"]
-            cut += len(offsets) > self.question_length
-            questions[number] = question[: offsets[: self.question_length][-1][1]] if offsets else ""
-        if cut:
-            logger.warning(
-                f"{split}: {cut:,} of {len(questions):,} questions are cut to their first {self.question_length} tokens"
-            )
-        return questions
+        questions, limit = self.splits[split]["text_pair"][:], self.question_length
+        tokens = self.tokenizer(
+            questions,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            verbose=False,  # it would warn of a length that the model never gets
+        )["offset_mapping"]
+        if cut := sum(len(offsets) > limit for offsets in tokens):
+            logger.warning(f"{split}: {cut:,} of {len(questions):,} questions are cut to their first {limit} tokens")
+        return [
+            question[: offsets[:limit][-1][1]] if offsets else ""
+            for question, offsets in zip(questions, tokens, strict=True)
+        ]
 
     def decode(self, split: str, logits: tuple[np.ndarray, np.ndarray]) -> list[str]:
         example_of, offsets = self.windows[split]
@@ -192,24 +200,11 @@ def best_spans(
     return scores, first, last
 
 
-def answer_span(window: Encoding, text: list[str], answer_start: list[int]) -> tuple[int, int]:
+def answer_span(window: Encoding, answers: list[Answer]) -> tuple[int, int]:
     """First and last token of the first gold answer; [CLS] twice if the window does not contain it completely."""
-    if not text or not text[0].strip():
+    if not answers:
         return 0, 0
-    start = answer_start[0] + len(text[0]) - len(text[0].lstrip())  # spaces have no token
-    tokens = [window.char_to_token(character, 1) for character in (start, start + len(text[0].strip()) - 1)]
+    text, start = answers[0].text, answers[0].answer_start
+    start += len(text) - len(text.lstrip())  # spaces have no token
+    tokens = [window.char_to_token(character, 1) for character in (start, start + len(text.strip()) - 1)]
     return (0, 0) if None in tokens else tuple(tokens)
-
-
-def _as_lists(answers: dict | list[dict], origin: str) -> dict[str, list]:
-    """Answers as a dict of lists; certain datasets have a list of dicts. Raises `ValueError` for anything else."""
-    names = ("text", "answer_start")
-    try:
-        if isinstance(answers, list):
-            answers = {name: [answer[name] for answer in answers] for name in names}
-        texts, starts = (answers[name] for name in names)
-        if is_text_list(texts) and all(isinstance(start, int) for start in starts) and len(texts) == len(starts):
-            return {"text": texts, "answer_start": starts}
-    except (KeyError, TypeError):
-        pass
-    raise ValueError(f"{origin}, must have lists of answers: their text and answer_start, a number; not {answers!r}.")

@@ -1,23 +1,21 @@
 """Text classification, multi-label classification and regression, of a text or a pair of texts."""
 
 import logging
-import math
 import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from datasets import Dataset
+from pydantic import FiniteFloat
 from transformers import AutoModelForSequenceClassification
 
-from ..labels import are_decimals, check_labels, is_decimal, is_missing, warn_of_classes, warn_of_several_labels
-from .base import ClassLabelTask
+from .base import Logits, Row, Tensors, TextRow, parse_row
+from .class_labels import ClassLabelTask, Label, check_classes, is_decimal, is_missing, is_number
 
 
 logger = logging.getLogger("scratch_bert")
 
-MAX_NUMBER = 1e15  # fp32 overflows at 3e38, and the loss is the mean of squares
 # Problem type → its metrics; the first selects the best checkpoint.
 DEFAULT_METRICS = {
     "single_label_classification": ("accuracy", "f1_macro"),  # with two labels, f1
@@ -26,9 +24,18 @@ DEFAULT_METRICS = {
 }
 
 
+class LabelledRow(TextRow):
+    label: Label | list[Label | None] | None = None
+
+
+class NumberRow(Row, strict=False):
+    label: FiniteFloat
+
+
 class SequenceClassification(ClassLabelTask):
     """A label, a set of labels, or a number for a text or a pair of texts."""
 
+    row = LabelledRow
     columns: ClassVar = {"text": "text", "text_pair": None, "label": "label"}
     options: ClassVar = ("problem_type",)
     auto_class = AutoModelForSequenceClassification
@@ -39,40 +46,21 @@ class SequenceClassification(ClassLabelTask):
         self.default_metrics = DEFAULT_METRICS[self.problem_type]
         if self.problem_type == "multi_label_classification":
             values = _values_of_lists([_as_list(label_list) for label_list in labels])
-            if decimal := next(filter(is_decimal, values), None):
-                raise ValueError(f"A label in a list must be a class, not a number such as {decimal}.")
-            self.read_label_names(values, getattr(feature, "feature", None), label_names)
-            warn_of_classes(self.label_names, values, len(labels), self.class_feature is not None)
-            joined = next((name for name in self.label_names if re.search(r"\w\s*[|;/]\s*\w", name)), None)
-            if joined and len(values) <= len(labels):
-                logger.warning(
-                    f"No example has two labels, and one is {joined!r}: commas separate the labels in a cell."
-                )
+            self.read_label_names(values, getattr(feature, "feature", None), at_least=1)
         elif self.problem_type == "single_label_classification":
-            values = [label for label in labels if not is_missing(label)]
-            self.read_label_names(values, feature, label_names)
-            if len(self.label_names) < 2:
-                raise ValueError(
-                    f"The training examples have only one label, {self.label_names[0]!r}: there is nothing to learn."
-                )
+            if any(isinstance(label, list) for label in labels):
+                raise ValueError("Lists of labels need the problem_type multi_label_classification.")
+            self.read_label_names(labels, feature, label_names)
             if len(self.label_names) == 2:
                 self.default_metrics = ("accuracy", "f1")
-            if not label_names and not self.class_feature:
-                warn_of_classes(self.label_names, values, len(labels), named=False)
-                warn_of_several_labels(self.label_names)
+        else:
+            self.model_options = {"num_labels": 1}
+        self.model_options = {**self.model_options, "problem_type": self.problem_type}
 
     def references_of(self, split: str) -> list:
         examples = list(zip(self.splits[split]["origin"], self.splits[split]["label"], strict=True))
         if self.problem_type == "regression":
-            if missing := [origin for origin, label in examples if is_missing(label)]:
-                raise ValueError(
-                    f"{len(missing):,} of {len(examples):,} examples for {split} have no label, the first is {missing[0]}: "
-                    "correct them, or leave them out."
-                )
-            numbers = [_as_number(label, origin) for origin, label in examples]
-            if split == "train" and len(set(numbers)) < 2:
-                raise ValueError(f"All training examples have the label {numbers[0]}: there is nothing to learn.")
-            return numbers
+            return [parse_row(NumberRow, {"origin": origin, "label": label}).label for origin, label in examples]
         if self.problem_type == "single_label_classification":
             return [self.ids_of([label], origin)[0] for origin, label in examples]
         id_sets = [set(self.ids_of(_as_list(labels), origin)) for origin, labels in examples]
@@ -83,7 +71,11 @@ class SequenceClassification(ClassLabelTask):
         features = self.tokenize(
             split, lambda batch: self.tokenizer(*(batch[column] for column in columns), **self.truncation)
         )
-        self.log_truncated(split, features)
+        if full := sum(len(ids) == self.max_seq_length for ids in features["input_ids"]):
+            logger.info(
+                f"{split}: {full:,} of {len(features):,} examples are truncated to {self.max_seq_length} tokens, or "
+                "have exactly as many"
+            )
         if split not in self.references:
             return features
         labels = self.references[split]
@@ -91,12 +83,10 @@ class SequenceClassification(ClassLabelTask):
             labels = [[float(chosen) for chosen in row] for row in labels]
         return features.add_column("labels", labels)
 
-    def reduce(
-        self, logits: torch.Tensor, labels: torch.Tensor | None = None
-    ) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
         return super().reduce(logits) if self.problem_type == "single_label_classification" else logits
 
-    def decode(self, split: str, logits: np.ndarray | tuple[np.ndarray, ...]) -> list:
+    def decode(self, split: str, logits: Logits) -> list:
         if isinstance(logits, tuple):
             return logits[1].tolist()
         if self.problem_type == "regression":
@@ -104,7 +94,7 @@ class SequenceClassification(ClassLabelTask):
         return (logits > 0).astype(int).tolist()
 
     def constant_predictions(self, split: str) -> list:
-        """The mean of the training labels, the most frequent class, or the classes that more than half of the examples have."""
+        """The mean of the training labels, the most frequent class, or the classes of more than half of the texts."""
         labels = np.array(self.references["train"])
         if self.problem_type == "regression":
             constant = float(labels.mean())
@@ -121,11 +111,6 @@ class SequenceClassification(ClassLabelTask):
             return [name for name, chosen in zip(self.label_names, prediction, strict=True) if chosen]
         return self.label_names[prediction]
 
-    @property
-    def model_options(self) -> dict[str, Any]:
-        labels = {"num_labels": 1} if self.problem_type == "regression" else super().model_options
-        return {**labels, "problem_type": self.problem_type}
-
 
 def infer_problem_type(labels: Sequence) -> str:
     """Multi-label classification for lists, regression for floats and for text such as "0.5", otherwise single-label
@@ -133,60 +118,41 @@ def infer_problem_type(labels: Sequence) -> str:
 
     Raises `ValueError` for floats, or text such as "1.0", that are all integers: they may also be ids of classes.
     """
-    first = next((label for label in labels if label is not None), None)
-    if isinstance(first, list):
+    labels = [label for label in labels if not is_missing(label)]
+    if any(isinstance(label, list) for label in labels):
         return "multi_label_classification"
-    if isinstance(first, str) and are_decimals(labels):
-        logger.warning(
-            f"The labels are numbers, such as {next(filter(is_decimal, labels))}: this is a regression. If they are names "
-            "of classes, pass --problem_type single_label_classification."
-        )
+    if all(map(is_number, labels)) and any(map(is_decimal, labels)):
+        if isinstance(labels[0], str):
+            logger.warning(
+                f"The labels are numbers, such as {next(filter(is_decimal, labels))}: this is a regression. If they "
+                "are names of classes, pass --problem_type single_label_classification."
+            )
         return "regression"
-    written_as_float = isinstance(first, str) and all(
-        re.fullmatch(r"\s*-?\d+\.0+\s*", label or "0.0") for label in labels
-    )
-    if not isinstance(first, float) and not written_as_float:
-        return "single_label_classification"
-    if written_as_float or all(label.is_integer() for label in labels if isinstance(label, float)):
+    if labels and all(isinstance(label, float) or re.fullmatch(r"\s*-?\d+\.0+\s*", str(label)) for label in labels):
         raise ValueError(
-            f"The labels are integers written as floats, such as {first}: pass --problem_type regression if they are "
-            "numbers to predict, or single_label_classification if they are names of classes."
+            f"The labels are integers written as floats, such as {labels[0]}: pass --problem_type regression if they "
+            "are numbers to predict, or single_label_classification if they are names of classes."
         )
-    return "regression"
+    return "single_label_classification"
 
 
 def _values_of_lists(lists: list[list]) -> list:
     """The values in the lists of labels. Raises `ValueError` for vectors of 0 and 1 (multi-hot)."""
     values = [value for labels in lists for value in labels]
-    check_labels([value for value in values if not is_missing(value)])
+    check_classes(values)
     if len({len(labels) for labels in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}:
         raise ValueError(
             f"The labels are vectors of 0 and 1, such as {lists[0]}: give each example the list of its labels' names."
         )
-    return [value for value in values if not is_missing(value)]
+    return values
 
 
 def _as_list(labels: list | str | None) -> list:
-    if isinstance(labels, str):
-        if labels.strip().startswith(("[", "{", "(")):
-            raise ValueError(
-                f"Several labels in a cell are separated by commas, without brackets, not {labels!r:.80}."
-            )
+    """The labels of an example, which in a cell are separated by commas."""
+    if isinstance(labels, str) and not labels.strip().startswith(("[", "{", "(")):
         return [name.strip() for name in labels.split(",") if name.strip()]
     if not isinstance(labels, list | None):
-        raise ValueError(f"Several labels of an example are a list, or comma-separated text, not {labels!r}.")
-    return labels or []
-
-
-def _as_number(label: Any, origin: str) -> float:
-    try:
-        value = float(label)
-    except (TypeError, ValueError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{origin}, has the label {label!r}, which is not a number.")
-    if abs(value) > MAX_NUMBER:
         raise ValueError(
-            f"{origin}, has the label {label!r}: its squared error overflows. Scale the labels to about 1."
+            f"Several labels of an example are a list, or text with commas between them, not {labels!r:.80}."
         )
-    return value
+    return labels or []

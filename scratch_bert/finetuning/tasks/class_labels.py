@@ -1,0 +1,79 @@
+"""What tasks with a closed set of labels share: the names of the labels, and their ids."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from datasets import ClassLabel
+
+from .base import Task, Tensors
+
+
+Label = str | bool | int | float
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+_MISSING = ("", "nan", "NaN", "NaT", "<NA>", "-100")  # as pandas writes them, and what losses ignore
+
+
+class ClassLabelTask(Task):
+    """A task with a closed set of labels, `label_names`; an id is a position in it."""
+
+    def read_label_names(
+        self, values: Sequence[Label], feature: Any, label_names: Sequence[str] | None = None, at_least: int = 2
+    ) -> None:
+        """Set the names: `label_names`, or those of a `ClassLabel` feature, or the labels' `values`, sorted."""
+        self.class_names = dict(enumerate(feature.names)) if isinstance(feature, ClassLabel) else {}  # -1 has none
+        self.label_names = list(label_names or self.class_names.values()) or _sorted_names(values)
+        if len(self.label_names) < at_least:
+            raise ValueError(f"The training examples have too few labels: {self.label_names}. Pass --label_column.")
+        self.label_ids = {name: number for number, name in enumerate(self.label_names)}
+        self.model_options = {"id2label": dict(enumerate(self.label_names)), "label2id": self.label_ids}
+        if label_names:  # GLUE's files have ids where its dataset on the Hub has names
+            self.label_ids = {str(number): number for number in range(len(self.label_names))} | self.label_ids
+
+    def ids_of(self, labels: Sequence, origin: str) -> list[int]:
+        """The ids of the labels of an example. Raises `ValueError` for one that is missing or unknown."""
+        labels = [self.class_names.get(label, label) if isinstance(label, int) else label for label in labels]
+        for label in labels:
+            if is_missing(label) or as_label_name(label) not in self.label_ids:
+                known = ", ".join(self.label_names[:20])
+                raise ValueError(f"{origin}: the label {label!r} is none of the training examples': {known}.")
+        return [self.label_ids[as_label_name(label)] for label in labels]
+
+    def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
+        """The highest logits and their classes. With thousands of classes, all logits of a split would not fit into
+        memory."""
+        return tuple(logits.max(-1))
+
+
+def is_missing(label: Any) -> bool:
+    return label is None or label != label or str(label).strip() in _MISSING
+
+
+def as_label_name(label: Any) -> str:
+    """A label as text. Integers became floats in a column with gaps: 1.0 is 1."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+
+
+def is_number(label: Any) -> bool:
+    """Whether a label is a number, or text such as "0.5"."""
+    return isinstance(label, float) or bool(_NUMBER.fullmatch(str(label).strip()))
+
+
+def is_decimal(label: Any) -> bool:
+    """Whether a label is a number that is not whole."""
+    return is_number(label) and not float(str(label)).is_integer()
+
+
+def check_classes(labels: Sequence) -> None:
+    """Raise `ValueError` for decimals, which would become names of classes."""
+    if decimal := next(filter(is_decimal, labels), None):
+        raise ValueError(f"A label must be a class, not a number such as {decimal}.")
+
+
+def _sorted_names(values: Sequence[Label]) -> list[str]:
+    """The names of the labels, numbers by their value. Raises `ValueError` if two are the same number."""
+    names = {as_label_name(value) for value in values if not is_missing(value)}
+    numbers = [float(name) for name in names if is_number(name)]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError("Labels such as 1 and 1.0 are the same number: write all of them in the same way.")
+    return sorted(names, key=lambda name: (0, int(name), "") if re.fullmatch(r"-?\d+", name) else (1, 0, name))

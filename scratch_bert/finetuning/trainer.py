@@ -1,0 +1,64 @@
+"""The Trainer of fine-tuning: new weights learn at their own rate, and a run ends with predictions and scores."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import torch
+
+from ..checkpoints.output_dir import output_dir_lock, write_metrics
+from ..checkpoints.saved import explain_write_errors
+from ..training.counting import CountingCollator
+from ..training.trainer import ScratchBertTrainer
+from .tasks.base import Task, check_logits
+
+
+class FinetuningTrainer(ScratchBertTrainer):
+    """`new_weights` are the names of those that learn at `options.head_learning_rate`. `results` may already contain the
+    scores of baselines."""
+
+    def __init__(self, *args, new_weights: Collection[str] = (), **kwargs):
+        super().__init__(*args, **kwargs)
+        self.new_weights = new_weights
+        if self.counts_on_the_host:
+            self.data_collator = CountingCollator(self.data_collator, labels=False, compiled=self.args.torch_compile)
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        created, optimizer = self.optimizer is None, super().create_optimizer(model)
+        if not created:
+            return optimizer
+        named = dict((self.model if model is None else model).named_parameters())
+        new = {named[name] for name in self.new_weights if name in named}
+        for group in list(optimizer.param_groups):
+            if chosen := [parameter for parameter in group["params"] if parameter in new]:
+                group["params"] = [parameter for parameter in group["params"] if parameter not in new]
+                optimizer.add_param_group({**group, "params": chosen, "lr": self.options.head_learning_rate})
+        return optimizer
+
+    def train_and_predict(self, task: Task, checkpoint: str | None = None) -> dict[str, float]:
+        """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
+        output_dir = Path(self.args.output_dir)
+        with output_dir_lock(self.args, self.record, checkpoint):
+            metrics = self.results | self.train(resume_from_checkpoint=checkpoint).metrics
+            self.raise_if_interrupted()
+            done = self.final_evaluation
+            self.compute_metrics = None  # from here on, scores are computed from the predictions that are written
+            for split, prefix in (("validation", "eval"), ("test", "test")):
+                if split not in task.features:
+                    continue
+                output = done if split == "validation" else None
+                output = output or self.predict(task.features[split], metric_key_prefix=prefix)
+                check_logits(output.predictions)
+                predictions = task.decode(split, output.predictions)
+                if split in task.references:
+                    scores = task.compute_scores(split, predictions)
+                    metrics |= {name: value for name, value in output.metrics.items() if name.startswith(prefix)}
+                    metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
+                    self.check_finite(metrics)
+                if self.is_world_process_zero():
+                    with explain_write_errors("The predictions", output_dir):
+                        task.write_predictions(split, predictions, output_dir)
+            self.results = metrics  # for the model card
+            self.save_model()
+            if self.is_world_process_zero():
+                write_metrics(output_dir, metrics)
+        return metrics

@@ -1,0 +1,42 @@
+"""What the logger scratch_bert prints: plain lines on stderr, by the first process of each machine."""
+
+import logging
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import transformers
+from datasets.utils import disable_progress_bars
+
+
+def log_level() -> int:
+    """INFO in the first process of a machine, ERROR in the others."""
+    return logging.INFO if os.environ.get("LOCAL_RANK", "0") == "0" else logging.ERROR
+
+
+@contextmanager
+def shown_messages() -> Generator[None]:
+    """Within `with`, print our log messages, unless the application has configured logging."""
+    logger = logging.getLogger("scratch_bert")
+    if logger.hasHandlers() or logger.level:
+        yield
+        return
+    handler = logging.StreamHandler()  # with the format of plain lines
+    logger.addHandler(handler)
+    logger.setLevel(log_level())
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+
+
+def configure_logging(level: int | None = None) -> None:
+    """Print our log messages, of `log_level()` and above by default, in a command; progress bars only on a terminal."""
+    if not sys.stderr.isatty():
+        disable_progress_bars()
+        transformers.utils.logging.disable_progress_bar()  # also those of huggingface_hub
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("scratch_bert").setLevel(log_level() if level is None else level)
+    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # logs the errors that it raises

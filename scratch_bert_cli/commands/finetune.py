@@ -1,0 +1,32 @@
+"""Fine-tune a checkpoint on a task: text classification, multi-label classification or regression, token
+classification, extractive question answering, multiple choice, or a GLUE task by its name.
+
+Data come from files or a dataset. The checkpoint with the best metric on the validation split is kept, with its
+predictions and metrics."""
+
+from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskArguments
+
+from ..command_line import read_options
+from ..main import command
+from ..process import script
+
+
+@script
+def main(argv: list[str] | None = None) -> None:
+    tasks = f"TASK is one of {', '.join(TASKS)}."
+    groups = (TaskArguments, FinetuningOptions)
+    line = read_options(*groups, description=f"{__doc__}\n\n{tasks}", argv=argv, takes_task=True)
+    task_args, training = line.groups
+
+    from scratch_bert.finetuning.run import prepare_finetuning
+    from scratch_bert.logs import configure_logging
+
+    configure_logging()
+    run = prepare_finetuning(line.task, task_args, training)
+    results = run.train()
+    if not run.seed_runs[0].args.should_save:
+        return
+    print(f"\n{run.report(results)}\n\nNext:")
+    model = f"{training.output_dir}/seed-{task_args.seeds[0]}" if task_args.seeds else training.output_dir
+    print(f"  {command('demo', model)}")
+    print(f"  {command('push', model, 'USER/NAME', '--dry_run')}")

@@ -1,0 +1,29 @@
+"""Preprocess more text than one process can read into pretraining examples: jsonl, parquet, CSV or WARC files, local
+or on any file system of fsspec, which datatrove divides among tasks on this machine, a Slurm cluster or Ray.
+
+Each file gives one parquet file, whatever the number of tasks; the same command adds missing files later. Train on
+them with pretrain.py --prepared_data DIR, and --streaming if they do not fit on this machine's disk."""
+
+from pathlib import Path
+
+from scratch_bert_options.pretraining import PreparationArguments, PreparationDataArguments
+
+from ..command_line import read_options
+from ..process import script
+
+
+@script
+def main(argv: list[str] | None = None) -> None:
+    groups = (PreparationArguments, PreparationDataArguments)
+    args, data_args = read_options(*groups, description=__doc__, argv=argv).groups
+
+    from scratch_bert.atomic import locked
+    from scratch_bert.logs import configure_logging
+
+    configure_logging()
+    try:
+        from scratch_bert.pretraining.parallel import build_executor
+    except ImportError as error:
+        raise ImportError(f'{error}. Install what this script needs: pip install "scratch_bert[datatrove]"') from error
+    with locked(Path(args.output_dir)):
+        build_executor(data_args, args).run()

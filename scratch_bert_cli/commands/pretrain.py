@@ -1,0 +1,29 @@
+"""Pretrain a BERT from scratch by masked language modelling (MLM) and next-sentence prediction (NSP), under Hugging
+Face's Trainer.
+
+Without options: a tiny model on the built-in corpus, in a few minutes on two CPU cores."""
+
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+
+from ..command_line import read_options
+from ..main import command
+from ..process import script
+
+
+@script
+def main(argv: list[str] | None = None) -> None:
+    groups = (ModelOptions, DataArguments, PretrainingOptions)
+    model_args, data_args, training = read_options(*groups, description=__doc__, argv=argv).groups
+
+    from scratch_bert.logs import configure_logging
+    from scratch_bert.pretraining.run import prepare_pretraining
+
+    configure_logging()
+    run = prepare_pretraining(model_args, data_args, training)
+    metrics = run.train()
+    if not run.trainer.is_world_process_zero():
+        return
+    print(f"\n{run.report(metrics)}\n\nNext:")
+    print(f"  {command('demo', training.output_dir)}")
+    print(f"  {command('finetune', 'sst2', '--model_name_or_path', training.output_dir)}")
+    print(f"  {command('push', training.output_dir, 'USER/NAME', '--dry_run')}")

@@ -1,0 +1,179 @@
+"""What the tabs share: a sentence with examples to click on, columns of results, and links to a tab and its texts."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+from . import drawing
+from .environment import gr
+from .model import MASK, Model
+
+
+# Limits how many requests are computed at a time; the others wait.
+LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}
+SILENT = {"show_progress": "hidden", "api_visibility": "private"}
+MAX_MASKS = 8  # with predictions
+MAX_LINK = 1000  # characters of a text in a link, which each request repeats
+
+Contents = tuple[list[Any], int]  # the values of a column's parts, and the number of truncated tokens
+Part = Callable[..., gr.Component]  # value → component
+Column = Callable[..., list[gr.Component]]  # inputs → components, or updates of them
+BARS: Part = partial(gr.Label, show_label=False, show_heading=False)
+MASKS: list[Part] = [partial(gr.Label, label=f"Mask {n}", show_heading=False) for n in range(1, MAX_MASKS + 1)]
+MARKED_TEXT: Part = partial(gr.HighlightedText, show_label=False, elem_classes="sb-text")
+HTML: Part = partial(gr.HTML, apply_default_css=False, elem_classes="sb-html")
+
+
+class Results(NamedTuple):
+    """The inputs and results of a tab, and the function that shows the results for the inputs."""
+
+    name: str
+    inputs: list[gr.Component]
+    components: list[gr.Component]
+    show: Column
+    live: bool = False  # whether models may have changed since the page was built
+
+    @property
+    def texts(self) -> list[gr.Component]:
+        """The inputs that a link carries."""
+        return [component for component in self.inputs if isinstance(component, gr.Textbox)]
+
+    def open(self, request: gr.Request, *values: Any) -> list[Any]:
+        """When the page opens, updates of the texts that its address carries, if it names this tab, and of the
+        results, also if models are `live`."""
+        given = [request.query_params.get(name) for name, _ in zip(TEXT_NAMES, self.texts, strict=False)]
+        if request.query_params.get("tab") == self.name and None not in given:
+            return [*given, *self.show(*given, *values[len(given) :])]
+        shown = self.show(*values) if self.live else (gr.skip() for _ in self.components)
+        return [*(gr.skip() for _ in given), *shown]
+
+    def show_on(self, listen: Callable[..., Any], **options: Any) -> None:
+        """Show the results on another event, such as `button.click`, which the API does not list."""
+        listen(self.show, self.inputs, self.components, api_visibility="private", **LIMIT, **options)
+
+
+TEXT_NAMES = ("text", "text2")  # in a link
+# Selects the tab that the address names, until the page is ready and keeps it. (An update of gr.Tabs would undo a
+# click that was faster than the page.)
+OPEN_LINK = """() => {
+    ["pointerdown", "keydown"].forEach(type => window.addEventListener(type, () => { window.isUsed = true; }, true));
+    const name = CSS.escape(new URL(window.location).searchParams.get("tab") ?? "");
+    const open = tries => {
+        const tab = document.querySelector(`.sb-tabs [data-tab-id="${name}"]`);
+        if (tab?.ariaSelected !== "true") tab?.click();
+        if (name) tab?.scrollIntoView({block: "nearest", inline: "center"});
+        if (name && tries && !window.isUsed) setTimeout(open, 100, tries - 1);
+    };
+    open(30);
+}"""
+
+
+def link_script(name: str, texts: int) -> str:
+    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not
+    before the page is used, as tabs are also selected while it opens."""
+    return f"""(...values) => {{
+        if (!window.isUsed) return values;
+        const address = new URL(window.location), names = {list(TEXT_NAMES)};
+        address.searchParams.set("tab", "{name}");
+        names.forEach((name, i) => i < {texts} && values[i].length < {MAX_LINK}
+            ? address.searchParams.set(name, values[i]) : address.searchParams.delete(name));
+        history.replaceState(history.state, "", address);
+        return values;
+    }}"""
+
+
+def sentence_box(examples: Sequence[str], otherwise: str) -> tuple[gr.Textbox, gr.Dataset]:
+    """A box for a sentence that begins with the first example, if there is one, and the examples to click on."""
+    text = gr.Textbox(examples[0] if examples else otherwise, label="Sentence")
+    return text, examples_of([text], [[example] for example in examples])
+
+
+def examples_of(boxes: list[gr.Textbox], samples: list[list[str]]) -> gr.Dataset:
+    return gr.Dataset(
+        components=boxes,
+        samples=samples,
+        headers=[box.label for box in boxes] if len(boxes) > 1 else None,
+        label="From the run's evaluation text",
+        samples_per_page=20,
+        visible=bool(samples),
+    )
+
+
+def show_results(
+    columns: Sequence[Column],
+    inputs: list[Any],
+    name: str,
+    action: str,
+    examples: gr.Dataset | None = None,
+    link: bool = True,
+) -> Results:
+    """A button and the columns, first filled for the inputs' values, then updated on a click on the button or an
+    example, on Enter, and when another input changes. The texts are the first of the inputs. With `link`, the page's
+    address carries them."""
+
+    def show(*values: Any) -> list[gr.Component]:
+        return [component for column in columns for component in column(*values)]
+
+    button = gr.Button(action, variant="primary", elem_classes="sb-button")
+    components = []
+    with gr.Row(elem_id=name):
+        for column in columns:
+            with gr.Column(min_width=300):
+                components += column(*(component.value for component in inputs))
+    results = Results(name, inputs, components, show)
+    script = link_script(name, len(results.texts)) if link else None
+    chosen = [component.submit if isinstance(component, gr.Textbox) else component.change for component in inputs]
+    triggers = [button.click, *chosen]
+    gr.on(triggers, show, inputs, components, js=script, api_name=name, trigger_mode="always_last", **LIMIT)
+    if examples:
+        boxes = results.texts
+        filled = examples.click(lambda sample: sample if len(boxes) > 1 else sample[0], examples, boxes, **SILENT)
+        results.show_on(filled.then, js=script)
+    return results
+
+
+def columns_of(models: Sequence[Model], parts: list[Part], answer: Callable[..., Contents]) -> list[Column]:
+    """A column for each model, with what `answer` returns for it and the inputs."""
+    return [partial(column_of, model.current, parts, answer) for model in models]
+
+
+def column_of(
+    open_model: Callable[[], Model], parts: list[Part], answer: Callable[..., Contents], *inputs: Any
+) -> list[gr.Component]:
+    """A heading, and `parts` with the contents of the answer. If there is none, as for an empty text or a model that
+    has been deleted, the heading says why, and the parts are hidden."""
+    contents: list[Any] = []
+    title = ""
+    try:
+        model = open_model()
+        title = model.title
+        contents, left_out = answer(model, *inputs)
+        note = f"Too long for the model: {left_out:,} tokens at the end were left out." if left_out else ""
+        if len(contents) > len(parts):
+            note = f"The first {len(parts)} of {len(contents)} masks are shown. {note}"
+    except (OSError, ValueError) as error:
+        note = str(error)
+    components = [HTML(drawing.heading(title, note))]  # first, since the page shows components as they are created
+    for part, content in zip_longest(parts, contents[: len(parts)]):
+        components.append(part(content, visible=content is not None))
+    return components
+
+
+def predict(model: Model, text: str, k: int) -> Contents:
+    """The contents of `MASKS`."""
+    answer = model.fill_mask(text, int(k))
+    return [dict(top) for top in answer.value], answer.left_out
+
+
+def fill(text: str, word: str) -> str:
+    """An example with its word, if it is known, in place of the mask."""
+    return text.replace(MASK, word) if word else text
+
+
+def number(texts: Sequence[str]) -> list[str]:
+    return [f"{number} {text}" for number, text in enumerate(texts, 1)]
+
+
+def lines(texts: str) -> list[str]:
+    return [line for line in texts.splitlines() if line.strip()]

@@ -1,0 +1,95 @@
+"""Errors that a user can do something about, and what is said of them: one line, with the cause and the remedy."""
+
+import errno
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from pydantic import ValidationError
+
+from .schema import explain
+
+
+# Packages whose errors are those of the network, whichever layer raises them, and those of data that can't be read.
+NETWORK = {"httpx", "httpx2", "httpcore", "httpcore2", "h11", "requests", "urllib3", "aiohttp", "botocore"}
+DATA = {"datasets", "huggingface_hub", "pyarrow", "safetensors", "yaml", "zlib"}
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
+
+# In the last line of an error → what is lacking, and what to do.
+LIMITS = {
+    r"Too many open files|ancdata": (
+        "No more files can be opened: raise the limit (ulimit -n 4096), or lower dataloader_num_workers"
+    ),
+    r"shared memory|Bus error": (
+        "The shared memory is full: give more to /dev/shm (docker run --shm-size=1g), or lower dataloader_num_workers"
+    ),
+    r"start new thread|thread pool|fork.*Resource temporarily unavailable|Cannot fork": (
+        "No more threads or processes can be started: raise the limit (ulimit -u, or that of the container), or lower "
+        "dataloader_num_workers and OMP_NUM_THREADS"
+    ),
+    r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive$": (
+        "There is not enough memory: raise the limit (ulimit -v, or that of the container), or take a smaller model, "
+        "batch or max_seq_length, and fewer dataloader_num_workers"
+    ),
+    r"^RuntimeError: DataLoader worker \(pid": (
+        "A process that loads data has died, as for lack of memory, shared memory, threads or open files: raise the "
+        "limit, or lower dataloader_num_workers"
+    ),
+}
+
+
+class LimitError(OSError):
+    """Something that this machine, or a limit of this process, lacks, and what to do."""
+
+
+def explain_limit(error: BaseException) -> str | None:
+    """The message of a `LimitError` in place of this error; None if the error has another reason."""
+    kinds = (OSError, MemoryError, RuntimeError, ImportError)
+    if type(error).__name__ == "OutOfMemoryError":  # of an accelerator: PyTorch's message has the figures
+        return None
+    if isinstance(error, LimitError) or not (isinstance(error, kinds) or type(error).__name__ == "PanicException"):
+        return None
+    last = (str(error).strip().splitlines() or [""])[-1]  # a data loader's worker puts its traceback before it
+    last = last if re.match(r"\w+: ", last) else f"{type(error).__name__}: {last}"
+    remedy = next((remedy for pattern, remedy in LIMITS.items() if re.search(pattern, last)), None)
+    return remedy and f"{remedy} ({last.split('. ')[0].strip()})."
+
+
+def is_lack_of_space(error: BaseException) -> bool:
+    # tokenizers, safetensors and torch raise other exceptions than OSError.
+    messages = (*(f"(os error {code})" for code in FULL), "inline_container.cc", "iostream error")
+    return getattr(error, "errno", None) in FULL or any(message in str(error) for message in messages)
+
+
+def one_line(error: BaseException) -> str | None:
+    """What a user is told of an error; None for one that only a change of the code can prevent."""
+    package, text = type(error).__module__.partition(".")[0], str(error) or type(error).__name__
+    if is_lack_of_space(error):
+        return f"{text}. Free some space, or raise the limit of the size of files (ulimit -f)."
+    if limit := explain_limit(error):
+        return limit
+    if isinstance(error, ValidationError):
+        return explain(error)
+    if package in NETWORK:
+        return (
+            f"The network failed ({type(error).__name__}: {text}): check the connection and the proxy, and try again."
+        )
+    if isinstance(error, OSError | ValueError | ImportError):
+        return text
+    if package in DATA:  # "An error occurred while generating the dataset" has the reason as its cause
+        return ": ".join(dict.fromkeys(filter(None, (text, error.__cause__ and str(error.__cause__)))))
+    return None
+
+
+@contextmanager
+def plain_errors() -> Generator[None]:
+    """Within `with`, or decorating a function: errors of the network, of limits and of data become `OSError`s with one line."""
+    try:
+        yield
+    except Exception as error:
+        message = one_line(error)
+        if message is None or message == str(error) and isinstance(error, OSError | ValueError | ImportError):
+            raise
+        raise (ValueError if isinstance(error, ValueError) else OSError)(message) from error

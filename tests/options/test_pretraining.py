@@ -1,0 +1,165 @@
+import dataclasses
+
+import pytest
+
+from scratch_bert.pretraining.arguments import parse_overrides
+from scratch_bert.pretraining.build_model import start_config
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.pretraining import (
+    DataArguments,
+    EvaluationArguments,
+    EvaluationDataArguments,
+    ModelOptions,
+    PreparationDataArguments,
+    parse_max_seq_length,
+)
+
+
+def test_overrides_have_the_types_of_yaml():
+    text = "norm_first=true, head_dim=32,layer_norm_eps=1e-5,hidden_act=relu,classifier_dropout=null"
+    assert parse_overrides(text) == {
+        "norm_first": True,
+        "head_dim": 32,
+        "layer_norm_eps": 1e-5,
+        "hidden_act": "relu",
+        "classifier_dropout": None,
+    }
+    assert parse_overrides('{"norm_first": true, "layer_norm_eps": 1e-5}') == {
+        "norm_first": True,
+        "layer_norm_eps": 1e-5,
+    }
+    assert parse_overrides(None) == parse_overrides("") == parse_overrides("{}") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("norm_first", "takes comma-separated field=value pairs, got norm_first"),
+        ("norm_fist=1", "the config has no field norm_fist. Did you mean norm_first?"),
+        ("pad_token_id=9", "pad_token_id is set by the tokenizer"),
+        ("hidden_act=[", "config_overrides: while parsing"),
+        ("hidden_size=32;head_dim=8", "could not convert string to float"),
+        ("layer_norm_eps=2", "config_overrides: .*layer_norm_eps"),
+        ("initializer_range=.inf", "config_overrides: .*initializer_range"),
+        ("hidden_size=1e3", "config_overrides: .*hidden_size"),
+    ],
+)
+def test_overrides_with_an_error_are_rejected_before_the_text_is_read(text, message):
+    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+        start_config(ModelOptions(config_overrides=text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "num_hidden_layers=1000000",
+        "hidden_size=4,num_attention_heads=1,num_hidden_layers=100000000",
+        "vocab_size=1" + "0" * 30,
+    ],
+)
+def test_model_that_does_not_fit_into_memory_is_found_before_the_text_is_read(text):
+    with pytest.raises(ValueError, match="The model does not fit into memory: .* GB at least, and this machine has"):
+        start_config(ModelOptions(config_overrides=text))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("128", (128, None)), ("auto:70", (None, 70)), ("auto:07", (None, 7)), ("auto:100", (None, 100))],
+)
+def test_max_seq_length_is_a_number_or_a_percentile(text, expected):
+    assert parse_max_seq_length(text) == expected
+    data_args = DataArguments(max_seq_length=text)
+    assert data_args.max_seq_length == text and (data_args.max_tokens, data_args.length_percentile) == expected
+
+
+@pytest.mark.parametrize("text", ["auto", "auto:0", "auto:101", "auto:70%", "12.5", "-3"])
+def test_max_seq_length_of_another_form_is_rejected(text):
+    with pytest.raises(ValueError, match="max_seq_length must be a number or auto:1 to auto:100, got"):
+        DataArguments(max_seq_length=text)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, 2048), ({"train_file": ["a.txt"]}, 30528), ({"train_file": ["a.txt"], "vocab_size": 500}, 500)],
+    ids=["built-in corpus", "text", "given"],
+)
+def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
+    assert DataArguments(**options).max_vocab_size() == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train_file": ["a"], "dataset_name": "b"}, "Give one of train_file and dataset_name, not both"),
+        ({"dataset_name": "a", "prepared_data": "b"}, "Give one of dataset_name and prepared_data, not both"),
+        ({"streaming": True}, "streaming needs a train_file, a dataset_name or prepared_data"),
+        ({"mlm_probability": 0.0}, "mlm_probability: input should be greater than 0, got 0.0"),
+        ({"sentence_splitter": "lines"}, "There is no sentence_splitter lines. Did you mean line?"),
+        ({"stream_buffer": 5}, "stream_buffer has no effect without streaming"),
+        ({"dataset_config": "en"}, "dataset_config has no effect without dataset_name"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_data_arguments_reject(options, message):
+    with pytest.raises(ValueError, match=message):
+        from_keywords(DataArguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("source", "options"),
+    [
+        ("prepared_data", {"text_format": "html"}),
+        ("prepared_data", {"max_seq_length": "64"}),
+        ("prepared_data", {"single_segment_prob": 0.2}),
+        ("prepared_data", {"vocab_size": 9}),
+        ("prepared_data", {"static_pairs": True}),
+        ("streaming", {"static_pairs": True}),
+        ("streaming", {"validation_share": 0.2}),
+        ("tokenizer_name_or_path", {"lowercase": False}),
+    ],
+)
+def test_options_without_effect_are_rejected(source, options):
+    given = {"streaming": True, "train_file": ["a"]} if source == "streaming" else {source: "a"}
+    with pytest.raises(ValueError, match=f"{next(iter(options))} has no effect with {source}: leave it out"):
+        DataArguments(**given, **options)
+
+
+def test_model_arguments_reject_options_without_effect():
+    for option in ({"preset": "mini"}, {"config_overrides": "norm_first=true"}, {"token_embedding_init": "normal"}):
+        with pytest.raises(ValueError, match=f"{next(iter(option))} has no effect with model_name_or_path"):
+            ModelOptions(model_name_or_path="x", **option)
+    with pytest.raises(ValueError, match="add_tokens has no effect without model_name_or_path"):
+        ModelOptions(add_tokens="x")
+
+
+def test_options_of_pretraining_alone_are_no_options_elsewhere():
+    tokenizer = {"tokenizer_type", "vocab_size", "min_frequency", "lowercase", "first_segment_id"}
+    missing = tokenizer | {
+        "streaming",
+        "stream_buffer",
+        "single_segment_prob",
+        "static_pairs",
+        "tokenizer_name_or_path",
+    }
+    names = {field.name for field in dataclasses.fields(EvaluationDataArguments)}
+    assert {field.name for field in dataclasses.fields(DataArguments)} - names == missing
+    text = {"text_column", "text_format", "sentence_splitter", "language", "tokenizer_name_or_path"}
+    examples = {"sentence_objective", "max_seq_length", "short_seq_prob", "single_segment_prob"}
+    assert {field.name for field in dataclasses.fields(PreparationDataArguments)} == text | examples
+
+
+def test_evaluation_takes_all_of_a_validation_file_alone():
+    args = EvaluationDataArguments(validation_file=["a"])
+    assert (args.train_file, args.validation_file, args.validation_share) == (["a"], None, 0.0)
+    args = EvaluationDataArguments(train_file=["a"], validation_file=["b"])
+    assert (args.train_file, args.validation_file, args.validation_share) == (["a"], ["b"], 0.1)
+
+
+def test_evaluation_rejects_an_output_file_that_exists_or_cannot_be_written(tmp_path):
+    (tmp_path / "old.json").touch()
+    with pytest.raises(ValueError, match="old.json exists: choose another name"):
+        EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "old.json"))
+    with pytest.raises(ValueError, match="The directory of output_file .*new.json does not exist"):
+        EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "missing" / "new.json"))
+    with pytest.raises(ValueError, match="the models to evaluate"):
+        EvaluationArguments()

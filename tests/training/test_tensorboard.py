@@ -1,0 +1,38 @@
+"""TensorBoard gets the model's graph; its other entries are tested with pretraining."""
+
+import logging
+
+import pytest
+import transformers
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch.utils.tensorboard import SummaryWriter
+from transformers import TrainerControl, TrainerState, TrainingArguments
+
+from helpers import make_model
+from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.training.tensorboard import TensorBoardRunCallback
+
+
+@pytest.mark.parametrize(
+    ("model_class", "options"),
+    [
+        (ScratchBertForPreTraining, {}),
+        (ScratchBertForPreTraining, {"norm_first": True, "position_embedding_type": "sinusoidal"}),
+        (ScratchBertForMaskedLM, {"attn_implementation": "eager"}),
+    ],
+)
+def test_graph_has_every_module_and_nothing_is_changed(model_class, options, tmp_path, recwarn, caplog):
+    model = make_model(model_class, **options).train()
+    callback = TensorBoardRunCallback(SummaryWriter(tmp_path), graph=True)
+    arguments = TrainingArguments(tmp_path), TrainerState(is_world_process_zero=True), TrainerControl()
+    transformers.utils.logging.enable_propagation()
+    callback.on_train_begin(*arguments, model=model)
+    transformers.utils.logging.disable_propagation()
+    callback.on_train_end(*arguments)
+    assert model.training and not recwarn.list and not caplog.records
+    assert transformers.logging.get_verbosity() == logging.WARNING
+    events = EventAccumulator(str(tmp_path)).Reload()
+    names = [node.name for node in events.Graph().node]
+    for part in ("word_embeddings", "ModuleList[layer]/ScratchBertLayer[1]", "[predictions]", "Linear[decoder]"):
+        assert any(f"{model_class.__name__}/" in name and part in name for name in names), part
+    assert "model_config/text_summary" in events.Tags()["tensors"]
