@@ -7,15 +7,12 @@ import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
-from pydantic import BaseModel, Field
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-
-from scratch_bert_options.schema import check
 
 from ..repository import find_file, one_line, read_json
 
@@ -30,25 +27,7 @@ VOCABULARIES = (
     "sentencepiece.bpe.model",
     "tokenizer.model",
 )
-MAX_ENTRIES = 10_000_000  # the largest vocabularies have a few hundred thousand
 UNKNOWN_WORDS = "ꙮ 𐍈"  # of Old Slavonic and Gothic
-
-
-# The ids in a tokenizer.json, for which the tokenizers library allocates memory without a check, until it aborts.
-TokenId = Annotated[int, Field(strict=True, ge=0, lt=MAX_ENTRIES)]
-
-
-class TokenizerModel(BaseModel):
-    vocab: dict[str, TokenId] | list = []
-
-
-class AddedToken(BaseModel):
-    id: TokenId
-
-
-class TokenizerFile(BaseModel):
-    model: TokenizerModel
-    added_tokens: list[AddedToken] | None = None
 
 
 def has_tokenizer(name: str, revision: str | None = None) -> bool:
@@ -76,15 +55,13 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a local directory or a Hub repository; `model_max_length` replaces the saved value.
 
-    Raises `OSError` if it does not exist, and `ValueError` if it can't be read, has no vocabulary, lacks a special token
-    that BERT's input needs, can't encode unknown words, or is not a fast tokenizer.
+    Raises `OSError` if it does not exist, and `ValueError` if it can't be read, has no vocabulary, lacks a special
+    token that BERT's input needs, can't encode unknown words, or is not a fast tokenizer.
     """
-    file = find_file(name_or_path, "tokenizer.json", revision)
-    if file:
-        check(TokenizerFile, read_json(file), str(file))
-    elif Path(name_or_path).is_dir() and not has_tokenizer(name_or_path):
+    if Path(name_or_path).is_dir() and not has_tokenizer(name_or_path):
         raise FileNotFoundError(f"{name_or_path} has no tokenizer, that is, no {' or '.join(VOCABULARIES[:2])}.")
-    options = {} if file else _infer_case(name_or_path, revision)
+    has_file = find_file(name_or_path, "tokenizer.json", revision)
+    options = {} if has_file else _infer_case(name_or_path, revision)
     try:
         # A cast, as transformers declares that it may be None.
         tokenizer = cast(
@@ -116,8 +93,7 @@ def check_tokenizer(tokenizer: Any, what: str = "The tokenizer", fast: bool = Tr
     ids = {f"[{name.upper()}]": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
     if missing := [token for token, number in ids.items() if number is None]:
         raise ValueError(
-            f"{what} has no {', '.join(missing)} token, which BERT's input needs: its tokenizer_config.json must have a "
-            "fitting tokenizer_class, and name these tokens."
+            f"{what} has no {', '.join(missing)} token, which BERT's input needs: name it in tokenizer_config.json."
         )
     ids["[UNK]"] = tokenizer.unk_token_id
     if len(set(ids.values())) < len(ids):
@@ -179,8 +155,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name: 
         raise ValueError(f"The tokenizer{owner} has {entries} entries, but the model's vocab_size is {vocab_size}.")
     if name and entries < 0.9 * vocab_size:
         logger.warning(
-            f"The tokenizer of {name} has {entries:,} entries, but the model's vocab_size is {vocab_size:,}: make sure that "
-            "it is the model's"
+            f"The tokenizer of {name} has {entries:,} entries, but the model's vocab_size is {vocab_size:,}: make sure "
+            "that it is the model's"
         )
 
 
