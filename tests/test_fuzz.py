@@ -23,13 +23,10 @@ from hypothesis import strategies as st
 from transformers import TrainingArguments
 
 from helpers import make_model
-from scratch_bert import ScratchBertConfig
 from scratch_bert.checkpoints.open import load_config, open_pretrained
 from scratch_bert.checkpoints.output_dir import read_metrics
 from scratch_bert.checkpoints.resume import check_same_run
 from scratch_bert.checkpoints.saved import find_checkpoint, saved_step
-from scratch_bert.corpus.tokenizer import load_tokenizer
-from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import open_examples, write_examples
 from scratch_bert.finetuning.dataset import Columns, load_splits
@@ -145,31 +142,6 @@ def test_option_files_of_any_bytes(content):
         else:
             names = ("learning_rate", "weight_decay", "warmup_steps", "max_steps")
             assert all(math.isfinite(getattr(arguments[2], name)) for name in names)
-
-
-@pytest.fixture(scope="module")
-def tokenizer_file(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("tokenizer")
-    train_tokenizer(["a few words", "a few more words"] * 3, 100).save_pretrained(directory)
-    return directory
-
-
-@fuzz
-@given(data=st.data())
-def test_tokenizer_files_of_any_damage(tokenizer_file, data):
-    content = json.loads((tokenizer_file / "tokenizer.json").read_text())
-    content |= data.draw(st.dictionaries(st.sampled_from(sorted(content)), VALUES, max_size=2))
-    text = json.dumps(content)
-    text = text[: data.draw(st.integers(0, len(text)) | st.just(len(text)))]
-    with tempfile.TemporaryDirectory() as directory:
-        ScratchBertConfig().save_pretrained(directory)
-        for name in ("tokenizer_config.json",):
-            Path(directory, name).write_text((tokenizer_file / name).read_text())
-        Path(directory, "tokenizer.json").write_text(text)
-        try:
-            load_tokenizer(directory)
-        except EXPECTED as error:
-            assert str(error)
 
 
 # --------------------------------------------------------------------------------------- examples, checkpoints, tables

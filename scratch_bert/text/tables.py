@@ -74,7 +74,7 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
 
 
 def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
-    """The files of `types`. Others are left out with a warning: also hidden ones, which other tools put beside files."""
+    """The files of `types`. Others are left out with a warning: also hidden ones, which other tools make."""
     files, left_out = [], []
     for file in sorted(directory.rglob("*")):
         hidden = any(part.startswith(".") for part in file.relative_to(directory).parts)
