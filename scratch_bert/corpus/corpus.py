@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from importlib import metadata
 from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
@@ -294,7 +294,7 @@ def _encode_all(
     encode = _encoder(tokenizer)
     with ThreadPoolExecutor(1) as pool:
         results = ((pool.submit(encode, sentences), numbers) for sentences, numbers in batches)
-        for (result, numbers), _ in pairwise(chain(results, [(None, None)])):
+        for (result, numbers), _ in cast(Any, pairwise(chain(results, [None]))):
             yield *result.result(), numbers
 
 

@@ -19,14 +19,8 @@ from ..repository import find_file, one_line, read_json
 
 logger = logging.getLogger("scratch_bert")
 
-VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-)
+VOCABULARIES = ["tokenizer.json", "vocab.txt", "vocab.json"]  # and those of other models
+VOCABULARIES += ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model"]
 UNKNOWN_WORDS = "ꙮ 𐍈"  # of Old Slavonic and Gothic
 
 
@@ -120,22 +114,19 @@ def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreT
     vocab = content["model"].get("vocab")
     if content["model"]["type"] not in ("WordPiece", "WordLevel"):
         raise ValueError(f"add_tokens needs a WordPiece or word-level tokenizer, not {content['model']['type']}.")
-    prefix, number, before = content["model"].get("continuing_subword_prefix"), vocabulary_size(tokenizer), len(vocab)
-    for line_number, line in enumerate(lines, 1):
-        continuation = bool(prefix) and line.startswith(prefix)
-        text = line.strip().removeprefix(prefix) if continuation else line.strip()
+    prefix, size, added = content["model"].get("continuing_subword_prefix"), vocabulary_size(tokenizer), {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        start = prefix if prefix and line.startswith(prefix) else ""
+        text = line.removeprefix(start)
         text = backend.normalizer.normalize_str(text) if backend.normalizer else text
         words = backend.pre_tokenizer.pre_tokenize_str(text)
         if len(words) > 1:
-            raise ValueError(
-                f"Line {line_number}: this tokenizer splits {line.strip()!r} into {len(words)} words: one per line."
-            )
-        token = prefix + text if continuation else text
-        if words and token not in vocab:
-            vocab[token] = number
-            number += 1
-    if len(vocab) == before:
+            raise ValueError(f"Line {number}: this tokenizer splits {line!r} into {len(words)} words: one per line.")
+        if words and start + text not in vocab | added:
+            added[start + text] = size + len(added)
+    if not added:
         raise ValueError("There is no new token: the vocabulary has all of them.")
+    vocab.update(added)
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")

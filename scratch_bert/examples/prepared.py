@@ -82,10 +82,7 @@ class PreprocessedDataset(EpochDataset, Tokens):
     ):
         check_values(examples.data.table, objective, tokenizer, name)
         self.examples = examples.select_columns(list(objective.features())).with_format("numpy")
-        self.tokenizer, self.seed, self.epoch = tokenizer, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.tokenizer, self.seed = tokenizer, seed
 
     def summary(self) -> str:
         return f"{len(self):,} examples of up to {self.lengths().max()} tokens"

@@ -245,16 +245,17 @@ class TextSource:
             if text_column is not None:
                 raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
             return cls([texts], text_format, "text", splitter, language)
-        # Names of columns may be numbers; some streams have none.
-        columns = list(texts.column_names or []) if is_dataset else [str(name) for name in texts]
+        # Names of columns may be numbers; a stream may not know its own.
+        columns: dict[str, Any] = (
+            dict.fromkeys(texts.column_names or []) if is_dataset else {str(name): texts[name] for name in texts}
+        )
         if text_column is None:
-            text_column = columns[0] if len(columns) == 1 else "text"
-        if columns and str(text_column) not in columns:
+            text_column = next(iter(columns)) if len(columns) == 1 else "text"
+        if str(text_column) not in columns and (columns or not is_dataset):
             raise TextError(f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column.")
         if is_dataset:
             return cls([texts], text_format, text_column, splitter, language)
-        column = {str(name): column for name, column in texts.items()}[str(text_column)]
-        return cls.from_texts(column, None, text_format, splitter, language)
+        return cls.from_texts(columns[str(text_column)], None, text_format, splitter, language)
 
     @property
     def can_be_read_again(self) -> bool:
