@@ -24,7 +24,7 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
     """
     check_name(name)
     try:
-        found = cached_file(str(name), file, revision=revision, _raise_exceptions_for_missing_entries=False)
+        found = cached_file(str(name), file, revision=revision, _raise_exceptions_for_missing_entries=required)
     except OSError as error:
         where = "" if Path(name).is_dir() else f"{name} is not a directory, and cannot be had from the Hub: "
         raise OSError(where + one_line(error)) from error
