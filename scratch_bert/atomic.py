@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from filelock import FileLock, Timeout
 from pydantic import Field
@@ -27,7 +27,6 @@ STAGING = ".saving"  # beside the final directories: what is being written or de
 LOCK = ".lock"  # in a directory: held by the process that writes to it
 
 Manifest = Annotated[dict[str, tuple[int, int]], Field(min_length=1)]
-Schema = TypeVar("Schema")
 
 
 def seal(directory: Path, without: Collection[str] = ()) -> None:
@@ -83,14 +82,6 @@ def write_text(file: Path, text: str) -> None:
     new = file.with_name(f".{file.name}")
     new.write_text(text, encoding="utf-8", newline="")
     move_into_place(new, file)
-
-
-def read_record(file: Path, schema: type[Schema]) -> Schema:
-    """The object in a JSON file as a `schema`: a dataclass or pydantic model, whose fields may be a part of the object's.
-
-    Raises `ValueError`, which names the file, for any other content, and `OSError` if it can't be read.
-    """
-    return check(schema, read_json(file), str(file))
 
 
 def remove(directory: Path) -> None:

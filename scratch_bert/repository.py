@@ -19,7 +19,8 @@ def find_file(name: str | Path, file: str, revision: str | None = None) -> Path 
 def find_file(name: str | Path, file: str, revision: str | None = None, required: bool = False) -> Path | None:
     """A file of the directory or Hub repository `name`; None if it has no such file.
 
-    Raises `OSError` or `ValueError` if there is no such directory or repository, and for a missing file that is `required`.
+    Raises `OSError` or `ValueError` if there is no such directory or repository, and for a missing file that is
+    `required`.
     """
     check_name(name)
     try:
@@ -36,25 +37,23 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
 
 
 def check_name(name: str | Path) -> None:
-    """Raise `OSError` or `ValueError` for what is neither a directory nor the name of a Hub repository. A name in a directory
-    that exists here is a path."""
+    """Raise `OSError` for what is neither a directory nor the name of a Hub repository. A name in a directory that
+    exists here is a path."""
     text = str(name)
-    if not text.strip():
-        raise ValueError("The name of a model or tokenizer is empty: name a directory or a Hub repository.")
     if os.path.isdir(text):
         return
     if os.path.exists(text):
         raise NotADirectoryError(f"{name} is a file: name the directory that it is in.")
-    parent, here = os.path.dirname(text), ""
+    parent, reason = os.path.dirname(text), ""
     try:
         validate_repo_id(text)
         if not os.path.isdir(parent):
             return
-        here = f": {parent} is a directory here. To load this repository from the Hub, run the command in another directory"
+        reason = f": {parent} is a directory here, so the name is not looked for on the Hub"
     except HFValidationError:
         pass
     raise FileNotFoundError(
-        f"There is no model directory {name}{here}. If a run is just starting there, wait for its first snapshot."
+        f"There is no model directory {name}{reason}. If a run is just starting there, wait for its first snapshot."
     )
 
 

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib import metadata
-from itertools import chain
+from itertools import chain, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
@@ -138,12 +138,12 @@ class TokenizedCorpus(Tokens):
         return replace(self, documents=self.documents[documents])
 
     def split(self, fraction: float, seed: int) -> tuple["TokenizedCorpus", "TokenizedCorpus | None"]:
-        """Split the text into (training, validation), which has about this fraction of the tokens, and at most twice that.
+        """Split the text into (training, validation), which has about this fraction of the tokens, twice that at most.
 
         Documents are drawn by the seed, this fraction of them, but at least two, because a random second segment comes
-        from another document. If these have less than half or more than twice the fraction of the tokens, as with few or
-        long documents, the ends of the longest documents are held out instead. A fraction of 0 holds nothing out. Raises
-        `ValueError` if there is too little text.
+        from another document. If these have less than half or more than twice the fraction of the tokens, as with few
+        or long documents, the ends of the longest documents are held out instead. A fraction of 0 holds nothing out.
+        Raises `ValueError` if there is too little text.
         """
         if not 0 <= fraction < 1:
             raise ValueError(f"validation_share must be at least 0 and less than 1, got {fraction}.")
@@ -159,15 +159,15 @@ class TokenizedCorpus(Tokens):
             if enough and at_least <= share <= min(2 * fraction, (1 + fraction) / 2):
                 return training, held_out
         raise ValueError(
-            f"The text, {self.summary()}, is too short to hold out a validation_share of {fraction:g}: see how text_format "
-            "and sentence_splitter split it, give a validation_file, choose another validation_share, or train without "
-            "evaluation: validation_share=0."
+            f"The text, {self.summary()}, is too short to hold out a validation_share of {fraction:g}: see how "
+            "text_format and sentence_splitter split it, give a validation_file, or set validation_share=0."
         )
 
     def _without_ends(self, fraction: float) -> tuple["TokenizedCorpus", "TokenizedCorpus"]:
         """The text without the ends of its longest documents, which have about this fraction of the tokens; and these.
 
-        As many documents are divided as give `END_TOKENS` each, but at least two, and so many that half of them remains.
+        As many documents are divided as give `END_TOKENS` each, but at least two, and so many that half of them
+        remains.
         """
         first, last = self.documents.T
         start, end = self.document_tokens.T
@@ -177,8 +177,8 @@ class TokenizedCorpus(Tokens):
         halves = int(np.searchsorted(np.cumsum((end - start)[longest]), 2 * wanted)) + 1
         chosen = np.sort(longest[: max(2, int(wanted // END_TOKENS), halves)])
         length = (end - start)[chosen]
-        # The first sentence that begins after this fraction of a document's tokens; but at least two are held out if the
-        # document has four, so that one follows another, and otherwise one; and one is left.
+        # The first sentence that begins after this fraction of a document's tokens; but at least two are held out if
+        # the document has four, so that one follows another, and otherwise one; and one is left.
         cut = np.searchsorted(self.sentence_offsets, end[chosen] - length * min(wanted / max(length.sum(), 1), 1.0))
         at_least = np.where((last - first)[chosen] >= 4, 2, 1)
         cut = np.clip(cut, first[chosen] + 1, last[chosen] - at_least)
@@ -269,56 +269,49 @@ def _encoder(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], tuple[
     return encode
 
 
-def _sentence_batches(source: TextSource, skipped: Counter) -> Iterator[tuple[list[str], np.ndarray]]:
+def _batches(source: TextSource, skipped: Counter) -> Iterator[tuple[list[str], np.ndarray]]:
     """The source's sentences in order and in batches, with the numbers of their documents."""
-    sentences: list[str] = []
-    numbers: list[int] = []
-    number = 0
-    with tqdm(desc="Tokenizing", unit=" sentences", unit_scale=True, leave=False, disable=None) as progress:
+
+    def numbered() -> Iterator[tuple[str, int]]:
+        number = 0
         for paragraph in source.sentences(skipped):
             if paragraph is None:
                 number += 1
-                continue
-            for start in range(0, len(paragraph), SENTENCES_PER_BATCH):  # a long line is one paragraph
-                part = paragraph[start : start + SENTENCES_PER_BATCH]
-                progress.update(len(part))
-                sentences += part
-                numbers += [number] * len(part)
-                if len(sentences) >= SENTENCES_PER_BATCH:
-                    yield sentences, np.array(numbers)
-                    sentences, numbers = [], []
-        yield sentences, np.array(numbers, dtype=np.int64)
+            else:
+                yield from ((sentence, number) for sentence in paragraph)
+
+    shown: dict[str, Any] = {"unit": " sentences", "unit_scale": True, "leave": False, "disable": None}
+    sentences = iter(tqdm(numbered(), "Tokenizing", **shown))
+    while batch := list(islice(sentences, SENTENCES_PER_BATCH)):
+        yield [sentence for sentence, _ in batch], np.array([number for _, number in batch])
 
 
-def _prefetch(
-    function: Callable[[list[str]], tuple[np.ndarray, np.ndarray]], batches: Iterable[tuple[list[str], np.ndarray]]
+def _encode_all(
+    batches: Iterable[tuple[list[str], np.ndarray]], tokenizer: PreTrainedTokenizerBase
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Apply `function` to each batch's sentences while the next batch is read; yield its results, and the numbers.
-
-    The tokenizers library encodes on all cores and without Python's lock.
-    """
+    """Token ids, lengths and document numbers of each batch, which is encoded while the next one is read: the
+    tokenizers library uses all cores, and works without Python's lock."""
+    encode = _encoder(tokenizer)
     with ThreadPoolExecutor(1) as pool:
-        pending = None
-        for sentences, numbers in batches:
-            result = pool.submit(function, sentences), numbers
-            if pending:
-                yield *pending[0].result(), pending[1]
-            pending = result
-        if pending:
-            yield *pending[0].result(), pending[1]
+        results = ((pool.submit(encode, sentences), numbers) for sentences, numbers in batches)
+        for (result, numbers), _ in cast(Any, pairwise(chain(results, [None]))):
+            yield *result.result(), numbers
 
 
 def _write(source: TextSource, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
     """Write the files that `TokenizedCorpus.open` maps: arrays as in memory, and their shapes and counts as JSON."""
     skipped: Counter[str] = Counter()
     num_tokens = num_sentences = num_documents = unknown = 0
-    first_sentences, last_number = [], -1  # of the documents in each batch; of the batch before
+    first_sentences, last_number = (
+        [np.zeros(0, dtype=np.int64)],
+        -1,
+    )  # of the documents in each batch; of the batch before
     with (directory / "tokens").open("wb") as tokens_file, (directory / "sentence_offsets").open("wb") as offsets_file:
         offsets_file.write(np.zeros(1, dtype=np.int64))
-        for tokens, lengths, numbers in _prefetch(_encoder(tokenizer), _sentence_batches(source, skipped)):
+        for tokens, lengths, numbers in _encode_all(_batches(source, skipped), tokenizer):
             kept = lengths > 0
             skipped["sentences without a token"] += int((~kept).sum())
-            num_documents = int(numbers[-1]) + 1 if len(numbers) else num_documents
+            num_documents = int(numbers[-1]) + 1
             numbers = numbers[kept]
             first_sentences.append(num_sentences + np.flatnonzero(np.diff(numbers, prepend=last_number)))
             last_number = numbers[-1] if len(numbers) else last_number

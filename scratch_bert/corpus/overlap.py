@@ -47,8 +47,8 @@ def report_overlap(
     phrase = f"{fraction:.1%} of its tokens are in stretches of {WINDOW} tokens that {training_name} has, too"
     if fraction > WARN_ABOVE:
         logger.warning(
-            f"{name.capitalize()}: {phrase}, so evaluation measures what is memorised. Remove duplicates from the text, or evaluate "
-            "on other text"
+            f"{name.capitalize()}: {phrase}, so evaluation measures what is memorised. Remove duplicates from the "
+            "text, or evaluate on other text"
         )
     else:
         logger.info(f"{name.capitalize()}: {phrase}")
@@ -56,8 +56,9 @@ def report_overlap(
 
 
 def shared_fraction(training: Iterable[Block], held_out: Iterable[Block], num_held_out: int, vocab_size: int) -> float:
-    """Fraction of the `num_held_out` held-out tokens that are in stretches of `WINDOW` tokens, or in complete documents of
-    fewer, that the training text has, too. Of more than `MAX_HELD_OUT` tokens, it is that of evenly spread chunks."""
+    """Fraction of the `num_held_out` held-out tokens that are in stretches of `WINDOW` tokens, or in complete documents
+    of fewer, that the training text has, too. Of more than `MAX_HELD_OUT` tokens, it is that of evenly spread chunks.
+    """
     hashed = _HashedWindows(vocab_size)
     every = -(-num_held_out // MAX_HELD_OUT)
     windows, total = [], 0
@@ -103,7 +104,7 @@ class _HashedWindows:
         )
 
     def __call__(self, blocks: Iterable[Block]) -> Iterator[tuple[int, int, list[tuple]]]:
-        """Chunks as (place of the first token, tokens, windows); windows as arrays (places in the chunk, sizes, hashes)."""
+        """Chunks as (place of the first token, tokens, windows); windows as arrays (places in it, sizes, hashes)."""
         offset = 0
         for tokens, lengths in blocks:
             document_starts = np.cumsum(lengths) - lengths

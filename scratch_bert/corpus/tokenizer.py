@@ -7,48 +7,21 @@ import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Any, cast
 from zlib import crc32
 
 import numpy as np
-from pydantic import BaseModel, Field
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-
-from scratch_bert_options.schema import check
 
 from ..repository import find_file, one_line, read_json
 
 
 logger = logging.getLogger("scratch_bert")
 
-VOCABULARIES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-)
-MAX_ENTRIES = 10_000_000  # the largest vocabularies have a few hundred thousand
+VOCABULARIES = ["tokenizer.json", "vocab.txt", "vocab.json"]  # and those of other models
+VOCABULARIES += ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model"]
 UNKNOWN_WORDS = "ꙮ 𐍈"  # of Old Slavonic and Gothic
-
-
-# The ids in a tokenizer.json, for which the tokenizers library allocates memory without a check, until it aborts.
-TokenId = Annotated[int, Field(strict=True, ge=0, lt=MAX_ENTRIES)]
-
-
-class TokenizerModel(BaseModel):
-    vocab: dict[str, TokenId] | list = []
-
-
-class AddedToken(BaseModel):
-    id: TokenId
-
-
-class TokenizerFile(BaseModel):
-    model: TokenizerModel
-    added_tokens: list[AddedToken] | None = None
 
 
 def has_tokenizer(name: str, revision: str | None = None) -> bool:
@@ -76,15 +49,13 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a local directory or a Hub repository; `model_max_length` replaces the saved value.
 
-    Raises `OSError` if it does not exist, and `ValueError` if it can't be read, has no vocabulary, lacks a special token
-    that BERT's input needs, can't encode unknown words, or is not a fast tokenizer.
+    Raises `OSError` if it does not exist, and `ValueError` if it can't be read, has no vocabulary, lacks a special
+    token that BERT's input needs, can't encode unknown words, or is not a fast tokenizer.
     """
-    file = find_file(name_or_path, "tokenizer.json", revision)
-    if file:
-        check(TokenizerFile, read_json(file), str(file))
-    elif Path(name_or_path).is_dir() and not has_tokenizer(name_or_path):
+    if Path(name_or_path).is_dir() and not has_tokenizer(name_or_path):
         raise FileNotFoundError(f"{name_or_path} has no tokenizer, that is, no {' or '.join(VOCABULARIES[:2])}.")
-    options = {} if file else _infer_case(name_or_path, revision)
+    has_file = find_file(name_or_path, "tokenizer.json", revision)
+    options = {} if has_file else _infer_case(name_or_path, revision)
     try:
         # A cast, as transformers declares that it may be None.
         tokenizer = cast(
@@ -116,8 +87,7 @@ def check_tokenizer(tokenizer: Any, what: str = "The tokenizer", fast: bool = Tr
     ids = {f"[{name.upper()}]": getattr(tokenizer, f"{name}_token_id") for name in ("cls", "sep", "mask", "pad")}
     if missing := [token for token, number in ids.items() if number is None]:
         raise ValueError(
-            f"{what} has no {', '.join(missing)} token, which BERT's input needs: its tokenizer_config.json must have a "
-            "fitting tokenizer_class, and name these tokens."
+            f"{what} has no {', '.join(missing)} token, which BERT's input needs: name it in tokenizer_config.json."
         )
     ids["[UNK]"] = tokenizer.unk_token_id
     if len(set(ids.values())) < len(ids):
@@ -144,22 +114,19 @@ def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreT
     vocab = content["model"].get("vocab")
     if content["model"]["type"] not in ("WordPiece", "WordLevel"):
         raise ValueError(f"add_tokens needs a WordPiece or word-level tokenizer, not {content['model']['type']}.")
-    prefix, number, before = content["model"].get("continuing_subword_prefix"), vocabulary_size(tokenizer), len(vocab)
-    for line_number, line in enumerate(lines, 1):
-        continuation = bool(prefix) and line.startswith(prefix)
-        text = line.strip().removeprefix(prefix) if continuation else line.strip()
+    prefix, size, added = content["model"].get("continuing_subword_prefix"), vocabulary_size(tokenizer), {}
+    for number, line in enumerate(map(str.strip, lines), 1):
+        start = prefix if prefix and line.startswith(prefix) else ""
+        text = line.removeprefix(start)
         text = backend.normalizer.normalize_str(text) if backend.normalizer else text
         words = backend.pre_tokenizer.pre_tokenize_str(text)
         if len(words) > 1:
-            raise ValueError(
-                f"Line {line_number}: this tokenizer splits {line.strip()!r} into {len(words)} words: one per line."
-            )
-        token = prefix + text if continuation else text
-        if words and token not in vocab:
-            vocab[token] = number
-            number += 1
-    if len(vocab) == before:
+            raise ValueError(f"Line {number}: this tokenizer splits {line!r} into {len(words)} words: one per line.")
+        if words and start + text not in vocab | added:
+            added[start + text] = size + len(added)
+    if not added:
         raise ValueError("There is no new token: the vocabulary has all of them.")
+    vocab.update(added)
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         Path(directory, "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
@@ -179,8 +146,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name: 
         raise ValueError(f"The tokenizer{owner} has {entries} entries, but the model's vocab_size is {vocab_size}.")
     if name and entries < 0.9 * vocab_size:
         logger.warning(
-            f"The tokenizer of {name} has {entries:,} entries, but the model's vocab_size is {vocab_size:,}: make sure that "
-            "it is the model's"
+            f"The tokenizer of {name} has {entries:,} entries, but the model's vocab_size is {vocab_size:,}: make sure "
+            "that it is the model's"
         )
 
 

@@ -17,7 +17,6 @@ from scratch_bert_options.schema import check
 
 from ..text import MAX_PIECE, MAX_WORD, UNK_TOKEN
 from ..text.formats import TextSource
-from .tokenizer import MAX_ENTRIES
 
 
 def train_tokenizer(
@@ -49,7 +48,7 @@ def train_tokenizer(
         ValueError: For options out of range, for what is no text, for no text at all, and for a `vocab_size` that is
             too small for the characters alone.
     """
-    check(Annotated[int, Field(ge=1, le=MAX_ENTRIES)], vocab_size, "vocab_size")
+    check(Annotated[int, Field(ge=1, le=10_000_000)], vocab_size, "vocab_size")
     check(Literal["wordpiece", "wordlevel"], tokenizer_type, "tokenizer_type")
     check(Literal[0, 1], first_segment_id, "first_segment_id")
     if not isinstance(texts, TextSource):
@@ -71,8 +70,8 @@ def train_tokenizer(
     vocab = train_vocab(words, vocab_size, min_frequency, blank.backend_tokenizer, special_tokens)
     if len(vocab) == len(special_tokens):
         raise ValueError(
-            f"The text is empty, or no word of up to {MAX_WORD} characters occurs {min_frequency} times, so there is no "
-            "vocabulary to learn. Words end at spaces and punctuation marks."
+            f"The text is empty, or no word of up to {MAX_WORD} characters occurs {min_frequency} times, so there is "
+            "no vocabulary to learn."
         )
     if tokenizer_type == "wordpiece":
         bert = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=model_max_length)

@@ -28,10 +28,10 @@ class EpochDataset(Dataset):
     `set_epoch` before they iterate over a DataLoader.
     """
 
-    epoch: int
+    epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
-        raise NotImplementedError
+        self.epoch = epoch
 
 
 def evenly_spread(dataset: Dataset, count: int) -> Dataset:
@@ -88,11 +88,9 @@ class SentencePairDataset(EpochDataset):
         static_pairs: bool = False,
         single_segment_prob: float = 0.0,
     ):
-        check_range("max_seq_length", max_seq_length, "(-inf, 1000000]")
         self.objective = find_objective(objective)
         self.objective.check(corpus, max_seq_length)
         check_range("short_seq_prob", short_seq_prob, "[0, 1]")
-        check_range("seed", seed, "[0, inf)")
         self.corpus = corpus
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
@@ -126,8 +124,8 @@ class SentencePairDataset(EpochDataset):
         `options` those of `SentencePairDataset`: `objective`, `seed`, `short_seq_prob`, …
 
         Token ids are written to `cache_dir` and mapped into memory from there: the same texts are encoded once. For a
-        generator, which can't be read twice, they are kept for this process only. Raises `TextError` for other items, and
-        `ValueError` for other texts, tokenizers and options.
+        generator, which can't be read twice, they are kept for this process only. Raises `ValueError` for what is no
+        text, and for other tokenizers and options.
         """
         check_tokenizer(tokenizer)
         source = TextSource.from_texts(texts, text_column, text_format, sentence_splitter, language)
@@ -135,8 +133,8 @@ class SentencePairDataset(EpochDataset):
         return cls(corpus, tokenizer, max_seq_length, **options)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["SentencePairDataset", "SentencePairDataset"]:
-        """Split the text into (training set, held-out set), as `TokenizedCorpus.split`: documents drawn by the seed, or the
-        ends of long ones, with about this fraction of the tokens. Raises `ValueError` if there is too little text."""
+        """Split the text into (training set, held-out set), as `TokenizedCorpus.split`: documents drawn by the seed, or
+        the ends of long ones, with about this fraction of the tokens. Raises `ValueError` for too little text."""
         check_range("fraction", fraction, "(0, 1)")
         training, held_out = self.corpus.split(fraction, seed)
         options = (self.tokenizer, self.max_seq_length, self.short_seq_prob, self.seed, self.objective)

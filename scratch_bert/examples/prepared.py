@@ -6,7 +6,6 @@ import os
 import tempfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -16,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import ConfigDict, Field, with_config
+from pydantic import BaseModel, Field
 from transformers import BatchEncoding, PreTrainedTokenizerBase
-from typing_extensions import TypedDict
 
-from ..atomic import read_record
+from scratch_bert_options.schema import check
+
 from ..corpus.corpus import Block, Tokens
 from ..corpus.encoder import mask_seed
 from ..corpus.tokenizer import (
@@ -32,6 +31,7 @@ from ..corpus.tokenizer import (
     vocabulary_size,
 )
 from ..objectives import Objective, find_objective
+from ..repository import read_json
 from ..text.tables import TextError, read_errors
 from .dataset import EpochDataset, SentencePairDataset
 
@@ -42,8 +42,8 @@ ABOUT = "examples.json"  # describes the examples, beside a directory per split
 
 
 def check_values(table: pa.Table, objective: Objective, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise `TextError`, with this `name` of the examples and the column, for null, and for ids, segments, masks and labels
-    out of their range, with which a model would train on something else, or fail in the midst of its training."""
+    """Raise `TextError`, with this `name` of the examples and the column, for null, and for ids, segments, masks and
+    labels out of their range, with which a model would train on something else, or fail in the midst of training."""
     highest = {
         "input_ids": vocabulary_size(tokenizer) - 1,
         "token_type_ids": max(segment_ids(tokenizer)),
@@ -82,10 +82,7 @@ class PreprocessedDataset(EpochDataset, Tokens):
     ):
         check_values(examples.data.table, objective, tokenizer, name)
         self.examples = examples.select_columns(list(objective.features())).with_format("numpy")
-        self.tokenizer, self.seed, self.epoch = tokenizer, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+        self.tokenizer, self.seed = tokenizer, seed
 
     def summary(self) -> str:
         return f"{len(self):,} examples of up to {self.lengths().max()} tokens"
@@ -157,17 +154,13 @@ def parquet_file(directory: Path, split: str, name: str) -> Path:
     return directory / split / f"{name}.parquet"
 
 
-@with_config(ConfigDict(extra="allow"))
-class SplitSource(TypedDict):
-    """Where the examples of a split are, and more that prepare_data.py needs."""
-
+class SplitSource(BaseModel):
     files: Annotated[list[str], Field(min_length=1)]
     """The names of parquet files, without their suffix."""
 
 
-@dataclass
-class About:
-    """What `ABOUT` says on the examples that a directory holds."""
+class About(BaseModel):
+    """What `ABOUT` says on the examples that a directory holds; there is more that prepare_data.py needs."""
 
     sentence_objective: str
     splits: dict[str, SplitSource]
@@ -221,9 +214,9 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
     Raises `FileNotFoundError` if `directory` lacks the examples or those of some files, and `ValueError` if they were
     made with another vocabulary or other segment ids than those of `tokenizer`, or are damaged.
     """
-    about, files = read_record(directory / ABOUT, About), {}
+    about, files = check(About, read_json(directory / ABOUT), str(directory / ABOUT)), {}
     for split, source in about.splits.items():
-        files[split] = [parquet_file(directory, split, name) for name in source["files"]]
+        files[split] = [parquet_file(directory, split, name) for name in source.files]
         if left_out := sorted(set((directory / split).rglob("*.parquet")) - set(files[split])):
             logger.warning(f"{ABOUT} does not name {len(left_out):,} of the files, such as {left_out[0]}: left out")
         missing = sum(not file.is_file() for file in files[split])
@@ -236,17 +229,13 @@ def open_examples(directory: Path, tokenizer: PreTrainedTokenizerBase | None = N
         raise ValueError(f"{directory} holds no training examples.")
     saved_tokenizer = load_tokenizer(str(directory))
     if about.vocabulary not in (None, describe_tokenizer(saved_tokenizer)):
-        raise ValueError(
-            f"The tokenizer in {directory} has {describe_tokenizer(saved_tokenizer)}, but the examples were made with "
-            f"{about.vocabulary}: restore it, or preprocess them again."
-        )
+        raise ValueError(f"The tokenizer in {directory} is not that of the examples: restore it.")
     if tokenizer and not gives_same_input(tokenizer, saved_tokenizer):
         raise ValueError(
             f"The examples in {directory} were made with another vocabulary or other segment ids: preprocess them "
             "again, with the model's tokenizer as tokenizer_name_or_path."
         )
-    with read_errors(directory / ABOUT):
-        objective = find_objective(about.sentence_objective)
+    objective = find_objective(about.sentence_objective)
     schema = objective.features().arrow_schema
     for split, split_files in files.items():
         rows = 0

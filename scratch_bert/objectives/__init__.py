@@ -1,4 +1,4 @@
-"""The objectives of pretraining, by name: each module here may define some. From outside: `OBJECTIVES["mine"] = Mine()`."""
+"""The objectives of pretraining by name. Each module here may define some; others: `OBJECTIVES["mine"] = Mine()`."""
 
 from importlib import import_module
 from pkgutil import iter_modules

@@ -29,8 +29,8 @@ class MetricRow(NamedTuple):
 class Objective:
     """A pretraining objective: masked language modelling, and what a subclass adds.
 
-    To add one, subclass this, or `PairClassification` if it predicts a label of two segments: in a module of this package,
-    or in your own code with `OBJECTIVES["mine"] = Mine()`. docs/library.md has a complete example.
+    To add one, subclass this, or `PairClassification` if it predicts a label of two segments: in a module of this
+    package, or in your own code with `OBJECTIVES["mine"] = Mine()`. docs/library.md has a complete example.
     """
 
     name: str
@@ -144,8 +144,8 @@ class Objective:
     """The metrics to show, in addition to MLM's."""
 
     def describe_plateaus(self, metrics: dict[str, float], evaluated: int, trained: int, per_minute: float) -> str:
-        """What a model has not begun to learn and what helps, or an empty string. `metrics` are the latest of the training and of an
-        evaluation on `evaluated` examples, after `trained` examples, at `per_minute` examples per minute."""
+        """What a model has not begun to learn and what helps, or an empty string. `metrics` are the latest of the
+        training and of an evaluation on `evaluated` examples, after `trained` examples, at `per_minute` per minute."""
         if metrics["eval_mlm_loss"] < 0.9 * metrics["eval_mlm_unigram_loss"]:
             return ""
         in_training = metrics.get("mlm_loss", metrics.get("loss", math.inf))
@@ -156,8 +156,8 @@ class Objective:
             )
         hardly = "hardly" if metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] else "not"
         return (
-            f"MLM is {hardly} better than predicting each token by its frequency: train longer (max_minutes, max_steps or "
-            "num_train_epochs), or on more text."
+            f"MLM is {hardly} better than predicting each token by its frequency: train longer (max_minutes, max_steps "
+            "or num_train_epochs), or on more text."
         )
 
     # --------------------------------------------------------------------------------------------------- what is shown
@@ -184,7 +184,8 @@ class Objective:
 
 class PairClassification(Objective):
     """An objective that predicts a label of two segments: its metrics are loss and accuracy, with the majority class
-    as baseline, and the accuracy's standard error. The model returns MLM's logits first, and then the pairs' (B, classes)."""
+    as baseline, and the accuracy's standard error. The model returns MLM's logits first, then the pairs' (B, classes).
+    """
 
     label_0: str
     """Phrase for the meaning of label 0."""

@@ -60,21 +60,21 @@ class NextSentencePrediction(NextSentenceHead):
         if mlm:
             return mlm if evaluated < FEW else f"{mlm} NSP is at chance, and is usually learned later than MLM."
         if evaluated < FEW:
-            return f"{evaluated} examples are too few to tell whether NSP has been learned: evaluate on more text (validation_share)."
+            return f"{evaluated} examples are too few to tell whether NSP has been learned: raise validation_share."
         found = f"NSP cannot be told from chance on {evaluated:,} examples (±{margin:.0%})."
         in_training = metrics.get("nsp_loss", math.inf)
         if in_training < 0.9 * min(metrics["eval_nsp_majority_loss"], metrics["eval_nsp_loss"]):
             return (
-                f"{found} The training pairs have been memorised: their NSP loss is {in_training:.2f}, that of the evaluation text "
-                f"{metrics['eval_nsp_loss']:.2f}. What helps: more text, or fewer epochs."
+                f"{found} The training pairs have been memorised: their NSP loss is {in_training:.2f}, that of the "
+                f"evaluation text {metrics['eval_nsp_loss']:.2f}. What helps: more text, or fewer epochs."
             )
         minutes = [math.ceil(count / per_minute) for count in (30_000, 90_000) if per_minute]
         time = ", here {} to {} minutes".format(*minutes) if minutes else ""
         longer = "longer training, " if trained < 90_000 else ""
         return (
-            f"{found} It usually takes 30,000 to 90,000 training examples{time}; this run has seen {trained:,}. What helps: {longer}larger "
-            "batches (per_device_train_batch_size), more and longer pairs (single_segment_prob and short_seq_prob near 0), text on "
-            "different topics. More: docs/learning.md"
+            f"{found} It usually takes 30,000 to 90,000 training examples{time}; this run has seen {trained:,}. What "
+            f"helps: {longer}larger batches (per_device_train_batch_size), more and longer pairs (single_segment_prob "
+            "and short_seq_prob near 0), text on different topics. More: docs/learning.md"
         )
 
     def statistics(self, labels: np.ndarray, documents: np.ndarray) -> dict[str, int]:

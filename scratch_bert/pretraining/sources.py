@@ -86,8 +86,6 @@ class MappedSource(Source):
     name_of_training_text: ClassVar = "the training text"
 
     def load(self) -> PretrainingData:
-        for text in filter(None, (self.text, self.eval_text)):
-            text.check_not_empty()
         tokenizer = self.tokenizer or self.train_tokenizer()
         corpus, eval_corpus, held_out = self.encode(tokenizer)
         eval_kind = "validation" if self.eval_text else self.args.part_kind

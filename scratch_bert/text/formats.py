@@ -3,7 +3,6 @@
 import hashlib
 import html
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -40,8 +39,8 @@ class TextFormat(NamedTuple):
     """
     records_are_lines: bool = False
     """Whether the records of a table are the lines of one text, which holds many documents."""
-    looks_like: Callable[[list[str]], bool] = lambda lines: False
-    """Whether the first lines of a file look like this format, for a hint."""
+    mark: re.Pattern | None = None
+    """What lines of this format begin with, those of no other, for a hint."""
     version: int = 1
     """Raise it when `read` changes: stale caches are then rebuilt."""
 
@@ -83,10 +82,6 @@ _GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
 _GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
 
 
-def _has_headings(lines: list[str]) -> bool:
-    return sum(map(bool, map(_WIKITEXT_HEADING.match, lines))) >= 3
-
-
 def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
     lines = iter(lines)
     head = list(islice(lines, 1000))
@@ -97,10 +92,6 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
         yield " ".join(paragraph[: end.start() if end else None].split("\n"))
         if end:
             return
-
-
-def _is_book(lines: list[str]) -> bool:
-    return any(map(_GUTENBERG_START.match, lines))
 
 
 _WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
@@ -118,10 +109,10 @@ FORMATS = {
         "a file, or a record of a table, is a document; blank lines separate its paragraphs", _one_document
     ),
     "wikitext": TextFormat(
-        "WikiText: ' = Title = ' begins a document", _wikitext, records_are_lines=True, looks_like=_has_headings
+        "WikiText: ' = Title = ' begins a document", _wikitext, records_are_lines=True, mark=_WIKITEXT_HEADING
     ),
     "gutenberg": TextFormat(
-        "Project Gutenberg: a file is a book; its licence is left out", _gutenberg, looks_like=_is_book
+        "Project Gutenberg: a file is a book; its licence is left out", _gutenberg, mark=_GUTENBERG_START
     ),
     "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
 }
@@ -249,24 +240,22 @@ class TextSource:
             raise ValueError(
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
             )
-        text_column = None if text_column is None else str(text_column)  # those of a table in memory may be numbers
-        if isinstance(texts, dict):
-            table = {str(name): column for name, column in texts.items()}
-            if not isinstance(table.get(text_column or "text"), list):
-                raise ValueError(f"One split is needed, not all of them: texts[{next(iter(texts), 'train')!r}].")
-            texts = datasets.Dataset.from_dict(table)
-        if isinstance(texts, pandas.DataFrame):
-            texts = texts.rename(columns=str)
-        elif not isinstance(texts, datasets.Dataset | datasets.IterableDataset):
+        is_dataset = isinstance(texts, datasets.Dataset | datasets.IterableDataset)
+        if not is_dataset and not isinstance(texts, dict | pandas.DataFrame):
             if text_column is not None:
                 raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
             return cls([texts], text_format, "text", splitter, language)
-        columns = list(texts.columns if isinstance(texts, pandas.DataFrame) else texts.column_names or [])
-        text_column = text_column or (columns[0] if len(columns) == 1 else "text")
-        if columns and text_column not in columns:
+        # Names of columns may be numbers; a stream may not know its own.
+        columns: dict[str, Any] = (
+            dict.fromkeys(texts.column_names or []) if is_dataset else {str(name): texts[name] for name in texts}
+        )
+        if text_column is None:
+            text_column = next(iter(columns)) if len(columns) == 1 else "text"
+        if str(text_column) not in columns and (columns or not is_dataset):
             raise TextError(f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column.")
-        shard = texts[text_column] if isinstance(texts, pandas.DataFrame) else texts
-        return cls([shard], text_format, text_column, splitter, language)
+        if is_dataset:
+            return cls([texts], text_format, text_column, splitter, language)
+        return cls.from_texts(columns[str(text_column)], None, text_format, splitter, language)
 
     @property
     def can_be_read_again(self) -> bool:
@@ -274,37 +263,28 @@ class TextSource:
         return not any(isinstance(shard, Iterator) for shard in self.shards)
 
     def document_hint(self, documents: int, sentences: int) -> str:
-        """What to check if the text gives numbers of documents or sentences that look wrong; otherwise an empty string."""
+        """What to check if the text gives numbers of documents or sentences that look wrong; otherwise empty."""
         if self.splitter not in SPLITTERS and sentences <= documents:
-            return f"each document is one sentence, as the delimiter {self.splitter!r} is not in it: set sentence_splitter"
+            return f"the delimiter {self.splitter!r} is in no document: set sentence_splitter"
         files = [shard for shard in self.shards if isinstance(shard, Path) and suffix(shard) not in TABLES]
         if self.text_format or not files or len(files) < len(self.shards):
             return ""
         found = f"{documents:,} documents from {len(files):,} files: a blank line ends a document"
         beginning = list(islice(read_lines(files[0]), 1000))
         if any(map(_WEB_PAGE.match, beginning)):
-            return (
-                f"{files[0]} is a web page, whose tags are read as text: extract its text first, as with trafilatura"
-            )
+            return f"{files[0]} is a web page, whose tags are read as text: extract its text, as with trafilatura"
         for name, text_format in FORMATS.items():
-            if text_format.looks_like(beginning):
+            if text_format.mark and any(map(text_format.mark.match, beginning)):
                 return f"{found}, but {files[0]} looks like text_format={name} ({text_format.description})"
         if documents >= 100 * len(files) and sentences < 10 * documents:
             return f"{found}. If a file is one document, text_format=file; if not, this is right"
         if documents <= len(files) < 20 and sentences >= 100 * len(files):
-            return f"{found}, and there is none. If a line is a document, add blank lines: sed G {shlex.quote(str(files[0]))} > new.txt"
+            return f"{found}, and there is none. If a line is a document, put a blank line after each, as sed G does"
         return ""
 
     def with_shards(self, shards: Sequence) -> "TextSource":
         """A source of other text with the same settings."""
         return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
-
-    def check_not_empty(self) -> None:
-        """Raise `TextError` if there is no text at all."""
-        if self.can_be_read_again and next(iter(self), None) is None:
-            files = [str(shard) for shard in self.shards if isinstance(shard, Path)]
-            names = ", ".join(files[:3]) + (f" and {len(files) - 3:,} more" if len(files) > 3 else "")
-            raise TextError(f"There is no text in {names or 'the source'}: no line or record that is not blank.")
 
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
         """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts the files
@@ -395,10 +375,7 @@ class TextSource:
     def _records(self, shard) -> Iterator[str | list[str]]:
         if not isinstance(shard, Path | datasets.Dataset | datasets.IterableDataset):
             for number, text in enumerate(shard, 1):
-                record = _check_record(text, "The texts", number)
-                if isinstance(record, list) and self.text_format:
-                    raise TextError("text_format does not apply to lists of sentences: leave it out.")
-                yield record
+                yield _check_record(text, "The texts", number)
             return
         name, number = str(shard) if isinstance(shard, Path) else "The dataset", 0
         with read_errors(name, lambda: f"record {number + 1} or a later one"):

@@ -11,7 +11,6 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
-import charset_normalizer
 import datasets
 import pyarrow.parquet
 from datasets.exceptions import DatasetGenerationError
@@ -21,17 +20,8 @@ from ..repository import one_line
 
 logger = logging.getLogger("scratch_bert")
 
-TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # → datasets' loader
-
-# The first bytes of files that people take for text, some of which could be read as such.
-NOT_TEXT = {
-    b"\x1f\x8b": "compressed with gzip: rename it to end in .gz",
-    b"PK\x03\x04": "a zip archive, or a document in one, such as .docx: export its text",
-    b"%PDF-": "a PDF: extract its text, as with pdftotext",
-    b"PAR1\x15": "a parquet file: rename it to end in .parquet",
-    b"SQLite format 3\x00": "an SQLite database: write its text to a .csv or .jsonl file",
-    b"version https://git-lfs.github.com/spec/": "a Git LFS pointer: fetch the file with git lfs pull",
-}
+# Suffix → datasets' loader.
+TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
 
 class TextError(ValueError):
@@ -49,21 +39,12 @@ def read_errors(source: Path | str, place: Callable[[], str] = str) -> Generator
     except Exception as error:
         reason = (isinstance(error, DatasetGenerationError) and error.__cause__) or error
         if isinstance(reason, UnicodeDecodeError):
-            encoding = _probable_encoding(reason.object[max(reason.start - 5000, 0) : reason.start + 5000])
             raise TextError(
-                f"{source} is not UTF-8 text: {place() or 'it'} holds the byte 0x{reason.object[reason.start]:02x}. If its "
-                f"encoding is {encoding}, convert it: iconv -f {encoding} -t utf-8"
+                f"{source} is not UTF-8 text: {place() or 'it'} holds the byte 0x{reason.object[reason.start]:02x}. "
+                "If it is text in another encoding, convert it, as with iconv -f cp1252 -t utf-8"
             ) from error
         at = place() and f" at {place()}"
         raise TextError(f"{source} cannot be read{at}: {one_line(reason) or type(reason).__name__}") from error
-
-
-def _probable_encoding(text: bytes) -> str:
-    if sum(byte >= 0x80 for byte in text) < 0.2 * len(text):
-        # Mostly ASCII, as in Western European languages, which charset_normalizer takes for Central European ones.
-        return "cp1252" if any(0x80 <= byte < 0xA0 for byte in text) else "latin1"
-    guess = charset_normalizer.from_bytes(text).best()
-    return guess.encoding.replace("_", "-") if guess else "latin1"
 
 
 # ----------------------------------------------------------------------------------------------------------- files
@@ -73,7 +54,8 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
     """The files of `paths`: files, globs, or directories, which stand for all files of `types` below them, also
     gzipped. Sorted within each path; each file once.
 
-    Raises `FileNotFoundError` for a path or glob without a file, and `ValueError` for a pipe, a device or an empty name.
+    Raises `FileNotFoundError` for a path or glob without a file, and `ValueError` for a pipe, a device or an empty
+    name.
     """
     files: dict[Path, None] = {}
     for path in paths:
@@ -92,22 +74,21 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
 
 
 def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
-    """The files of `types`. Others are left out with a warning: also hidden ones, as other tools put them beside files, and
-    what is no regular file, such as a link to nothing."""
-    all_files = [file for file in sorted(directory.rglob("*")) if not file.is_dir()]
-    files = [
-        file
-        for file in all_files
-        if suffix(file) in types
-        and file.is_file()
-        and not any(part.startswith(".") for part in file.relative_to(directory).parts)
-    ]
+    """The files of `types`. Others are left out with a warning: also hidden ones, which other tools make."""
+    files, left_out = [], []
+    for file in sorted(directory.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(directory).parts)
+        if suffix(file) in types and file.is_file() and not hidden:
+            files.append(file)
+        elif not file.is_dir():
+            left_out.append(file)
     if not files:
         raise FileNotFoundError(f"The directory {directory} holds no file of type {', '.join(types)} or .gz.")
-    if left_out := sorted(set(all_files) - set(files)):
-        names = ", ".join(str(file.relative_to(directory)) for file in left_out[:3])
-        more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
-        logger.warning(f"{directory}: left out {names}{more}, which are hidden, of other types, or links to nothing")
+    if left_out:
+        logger.warning(
+            f"{directory}: left out {len(left_out):,} files, such as {left_out[0].relative_to(directory)}, which are "
+            "hidden, of other types, or links to nothing"
+        )
     return files
 
 
@@ -124,15 +105,6 @@ def _open(file: Path) -> BufferedReader | gzip.GzipFile:
     return gzip.open(file) if _is_gzipped(file) else file.open("rb")
 
 
-def _check_beginning(file: Path, content: BufferedReader | gzip.GzipFile) -> bytes:
-    """The first bytes of a file that has just been opened. Raises `TextError` for what is `NOT_TEXT`."""
-    beginning = content.peek(64)
-    for mark, kind in NOT_TEXT.items():
-        if beginning.startswith(mark):
-            raise TextError(f"{file} is not text, but {kind}.")
-    return beginning
-
-
 def read_lines(file: Path) -> Iterator[str]:
     """The lines of a UTF-8 file, also gzipped, without line ends, which may be those of old Macs (CR alone).
 
@@ -140,13 +112,11 @@ def read_lines(file: Path) -> Iterator[str]:
     """
     number = 1
     with read_errors(file, lambda: f"line {number}"), _open(file) as lines:
-        _check_beginning(file, lines)
         for number, line in enumerate(lines, 1):
             if b"\0" in line:
-                raise TextError(
-                    f"{file} is not text: line {number} holds a NUL byte, as binary data and UTF-16 do. In UTF-8, "
-                    "tr -d '\\000' removes it."
-                )
+                raise TextError(f"{file} is not text: line {number} holds a NUL byte, as binary data and UTF-16 do.")
+            if number == 1 and line.startswith(b"version https://git-lfs.github.com/spec/"):
+                raise TextError(f"{file} is a Git LFS pointer: fetch the file with git lfs pull.")
             # -sig drops a byte-order mark
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             if number == 1 and "\r" in text and not line.endswith(b"\n"):  # no LF in the file
@@ -166,8 +136,8 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
     kind = TABLES[suffix(file)]
     if kind == "json":
         with read_errors(file), _open(file) as content:
-            # datasets reads lists of values, too, but crashes at a lone null.
-            if _check_beginning(file, content).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"[", b""):
+            # The parser of datasets ends the process at a lone null or number.
+            if content.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"[", b""):
                 raise TextError(f'{file} does not hold JSON objects, such as {{"text": "A text."}}.')
     if kind == "csv":
         _check_header(file, has_header=options.get("header", 0) is not None)
@@ -196,7 +166,7 @@ def _check_header(file: Path, has_header: bool) -> None:
 
 
 def read_table(file: Path, columns: set[str], header: Sequence[str] | None = None) -> datasets.Dataset:
-    """The records of a .csv, .tsv, .json, .jsonl or .parquet file, gzipped or not. All values of CSV and TSV are strings.
+    """The records of a file of a type of `TABLES`, gzipped or not. All values of CSV and TSV are strings.
 
     `header` names the columns of a CSV or TSV file whose first line contains none of the names in `columns`.
 

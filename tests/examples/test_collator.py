@@ -190,7 +190,6 @@ def test_examples_that_make_no_batch_are_rejected(examples, message, tokenizer):
         PretrainingCollator(tokenizer)(examples)
 
 
-@pytest.mark.parametrize(("name", "value"), [("mlm_probability", float("nan")), ("max_predictions_per_seq", 0)])
-def test_options_are_in_their_range(name, value, tokenizer):
-    with pytest.raises(ValueError, match=f"{name}.* got {value}"):
-        PretrainingCollator(tokenizer, **{name: value})
+def test_limit_of_predictions_is_positive(tokenizer):
+    with pytest.raises(ValueError, match="max_predictions_per_seq.* got 0"):
+        PretrainingCollator(tokenizer, max_predictions_per_seq=0)

@@ -154,36 +154,6 @@ def test_dataset_is_the_same_in_workers(pairs, tokenizer):
     assert here == workers
 
 
-IN_ANOTHER_PROCESS = """
-import json, pickle, sys
-from scratch_bert.text.builtin import builtin_documents
-from scratch_bert.text.formats import TextSource
-from scratch_bert.corpus.tokenizer_training import train_tokenizer
-from scratch_bert.examples.dataset import SentencePairDataset
-from scratch_bert.corpus.corpus import TokenizedCorpus
-from scratch_bert.corpus.tokenizer import load_tokenizer
-tokenizer = load_tokenizer(sys.argv[1])
-sys.stdlib_module_names = frozenset()  # as in conftest.py
-corpus = TokenizedCorpus.from_documents(TextSource([builtin_documents()]).documents(), tokenizer)
-with open(f"{sys.argv[1]}/dataset.pickle", "rb") as file:
-    received = pickle.load(file)
-for dataset in (SentencePairDataset(corpus, tokenizer), received):
-    print(json.dumps([(dataset[i]["input_ids"].tolist(), dataset[i]["mask_seed"]) for i in range(50)]))
-"""
-
-
-@pytest.mark.slow
-def test_dataset_is_the_same_in_another_process(pairs, train_corpus, tokenizer, tmp_path):
-    """One made there from the text, and one sent there; with another hash seed."""
-    sent = SentencePairDataset(train_corpus, tokenizer)
-    sent.set_epoch(3)
-    tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "dataset.pickle").write_bytes(pickle.dumps(sent))
-    lines = run_process("-c", IN_ANOTHER_PROCESS, tmp_path, PYTHONHASHSEED="7").stdout.splitlines()
-    for line, dataset in zip(lines, (pairs, sent), strict=True):
-        assert json.loads(line) == [[dataset[i]["input_ids"].tolist(), dataset[i]["mask_seed"]] for i in range(50)]
-
-
 # --------------------------------------------------------------------------------------------------------- streams
 
 

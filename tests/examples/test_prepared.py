@@ -161,35 +161,22 @@ def written(small_corpus, tokenizer, tmp_path_factory):
     return directory
 
 
-def first_row(value, place=slice(0, 1)):
-    """A change of a column: another `value` in the first row, or in this place of it."""
+def first_row(value):
+    return lambda rows: [value, *rows[1:]]
 
-    def change(rows):
-        new = value if place is None else [*value, *rows[0][place.stop :]]
-        return [new, *rows[1:]]
 
-    return change
+def first_number(value):
+    return lambda rows: [[value, *rows[0][1:]], *rows[1:]]
 
 
 COLUMNS = {
-    "a token that the tokenizer lacks": (
-        "input_ids",
-        first_row([9999]),
-        "column input_ids holds 9999, beyond 0 to 1999",
-    ),
-    "a negative token": ("input_ids", first_row([-1]), "column input_ids holds -1"),
-    "a segment id that the model lacks": ("token_type_ids", first_row([9]), "token_type_ids holds 9, beyond 0 to 1"),
-    "another mask": ("special_tokens_mask", first_row([2]), "special_tokens_mask holds 2, beyond 0 to 1"),
-    "a row of null": ("input_ids", first_row(None, None), "column input_ids holds null"),
-    "null in a row": ("input_ids", first_row([None]), "column input_ids holds null"),
-    "numbers instead of lists": ("input_ids", lambda rows: [7] * len(rows), "cannot be read: .*cast"),
-    "a label that the objective lacks": (
-        "next_sentence_label",
-        first_row(7, None),
-        "next_sentence_label holds 7, beyond 0 to 1",
-    ),
-    "a label of null": ("next_sentence_label", first_row(None, None), "column next_sentence_label holds null"),
-    "a column less": ("next_sentence_label", lambda rows: None, "cannot be read: .*next_sentence_label"),
+    "token": ("input_ids", first_number(9999), "column input_ids holds 9999, beyond 0 to 1999"),
+    "segment": ("token_type_ids", first_number(9), "token_type_ids holds 9, beyond 0 to 1"),
+    "label": ("next_sentence_label", first_row(7), "next_sentence_label holds 7, beyond 0 to 1"),
+    "row of null": ("input_ids", first_row(None), "column input_ids holds null"),
+    "null in a row": ("input_ids", first_number(None), "column input_ids holds null"),
+    "another type": ("input_ids", lambda rows: [7] * len(rows), "cannot be read: .*cast"),
+    "no column": ("next_sentence_label", lambda rows: None, "cannot be read: .*next_sentence_label"),
     "no row": (None, None, "holds no example"),
 }
 
@@ -235,22 +222,18 @@ def add_entry(content):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "change"),
     [
-        ("tokenizer.json", add_entry, r"prepared has \d+ entries, .* made with \d+ entries, .*: restore it"),
-        (
-            "tokenizer_config.json",
-            lambda content: content.update(do_lower_case=False),
-            "of the normalizer .* made with .* of the normalizer .*: restore it",
-        ),
+        ("tokenizer.json", add_entry),
+        ("tokenizer_config.json", lambda content: content.update(do_lower_case=False)),
     ],
 )
-def test_prepared_tokenizer_that_is_another_is_rejected(name, change, message, written, tmp_path):
+def test_prepared_tokenizer_that_is_another_is_rejected(name, change, written, tmp_path):
     file = shutil.copytree(written, tmp_path / "prepared") / name
     content = json.loads(file.read_text())
     change(content)
     file.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="prepared is not that of the examples: restore it"):
         open_examples(tmp_path / "prepared")
 
 
@@ -265,14 +248,8 @@ def test_prepared_file_that_is_damaged_is_rejected(written, tmp_path):
     ("content", "message"),
     [
         ("{", "Expecting property name"),
-        ("{}", "sentence_objective: field required"),
         ('{"sentence_objective": "nsp", "splits": {"train": {}}}', "splits.train.files: field required"),
-        (
-            '{"sentence_objective": "xyz", "splits": {"train": {"files": ["examples"]}}}',
-            "must be one of none, nsp, sop; got 'xyz'",
-        ),
     ],
-    ids=lambda value: value[:60],
 )
 def test_prepared_description_that_is_damaged_is_rejected(content, message, written, tmp_path):
     shutil.copytree(written, tmp_path / "prepared")

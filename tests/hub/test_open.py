@@ -188,7 +188,7 @@ def test_damaged_model_is_rejected_with_the_name_of_what_is_wrong(damage, messag
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("", "The name of a model or tokenizer is empty"),
+        ("", "There is no model directory"),
         (__file__, "test_open.py is a file: name the directory"),
         ("no/such/place", "There is no model directory no/such/place"),
         ("../nowhere", "There is no model directory ../nowhere"),

@@ -139,7 +139,7 @@ def test_data_of_a_stream_comes_from_its_text_without_end(arguments):
 
 def test_data_of_a_stream_without_text_is_an_error(arguments, tmp_path):
     (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match="There is no text in .*empty.txt"):
+    with pytest.raises(ValueError, match="The stream holds no text"):
         load_data(arguments(train_file=[str(tmp_path / "empty.txt")], streaming=True), 0)
 
 

@@ -111,18 +111,13 @@ def test_text_format_of_ones_own(tmp_path, monkeypatch):
 def test_table_gives_a_document_for_each_record(suffix, tmp_path):
     texts = ["One.<br /><br />It&#39;s two.", "NA", "", "Three, and four."]
     records = datasets.Dataset.from_dict({"id": list(range(4)), "review": texts})
-    file = tmp_path / f"table{suffix}"
-    plain = tmp_path / f"plain{suffix.removesuffix('.gz')}"
-    if plain.suffix == ".csv":
-        records.to_csv(plain)
-    elif plain.suffix == ".tsv":
+    file, plain = tmp_path / f"table{suffix}", tmp_path / f"plain{suffix.removesuffix('.gz')}"
+    if plain.suffix == ".tsv":
         plain.write_text("id\treview\n" + "".join(f"{i}\t{text}\n" for i, text in enumerate(texts)))
     elif plain.suffix == ".json":
         plain.write_text(json.dumps(list(records)))
-    elif plain.suffix == ".jsonl":
-        plain.write_text("".join(json.dumps(record) + "\n" for record in records))
     else:
-        records.to_parquet(plain)
+        {".csv": records.to_csv, ".jsonl": records.to_json, ".parquet": records.to_parquet}[plain.suffix](plain)
     file.write_bytes(gzip.compress(plain.read_bytes()) if suffix.endswith(".gz") else plain.read_bytes())
     source = TextSource([file], "html", "review")
     assert list(source.documents()) == [["One.", "It's two."], ["NA"], ["Three, and four."]]
@@ -136,23 +131,15 @@ def test_table_gives_a_document_for_each_record(suffix, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "bad.jsonl",
-            b'{"text": "One."}\n{"text": ',
-            "cannot be read at record [12] or a later one: JSON parse error",
-        ),
-        ("bad.parquet", b"PAR1no", "cannot be read at record 1 or a later one: Parquet"),
-        ("latin.jsonl", b'{"text": "\xdf"}\n', "is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
-        ("header.csv", b"Once,1\nTwice,2\n", "has no column 'text', but Once, 1: set text_column"),
-        ("semicolon.csv", b"id;text\n1;One.\n", "has no column 'text', but id;text: set text_column"),
-        ("list.jsonl", b'{"text": [1]}\n', "record 1 is list, not text"),
-        ("number.jsonl", b'{"text": 1}\n', "record 1 is int, not text"),
+        ("bad.jsonl", b'{"text": "One."}\n{"text": ', " cannot be read at record [12] or a later one: JSON parse"),
+        ("latin.jsonl", b'{"text": "\xdf"}\n', " is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
+        ("semicolon.csv", b"id;text\n1;One.\n", " has no column 'text', but id;text: set text_column"),
+        ("list.jsonl", b'{"text": [1]}\n', ": record 1 is list, not text"),
     ],
-    ids=lambda value: value if isinstance(value, str) and " " not in value else "",
 )
 def test_table_that_cannot_be_read_is_named(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(TextError, match=f"{name} {message}|{name}: {message}"):
+    with pytest.raises(TextError, match=f"{name}{message}"):
         read(tmp_path / name)
 
 
@@ -180,10 +167,6 @@ def test_table_without_records_has_no_text(tmp_path):
     skipped = Counter()
     source = TextSource(find_files([tmp_path]))
     assert list(source.sentences(skipped)) == []
-    with pytest.raises(
-        TextError, match="There is no text in .*a.csv, .*b.parquet: no line or record that is not blank"
-    ):
-        source.check_not_empty()
 
 
 def test_sentences_come_by_paragraph_and_what_has_none_is_counted(tmp_path):
@@ -229,7 +212,7 @@ def test_number_of_documents_that_looks_wrong_gives_a_hint(text, documents, hint
 
 
 def test_delimiter_that_occurs_nowhere_gives_a_hint():
-    assert "the delimiter '|||' is not in it" in TextSource([["One. Two."]], splitter="|||").document_hint(1, 1)
+    assert "the delimiter '|||' is in no document" in TextSource([["One. Two."]], splitter="|||").document_hint(1, 1)
 
 
 ENCODED = base64.b64encode(random.Random(0).randbytes(3001)).decode()
@@ -281,31 +264,23 @@ def test_sentence_without_end_is_cut_at_a_space(monkeypatch):
 
 @pytest.fixture
 def fingerprint(tmp_path):
-    (tmp_path / "a.txt").write_text("One.")
-
-    def of(name="a.txt", **settings):
+    def of(name="a.txt", text="One.", **settings):
+        (tmp_path / name).write_text(text)
         return TextSource([tmp_path / name], **settings).fingerprint
 
     return of
 
 
-def test_fingerprint_follows_the_content(fingerprint, tmp_path):
-    first = fingerprint()
-    (tmp_path / "b.txt").write_text("One.")
-    assert fingerprint("b.txt") == first
-    (tmp_path / "a.txt").write_text("Two.")
-    assert fingerprint() != first
-    (tmp_path / "a.csv").write_text("One.")
-    assert fingerprint("a.csv") != first
+def test_fingerprint_follows_the_content(fingerprint):
+    assert fingerprint("b.txt") == fingerprint()
+    assert len({fingerprint(), fingerprint(text="Two."), fingerprint("a.csv")}) == 3
     texts = [TextSource([[text]]).fingerprint for text in ("One.", "One.", "Two.")]
     assert texts[0] == texts[1] != texts[2]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"text_format": "file"}, {"text_column": "body"}, {"splitter": "line"}, {"language": "de"}], ids=str
-)
-def test_fingerprint_follows_the_settings(settings, fingerprint):
-    assert fingerprint(**settings) != fingerprint()
+def test_fingerprint_follows_the_settings(fingerprint):
+    settings = ({}, {"text_format": "file"}, {"text_column": "body"}, {"splitter": "line"}, {"language": "de"})
+    assert len({fingerprint(**each) for each in settings}) == len(settings)
 
 
 def test_fingerprint_follows_the_version_of_a_text_format_but_not_its_code(fingerprint, monkeypatch):
