@@ -44,6 +44,7 @@ SMALL = {
     "max_position_embeddings": 40,
 }
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+TOLERANCE = {"rtol": 0, "atol": 1e-5}  # of two ways to compute the same in fp32
 # What is published of a model.
 CODE_FILES = {file.name for file in model.CODE_FILES}
 MODEL_FILES = CODE_FILES | {

@@ -7,11 +7,8 @@ import torch
 from torch import nn
 from torch.nn.utils import prune
 
-from helpers import SMALL, assert_same_gradients, bert_and_ours, make_batch, make_inputs, make_pair
+from helpers import SMALL, TOLERANCE, assert_same_gradients, bert_and_ours, make_batch, make_inputs, make_pair
 from scratch_bert.model.compat_scratch_bert import is_observed
-
-
-TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
 
 def is_unpadded(model) -> bool:

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jacrev, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from helpers import HEADS, make_batch, make_inputs, make_model, make_pair
+from helpers import HEADS, TOLERANCE, make_batch, make_inputs, make_model, make_pair
 
 
 pytestmark = [  # PyTorch's own
@@ -18,7 +18,6 @@ pytestmark = [  # PyTorch's own
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]
-TOLERANCE = {"rtol": 0, "atol": 1e-5}
 CLASSIFIER = "AutoModelForSequenceClassification"
 
 

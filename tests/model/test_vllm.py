@@ -10,20 +10,20 @@ import torch
 from transformers import AutoModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from helpers import SMALL, make_model
+from helpers import SMALL, make_model, varlen_attention
 from scratch_bert import ScratchBertConfig, ScratchBertModel
 
 
 LENGTHS = [5, 9, 3]
 
 
-def attention_of_vllm(module, query, key, value, attention_mask, **kwargs):
+def attention_of_vllm(module, query, key, value, attention_mask, scaling, **kwargs):
     """As `vllm_attention_forward`: states (1, A, T, D) → (T, A·D). vLLM itself knows which tokens belong together."""
     assert attention_mask is None and query.shape[0] == 1
     assert isinstance(module.layer_idx, int) and not module.is_causal and module.config is not None
-    rows = (states[0].split(LENGTHS, dim=1) for states in (query, key, value))
-    parts = [torch.nn.functional.scaled_dot_product_attention(*part) for part in zip(*rows, strict=True)]
-    return torch.cat(parts, dim=1).transpose(0, 1).flatten(1), None
+    cu_seqlens, longest = torch.tensor([0, *LENGTHS]).cumsum(0), max(LENGTHS)
+    states = (each[0].transpose(0, 1) for each in (query, key, value))
+    return varlen_attention(*states, cu_seqlens, cu_seqlens, longest, longest, scale=scaling).flatten(1), None
 
 
 @pytest.fixture
