@@ -79,14 +79,6 @@ class Malicious:
 WEIGHT = "bert.encoder.layer.1.output.dense.weight"
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory, tokenizer):
-    """The directory of a BERT with both pretraining heads. To be read only."""
-    directory = tmp_path_factory.mktemp("bert")
-    make_bert("ForPreTraining", directory, tokenizer)
-    return directory
-
-
 @pytest.fixture
 def model(bert, tmp_path):
     """A copy of `bert`."""
