@@ -201,6 +201,13 @@ def test_publish_rejects_a_sentence_transformer_that_would_be_incomplete(name, c
         public_files(embedder)
 
 
+def test_directory_without_a_name_is_not_the_current_one(directory, monkeypatch, capsys):
+    monkeypatch.chdir(directory)
+    with pytest.raises(SystemExit):
+        run_script(monkeypatch, "push_to_hub.py", "", "tester/model", "--dry_run")
+    assert "the name of the directory is empty" in capsys.readouterr().err
+
+
 def test_publish_tells_urls_from_local_paths(directory):
     with open(directory / "README.md", "a") as card:
         card.write(f"see https://example.org/home/ann, https://example.org{Path.home()}/x and `/homely`")
