@@ -192,12 +192,15 @@ def test_state_without_a_step_is_damage(content, run, tmp_path):
     assert "trainer_state.json" in find_damage(tmp_path / "checkpoint-2")
 
 
-FILES = ["model.safetensors", "optimizer.pt", "scheduler.pt", "trainer_state.json", "rng_state.pth", "config.json"]
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("how", ["missing", "truncated", "damaged"])
-def test_damaged_checkpoints_are_passed_over_and_kept(how, name, run, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        *((name, "damaged") for name in ("model.safetensors", "optimizer.pt", "scheduler.pt", "config.json")),
+        ("trainer_state.json", "truncated"),
+        ("rng_state.pth", "missing"),  # which only the manifest tells
+    ],
+)
+def test_damaged_checkpoints_are_passed_over_and_kept(name, how, run, tmp_path, caplog):
     shutil.copytree(run, tmp_path, dirs_exist_ok=True)
     seal(tmp_path / "checkpoint-1")
     seal(tmp_path / "checkpoint-2")
@@ -236,10 +239,8 @@ def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tm
     [
         (None, None, "1 2 3 4"),
         (2, None, "3 4"),
-        (1, None, "4"),
         (2, 1, "1 4"),
         (1, 2, "2 4"),
-        (3, 4, "2 3 4"),
         (2, 9, "3 4"),
     ],
 )
