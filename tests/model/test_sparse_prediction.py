@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, Trainer, TrainingArguments
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
-from helpers import SMALL, TOLERANCE, assert_same_gradients, make_batch, make_pair
-from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
+from helpers import SMALL, TOLERANCE, assert_same_gradients, bert_and_ours, make_batch, make_pair
 
 
 LOGITS = {"AutoModelForPreTraining": "prediction_logits", "AutoModelForMaskedLM": "logits"}
@@ -41,10 +40,6 @@ def test_sparse_prediction_is_off_without_labels_and_in_evaluation_unless_it_is_
 
 
 def test_mlm_evaluation_of_the_stock_trainer_gives_the_metrics_of_transformers_bert(tokenizer, tmp_path):
-    options = {**SMALL, "vocab_size": len(tokenizer)}
-    bert = BertForMaskedLM(BertConfig(**options))
-    ours = ScratchBertForMaskedLM(ScratchBertConfig(**options))
-    ours.load_state_dict(bert.state_dict(), strict=False)  # the decoder's bias has a second name
     texts = ["the list is sorted in place", "a", "raise an exception if the key is not found in it"] * 5
 
     def compute_metrics(prediction):
@@ -56,12 +51,10 @@ def test_mlm_evaluation_of_the_stock_trainer_gives_the_metrics_of_transformers_b
         }
 
     metrics = []
-    for model in (bert, ours):
+    for model in bert_and_ours("ForMaskedLM", vocab_size=len(tokenizer)):
         trainer = Trainer(
             model,
-            TrainingArguments(
-                str(tmp_path), per_device_eval_batch_size=4, use_cpu=True, report_to="none", disable_tqdm=True
-            ),
+            TrainingArguments(str(tmp_path), per_device_eval_batch_size=4, use_cpu=True, disable_tqdm=True),
             data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.4, seed=1),
             eval_dataset=[tokenizer(text) for text in texts],
             compute_metrics=compute_metrics,
