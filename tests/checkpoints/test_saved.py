@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 from transformers import Trainer, TrainingArguments
@@ -31,6 +32,12 @@ def run(tmp_path_factory):
         train_dataset=[{name: values[row] for name, values in batch.items()} for row in range(8)],
     ).train()
     return directory
+
+
+@pytest.fixture
+def checkpoint(run, tmp_path):
+    """A copy of the last checkpoint."""
+    return Path(shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2"))
 
 
 def find(output_dir, resume=None):
@@ -165,9 +172,7 @@ def test_missing_files_are_found_without_a_manifest(run, tmp_path):
             find(tmp_path / "other", str(tmp_path / name))
 
 
-def test_a_damaged_shard_is_found(run, tmp_path):
-    checkpoint = tmp_path / "checkpoint-2"
-    shutil.copytree(run / "checkpoint-2", checkpoint)
+def test_a_damaged_shard_is_found(checkpoint):
     (checkpoint / "model.safetensors").rename(checkpoint / "model-1.safetensors")
     shutil.copy(checkpoint / "model-1.safetensors", checkpoint / "model-2.safetensors")
     (checkpoint / "model.safetensors.index.json").write_text("{}")
@@ -186,10 +191,9 @@ def test_checkpoint_with_another_number_than_its_step_is_damage(sealed, run, tmp
 
 
 @pytest.mark.parametrize("content", ["{}", '{"global_step": -1}', "not JSON"])
-def test_state_without_a_step_is_damage(content, run, tmp_path):
-    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
-    (tmp_path / "checkpoint-2" / "trainer_state.json").write_text(content)
-    assert "trainer_state.json" in find_damage(tmp_path / "checkpoint-2")
+def test_state_without_a_step_is_damage(content, checkpoint):
+    (checkpoint / "trainer_state.json").write_text(content)
+    assert "trainer_state.json" in find_damage(checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -215,23 +219,21 @@ def test_damaged_checkpoints_are_passed_over_and_kept(name, how, run, tmp_path, 
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"optimizer.pt": 7}'])
-def test_manifest_that_is_damaged_is_damage(content, run, tmp_path):
-    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
-    (tmp_path / "checkpoint-2" / "manifest.json").write_text(content)
-    assert find_damage(tmp_path / "checkpoint-2") == "manifest.json is missing or damaged"
+def test_manifest_that_is_damaged_is_damage(content, checkpoint):
+    (checkpoint / "manifest.json").write_text(content)
+    assert find_damage(checkpoint) == "manifest.json is missing or damaged"
 
 
-def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(run, tmp_path):
+def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(checkpoint, tmp_path):
     """Those of save_only_model, which are as they were meant to be."""
-    shutil.copytree(run / "checkpoint-2", tmp_path / "checkpoint-2")
-    (tmp_path / "checkpoint-2" / "optimizer.pt").unlink()
-    seal(tmp_path / "checkpoint-2")
-    assert find_damage(tmp_path / "checkpoint-2") == "optimizer.pt is missing"
+    (checkpoint / "optimizer.pt").unlink()
+    seal(checkpoint)
+    assert find_damage(checkpoint) == "optimizer.pt is missing"
     with pytest.raises(
         ValueError, match="checkpoint-2 cannot be resumed from, as it was saved: optimizer.pt is missing"
     ):
         find(tmp_path, "auto")
-    assert (tmp_path / "checkpoint-2").is_dir()
+    assert checkpoint.is_dir()
 
 
 @pytest.mark.parametrize(

@@ -189,7 +189,7 @@ def test_tag(ask, direct):
         ("I-X I-X O I-X", [(0, 2, "X"), (3, 4, "X")]),
         ("B-X I-Y", [(0, 1, "X"), (1, 2, "Y")]),
         ("NOUN NOUN B", [(0, 1, "NOUN"), (1, 2, "NOUN"), (2, 3, "B")]),
-        ("B-X-Y I-X-Y X I-X", [(0, 2, "X-Y"), (2, 3, "X"), (3, 4, "X")]),
+        ("B-X-Y I-X-Y A-X I-X", [(0, 2, "X-Y"), (2, 3, "A-X"), (3, 4, "X")]),
     ],
 )
 def test_merge_tags(labels, spans):

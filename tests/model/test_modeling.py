@@ -225,7 +225,9 @@ def test_padding_alone_gives_finite_outputs_and_gradients(attention, dtype, norm
     batch = make_batch("AutoModelForPreTraining", rows=2, length=8)
     batch["attention_mask"][padding] = 0
     for training in (False, True):
-        outputs = model.train(training)(**batch, output_hidden_states=not training)  # without them, unpadded
+        if training:  # without padding, which is computed for hidden states and for labels on it
+            batch["labels"][padding] = -100
+        outputs = model.train(training)(**batch, output_hidden_states=not training)
         for tensor in (*(outputs.hidden_states or ()), outputs.prediction_logits, outputs.seq_relationship_logits):
             assert tensor.isfinite().all()
         model.zero_grad()

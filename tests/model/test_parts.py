@@ -1,14 +1,12 @@
 """The parts of a model, called alone as other libraries do, give what those of transformers' BERT give."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from transformers import Trainer, TrainingArguments
 
-from helpers import HEADS, SMALL, TOLERANCE, bert_and_ours, make_batch, make_inputs, make_model
+from helpers import HEADS, SMALL, TOLERANCE, bert_and_ours, edit_config, make_batch, make_inputs, make_model
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 
 
@@ -136,8 +134,7 @@ def test_a_decoder_that_differs_from_the_embeddings_is_trained_and_saved(tmp_pat
 def test_a_config_that_asks_for_attentions_opens_as_berts_does(tmp_path):
     for model in bert_and_ours("ForMaskedLM"):
         model.save_pretrained(tmp_path)
-        config = json.loads((tmp_path / "config.json").read_text())
-        (tmp_path / "config.json").write_text(json.dumps(config | {"output_attentions": True}))
+        edit_config(tmp_path, output_attentions=True)
         opened = type(model).from_pretrained(tmp_path)
         assert opened(**make_inputs()).attentions == ()  # sdpa has none
 
