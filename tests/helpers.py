@@ -165,7 +165,8 @@ def bert_and_ours(head: str = "Model", **options) -> tuple:
     torch.manual_seed(0)
     head = head.removeprefix("AutoModel") or "Model"
     bert = make_bert(head, **options)
-    ours = make_model(HEADS["AutoModel" + head.removeprefix("Model")], num_labels=bert.config.num_labels, **options)
+    options = {"num_labels": bert.config.num_labels, **options}
+    ours = make_model(HEADS["AutoModel" + head.removeprefix("Model")], **options)
     result = ours.load_state_dict(bert.state_dict(), strict=False)
     assert result.missing_keys == [] and set(result.unexpected_keys) <= {SECOND_NAME}
     return bert, ours

@@ -68,7 +68,8 @@ def test_sinusoidal_positions_follow_the_formula_and_are_not_saved(tmp_path):
 
 
 def test_head_dim_sets_the_width_of_attention_whose_implementation_can_be_switched():
-    model, inputs = make_model(ScratchBertModel, num_attention_heads=3, head_dim=10), make_inputs()
+    config = {"num_attention_heads": 3, "head_dim": 10, "initializer_range": 0.3}
+    model, inputs = make_model(ScratchBertModel, **config), make_inputs()
     assert model.encoder.layer[0].attention.self.query.weight.shape == (30, 32)
     assert model.encoder.layer[0].attention.output.dense.weight.shape == (32, 30)
     mask, sdpa = inputs["attention_mask"].bool(), model(**inputs)[0]

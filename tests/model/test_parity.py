@@ -81,13 +81,8 @@ def test_parity_of_the_gradients_of_hidden_states_and_attentions(auto_class, att
     [("regression", 1), ("regression", 3), ("single_label_classification", 3), ("multi_label_classification", 3)],
 )
 def test_parity_of_sequence_classification_losses(problem_type, num_labels):
-    bert, ours = bert_and_ours("AutoModelForSequenceClassification")
-    for model in (bert, ours):
-        model.config.problem_type = problem_type
-        model.num_labels = num_labels
-        model.config.num_labels = num_labels
-        model.classifier = torch.nn.Linear(SMALL["hidden_size"], num_labels)
-    ours.classifier.load_state_dict(bert.classifier.state_dict())
+    options = {"problem_type": problem_type, "num_labels": num_labels}
+    bert, ours = bert_and_ours("ForSequenceClassification", **options)
     batch = make_batch("AutoModelForSequenceClassification")
     if problem_type != "single_label_classification":
         batch["labels"] = torch.rand(4, num_labels).round()
