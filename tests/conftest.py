@@ -138,6 +138,16 @@ def pairs(corpus, tokenizer):
 
 
 @pytest.fixture(scope="session")
+def bert(tmp_path_factory, tokenizer):
+    """The directory of transformers' BERT with both pretraining heads and random weights. To be read only."""
+    from helpers import make_bert
+
+    directory = tmp_path_factory.mktemp("bert")
+    make_bert("ForPreTraining", directory, tokenizer)
+    return directory
+
+
+@pytest.fixture(scope="session")
 def saved(tmp_path_factory, tokenizer):
     """The directory of a small model, randomly initialised, and its tokenizer. To be read only."""
     import torch

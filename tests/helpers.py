@@ -44,6 +44,8 @@ SMALL = {
     "max_position_embeddings": 40,
 }
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+TOLERANCE = {"rtol": 0, "atol": 1e-5}  # of two ways to compute the same in fp32
+SECOND_NAME = "cls.predictions.decoder.bias"  # that transformers' BERT has for the bias of its MLM head
 # What is published of a model.
 CODE_FILES = {file.name for file in model.CODE_FILES}
 MODEL_FILES = CODE_FILES | {
@@ -158,12 +160,15 @@ def make_bert(head: str, directory: Path | None = None, tokenizer=None, **option
 
 
 def bert_and_ours(head: str = "Model", **options) -> tuple:
-    """transformers' BERT and ours with the same random weights, in evaluation mode. `options` are config fields."""
+    """transformers' BERT and ours with the same random weights, in evaluation mode. `options` are config fields, and
+    `head` is the end of the name of an Auto class, too."""
     torch.manual_seed(0)
+    head = head.removeprefix("AutoModel") or "Model"
     bert = make_bert(head, **options)
-    auto_class = "AutoModel" + head.removeprefix("Model")
-    ours = make_model(HEADS[auto_class], num_labels=num_labels(auto_class), **options)
-    ours.load_state_dict(bert.state_dict(), strict=False)
+    options = {"num_labels": bert.config.num_labels, **options}
+    ours = make_model(HEADS["AutoModel" + head.removeprefix("Model")], **options)
+    result = ours.load_state_dict(bert.state_dict(), strict=False)
+    assert result.missing_keys == [] and set(result.unexpected_keys) <= {SECOND_NAME}
     return bert, ours
 
 
@@ -193,42 +198,33 @@ def assert_same_gradients(model, other) -> None:
         )
 
 
-def make_labels(auto_class: str, inputs: dict, seed: int = 0) -> dict:
-    """Labels that fit `inputs` for the model behind `auto_class`, if that has `num_labels(auto_class)` labels."""
-    classes = num_labels(auto_class)
-    generator = torch.Generator().manual_seed(seed)
-    ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
-    rows, length = ids.shape[0], ids.shape[-1]
-
-    def draw(high, shape):
-        return torch.randint(high, shape, generator=generator)
-
-    masked = mask & (torch.rand(ids.shape, generator=generator) < 0.3)
-    return {
-        "AutoModel": lambda: {},
-        "AutoModelForPreTraining": lambda: {
-            "labels": ids.masked_fill(~masked, -100),
-            "next_sentence_label": draw(2, (rows,)),
-        },
-        "AutoModelForMaskedLM": lambda: {"labels": ids.masked_fill(~masked, -100)},
-        "AutoModelForNextSentencePrediction": lambda: {"labels": draw(2, (rows,))},
-        "AutoModelForSequenceClassification": lambda: {"labels": draw(classes, (rows,))},
-        "AutoModelForTokenClassification": lambda: {"labels": draw(classes, ids.shape).masked_fill(~masked, -100)},
-        "AutoModelForQuestionAnswering": lambda: {
-            "start_positions": draw(length, (rows,)),
-            "end_positions": draw(length, (rows,)),
-        },
-        "AutoModelForMultipleChoice": lambda: {"labels": draw(ids.shape[1], (rows,))},
-    }[auto_class]()
-
-
 def make_batch(auto_class: str, rows: int = 4, length: int = 20, seed: int = 0) -> dict:
-    """Inputs and labels for the model behind `auto_class`."""
-    if auto_class != "AutoModelForMultipleChoice":
-        inputs = make_inputs(rows, length, seed)
-    else:
-        inputs = {k: v.view(rows, 3, length) for k, v in make_inputs(3 * rows, length, seed).items()}
-    return {**inputs, **make_labels(auto_class, inputs, seed=seed)}
+    """Inputs and labels for the model behind `auto_class`, if that has `num_labels(auto_class)` labels."""
+    choices = 3 if auto_class == "AutoModelForMultipleChoice" else 1
+    inputs = make_inputs(choices * rows, length, seed)
+    if choices > 1:
+        inputs = {name: values.view(rows, choices, length) for name, values in inputs.items()}
+    ids, mask = inputs["input_ids"], inputs["attention_mask"].bool()
+    generator = torch.Generator().manual_seed(seed)
+    masked = mask & (torch.rand(ids.shape, generator=generator) < 0.3)
+
+    def draw(high, *shape):
+        return torch.randint(high, shape or (rows,), generator=generator)
+
+    match auto_class.removeprefix("AutoModel"):
+        case "ForPreTraining":
+            labels = {"labels": ids.masked_fill(~masked, -100), "next_sentence_label": draw(2)}
+        case "ForMaskedLM":
+            labels = {"labels": ids.masked_fill(~masked, -100)}
+        case "ForTokenClassification":
+            labels = {"labels": draw(num_labels(auto_class), *ids.shape).masked_fill(~masked, -100)}
+        case "ForQuestionAnswering":
+            labels = {"start_positions": draw(length), "end_positions": draw(length)}
+        case "ForNextSentencePrediction" | "ForSequenceClassification" | "ForMultipleChoice":
+            labels = {"labels": draw(choices if choices > 1 else num_labels(auto_class))}
+        case _:
+            labels = {}
+    return {**inputs, **labels}
 
 
 def write_metric(file, figures):

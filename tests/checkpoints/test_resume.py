@@ -1,4 +1,4 @@
-"""What a resume may change; what it must not is tested with checkpoints, in test_checkpoint.py."""
+"""What a resume may change; what it must not is tested with checkpoints, in test_saved.py."""
 
 import pytest
 from safetensors.torch import load_file, save_file

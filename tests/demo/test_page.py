@@ -1,5 +1,5 @@
 """The demo's page in Chromium: each tab shows the answers of `Model`, which test_model.py compares with the models
-called directly; invalid input, narrow windows, many users, and no request that leaves this machine."""
+called directly; invalid input, narrow windows, and no request that leaves this machine."""
 
 import json
 import os
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from urllib.parse import urljoin, urlsplit
@@ -458,29 +457,7 @@ def test_narrow_and_dark_page(open_page):
     assert text > 500 > 200 > background
 
 
-# -------------------------------------------------------------------------------------------------------- many users
-
-
-def test_sessions_at_a_time_get_their_own_answers(address, places):
-    """Each session asks ten times, with its own sentence, and gets the answers for that sentence."""
-    import psutil
-    from gradio_client import Client
-
-    sentences = [f"{'the cat ' * number} sleeps on the [MASK] ." for number in range(1, 16)]
-    sentences += [f"the dog {'lies ' * number} on the [MASK] ." for number in range(1, 6)]
-    expected = [top_k(places["trained"], sentence) for sentence in sentences]
-
-    def use(text, expected):
-        client = Client(address, verbose=False, analytics_enabled=False)
-        for _ in range(10):
-            bars = client.predict(text, 5, api_name="/fill_mask")[1]["value"]["confidences"]  # of the first model
-            assert ([bar["label"] for bar in bars], texts_of(bar["confidence"] for bar in bars)) == expected
-
-    process = psutil.Process()
-    before = process.memory_info().rss
-    with ThreadPoolExecutor(20) as pool:
-        list(pool.map(use, sentences, expected))
-    assert process.memory_info().rss - before < 500 * 2**20
+# ------------------------------------------------------------------------------------------------------------ served
 
 
 def test_app_of_a_space(trained, tmp_path, open_page, expect):

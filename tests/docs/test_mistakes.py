@@ -16,27 +16,6 @@ TESTS = {
         r"`python benchmarks/mistakes.py (\w+)` · test: \[`(\w+)`\]\(\.\./(tests/[\w/.]+)\)", PAGE
     )
 }
-STATEMENTS = {
-    "layers_in_forward": "largest_difference(model, model, batch) == 0",
-    "shared_layers": "bert.state_dict()",
-    "scaled_by_length": "largest_difference",
-    "mask_sign": "model(**padded)",
-    "mask_shape": "model(**padded)",
-    "loss_over_padding": 'torch.isin(batch["labels"]',
-    "mean_over_all_tokens": "assert_close",
-    "softmax_twice": "assert_close",
-    "all_tokens_labelled": "masked / maskable",
-    "special_tokens_masked": 'torch.isin(batch["labels"]',
-    "static_masks": 'PretrainingCollator(tokenizer)(examples)["labels"], first["labels"]',
-    "same_document_negatives": "same_document[label == 1]",
-    "false_negatives": "same_document[label == 1]",
-    "labels_inverted": 'example["next_sentence_label"] == label',
-    "accuracy_of_all_tokens": "masked / maskable",
-    "evaluated_on_training_text": "together",
-    "no_eval": 'trainer.evaluate()["eval_mlm_loss"] == result["eval_mlm_loss"]',
-    "no_unknown_token": '"[UNK]"]',
-}
-"""Of the tests, what fails."""
 MISTAKES = runpy.run_path(str(ROOT / "benchmarks/mistakes.py"))["MISTAKES"]
 
 
@@ -45,10 +24,8 @@ def first_case(test) -> dict:
     case = {}
     for mark in getattr(test, "pytestmark", []):
         if mark.name == "parametrize":
-            names = (
-                [name.strip() for name in mark.args[0].split(",")] if isinstance(mark.args[0], str) else mark.args[0]
-            )
-            first = next(iter(mark.args[1]))
+            names, first = mark.args[0], next(iter(mark.args[1]))
+            names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
             values = getattr(first, "values", first)
             case |= dict(zip(names, values if isinstance(values, tuple) else [values], strict=True))
     return case | ({"auto_class": "AutoModelForPreTraining"} if "auto_class" in case else {})
@@ -69,11 +46,9 @@ def test_mistake_fails_the_test_that_the_page_names(mistake, request):
     test = runpy.run_path(str(ROOT / file))[name]
     case = first_case(test)
     fails = pytest.raises(Exception if mistake == "no_unknown_token" else AssertionError)
-    with MISTAKES[mistake].patch(), fails as failure:
+    with MISTAKES[mistake].patch(), fails:
         fixtures = [parameter for parameter in inspect.signature(test).parameters if parameter not in case]
         test(**case, **{fixture: request.getfixturevalue(fixture) for fixture in fixtures})
-    failed = [str(entry.statement) for entry in failure.traceback if str(entry.path).endswith(file)]
-    assert any(STATEMENTS[mistake] in statement for statement in failed), failed
 
 
 def test_each_wrong_line_has_its_right_one():

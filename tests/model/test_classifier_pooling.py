@@ -5,7 +5,6 @@ import torch
 
 from helpers import make_inputs, make_model
 from scratch_bert import ScratchBertConfig
-from scratch_bert.hub.conversion import convert_config
 from scratch_bert.model.modeling_scratch_bert import ScratchBertForSequenceClassification
 
 
@@ -94,22 +93,12 @@ def test_embeddings_give_what_their_ids_give(pooling):
 @pytest.mark.parametrize(
     "extra",
     [
-        {"seq_idx": torch.zeros(2, 9, dtype=torch.long)},
-        {"attention_mask": torch.ones(2, 1, 9, 9)},
+        {"seq_idx": torch.zeros(1, 9, dtype=torch.long)},
+        {"position_ids": torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1]])},
+        {"attention_mask": torch.ones(1, 1, 9, 9)},
     ],
+    ids=list,
 )
 def test_packed_sequences_and_other_masks_are_refused(extra):
-    with pytest.raises(ValueError, match="classifier_pooling=segments"):
-        classifier("segments")(torch.randint(5, 120, (2, 9)), **extra)
-
-
-def test_sequences_joined_by_positions_are_refused():
-    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 0, 1]])
     with pytest.raises(ValueError, match="classifier_pooling=mean"):
-        classifier("mean")(torch.randint(5, 120, (1, 9)), position_ids=positions)
-
-
-def test_bert_has_no_such_classifier():
-    config = ScratchBertConfig(classifier_pooling="segments")
-    with pytest.raises(ValueError, match="classifier_pooling is 'segments'.*must be 'cls'"):
-        convert_config(config, "bert")
+        classifier("mean")(torch.randint(5, 120, (1, 9)), **extra)

@@ -5,12 +5,9 @@ import shutil
 import pytest
 import torch
 
-from helpers import assert_same_gradients, make_batch, make_inputs, make_pair
+from helpers import TOLERANCE, assert_same_gradients, make_batch, make_inputs, make_pair
 from scratch_bert.examples.collator import pack_sequences
 from scratch_bert.training.counting import CountingCollator
-
-
-TOLERANCE = {"rtol": 0, "atol": 1e-5}
 
 
 @pytest.mark.slow

@@ -1,25 +1,18 @@
 """A step's loss and gradient do not depend on how its batch is split: into micro-batches or over processes."""
 
-import subprocess
-import sys
-import textwrap
-from datetime import timedelta
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from helpers import HEADS, NO_DROPOUT, ROOT, SMALL, make_batch, num_labels
+from helpers import HEADS, NO_DROPOUT, SMALL, TOLERANCE, make_batch, num_labels
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
 
 
 BATCH_SIZE = 32
-TIMEOUT = timedelta(seconds=60)
 # Trainer passes the count of masked tokens in a step, but not that of sequences: ForPreTraining weighs a micro-batch's
 # NSP loss by its share of the masked tokens. These sequences have 3 to 20 tokens, so that shares differ far more than
 # in pretraining; 1e-2 holds from BERT's initial weights (up to 2e-2 was seen with weights ten times as large).
-TOLERANCE = {"AutoModelForPreTraining": 1e-2}
+LOOSE = {"AutoModelForPreTraining": 1e-2}
 PROBLEMS = ["regression", "single_label_classification", "multi_label_classification"]
 
 
@@ -33,7 +26,7 @@ def train_one_step(auto_class, batch_size, accumulation_steps, problem_type, out
             num_labels=num_labels(auto_class),
             problem_type=problem_type,
             # Large, so that the losses of sequences differ and a wrong mean shows.
-            initializer_range=0.02 if auto_class in TOLERANCE else 0.2,
+            initializer_range=0.02 if auto_class in LOOSE else 0.2,
         )
     )
     batch = make_batch(auto_class, rows=BATCH_SIZE)
@@ -76,42 +69,20 @@ CASES += [("AutoModelForSequenceClassification", problem_type) for problem_type 
 def test_gradient_accumulation_gives_the_loss_and_gradient_of_one_batch(auto_class, problem_type, tmp_path):
     whole_loss, whole_norm = train_one_step(auto_class, BATCH_SIZE, 1, problem_type, tmp_path)
     split_loss, split_norm = train_one_step(auto_class, BATCH_SIZE // 4, 4, problem_type, tmp_path)
-    tolerance = TOLERANCE.get(auto_class, 1e-3)
+    tolerance = LOOSE.get(auto_class, 1e-3)
     assert split_loss == pytest.approx(whole_loss, rel=tolerance)
     assert split_norm == pytest.approx(whole_norm, rel=tolerance)
 
 
-def gradients_of_a_share(rank: int, processes: int, store: torch.distributed.Store | None = None) -> dict:
-    """What one of several processes does in the test below; `store` is where they meet."""
-    torch.manual_seed(0)
+def test_mean_of_the_gradients_of_processes_is_that_of_one():
+    """Each has its share of the sum that is divided by all masked tokens, and DDP takes the mean: Trainer multiplies."""
     model = ScratchBertForMaskedLM(ScratchBertConfig(**SMALL, **NO_DROPOUT)).train()
-    batch = make_batch("AutoModelForMaskedLM", rows=8)
+    batch, gradients = make_batch("AutoModelForMaskedLM", rows=8), []
     masked = (batch["labels"] != -100).sum()
-    share, wrapped = {name: values.chunk(processes)[rank] for name, values in batch.items()}, model
-    if processes > 1:
-        torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=processes, timeout=TIMEOUT)
-        wrapped = torch.nn.parallel.DistributedDataParallel(model)
-    # Each process has its share of the sum that is divided by all masked tokens, and DDP takes the mean.
-    (processes * wrapped(**share, num_items_in_batch=masked).loss).backward()
-    if processes > 1:
-        torch.distributed.barrier()  # a process that leaves while the other is at work may keep it from ending
-        del wrapped
-        torch.distributed.destroy_process_group()
-    return {name: parameter.grad for name, parameter in model.named_parameters()}
-
-
-@pytest.mark.slow
-def test_distributed_gradients_are_those_of_one_process():
-    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # at a free port
-    code = f"""
-        import sys, torch
-        sys.path[:0] = {[str(path) for path in (Path(__file__).parent, ROOT / "tests", ROOT)]}
-        from {Path(__file__).stem} import gradients_of_a_share
-        gradients_of_a_share(1, 2, torch.distributed.TCPStore("127.0.0.1", {store.port}))
-    """
-    worker = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)])
-    one, two = gradients_of_a_share(0, 1), gradients_of_a_share(0, 2, store)
-    assert worker.wait(timeout=60) == 0
-    assert one.keys() == two.keys()
-    for name, gradient in one.items():
-        torch.testing.assert_close(two[name], gradient, rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+    for processes in (1, 2):
+        model.zero_grad()
+        for share in zip(*(values.chunk(processes) for values in batch.values()), strict=True):
+            (processes * model(**dict(zip(batch, share, strict=True)), num_items_in_batch=masked).loss).backward()
+        gradients.append({name: parameter.grad / processes for name, parameter in model.named_parameters()})
+    for name, expected in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], expected, **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from helpers import varlen_attention as stand_in
 from scratch_bert import ScratchBertConfig
 from scratch_bert.model import kernels_scratch_bert
 from scratch_bert.model.kernels_scratch_bert import (
@@ -91,23 +92,21 @@ def test_grouped_attention_drops_weights_and_keeps_their_mean():
     torch.testing.assert_close(dropped[kept], (weights / 0.75).expand_as(dropped)[kept])
 
 
-def test_sequences_of_similar_lengths_are_grouped():
+@pytest.mark.parametrize(("width", "shortest", "longest"), [(256, 33, 128), (768, 33, 64), (2048, 0, 0)])
+def test_sequences_of_similar_lengths_are_grouped(width, shortest, longest):
     """They are at most a sixteenth longer in a narrow model, fewer are longer in a wide one, and all have few shapes."""
     lengths = torch.randint(1, 129, (2000,)).tolist() + [77] * 50
-    for width, extended in ((256, range(33, 128)), (768, range(33, 64)), (2048, ())):
-        plan = RowPlan((len(lengths), 128), lengths, True, torch.arange(sum(lengths))).grouped(4, width)
-        groups = plan.groups
-        assert sorted(length for group in groups for length in group.lengths) == sorted(lengths)
-        assert all(group.lengths == sorted(group.lengths, reverse=True) for group in groups)
-        found = {n for group in groups for n in group.lengths if n < group.rows}
-        assert found == {n for n in extended if n % (2 if n < 64 else 4)}
-        assert all(group.rows <= 1.0625 * group.lengths[-1] for group in groups)
-        assert all(len(group.lengths) == 1 or 4 * len(group.lengths) * group.rows**2 <= 2**18 for group in groups)
-        assert sum(group.rows * len(group.lengths) for group in groups) == plan.rows
-        assert len(groups) < len(lengths) / 3
-        assert {len(group.lengths) for group in groups} <= {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}
-        if width == 256:
-            assert len({(group.rows, len(group.lengths)) for group in groups}) < 200
+    plan = RowPlan((len(lengths), 128), lengths, True, torch.arange(sum(lengths))).grouped(4, width)
+    groups = plan.groups
+    assert sorted(length for group in groups for length in group.lengths) == sorted(lengths)
+    assert all(group.lengths == sorted(group.lengths, reverse=True) for group in groups)
+    extended = {length for group in groups for length in group.lengths if length < group.rows}
+    assert extended <= set(range(shortest, longest)) and bool(extended) == (longest > 0)
+    assert all(group.rows <= 1.0625 * group.lengths[-1] for group in groups)
+    assert all(len(group.lengths) == 1 or 4 * len(group.lengths) * group.rows**2 <= 2**18 for group in groups)
+    assert sum(group.rows * len(group.lengths) for group in groups) == plan.rows
+    assert len(groups) < len(lengths) / 3
+    assert width > 256 or len({(group.rows, len(group.lengths)) for group in groups}) < 200
 
 
 def test_empty_sequences_have_no_rows():
@@ -118,14 +117,10 @@ def test_empty_sequences_have_no_rows():
 
 def test_varlen_attention_hands_over_cu_seqlens(monkeypatch):
     """With a stand-in for PyTorch's function, which needs a GPU."""
-
-    def varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale):
-        assert torch.equal(cu_seq_q, cu_seq_k) and max_q == max_k == max(LENGTHS)
-        return plain_attention(*(t.transpose(0, 1) for t in (query, key, value)), cu_seq_q.diff().tolist(), scale)
-
-    monkeypatch.setattr(kernels_scratch_bert, "varlen_attn", varlen_attn)
+    monkeypatch.setattr(kernels_scratch_bert, "varlen_attn", stand_in)
     states = [torch.randn(1, 3, sum(LENGTHS), 8) for _ in range(3)]
     plan = RowPlan((4, 9), LENGTHS).with_cu_seqlens(torch.device("cpu"))
+    assert plan.cu_seqlens.tolist() == [0, 5, 6, 15, 19]
     context, _ = varlen_attention(None, *states, None, scaling=0.3, dropout=0.0, plan=plan)
     torch.testing.assert_close(context[0], plain_attention(*(t[0] for t in states), LENGTHS, 0.3))
 
@@ -232,63 +227,52 @@ def test_few_numbers_of_rows_are_left_in_bf16_and_fp16():
     assert surplus_rows(2049, cpu, torch.float32) == surplus_rows(2049, torch.device("meta"), torch.bfloat16) == 0
 
 
-def test_unpadding_of_packed_sequences():
-    mask = torch.tensor([[1, 1, 1, 1, 0], [1, 1, 1, 1, 1]])
-    seq_idx = torch.tensor([[0, 0, 1, 2, 0], [0, 1, 1, 1, 1]])
-    plan = plan_rows(mask, seq_idx)
-    assert plan.lengths == [2, 1, 1, 1, 4]
-    assert plan.with_cu_seqlens(mask.device).cu_seqlens.tolist() == [0, 2, 3, 4, 5, 9]
-
-
-@pytest.mark.parametrize(
-    ("found", "changes"),
-    [
-        pytest.param(grouped_attention, {}, id="cpu", marks=pytest.mark.cpu_branch),
-        pytest.param(padded_attention, {"max_seqlen": 4096}, id="cpu, long"),
-        pytest.param(
-            grouped_attention,
-            {"max_seqlen": 256, "training": False},
-            id="cpu, short, no dropout",
-            marks=pytest.mark.cpu_branch,
-        ),
-        pytest.param(padded_attention, {"training": False}, id="cpu, no dropout"),
-        pytest.param(padded_attention, {"attn_implementation": "eager"}, id="eager"),
-        pytest.param(flash_attention, {"attn_implementation": "flash_attention_2"}, id="flash"),
-        pytest.param(varlen_attention, {"device": "cuda", "dtype": torch.bfloat16, "training": False}, id="gpu"),
-        pytest.param(padded_attention, {"device": "cuda", "dtype": torch.bfloat16}, id="gpu, dropout"),
-        pytest.param(padded_attention, {"device": "cuda", "training": False}, id="gpu, fp32"),
-        pytest.param(
-            padded_attention,
-            {"device": "cuda", "dtype": torch.float16, "training": False, "head_dim": 20},
-            id="gpu, head_dim",
-        ),
-    ],
-)
-def test_attention_is_found_for_unpadded_states(found, changes, monkeypatch):
+@pytest.fixture
+def _gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    usual = {"training": True, "device": "cpu", "dtype": torch.float32, "max_seqlen": 512}
-    config = {"attn_implementation": "sdpa", "head_dim": 64}
-    options = usual | {name: value for name, value in changes.items() if name in usual}
-    config |= {name: value for name, value in changes.items() if name not in usual}
-    options["device"] = torch.device(options["device"])
-    assert find_attention(ScratchBertConfig(**config), **options) is found
+
+
+ON_CPU = {"training": True, "device": torch.device("cpu"), "dtype": torch.float32, "max_seqlen": 512}
+ON_GPU = {"training": False, "device": torch.device("cuda"), "dtype": torch.bfloat16, "max_seqlen": 512}
+
+
+@pytest.mark.usefixtures("_gpu")
+@pytest.mark.parametrize(
+    ("found", "where", "config"),
+    [
+        pytest.param(grouped_attention, ON_CPU, {}, marks=pytest.mark.cpu_branch),
+        pytest.param(
+            grouped_attention, ON_CPU | {"max_seqlen": 256, "training": False}, {}, marks=pytest.mark.cpu_branch
+        ),
+        (padded_attention, ON_CPU | {"max_seqlen": 4096}, {}),
+        (padded_attention, ON_CPU | {"training": False}, {}),
+        (padded_attention, ON_CPU, {"attn_implementation": "eager"}),
+        (flash_attention, ON_CPU, {"attn_implementation": "flash_attention_2"}),
+        (varlen_attention, ON_GPU, {}),
+        (padded_attention, ON_GPU | {"training": True}, {}),
+        (padded_attention, ON_GPU | {"dtype": torch.float32}, {}),
+        (padded_attention, ON_GPU, {"head_dim": 20}),
+    ],
+)
+def test_attention_is_found_for_unpadded_states(found, where, config):
+    assert (
+        find_attention(ScratchBertConfig(**{"attn_implementation": "sdpa", "head_dim": 64} | config), **where) is found
+    )
 
 
 @pytest.mark.parametrize("name", ["flash_attention_3", "kernels-community/flash-attn3", "flash_attention_4"])
 def test_attention_without_dropout_is_an_error_in_training(name):
     config = ScratchBertConfig(attn_implementation="sdpa")
     config._attn_implementation_internal = name  # as set_attn_implementation does, where it is installed
-    where = {"device": torch.device("cuda"), "dtype": torch.bfloat16, "max_seqlen": 512}
     with pytest.raises(ValueError, match=f"{name} has no dropout: set attention_probs_dropout_prob to 0"):
-        find_attention(config, training=True, **where)
-    assert find_attention(config, training=False, **where) is flash_attention
+        find_attention(config, **ON_GPU | {"training": True})
+    assert find_attention(config, **ON_GPU) is flash_attention
 
 
+@pytest.mark.usefixtures("_gpu")
 def test_attention_under_autocast_has_its_precision(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: True)
     monkeypatch.setattr(torch, "get_autocast_dtype", lambda device_type: torch.bfloat16)
     config = ScratchBertConfig(attn_implementation="sdpa")
-    assert find_attention(config, False, torch.device("cuda"), torch.float32, 512) is varlen_attention
+    assert find_attention(config, **ON_GPU | {"dtype": torch.float32}) is varlen_attention

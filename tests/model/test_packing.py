@@ -6,11 +6,10 @@ import pytest
 import torch
 from transformers import DataCollatorWithFlattening
 
-from helpers import HEADS, make_batch, make_bert, make_inputs, make_pair
+from helpers import HEADS, TOLERANCE, assert_same_gradients, bert_and_ours, make_batch, make_inputs, make_pair
 from scratch_bert.examples.collator import PretrainingCollator, pack_sequences
 
 
-TOLERANCE = {"rtol": 0, "atol": 1e-5}
 PACKABLE = ["AutoModel", "AutoModelForPreTraining", "AutoModelForMaskedLM", "AutoModelForTokenClassification"]
 
 
@@ -26,15 +25,11 @@ def test_packing_gives_the_outputs_and_gradients_of_separate_sequences(auto_clas
     if auto_class == "AutoModel":
         in_order = [outputs.pooler_output.sort(dim=0).values for outputs in (mine, expected)]
         torch.testing.assert_close(*in_order, **TOLERANCE)
-        mine.pooler_output.square().sum().backward()
-        expected.pooler_output.square().sum().backward()
     else:
         torch.testing.assert_close(mine.loss, expected.loss, **TOLERANCE)
-        mine.loss.backward()
-        expected.loss.backward()
-    for (name, parameter), other in zip(model.named_parameters(), unpacked.parameters(), strict=True):
-        if other.grad is not None:
-            torch.testing.assert_close(parameter.grad, other.grad, **TOLERANCE, msg=lambda m, n=name: f"{n}: {m}")
+    for outputs in (mine, expected):
+        (outputs.pooler_output.square().sum() if auto_class == "AutoModel" else outputs.loss).backward()
+    assert_same_gradients(model, unpacked)
 
 
 def test_packing_of_single_segments_without_a_label():
@@ -88,12 +83,13 @@ LENGTHS = (4, 9, 1, 6)
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({}, id="position_ids"),
-        pytest.param({"return_seq_idx": True}, id="seq_idx"),
-        pytest.param({"return_flash_attn_kwargs": True}, id="cu_seq_lens"),
-        pytest.param({"return_flash_attn_kwargs": True, "return_position_ids": False}, id="cu_seq_lens alone"),
-        pytest.param({"position_ids_start": 2}, id="positions from 2"),
+        {},
+        {"return_seq_idx": True},
+        {"return_flash_attn_kwargs": True},
+        {"return_flash_attn_kwargs": True, "return_position_ids": False},
+        {"position_ids_start": 2},
     ],
+    ids=str,
 )
 @pytest.mark.parametrize("auto_class", ["AutoModel", "AutoModelForMaskedLM", "AutoModelForSequenceClassification"])
 def test_batches_of_the_stock_collator_that_flattens(auto_class, options, attention, unpad_inputs):
@@ -112,67 +108,45 @@ def test_batches_of_the_stock_collator_that_flattens(auto_class, options, attent
 @pytest.mark.parametrize(
     "position_ids",
     [
-        pytest.param(torch.zeros(2, 6).long(), id="all alike"),
-        pytest.param(torch.arange(3, 9)[None], id="from 3"),
-        pytest.param(torch.tensor([[0, 0, 0, 1, 2, 3]]), id="padded on the left"),
-        pytest.param(torch.tensor([[3, 1, 0, 2, 5, 4]]), id="shuffled"),
-        pytest.param(torch.tensor([[0, 2, 4, 0, 2, 4]]), id="in steps"),
-        pytest.param(torch.tensor([[0, 1, 2, 0, 1, 2]]).expand(2, 6), id="two batch entries"),
+        [[0] * 6, [0] * 6],  # all alike
+        [[3, 4, 5, 6, 7, 8]],  # from 3
+        [[0, 0, 0, 1, 2, 3]],  # padded on the left
+        [[3, 1, 0, 2, 5, 4]],
+        [[0, 2, 4, 0, 2, 4]],
+        [[0, 1, 2, 0, 1, 2]] * 2,  # two batch entries
     ],
 )
 def test_other_positions_are_those_of_one_sequence(position_ids):
-    bert = make_bert("Model")
-    model = make_pair("AutoModel")[0].eval()
-    model.load_state_dict(bert.state_dict(), strict=False)
+    bert, model = bert_and_ours()
     ids = make_inputs(rows=len(position_ids), length=6)["input_ids"]
-    outputs, expected = (each(ids, position_ids=position_ids) for each in (model, bert))
+    outputs, expected = (each(ids, position_ids=torch.tensor(position_ids)) for each in (model, bert))
     torch.testing.assert_close(outputs.last_hidden_state, expected.last_hidden_state, **TOLERANCE)
     assert outputs.pooler_output.shape == expected.pooler_output.shape
 
 
 def test_a_flattened_batch_with_a_mask_is_what_the_mask_says():
     """A mask of ones says that all tokens belong together, as in BERT."""
-    bert, model = make_bert("Model"), make_pair("AutoModel")[0].eval()
-    model.load_state_dict(bert.state_dict(), strict=False)
+    bert, model = bert_and_ours()
     batch = {"input_ids": torch.arange(5, 13)[None], "position_ids": torch.arange(4).repeat(2)[None]}
     batch["attention_mask"] = torch.ones(1, 8).long()
     torch.testing.assert_close(model(**batch)[0], bert(**batch)[0], **TOLERANCE)
 
 
-@pytest.mark.parametrize(
-    ("shape", "ends"),
-    [
-        pytest.param((1, 8), [0, 4, 9], id="more tokens"),
-        pytest.param((1, 8), [0, 4], id="fewer tokens"),
-        pytest.param((2, 4), [0, 4, 8], id="two batch entries"),
-    ],
-)
-def test_lengths_of_another_batch_are_refused(shape, ends):
-    model = make_pair("AutoModel")[0]
-    with pytest.raises(ValueError, match="cu_seq_lens_q must run from 0 to the number of tokens"):
-        model(torch.full(shape, 5), cu_seq_lens_q=torch.tensor(ends, dtype=torch.int32))
+IDS, OTHER_LENGTHS = torch.full((2, 4), 5), "cu_seq_lens_q must run from 0 to the number of tokens"
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("inputs", "message"),
     [
-        pytest.param({"seq_idx": torch.zeros(4, 19).long()}, ValueError, "seq_idx has the shape", id="shape"),
-        pytest.param({"seq_idx": torch.full((4, 20), -1)}, IndexError, "seq_idx must lie between", id="negative"),
-        pytest.param(
-            {"seq_idx": torch.arange(20).flip(0).expand(4, 20)}, ValueError, "seq_idx must not decrease", id="order"
-        ),
-        pytest.param(
-            {"seq_idx": torch.zeros(4, 20).long(), "attention_mask": torch.ones(4, 1, 20, 20).bool()},
-            ValueError,
-            r"attention_mask of shape \(B, S\)",
-            id="mask of four dimensions",
-        ),
+        ({"cu_seq_lens_q": torch.tensor([0, 4, 9]), "input_ids": torch.full((1, 8), 5)}, OTHER_LENGTHS),
+        ({"cu_seq_lens_q": torch.tensor([0, 4, 8])}, OTHER_LENGTHS),  # two batch entries
+        ({"seq_idx": torch.tensor([[1, 1, 0, 0]] * 2)}, "seq_idx must not decrease"),
+        ({"seq_idx": torch.zeros_like(IDS), "attention_mask": torch.ones(2, 1, 4, 4)}, r"mask of shape \(B, S\)"),
     ],
 )
-def test_packing_checks_seq_idx(change, error, message):
-    model = make_pair("AutoModel")[0]
-    with pytest.raises(error, match=message):
-        model(**make_inputs() | change)
+def test_sequences_that_contradict_the_batch_are_refused(inputs, message):
+    with pytest.raises(ValueError, match=message):
+        make_pair("AutoModel")[0](**{"input_ids": IDS} | inputs)
 
 
 @pytest.mark.parametrize("auto_class", PACKABLE)

@@ -5,37 +5,22 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from helpers import HEADS, SMALL, assert_same_gradients, make_batch, make_bert
-from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from helpers import HEADS, SECOND_NAME, SMALL, TOLERANCE, assert_same_gradients, bert_and_ours, make_batch
+from scratch_bert import ScratchBertForPreTraining
 
 
 SIZES = {
     "small": {},
-    "wide heads": {  # those of BERT, and another number of segments
+    "wide heads": {  # those of BERT; other segments and LayerNorms
         "vocab_size": 300,
         "hidden_size": 128,
         "num_attention_heads": 2,
         "intermediate_size": 256,
         "max_position_embeddings": 128,
         "type_vocab_size": 3,
+        "layer_norm_eps": 1e-3,
     },
 }
-TOLERANCE = {"rtol": 0, "atol": 1e-5}
-SECOND_NAME = "cls.predictions.decoder.bias"  # that transformers' BERT has for the bias of its MLM head
-
-
-def make_both(auto_class, size="small", attention="sdpa", **options):
-    """transformers' model with random weights, and ours with the same weights."""
-    options = {**SIZES[size], **options, "attn_implementation": attention}
-    bert = make_bert(HEADS[auto_class].__name__.removeprefix("ScratchBert"), **options)
-    ours = HEADS[auto_class](ScratchBertConfig(**{**SMALL, **options, "num_labels": bert.config.num_labels}))
-    result = ours.load_state_dict(bert.state_dict(), strict=False)
-    assert result.missing_keys == [] and set(result.unexpected_keys) <= {SECOND_NAME}
-    for name, tensor in ours.state_dict().items():  # none is there twice, which would have been overwritten
-        assert torch.equal(tensor, bert.state_dict()[name]), name
-    result = bert.load_state_dict(ours.state_dict(), strict=False)
-    assert set(result.missing_keys) <= {SECOND_NAME} and result.unexpected_keys == []
-    return bert, ours.eval()
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -44,7 +29,7 @@ def make_both(auto_class, size="small", attention="sdpa", **options):
 @pytest.mark.parametrize("unpad_inputs", [True, False], ids=["unpadded", "padded"])
 @pytest.mark.parametrize("auto_class", HEADS)
 def test_parity_of_outputs_losses_and_gradients(auto_class, unpad_inputs, captured, attention, size):
-    bert, ours = make_both(auto_class, size, attention)
+    bert, ours = bert_and_ours(auto_class, **SIZES[size], attn_implementation=attention)
     ours.config.unpad_inputs = unpad_inputs
     batch = make_batch(auto_class, rows=5, length=37)
     options = {"output_hidden_states": captured, "output_attentions": captured and attention == "eager"}
@@ -74,7 +59,7 @@ def test_parity_of_outputs_losses_and_gradients(auto_class, unpad_inputs, captur
 @pytest.mark.parametrize("auto_class", ["AutoModel", "AutoModelForMaskedLM"])
 def test_parity_of_the_gradients_of_hidden_states_and_attentions(auto_class, attention, asked):
     batch, captured = make_batch(auto_class, rows=5), []
-    for model in make_both(auto_class, attention=attention):
+    for model in bert_and_ours(auto_class, attn_implementation=attention):
         options = {"output_hidden_states": True, "output_attentions": attention == "eager"}
         if asked == "config":
             model.config.update(options)
@@ -96,13 +81,8 @@ def test_parity_of_the_gradients_of_hidden_states_and_attentions(auto_class, att
     [("regression", 1), ("regression", 3), ("single_label_classification", 3), ("multi_label_classification", 3)],
 )
 def test_parity_of_sequence_classification_losses(problem_type, num_labels):
-    bert, ours = make_both("AutoModelForSequenceClassification")
-    for model in (bert, ours):
-        model.config.problem_type = problem_type
-        model.num_labels = num_labels
-        model.config.num_labels = num_labels
-        model.classifier = torch.nn.Linear(SMALL["hidden_size"], num_labels)
-    ours.classifier.load_state_dict(bert.classifier.state_dict())
+    options = {"problem_type": problem_type, "num_labels": num_labels}
+    bert, ours = bert_and_ours("ForSequenceClassification", **options)
     batch = make_batch("AutoModelForSequenceClassification")
     if problem_type != "single_label_classification":
         batch["labels"] = torch.rand(4, num_labels).round()
@@ -114,7 +94,9 @@ def test_parity_of_sequence_classification_losses(problem_type, num_labels):
 @pytest.mark.parametrize("auto_class", HEADS)
 @pytest.mark.parametrize("direction", ["bert to ours", "ours to bert"])
 def test_parity_of_checkpoints_in_both_directions(auto_class, direction, tmp_path):
-    bert, ours = make_both(auto_class)
+    bert, ours = bert_and_ours(auto_class)
+    for name, tensor in ours.state_dict().items():  # none is there twice, which would have been overwritten
+        assert torch.equal(tensor, bert.state_dict()[name]), name
     source, target = (bert, type(ours)) if direction == "bert to ours" else (ours, type(bert))
     source.save_pretrained(tmp_path)
     loaded, info = target.from_pretrained(tmp_path, output_loading_info=True)
@@ -125,7 +107,7 @@ def test_parity_of_checkpoints_in_both_directions(auto_class, direction, tmp_pat
 
 
 def test_parity_of_the_encoder_of_a_pretraining_checkpoint(tmp_path):
-    bert, ours = make_both("AutoModelForPreTraining")
+    bert, ours = bert_and_ours("AutoModelForPreTraining")
     batch = make_batch("AutoModel")
     ours.save_pretrained(tmp_path / "ours")
     bert.save_pretrained(tmp_path / "bert")
@@ -136,7 +118,7 @@ def test_parity_of_the_encoder_of_a_pretraining_checkpoint(tmp_path):
 
 
 def test_checkpoint_with_old_key_names_loads(tmp_path):
-    bert, ours = make_both("AutoModelForPreTraining")
+    bert, ours = bert_and_ours("AutoModelForPreTraining")
     bert.save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     state = {
@@ -153,13 +135,13 @@ def test_checkpoint_with_old_key_names_loads(tmp_path):
 
 @pytest.mark.parametrize("activation", ["relu", "gelu_new", "silu"])
 def test_parity_of_other_activations(activation):
-    bert, ours = make_both("AutoModelForMaskedLM", hidden_act=activation)
+    bert, ours = bert_and_ours("AutoModelForMaskedLM", hidden_act=activation)
     batch = make_batch("AutoModelForMaskedLM")
     torch.testing.assert_close(ours(**batch).loss, bert(**batch).loss, **TOLERANCE)
 
 
 def test_parity_of_inputs_embeds_and_position_ids():
-    bert, ours = make_both("AutoModel")
+    bert, ours = bert_and_ours("AutoModel")
     inputs = {
         "inputs_embeds": torch.randn(2, 9, SMALL["hidden_size"]),
         "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4, 5]]),

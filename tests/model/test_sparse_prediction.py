@@ -2,13 +2,11 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForMaskedLM, DataCollatorForLanguageModeling, Trainer, TrainingArguments
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
 
-from helpers import SMALL, assert_same_gradients, make_batch, make_pair
-from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM
+from helpers import SMALL, TOLERANCE, assert_same_gradients, bert_and_ours, make_batch, make_pair
 
 
-TOLERANCE = {"rtol": 0, "atol": 1e-5}
 LOGITS = {"AutoModelForPreTraining": "prediction_logits", "AutoModelForMaskedLM": "logits"}
 
 
@@ -28,39 +26,20 @@ def test_sparse_prediction_gives_the_loss_and_gradients_of_dense(auto_class):
 
 
 @pytest.mark.parametrize("auto_class", LOGITS)
-def test_sparse_prediction_is_off_without_labels_and_in_evaluation(auto_class):
-    model = make_pair(auto_class)[0]
-    batch = make_batch(auto_class)
-    shape = (*batch["input_ids"].shape, SMALL["vocab_size"])
-    labels = batch.pop("labels")
-    assert model(**batch)[LOGITS[auto_class]].shape == shape
-    assert model.eval()(**batch, labels=labels)[LOGITS[auto_class]].shape == shape
-
-
-@pytest.mark.parametrize("auto_class", LOGITS)
-def test_sparse_prediction_can_be_asked_for_in_evaluation_and_off_in_training(auto_class):
+def test_sparse_prediction_is_off_without_labels_and_in_evaluation_unless_it_is_asked_for(auto_class):
     model, name = make_pair(auto_class)[0], LOGITS[auto_class]
     batch = make_batch(auto_class)
     labelled, shape = batch["labels"] != -100, (*batch["input_ids"].shape, SMALL["vocab_size"])
+    assert model(**batch | {"labels": None})[name].shape == shape
     assert model(**batch, sparse_prediction=False)[name].shape == shape
     model.eval()
     sparse, dense = model(**batch, sparse_prediction=True), model(**batch)
+    assert dense[name].shape == shape
     torch.testing.assert_close(sparse[name], dense[name][labelled], **TOLERANCE)
     torch.testing.assert_close(sparse.loss, dense.loss, **TOLERANCE)
 
 
-def test_sparse_prediction_rejects_labels_of_another_shape():
-    model = make_pair("AutoModelForMaskedLM")[0]
-    batch = make_batch("AutoModelForMaskedLM")
-    with pytest.raises(ValueError, match="labels has the shape"):
-        model(**batch | {"labels": batch["labels"][:, :-1]})
-
-
 def test_mlm_evaluation_of_the_stock_trainer_gives_the_metrics_of_transformers_bert(tokenizer, tmp_path):
-    options = {**SMALL, "vocab_size": len(tokenizer)}
-    bert = BertForMaskedLM(BertConfig(**options))
-    ours = ScratchBertForMaskedLM(ScratchBertConfig(**options))
-    ours.load_state_dict(bert.state_dict(), strict=False)  # the decoder's bias has a second name
     texts = ["the list is sorted in place", "a", "raise an exception if the key is not found in it"] * 5
 
     def compute_metrics(prediction):
@@ -72,12 +51,10 @@ def test_mlm_evaluation_of_the_stock_trainer_gives_the_metrics_of_transformers_b
         }
 
     metrics = []
-    for model in (bert, ours):
+    for model in bert_and_ours("ForMaskedLM", vocab_size=len(tokenizer)):
         trainer = Trainer(
             model,
-            TrainingArguments(
-                str(tmp_path), per_device_eval_batch_size=4, use_cpu=True, report_to="none", disable_tqdm=True
-            ),
+            TrainingArguments(str(tmp_path), per_device_eval_batch_size=4, use_cpu=True, disable_tqdm=True),
             data_collator=DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.4, seed=1),
             eval_dataset=[tokenizer(text) for text in texts],
             compute_metrics=compute_metrics,

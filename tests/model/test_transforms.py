@@ -1,15 +1,12 @@
 """PyTorch's ways to run a model other than eagerly, on training data or without data, where transformers' BERT runs in them."""
 
-import copy
-import io
-
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, jacrev, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from helpers import HEADS, make_batch, make_inputs, make_model, make_pair
+from helpers import HEADS, TOLERANCE, make_batch, make_inputs, make_model, make_pair
 
 
 pytestmark = [  # PyTorch's own
@@ -18,7 +15,6 @@ pytestmark = [  # PyTorch's own
     pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`"),
     pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning"),
 ]
-TOLERANCE = {"rtol": 0, "atol": 1e-5}
 CLASSIFIER = "AutoModelForSequenceClassification"
 
 
@@ -81,12 +77,3 @@ def test_graphs_by_make_fx_and_by_jit_trace():
     model.config.return_dict = False
     traced = torch.jit.trace(model, tuple(one.values()))
     torch.testing.assert_close(traced(*other.values())[0], model(*other.values())[0], **TOLERANCE)
-
-
-def test_copies_of_the_whole_model():
-    model = make_pair("AutoModel")[0].eval()
-    file = io.BytesIO()
-    torch.save(model, file)
-    file.seek(0)
-    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
-        torch.testing.assert_close(other(**make_inputs())[0], model(**make_inputs())[0])

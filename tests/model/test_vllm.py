@@ -3,6 +3,7 @@ rehearsed without vLLM: how it chooses the model, builds it, and calls it with a
 
 import ast
 import inspect
+import re
 import textwrap
 
 import pytest
@@ -10,20 +11,20 @@ import torch
 from transformers import AutoModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from helpers import SMALL, make_model
+from helpers import SMALL, make_model, varlen_attention
 from scratch_bert import ScratchBertConfig, ScratchBertModel
 
 
 LENGTHS = [5, 9, 3]
 
 
-def attention_of_vllm(module, query, key, value, attention_mask, **kwargs):
+def attention_of_vllm(module, query, key, value, attention_mask, scaling, **kwargs):
     """As `vllm_attention_forward`: states (1, A, T, D) → (T, A·D). vLLM itself knows which tokens belong together."""
     assert attention_mask is None and query.shape[0] == 1
     assert isinstance(module.layer_idx, int) and not module.is_causal and module.config is not None
-    rows = (states[0].split(LENGTHS, dim=1) for states in (query, key, value))
-    parts = [torch.nn.functional.scaled_dot_product_attention(*part) for part in zip(*rows, strict=True)]
-    return torch.cat(parts, dim=1).transpose(0, 1).flatten(1), None
+    cu_seqlens, longest = torch.tensor([0, *LENGTHS]).cumsum(0), max(LENGTHS)
+    states = (each[0].transpose(0, 1) for each in (query, key, value))
+    return varlen_attention(*states, cu_seqlens, cu_seqlens, longest, longest, scale=scaling).flatten(1), None
 
 
 @pytest.fixture
@@ -49,31 +50,21 @@ def test_vllm_calls_the_model_with_all_requests_in_one_row(linear):
     ids = torch.randint(5, 100, (1, sum(LENGTHS)))
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
     with torch.no_grad():
-        states = model(input_ids=ids, inputs_embeds=None, use_cache=False, position_ids=positions, return_dict=False)[
-            0
-        ][0, ...]
+        options = {"inputs_embeds": None, "use_cache": False, "return_dict": False}
+        states = model(input_ids=ids, position_ids=positions, **options)[0][0]
         expected = [reference(row[None]).last_hidden_state[0] for row in ids[0].split(LENGTHS)]
     torch.testing.assert_close(states, torch.cat(expected), rtol=0, atol=1e-5)
 
 
 def test_vllm_accepts_the_class():
-    assert ScratchBertModel.is_backend_compatible()
-    encoders = [
-        module for module in make_model(ScratchBertModel).modules() if getattr(module, "is_causal", True) is False
-    ]
+    model = make_model(ScratchBertModel)
+    assert model.is_backend_compatible()
+    encoders = [module for module in model.modules() if getattr(module, "is_causal", True) is False]
     assert [module.layer_idx for module in encoders] == list(range(SMALL["num_hidden_layers"]))
-    assert {"input_ids", "inputs_embeds", "position_ids"} <= inspect.signature(
-        ScratchBertModel.forward
-    ).parameters.keys()
-    assert ScratchBertConfig().base_model_tp_plan.keys() == {
-        f"encoder.layer.*.{part}"
-        for part in (
-            *(f"attention.self.{name}" for name in ("query", "key", "value")),
-            "attention.output.dense",
-            "intermediate.dense",
-            "output.dense",
-        )
-    }
+    arguments = inspect.signature(ScratchBertModel.forward).parameters.keys()
+    assert {"input_ids", "inputs_embeds", "position_ids"} <= arguments
+    linear = {name for name, module in model.encoder.named_modules() if isinstance(module, torch.nn.Linear)}
+    assert {f"encoder.{re.sub('[0-9]+', '*', name)}" for name in linear} == set(model.config.base_model_tp_plan)
 
 
 def test_vllm_finds_the_call_of_the_attention_function_in_the_source():

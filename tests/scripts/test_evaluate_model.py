@@ -12,28 +12,12 @@ from scratch_bert.hub.conversion import convert_checkpoint
 @pytest.fixture
 def evaluate(text_file, tmp_path, monkeypatch):
     def run(*models, text=("--train_file", text_file), name="metrics.json", show=0):
-        options = [
-            *text,
-            "--show_predictions",
-            show,
-            "--cache_dir",
-            tmp_path / "cache",
-            "--output_file",
-            tmp_path / name,
-        ]
-        options += ["--sentence_splitter", "line", "--max_seq_length", 40]
-        run_script(monkeypatch, "evaluate_model.py", "--model_name_or_path", *models, *options)
+        options = ["--sentence_splitter", "line", "--max_seq_length", 40, "--show_predictions", show]
+        options += ["--cache_dir", tmp_path / "cache", "--output_file", tmp_path / name]
+        run_script(monkeypatch, "evaluate_model.py", "--model_name_or_path", *models, *text, *options)
         return [json.loads((tmp_path / name).read_text())[str(model)] for model in models]
 
     return run
-
-
-@pytest.fixture(scope="module")
-def bert(tokenizer, tmp_path_factory):
-    """The directory of a BERT with both heads. To be read only."""
-    directory = tmp_path_factory.mktemp("bert")
-    make_bert("ForPreTraining", directory, tokenizer)
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -94,16 +78,14 @@ def test_validation_file_alone_is_evaluated_on_completely(evaluate, bert, text_f
 
 
 def test_text_is_called_held_out_if_the_training_has_not_seen_it(evaluate, text_file, tmp_path, monkeypatch, capsys):
-    options = ["--max_seq_length", 40, "--sentence_splitter", "line", "--cache_dir", tmp_path / "cache"]
+    options = ["--max_seq_length", 40, "--sentence_splitter", "line", "--cache_dir", tmp_path / "cache", "--seed", 1]
     options += ["--max_steps", 1, "--save_strategy", "no", "--vocab_size", 500, "--snapshots", 1]
-    run_script(
-        monkeypatch, "pretrain.py", "--train_file", text_file, *options, "--output_dir", tmp_path / "a", "--seed", 1
-    )
+    text, output_dir = ("--train_file", text_file), tmp_path / "a"
+    run_script(monkeypatch, "pretrain.py", *text, *options, "--output_dir", output_dir)
     assert "\nheld-out text  " in capsys.readouterr().out
-    text = ("--train_file", text_file)
-    evaluate(tmp_path / "a", text=(*text, "--seed", 1), name="same.json")
+    evaluate(output_dir, text=(*text, "--seed", 1), name="same.json")
     assert "\nheld-out text  " in capsys.readouterr().out
-    evaluate(tmp_path / "a", text=(*text, "--seed", 2), name="other.json")
+    evaluate(output_dir, text=(*text, "--seed", 2), name="other.json")
     shown = capsys.readouterr()
     assert f"\npart of {text_file}  " in shown.out and "held-out" not in (shown.out + shown.err).lower()
 
@@ -119,9 +101,7 @@ def test_prepared_examples_need_their_own_tokenizer(text_file, saved, tmp_path, 
         run_script(monkeypatch, "inspect_data.py", *options, *tokenizer, "--output_dir", tmp_path / name)
     run = ["--model_name_or_path", saved, "--cache_dir", tmp_path / "cache", "--prepared_data"]
     run_script(monkeypatch, "evaluate_model.py", *run, tmp_path / "same")
-    with pytest.raises(
-        SystemExit, match="error: The examples in .*other were made with another vocabulary or other segment ids"
-    ):
+    with pytest.raises(SystemExit, match="error: The examples in .*other were made with another vocabulary"):
         run_script(monkeypatch, "evaluate_model.py", *run, tmp_path / "other")
 
 
@@ -155,19 +135,11 @@ def test_metrics_that_are_not_finite_are_an_error(evaluate, bert, tokenizer, tmp
     assert not (tmp_path / "metrics.json").exists()
 
 
-@pytest.mark.parametrize("name", ["old.json", "missing/new.json"])
-def test_output_file_is_not_overwritten_and_its_directory_exists(name, evaluate, saved, tmp_path):
-    (tmp_path / "old.json").write_text("{}")
-    with pytest.raises(SystemExit):
-        evaluate(saved, name=name)
-    assert (tmp_path / "old.json").read_text() == "{}"
-
-
-@pytest.mark.parametrize("option", ["tokenizer_name_or_path", "vocab_size", "streaming"])
-def test_options_without_effect_are_none(option, monkeypatch, capsys):
-    for arguments in (["--help"], ["--model_name_or_path", "x", f"--{option}", "1"]):
+def test_options_without_effect_are_none(monkeypatch, capsys):
+    for arguments in (["--help"], ["--model_name_or_path", "x", "--vocab_size", "1"]):
         with pytest.raises(SystemExit):
             run_script(monkeypatch, "evaluate_model.py", *arguments)
     shown, errors = capsys.readouterr()
-    assert "--validation_file" in shown and f"--{option} " not in shown
-    assert f"There is no option {option}." in errors
+    assert "--validation_file" in shown
+    assert not any(f"--{option} " in shown for option in ("tokenizer_name_or_path", "vocab_size", "streaming"))
+    assert "There is no option vocab_size." in errors

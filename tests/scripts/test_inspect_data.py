@@ -25,6 +25,11 @@ def prepared(text_file, tmp_path_factory):
     return directory
 
 
+@pytest.fixture
+def examples(prepared):
+    return datasets.load_dataset("parquet", data_files=str(prepared / "train" / "examples.parquet"), split="train")
+
+
 def test_statistics_alone_are_printed_as_json(monkeypatch, capsys):
     run_script(monkeypatch, "inspect_data.py", "--json", "--sample", 1000)
     shown = capsys.readouterr()
@@ -42,16 +47,9 @@ def test_statistics_and_examples_are_shown_of_a_stream(monkeypatch, capsys, text
     assert "examples in the sample" in shown and shown.count("  B text") == 3
 
 
-def test_prepared_examples_hold_their_columns(prepared):
-    examples = datasets.load_dataset("parquet", data_files=str(prepared / "train" / "examples.parquet"), split="train")
-    assert set(examples.column_names) == {
-        "input_ids",
-        "token_type_ids",
-        "special_tokens_mask",
-        "next_sentence_label",
-        "document_a",
-        "document_b",
-    }
+def test_prepared_examples_hold_their_columns(prepared, examples):
+    columns = {"input_ids", "token_type_ids", "special_tokens_mask"}
+    assert set(examples.column_names) == columns | {"next_sentence_label", "document_a", "document_b"}
     tokenizer = AutoTokenizer.from_pretrained(prepared)
     assert tokenizer.model_max_length == 64
     for example in examples:
@@ -80,15 +78,13 @@ def test_prepared_examples_keep_their_objective(text_file, saved, tmp_path, monk
     assert "Sentence-order prediction, for the segments A and B:" in (tmp_path / "a" / "README.md").read_text()
 
 
-def test_prepared_examples_under_the_stock_trainer(prepared, tmp_path):
+def test_prepared_examples_under_the_stock_trainer(prepared, examples, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(prepared)
     config = ScratchBertConfig(**{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 64})
     trainer = Trainer(
         model=ScratchBertForPreTraining(config),
         args=TrainingArguments(output_dir=str(tmp_path), max_steps=2, use_cpu=True, save_strategy="no"),
-        train_dataset=datasets.load_dataset(
-            "parquet", data_files=str(prepared / "train" / "examples.parquet"), split="train"
-        ),
+        train_dataset=examples,
         data_collator=DataCollatorForLanguageModeling(tokenizer),
     )
     assert trainer.train().training_loss > 0
@@ -97,27 +93,17 @@ def test_prepared_examples_under_the_stock_trainer(prepared, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--output_dir", "prepared", *FEW], "is not empty", id="not empty"),
-        pytest.param(
-            ["--output_dir", "new", "--prepared_data", "prepared"],
-            "--output_dir can't be used with --streaming or --prepared_data",
-            id="prepared already",
-        ),
-        pytest.param(
-            ["--output_dir", "new", "--streaming", "--train_file", "prepared"],
-            "--output_dir can't be used with --streaming or --prepared_data",
-            id="stream",
-        ),
+        (["--output_dir", "prepared", *FEW], "is not empty"),
+        (["--output_dir", "new", "--prepared_data", "prepared"], "can't be used with --streaming or --prepared_data"),
     ],
 )
 def test_output_directory_is_not_written_to(arguments, message, prepared, monkeypatch, capsys):
     monkeypatch.chdir(prepared.parent)
-    before = {file: file.stat().st_mtime_ns for file in prepared.iterdir()}
+    before = {file: file.stat().st_mtime_ns for file in prepared.parent.rglob("*")}
     with pytest.raises(SystemExit) as stop:
         run_script(monkeypatch, "inspect_data.py", *arguments)
     assert re.search(f"error: .*{message}", f"{stop.value}\n{capsys.readouterr().err}")
-    assert {file.name for file in prepared.parent.iterdir()} == {"prepared"}
-    assert {file: file.stat().st_mtime_ns for file in prepared.iterdir()} == before
+    assert {file: file.stat().st_mtime_ns for file in prepared.parent.rglob("*")} == before
 
 
 def test_help_leaves_out_the_options_without_effect(monkeypatch, capsys):
