@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 from tokenizers import Encoding
 from transformers import AutoModelForQuestionAnswering
 
 from ..readers import Answer
-from .base import Row, Task, TextRow, parse_row
+from .base import Task, TextRow
 
 
 logger = logging.getLogger("scratch_bert")
@@ -36,8 +36,12 @@ class QuestionRow(TextRow):
     label: GoldAnswers | None = None
 
 
-class AnsweredRow(Row):
+class AnsweredRow(BaseModel, strict=True):
     label: GoldAnswers
+
+
+def gold_answers(row: dict[str, Any]) -> list[Answer]:
+    return AnsweredRow.model_validate(row).label
 
 
 class QuestionAnswering(Task):
@@ -58,14 +62,11 @@ class QuestionAnswering(Task):
         self.max_answer_length = max_answer_length
         minimum = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and at least one new token
         if self.max_seq_length < minimum:
-            raise ValueError(
-                f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and "
-                f"an overlap of {self.doc_stride}: choose a smaller doc_stride."
-            )
+            raise ValueError(f"max_seq_length must be at least {minimum} with a doc_stride of {self.doc_stride}.")
         for split in self.splits:
             if len(set(self.question_ids(split))) < len(self.splits[split]):
                 raise ValueError(f"{split}: several questions have the same id, so predictions would be lost.")
-        self.has_unanswerable = not all(self.answers("train"))
+        self.has_unanswerable = not all(self.parse_rows("train", gold_answers))
 
     def question_ids(self, split: str) -> list[str]:
         """The column `id`, or numbers from 1 if there is none."""
@@ -74,24 +75,19 @@ class QuestionAnswering(Task):
             return examples["id"][:]
         return [str(number) for number in range(1, len(examples) + 1)]
 
-    def answers(self, split: str) -> list[list[Answer]]:
-        examples = self.splits[split].select_columns(["origin", "label"])
-        return [parse_row(AnsweredRow, row).label for row in examples]
-
     def is_unlabelled(self, label: dict | list[dict] | None) -> bool:
         return not label or label == {"text": [], "answer_start": []} and not self.has_unanswerable
 
-    def references_of(self, split: str) -> list[list[str]]:
-        examples, answers = self.splits[split], self.answers(split)
-        for origin, context, gold in zip(examples["origin"], examples["text"], answers, strict=True):
-            for answer in gold:
-                start, text = answer.answer_start, answer.text
-                if (found := context[start : start + len(text)]) != text:
-                    raise ValueError(
-                        f"{origin}: the answer {text!r} is not at character {start} of its context, which has "
-                        f"{found!r} there. Correct answer_start, or leave the question out."
-                    )
-        return [[answer.text for answer in gold] for gold in answers]
+    def reference(self, row: dict[str, Any]) -> list[str]:
+        answers = gold_answers(row)
+        for answer in answers:
+            found = row["text"][answer.answer_start :][: len(answer.text)]
+            if found != answer.text:
+                raise ValueError(
+                    f"the answer {answer.text!r} is not at character {answer.answer_start} of its context, which has "
+                    f"{found!r} there. Correct answer_start, or leave the question out."
+                )
+        return [answer.text for answer in answers]
 
     def gold_predictions(self, split: str) -> list[str]:
         return [texts[0] if texts else "" for texts in self.references[split]]
@@ -100,7 +96,7 @@ class QuestionAnswering(Task):
         """The windows over the contexts; `windows` has the example of each, and the characters of the context that
         each of its tokens covers, (W, S, 2), -1 for all other tokens."""
         questions = self._shortened_questions(split)
-        answers = self.answers(split) if split in self.references else []
+        answers = list(self.parse_rows(split, gold_answers)) if split in self.references else []
 
         def split_into_windows(batch: dict, indices: list[int]) -> dict:
             encoded = self.tokenizer(
@@ -168,12 +164,11 @@ class QuestionAnswering(Task):
             ]
         return answers
 
-    def write_predictions(self, split: str, predictions: list[str], directory: Path) -> Path:
-        """Write the answers by question id, as SQuAD's own evaluation script expects them. Returns the file."""
+    def write_predictions(self, split: str, predictions: list[str], directory: Path) -> None:
+        """Write the answers by question id, as SQuAD's own evaluation script expects them."""
         file = directory / ("predictions.json" if split == "validation" else f"{split}_predictions.json")
         by_id = dict(zip(self.question_ids(split), predictions, strict=True))
         file.write_text(json.dumps(by_id, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-        return file
 
 
 def best_spans(

@@ -2,22 +2,22 @@
 
 from collections import Counter
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
+from pydantic import BaseModel
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from .base import Row
-from .class_labels import ClassLabelTask, Label, check_classes
+from .class_labels import ClassLabelTask, ClassName
 
 
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 
 
-class TaggedRow(Row):
+class TaggedRow(BaseModel, strict=True):
     text: list[str]
-    label: list[Label | None] | Label | None = None  # a single one in the Hub's test sets
+    label: list[ClassName | None] | ClassName | None = None  # a single one in the Hub's test sets
 
 
 class TokenClassification(ClassLabelTask):
@@ -33,7 +33,6 @@ class TokenClassification(ClassLabelTask):
     def read_labels(self) -> None:
         train = self.splits["train"]
         values = [label for labels in train["label"] if isinstance(labels, list) for label in labels]
-        check_classes(values)
         self.read_label_names(values, getattr(train.features["label"], "feature", None))
         if any(name.startswith(("B-", "I-")) for name in self.label_names):
             self.default_metrics = ("seqeval",)
@@ -44,15 +43,11 @@ class TokenClassification(ClassLabelTask):
             return predictions, references
         return [*chain(*predictions)], [*chain(*references)]
 
-    def references_of(self, split: str) -> list[list[str]]:
-        examples, references = self.splits[split], []
-        for origin, words, labels in zip(examples["origin"], examples["text"], examples["label"], strict=True):
-            if not isinstance(labels, list) or len(words) != len(labels):
-                raise ValueError(
-                    f"{origin}, must have a list of as many labels as its {len(words)} words, not {labels!r}."
-                )
-            references.append([self.label_names[label_id] for label_id in self.ids_of(labels, origin)])
-        return references
+    def reference(self, row: dict[str, Any]) -> list[str]:
+        words, labels = row["text"], row["label"]
+        if not isinstance(labels, list) or len(words) != len(labels):
+            raise ValueError(f"there must be a list of as many labels as its {len(words)} words, not {labels!r}.")
+        return [self.label_names[self.id_of(label)] for label in labels]
 
     def encode(self, split: str) -> Dataset:
         """The windows; `windows` has the example of each, and the word that each of its tokens begins, -1 for all
