@@ -15,7 +15,7 @@ from sklearn import metrics
 from helpers import ROOT, run_script
 from scratch_bert.finetuning.arguments import finetuning_arguments
 from scratch_bert.finetuning.glue import GLUE
-from scratch_bert.finetuning.run import FinetuningRun, SeedRun, summarize
+from scratch_bert.finetuning.run import FinetuningRun, summarize
 from scratch_bert.training.trainer import DivergenceError
 
 
@@ -161,7 +161,7 @@ def report(tasks, seeds=(1,), mismatched=True, **options):
     argv = ["org/name", "--output_dir", "x", "--use_cpu", "true", "--learning_rate", "1e-4"]
     argv += ["--seeds", *map(str, seeds), *(f"--{name}={value}" for name, value in options.items())]
     _, task_args, training = BENCHMARK.read_arguments(argv)
-    return BENCHMARK.GlueReport(results, task_args, SeedRun(training, finetuning_arguments(training)))
+    return BENCHMARK.GlueReport(results, task_args, training, finetuning_arguments(training))
 
 
 def cells(text, title):
