@@ -18,7 +18,7 @@ from .readers import read_conll, read_squad
 logger = logging.getLogger("scratch_bert")
 
 SPLITS = ("train", "validation", "test")
-CONLL = (".conll", ".conllu", ".txt")
+FILE_TYPES = {None: (), "squad": (), "conll": (".conll", ".conllu", ".txt")}  # beside tables
 
 
 @dataclass
@@ -76,7 +76,7 @@ def as_splits(data: Any, **more: Any) -> dict[str, Any]:
 def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
     paths = part if isinstance(part, list) else [part]
     if all(isinstance(path, str | Path) for path in paths):
-        files = find_files(paths, (*TABLES, *(CONLL if columns.file_format == "conll" else ())))
+        files = find_files(paths, (*TABLES, *FILE_TYPES[columns.file_format]))
         return datasets.concatenate_datasets(
             [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
         )
@@ -88,8 +88,7 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
     except (TypeError, OverflowError) as error:  # of pyarrow, for a column of several types
         raise ValueError(f"{where} cannot be read as a table: {error}") from None
     if not isinstance(part, Dataset):
-        kinds = "files, a pandas DataFrame, a Dataset or a dict of lists"
-        raise ValueError(f"{where} must be {kinds}, not {type(part).__name__}.")
+        raise ValueError(f"{where} must be files, a DataFrame, a Dataset or a dict, not {type(part).__name__}.")
     if len(part) == 0:
         raise ValueError(f"{where} contains no examples.")
     return _add_origin(_choose_columns(part.with_format(None), columns, split, where), where)

@@ -6,6 +6,7 @@ from copy import copy, deepcopy
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from transformers import TrainingArguments, set_seed
 
@@ -143,8 +144,10 @@ class FinetuningRun:
         """What this run trains on, and from which model: sizes and checksums."""
         described = {}
         for split in ("train", "validation"):
-            examples, checksum = self.task.features[split], self.task.checksum(split)
-            described[f"{split} split"] = f"{len(examples):,} examples, CRC-32 {checksum:08x}"
+            checksum = crc32(repr(self.task.references[split]).encode())
+            for ids in self.task.features[split]["input_ids"]:
+                checksum = crc32(repr(ids).encode(), checksum)
+            described[f"{split} split"] = f"{len(self.task.features[split]):,} examples, CRC-32 {checksum:08x}"
         return described | {"model": identify_model(self.config, self.task_args)}
 
     def build_trainer(self, run: SeedRun) -> FinetuningTrainer:
@@ -171,7 +174,7 @@ class FinetuningRun:
             model=model,
             args=args,
             options=options,
-            data_collator=task.collator(),
+            data_collator=task.collator_class(task.tokenizer),
             train_dataset=task.features["train"],
             eval_dataset=task.features["validation"],
             processing_class=task.tokenizer,
@@ -191,13 +194,13 @@ class FinetuningRun:
         Raises `OSError` if they can't be saved or pushed, and `KeyboardInterrupt`, after a checkpoint is saved, if
         Ctrl-C ended the training.
         """
-        metrics, baselines = {}, None
+        metrics: dict[int, dict[str, float]] = {}
+        baselines: dict[str, float] | None = None
         for run in self.seed_runs:
-            seed = run.args.seed
             if self.task_args.seeds:
-                logger.info(f"Seed {seed}" + (": already finished, skipped" if run.metrics else ""))
+                logger.info(f"Seed {run.args.seed}" + (": already finished, skipped" if run.metrics else ""))
             if run.metrics:
-                metrics[seed] = run.metrics
+                metrics[run.args.seed] = run.metrics
                 continue
             trainer, self.first_trainer = self.first_trainer or self.build_trainer(run), None
             if run.checkpoint:
@@ -205,7 +208,7 @@ class FinetuningRun:
             if trainer.is_world_process_zero():
                 baselines = baseline_scores(self.task) if baselines is None else baselines
                 trainer.results = dict(baselines)
-            metrics[seed] = trainer.train_and_predict(self.task, run.checkpoint)
+            metrics[run.args.seed] = trainer.train_and_predict(self.task, run.checkpoint)
             del trainer  # or its memory would be kept while the next seeds train
         results = summarize(metrics)
         if self.task_args.seeds and self.seed_runs[0].args.should_save:
@@ -232,9 +235,6 @@ def summarize(metrics: dict[int, dict[str, float]]) -> FinetuningResults:
     """Mean and standard deviation, over the seeds, of the metrics that all of them have."""
     first, *others = metrics.values()
     shared = [name for name in first if all(name in other for other in others)]  # a resumed run may have no test split
-    values = {name: [seed_metrics[name] for seed_metrics in metrics.values()] for name in shared}
-    return FinetuningResults(
-        metrics,
-        mean={name: statistics.mean(values[name]) for name in shared},
-        std={name: statistics.stdev(values[name]) if others else 0.0 for name in shared},
-    )
+    values = {name: [of_seed[name] for of_seed in metrics.values()] for name in shared}
+    std = {name: statistics.stdev(values[name]) if others else 0.0 for name in shared}
+    return FinetuningResults(metrics, {name: statistics.mean(values[name]) for name in shared}, std)

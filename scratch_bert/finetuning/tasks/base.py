@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -193,9 +192,6 @@ class Task:
     def text_columns(self, split: str) -> list[str]:
         return [column for column in ("text", "text_pair") if column in self.splits[split].column_names]
 
-    def collator(self):
-        return self.collator_class(self.tokenizer)
-
     def compute_scores(self, split: str, predictions: list, metrics: Iterable[str] | None = None) -> dict[str, float]:
         """The scores of predictions, by all of the task's metrics or by these."""
         scores = {}
@@ -217,13 +213,6 @@ class Task:
                 if labels:
                     content["label"] = self.format_prediction(labels[number])
                 lines.write(json.dumps(content, ensure_ascii=False) + "\n")
-
-    def checksum(self, split: str) -> int:
-        """CRC-32 of the token ids and of the references, in their order."""
-        value = crc32(repr(self.references[split]).encode())
-        for ids in self.features[split]["input_ids"]:
-            value = crc32(repr(ids).encode(), value)
-        return value
 
     def describe(self) -> str:
         """The number of examples, the problem type and the labels, on one line."""

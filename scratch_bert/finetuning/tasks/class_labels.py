@@ -2,16 +2,14 @@
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from datasets import ClassLabel
-from pydantic import Field
 
 from .base import Task, Tensors
 
 
 Label = str | bool | int | float
-ClassName = str | bool | int | Annotated[float, Field(multiple_of=1)]  # integers became floats in a column with gaps
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 _MISSING = ("", "nan", "NaN", "NaT", "<NA>", "-100")  # as pandas writes them, and what losses ignore
 
@@ -50,7 +48,7 @@ def is_missing(label: Any) -> bool:
 
 
 def as_label_name(label: Any) -> str:
-    """A label as text: the float 1.0 is 1."""
+    """A label as text. Integers became floats in a column with gaps: 1.0 is 1."""
     return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
 
 

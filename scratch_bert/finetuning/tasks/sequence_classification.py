@@ -11,7 +11,7 @@ from pydantic import BaseModel, FiniteFloat
 from transformers import AutoModelForSequenceClassification
 
 from .base import Logits, Tensors, TextRow
-from .class_labels import ClassLabelTask, ClassName, Label, is_missing, is_number
+from .class_labels import ClassLabelTask, Label, is_missing, is_number
 
 
 logger = logging.getLogger("scratch_bert")
@@ -25,7 +25,7 @@ DEFAULT_METRICS = {
 
 
 class LabelledRow(TextRow):
-    label: Label | list[ClassName | None] | None = None
+    label: Label | list[Label | None] | None = None
 
 
 class NumberRow(BaseModel):
@@ -47,8 +47,9 @@ class SequenceClassification(ClassLabelTask):
         if self.problem_type == "multi_label_classification":
             lists = [_as_list(label_list) for label_list in labels]
             values = [value for one in lists for value in one]
-            if len({len(one) for one in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}:
-                raise ValueError(f"The labels are vectors of 0 and 1, not lists of labels' names: {lists[0]}.")
+            multi_hot = len({len(one) for one in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}
+            if multi_hot or any(isinstance(value, float) and value % 1 for value in values):
+                raise ValueError(f"The labels are vectors of numbers, not lists of labels' names: {lists[0]}.")
             self.read_label_names(values, getattr(feature, "feature", None), at_least=1)
         elif self.problem_type == "single_label_classification":
             if any(isinstance(label, list) for label in labels):

@@ -9,7 +9,7 @@ from datasets import Dataset
 from pydantic import BaseModel
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from .class_labels import ClassLabelTask, ClassName
+from .class_labels import ClassLabelTask, Label
 
 
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
@@ -17,7 +17,7 @@ IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 
 class TaggedRow(BaseModel, strict=True):
     text: list[str]
-    label: list[ClassName | None] | ClassName | None = None  # a single one in the Hub's test sets
+    label: list[Label | None] | Label | None = None  # a single one in the Hub's test sets
 
 
 class TokenClassification(ClassLabelTask):
@@ -52,22 +52,22 @@ class TokenClassification(ClassLabelTask):
     def encode(self, split: str) -> Dataset:
         """The windows; `windows` has the example of each, and the word that each of its tokens begins, -1 for all
         other tokens."""
-        encoded = self.tokenizer(
-            self.splits[split]["text"][:], is_split_into_words=True, return_overflowing_tokens=True, **self.truncation
+        texts, options = (
+            self.splits[split]["text"][:],
+            {"is_split_into_words": True, "return_overflowing_tokens": True},
         )
+        encoded = self.tokenizer(texts, **options, **self.truncation)
         example_of = encoded.pop("overflow_to_sample_mapping")
         first_of: list[list[int]] = []
-        seen = set()
+        seen = {(example, None) for example in example_of}
         for window, example in enumerate(example_of):
             first_of.append([])
             for word in encoded.word_ids(window):
-                is_first = word is not None and (example, word) not in seen
-                first_of[-1].append(word if is_first else -1)
+                first_of[-1].append(-1 if (example, word) in seen else word)
                 seen.add((example, word))
         self.windows[split] = example_of, first_of
         columns = dict(encoded)
-        if split in self.references:
-            references = self.references[split]
+        if references := self.references.get(split):
             columns["labels"] = [
                 [IGNORE_INDEX if word < 0 else self.label_ids[references[example][word]] for word in words]
                 for example, words in zip(example_of, first_of, strict=True)
