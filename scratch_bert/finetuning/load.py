@@ -11,9 +11,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 from scratch_bert_options.declare import reject_non_default, similar
 from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskArguments
 
-from ..atomic import checksum
 from ..checkpoints.open import open_checkpoint
-from ..checkpoints.weights import find_weights
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..hub.conversion import convert_config
 from .dataset import Columns, load_splits
@@ -57,10 +55,8 @@ def load_task(
         task_options = {"problem_type": problem_type, "label_names": glue.labels}
     hub_metrics = [metric for metric in args.metrics or () if metric not in METRICS]
     if hub_metrics and not args.trust_remote_code:
-        raise ValueError(
-            f"The metric {hub_metrics[0]} is none of {', '.join(METRICS)}; evaluate would run the code of a Hub "
-            "metric: pass --trust_remote_code if you trust it."
-        )
+        known = ", ".join(METRICS)
+        raise ValueError(f"The metric {hub_metrics[0]} is none of {known}: to run its code, pass --trust_remote_code.")
     if data and (args.train_file or args.dataset_name):
         raise ValueError("Give data, train_file or dataset_name, not several of them.")
     if data and "validation" in data:
@@ -113,7 +109,7 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
     name, remote = args.model_name_or_path, args.trust_remote_code
     if config.model_type == "bert":
         logger.info(
-            f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert-convert --to bert converts the result back."
+            f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert convert --to bert converts it back."
         )
         config = convert_config(config, "scratch_bert")
     config = deepcopy(config)
@@ -133,12 +129,3 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
     model, new = open_checkpoint(task.auto_class, name, config, new_heads, trust_remote_code=remote)
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     return model, new
-
-
-def identify_model(config: PreTrainedConfig, args: TaskArguments) -> str:
-    """The type and size of the checkpoint's model, given by its config, and checksums of its weights."""
-    sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    size = " × ".join(map(str, (config.model_type, *sizes)))
-    if args.random_init:
-        return size
-    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path))

@@ -13,17 +13,19 @@ from transformers import TrainingArguments, set_seed
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 from scratch_bert_options.outputs import check_output_dir
 
+from ..atomic import checksum
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import read_metrics, write_metrics
 from ..checkpoints.resume import check_same_run, check_same_weights
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint, resumes_newest
+from ..checkpoints.weights import find_weights
 from ..training.arguments import recorded
 from ..training.best import PatienceCallback
 from ..training.console import TIMINGS, describe_output, wrap
 from ..training.tensorboard import extend_tensorboard
 from .arguments import finetuning_arguments, fit_learning_rates
 from .baselines import baseline_scores, scores_by_baseline
-from .load import identify_model, load_model, load_task
+from .load import load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
 from .trainer import FinetuningTrainer
@@ -144,11 +146,14 @@ class FinetuningRun:
         """What this run trains on, and from which model: sizes and checksums."""
         described = {}
         for split in ("train", "validation"):
-            checksum = crc32(repr(self.task.references[split]).encode())
-            for ids in self.task.features[split]["input_ids"]:
-                checksum = crc32(repr(ids).encode(), checksum)
-            described[f"{split} split"] = f"{len(self.task.features[split]):,} examples, CRC-32 {checksum:08x}"
-        return described | {"model": identify_model(self.config, self.task_args)}
+            features, value = self.task.features[split], crc32(repr(self.task.references[split]).encode())
+            for ids in features["input_ids"]:
+                value = crc32(repr(ids).encode(), value)
+            described[f"{split} split"] = f"{len(features):,} examples, CRC-32 {value:08x}"
+        sizes = (getattr(self.config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
+        model, name = " × ".join(map(str, (self.config.model_type, *sizes))), self.task_args.model_name_or_path
+        weights = [] if self.task_args.random_init else find_weights(name)
+        return described | {"model": ", ".join([model, *(f"CRC-32 {checksum(file):08x}" for file in weights)])}
 
     def build_trainer(self, run: SeedRun) -> FinetuningTrainer:
         """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best

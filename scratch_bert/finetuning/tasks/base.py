@@ -2,6 +2,7 @@
 
 import json
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -119,8 +120,7 @@ class Task:
         self.name, self.splits, self.dataset_name = name, splits, dataset_name
         self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
         for split in splits:
-            for _ in self.parse_rows(split, self.row.model_validate):
-                pass
+            deque(self.parse_rows(split, self.row.model_validate), maxlen=0)
         self.model_options: dict[str, Any] = {}  # the fields that the model's config needs, by `read_labels`
         self.windows: dict[
             str, tuple
@@ -129,9 +129,8 @@ class Task:
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
             self.splits = splits | {"train": parts["train"], "validation": parts["test"]}
-        self.references = {
-            split: list(self.parse_rows(split, self.reference)) for split in self.splits if self._is_labelled(split)
-        }
+        labelled = filter(self._is_labelled, self.splits)
+        self.references = {split: list(self.parse_rows(split, self.reference)) for split in labelled}
         self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
         try:  # one that does not fit the labels would fail in the first evaluation
             known = ["loss", *self.compute_scores("validation", self.gold_predictions("validation"))]
@@ -154,9 +153,8 @@ class Task:
 
     def _is_labelled(self, split: str) -> bool:
         examples = self.splits[split]
-        if "label" not in examples.column_names:
-            return False
-        return split != "test" or not all(map(self.is_unlabelled, examples["label"]))
+        known = "label" in examples.column_names
+        return known and (split != "test" or not all(map(self.is_unlabelled, examples["label"])))
 
     @cached_property
     def features(self) -> dict[str, Dataset]:
@@ -165,10 +163,8 @@ class Task:
         training = {hash(repr(ids)) for ids in features["train"]["input_ids"]}
         shared = [hash(repr(ids)) in training for ids in features["validation"]["input_ids"]]
         if sum(shared) > 0.01 * len(shared):
-            logger.warning(
-                f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too, so the metrics "
-                "measure what is memorised: remove duplicates"
-            )
+            count = f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too"
+            logger.warning(f"{count}, so the metrics measure what is memorised: remove duplicates")
         return features
 
     def tokenize(self, split: str, function: Callable, **options: Any) -> Dataset:
@@ -226,6 +222,6 @@ def check_logits(logits: Logits) -> None:
     """Raise `DivergenceError` for outputs of a model that are not all finite: metrics fail, or are NaN."""
     if not all(np.isfinite(part).all() for part in (logits if isinstance(logits, tuple) else (logits,))):
         raise DivergenceError(
-            "The model's outputs are not finite: its weights are too large, as the training has diverged, or those of "
-            "the checkpoint are damaged. Try a lower learning rate, or fp32 instead of bf16 or fp16."
+            "The model's outputs are not finite: the training has diverged, or the checkpoint is damaged. Try a lower "
+            "learning rate, or fp32 instead of bf16 or fp16."
         )

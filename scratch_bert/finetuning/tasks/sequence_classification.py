@@ -75,10 +75,8 @@ class SequenceClassification(ClassLabelTask):
             split, lambda batch: self.tokenizer(*(batch[column] for column in columns), **self.truncation)
         )
         if full := sum(len(ids) == self.max_seq_length for ids in features["input_ids"]):
-            logger.info(
-                f"{split}: {full:,} of {len(features):,} examples are truncated to {self.max_seq_length} tokens, or "
-                "have exactly as many"
-            )
+            message = f"truncated to {self.max_seq_length} tokens, or have exactly as many"
+            logger.info(f"{split}: {full:,} of {len(features):,} examples are {message}")
         if split not in self.references:
             return features
         labels = self.references[split]
@@ -100,12 +98,12 @@ class SequenceClassification(ClassLabelTask):
         """The mean of the training labels, the most frequent class, or the classes of more than half of the texts."""
         labels = np.array(self.references["train"])
         if self.problem_type == "regression":
-            constant = float(labels.mean())
+            constant = labels.mean()
         elif self.problem_type == "multi_label_classification":
-            constant = (labels.mean(0) > 0.5).astype(int).tolist()
+            constant = (labels.mean(0) > 0.5).astype(int)
         else:
-            constant = int(np.bincount(labels).argmax())
-        return [constant] * len(self.references[split])
+            constant = np.bincount(labels).argmax()
+        return [constant.tolist()] * len(self.references[split])
 
     def format_prediction(self, prediction: Any) -> Any:
         if self.problem_type == "regression":
@@ -128,15 +126,11 @@ def infer_problem_type(labels: Sequence) -> str:
     if all(map(is_number, labels)) and (decimal := next(decimals, None)) is not None:
         if isinstance(labels[0], str):
             logger.warning(
-                f"The labels are numbers, such as {decimal}: this is a regression. If they are names of classes, pass "
-                "--problem_type single_label_classification."
+                f"The labels are numbers, such as {decimal}: this is a regression, without a --problem_type"
             )
         return "regression"
     if labels and all(isinstance(label, float) or re.fullmatch(r"\s*-?\d+\.0+\s*", str(label)) for label in labels):
-        raise ValueError(
-            f"The labels are integers written as floats, such as {labels[0]}: pass --problem_type regression if they "
-            "are numbers to predict, or single_label_classification if they are names of classes."
-        )
+        raise ValueError(f"The labels are integers written as floats, such as {labels[0]}: pass --problem_type.")
     return "single_label_classification"
 
 
