@@ -77,9 +77,8 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
     paths = part if isinstance(part, list) else [part]
     if all(isinstance(path, str | Path) for path in paths):
         files = find_files(paths, (*TABLES, *FILE_TYPES[columns.file_format]))
-        return datasets.concatenate_datasets(
-            [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
-        )
+        parts = [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
+        return datasets.concatenate_datasets(parts)
     try:
         if isinstance(part, dict):
             part = Dataset.from_dict(part)
@@ -122,9 +121,7 @@ def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) 
                 f"{where} has no column {missing[0]!r}, but {have}. Name the right one: --{column}_column."
             )
         if len(names) > 1:
-            records = records.map(
-                lambda record, names=names: {names[0]: [record[name] for name in names]}, desc="Joining columns"
-            )
+            records = records.map(lambda record, names=names: {names[0]: [record[name] for name in names]})
         chosen[column] = names[0]
     records = records.select_columns(list(chosen.values()))
     return records.rename_columns({name: column for column, name in chosen.items() if name != column})

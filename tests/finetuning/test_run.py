@@ -10,12 +10,11 @@ import weakref
 
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, Features, Value
 from matplotlib.image import imread
 from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
-from helpers import make_bert, write_metric
+from helpers import make_bert, write_glue, write_metric
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.finetuning.trainer import FinetuningTrainer
@@ -171,28 +170,14 @@ def test_multiple_choice(run, tmp_path):
 
 
 def test_glue_task_finds_its_dataset_on_the_hub(run, tmp_path, monkeypatch):
-    hub = tmp_path / "nyu-mll/glue"  # load_dataset takes a directory of that name first
-    hub.mkdir(parents=True)
-    splits = "".join(
-        f"    - {{split: {split}, path: '{split}.parquet'}}\n" for split in ("train", "validation", "test")
-    )
-    (hub / "README.md").write_text(f"---\nconfigs:\n- config_name: rte\n  data_files:\n{splits}---\n")
-    label = ClassLabel(names=["entailment", "not_entailment"])
-    texts = {"sentence1": Value("string"), "sentence2": Value("string")}
-    features = Features({**texts, "label": label, "idx": Value("int32")})
-    for split in ("train", "validation", "test"):
-        columns = {
-            "sentence1": ["a class"] * 8,
-            "sentence2": ["an object", "a value"] * 4,
-            "label": [-1] * 8 if split == "test" else [0, 1] * 4,
-            "idx": range(8),
-        }
-        Dataset.from_dict(columns, features=features).to_parquet(hub / f"{split}.parquet")
     monkeypatch.chdir(tmp_path)
+    names = ["entailment", "not_entailment"]
+    texts = {"sentence1": ["a class"] * 8, "sentence2": ["an object", "a value"] * 4, "idx": range(8)}
+    write_glue("rte", names, texts, {"train": [0, 1] * 4, "validation": [0, 1] * 4, "test": [-1] * 8})
     metrics = run(task="rte", num_train_epochs=1)
     assert 0 <= metrics["eval_accuracy"] <= 1 and "test_accuracy" not in metrics
     lines = (tmp_path / "run/test_predictions.jsonl").read_text().splitlines()
-    assert len(lines) == 8 and json.loads(lines[0])["prediction"] in label.names and "label" not in lines[0]
+    assert len(lines) == 8 and json.loads(lines[0])["prediction"] in names and "label" not in lines[0]
     assert '{"text": "A first text.", "text_pair": "Another one."}' in (tmp_path / "run/README.md").read_text()
 
 

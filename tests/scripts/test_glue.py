@@ -8,11 +8,10 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from datasets import ClassLabel, Dataset, Features, Value
 from scipy import stats
 from sklearn import metrics
 
-from helpers import ROOT, run_script
+from helpers import ROOT, run_script, write_glue
 from scratch_bert.finetuning.arguments import finetuning_arguments
 from scratch_bert.finetuning.glue import GLUE
 from scratch_bert.finetuning.run import FinetuningRun, summarize
@@ -121,17 +120,10 @@ def test_names_of_folders_and_files(tmp_path):
 
 
 def test_dataset_on_the_hub_with_both_sets_of_mnli(glue, tmp_path):
-    hub = tmp_path / "nyu-mll/glue"  # load_dataset takes a directory of that name first
-    hub.mkdir(parents=True)
-    splits = ("train", "validation_matched", "validation_mismatched", "test_matched", "test_mismatched")
-    files = "".join(f"    - {{split: {split}, path: '{split}.parquet'}}\n" for split in splits)
-    (hub / "README.md").write_text(f"---\nconfigs:\n- config_name: mnli\n  data_files:\n{files}---\n")
-    label = ClassLabel(names=["entailment", "neutral", "contradiction"])
-    features = Features({"premise": Value("string"), "hypothesis": Value("string"), "label": label})
-    for split in splits:
-        labels = [-1] * 6 if split.startswith("test") else [0] * 6 if "mismatched" in split else [0, 1, 2] * 2
-        columns = {"premise": ["a class"] * 6, "hypothesis": ["an object", "a value", "a"] * 2, "label": labels}
-        Dataset.from_dict(columns, features=features).to_parquet(hub / f"{split}.parquet")
+    labels = {"train": [0, 1, 2] * 2, "validation_matched": [0, 1, 2] * 2, "validation_mismatched": [0] * 6}
+    labels |= dict.fromkeys(("test_matched", "test_mismatched"), [-1] * 6)
+    texts = {"premise": ["a class"] * 6, "hypothesis": ["an object", "a value", "a"] * 2}
+    write_glue("mnli", ["entailment", "neutral", "contradiction"], texts, labels)
     glue("--tasks", "mnli", "--seeds", 1, data="hub")
     content = json.loads((tmp_path / "run/glue.json").read_text())["tasks"]["mnli"]
     assert list(content["parts"]) == ["accuracy", "test_accuracy"]

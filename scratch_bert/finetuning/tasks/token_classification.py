@@ -52,14 +52,11 @@ class TokenClassification(ClassLabelTask):
     def encode(self, split: str) -> Dataset:
         """The windows; `windows` has the example of each, and the word that each of its tokens begins, -1 for all
         other tokens."""
-        texts, options = (
-            self.splits[split]["text"][:],
-            {"is_split_into_words": True, "return_overflowing_tokens": True},
-        )
-        encoded = self.tokenizer(texts, **options, **self.truncation)
+        options = {"is_split_into_words": True, "return_overflowing_tokens": True, **self.truncation}
+        encoded = self.tokenizer(self.splits[split]["text"][:], **options)
         example_of = encoded.pop("overflow_to_sample_mapping")
         first_of: list[list[int]] = []
-        seen = {(example, None) for example in example_of}
+        seen = {(example, None) for example in example_of}  # special tokens are of no word
         for window, example in enumerate(example_of):
             first_of.append([])
             for word in encoded.word_ids(window):
