@@ -88,11 +88,11 @@ def test_conll_without_tags(tmp_path):
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [
-        pytest.param(["Ada B-PER", "Lovelace"], {}, "line 2 has 1 fields, not 2", id="uneven columns"),
-        pytest.param(["Ada"], {}, "line 1 has 1 fields, not 2", id="no tag"),
-        pytest.param(["Ada O"], {"tag_column": 4}, "line 1 has 2 fields, not 4", id="no such tag column"),
-        pytest.param(["Ada O"], {"word_column": 0}, "columns are counted from 1", id="column 0"),
-        pytest.param([""], {}, "contains no examples", id="no sentence"),
+        (["Ada B-PER", "Lovelace"], {}, "line 2 has 1 fields, not 2"),
+        (["Ada"], {}, "line 1 has 1 fields, not 2"),
+        (["Ada O"], {"tag_column": 4}, "line 1 has 2 fields, not 4"),
+        (["Ada O"], {"word_column": 0}, "columns are counted from 1"),
+        ([""], {}, "contains no examples"),
     ],
 )
 def test_conll_that_cannot_be_read(lines, options, message, tmp_path):

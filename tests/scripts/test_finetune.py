@@ -54,16 +54,6 @@ def test_finetune_prints_mean_and_standard_deviation_of_seeds(finetune, tmp_path
     assert f"python {SCRIPTS}/demo.py run/seed-1\n" in printed
 
 
-def test_ctrl_c_ends_with_one_line(finetune, monkeypatch, capsys):
-    def interrupted(*args):
-        raise KeyboardInterrupt("Stopped at step 3.")
-
-    monkeypatch.setattr("scratch_bert.finetuning.run.prepare_finetuning", interrupted)
-    with pytest.raises(SystemExit, match="^130$"):
-        finetune("cola", "--train_file", "a.csv")
-    assert capsys.readouterr().err.endswith("Stopped at step 3.\n")
-
-
 TEXTS = "sequence-classification --train_file a.csv"
 ERRORS = {  # one of each kind: the others are tested where they are raised
     "unknown task": ("classify", "There is no task classify"),
@@ -82,11 +72,6 @@ def test_errors_end_with_one_line(command, message, finetune, tmp_path, capsys):
     assert exit.value.code not in (0, None)
     assert message in f"{exit.value.code}{capsys.readouterr().err}"
     assert not (tmp_path / "run").exists()
-
-
-def test_model_that_does_not_exist(finetune, tmp_path):
-    with pytest.raises(SystemExit, match="error: .*nowhere"):
-        finetune("cola", "--train_file", "a.csv", model=tmp_path / "nowhere")
 
 
 def test_scripts_hide_no_library():
