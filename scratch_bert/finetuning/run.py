@@ -122,8 +122,8 @@ class FinetuningRun:
         self.first_trainer: FinetuningTrainer | None = None
 
     def prepare(self) -> "FinetuningRun":
-        """Encode the examples, compare finished seeds with this run, and build the trainer of the first unfinished one:
-        errors in model and options are found before any training. Returns the run."""
+        """Encode the examples, compare finished seeds with this run, and build the trainer of the first unfinished
+        one: errors in model and options are found before any training. Returns the run."""
         logger.info(self.task.describe())
         for run in self.seed_runs:
             if run.metrics:

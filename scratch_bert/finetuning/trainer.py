@@ -13,8 +13,8 @@ from .tasks.base import Task, check_logits
 
 
 class FinetuningTrainer(ScratchBertTrainer):
-    """`new_weights` are the names of those that learn at `options.head_learning_rate`. `results` may already contain the
-    scores of baselines."""
+    """`new_weights` are the names of those that learn at `options.head_learning_rate`. `results` may already contain
+    the scores of baselines."""
 
     def __init__(self, *args, new_weights: Collection[str] = (), **kwargs):
         super().__init__(*args, **kwargs)
