@@ -16,12 +16,14 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from transformers import TrainingArguments
+
 from scratch_bert.atomic import write_json, write_text
 from scratch_bert.checkpoints.saved import find_checkpoint
 from scratch_bert.finetuning.arguments import finetuning_arguments
 from scratch_bert.finetuning.baselines import scores_by_baseline
 from scratch_bert.finetuning.glue import GLUE
-from scratch_bert.finetuning.run import FinetuningResults, FinetuningRun, SeedRun, open_run
+from scratch_bert.finetuning.run import FinetuningResults, FinetuningRun
 from scratch_bert.logs import configure_logging
 from scratch_bert.text.tables import open_dataset
 from scratch_bert.training.arguments import recorded
@@ -97,7 +99,9 @@ def main(argv: list[str] | None = None) -> None:
     options, task_args, training = read_arguments(argv)
     configure_logging()
     runs = open_runs(options.data, options.tasks, task_args, training)
-    results, first = {}, next(iter(runs.values())).seed_runs[0]
+    results, first = {}, next(iter(runs.values()))
+    setting = task_args, first.options, first.seed_runs[0].args
+    del first
     try:
         for task in list(runs):
             logger.info(f"\n{TITLES[task]}")
@@ -106,10 +110,10 @@ def main(argv: list[str] | None = None) -> None:
             if not options.keep_models:
                 for weights in run.output_dir.glob("seed-*/*.safetensors"):
                     weights.unlink()
-            logger.info(GlueReport({task: results[task]}, task_args, first).summary(task))
+            logger.info(GlueReport({task: results[task]}, *setting).summary(task))
     finally:  # if a task fails, those before it are reported
-        if results and first.args.should_save:
-            report = GlueReport(results, task_args, first)
+        if results and setting[-1].should_save:
+            report = GlueReport(results, *setting)
             print(f"\n{report.as_markdown()}")
             report.write(Path(training.output_dir))
             print(f"\nglue.json, glue.md and the runs are in {training.output_dir}")
@@ -149,7 +153,7 @@ def open_runs(
     runs = {}
     for task, splits in find_glue(data, tasks).items():
         of_task = replace(training, output_dir=f"{training.output_dir}/{task}")
-        runs[task] = open_run(task, task_args, of_task, splits)
+        runs[task] = FinetuningRun(task, task_args, of_task, splits)
     return runs
 
 
@@ -208,9 +212,15 @@ class Row:
 class GlueReport:
     """What is reported of the `results` of runs on tasks of GLUE, all with the same seeds and options."""
 
-    def __init__(self, results: dict[str, FinetuningResults], task_args: TaskArguments, run: SeedRun):
+    def __init__(
+        self,
+        results: dict[str, FinetuningResults],
+        task_args: TaskArguments,
+        options: FinetuningOptions,
+        args: TrainingArguments,
+    ):
         self.tasks, self.task_args = list(results), task_args
-        self.options, self.recorded = run.options, recorded(run.options, run.args)
+        self.options, self.recorded = options, recorded(options, args)
         name = task_args.model_name_or_path
         name = Path(name).resolve().name if Path(name).exists() else name
         self.model = Row(

@@ -14,10 +14,7 @@ HEAD_FACTOR = 10  # docs/finetuning.md
 FIXED: Fixed = {
     "prediction_loss_only": (False, "metrics are computed from predictions"),
     "dataloader_drop_last": (False, "it would drop examples to predict, too"),
-    "train_sampling_strategy": (
-        "random",
-        "another would change the order of predictions, and padding is not computed",
-    ),
+    "train_sampling_strategy": ("random", "another would change the order of predictions"),
 }
 
 
@@ -29,11 +26,8 @@ def finetuning_arguments(options: FinetuningOptions) -> TrainingArguments:
     return args
 
 
-def fit_learning_rates(
-    options: FinetuningOptions, config: PreTrainedConfig, random_init: bool = False
-) -> FinetuningOptions:
-    """The options with rates for a model of this config, where they are None. If all weights are new, they learn at one
-    rate."""
+def fit_learning_rates(options: FinetuningOptions, config: PreTrainedConfig, random_init: bool) -> FinetuningOptions:
+    """The options with rates for a model of this config, where they are None; one rate if all weights are new."""
     rate, head_rate = options.learning_rate, options.head_learning_rate
     if rate is None:
         rate = float(f"{BASE_LEARNING_RATE * BASE_WIDTH / getattr(config, 'hidden_size', BASE_WIDTH):.2g}")

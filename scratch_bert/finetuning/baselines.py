@@ -19,11 +19,8 @@ logger = logging.getLogger("scratch_bert")
 
 # Kind of baseline → its name for readers.
 BASELINES = {"majority": "majority class", "mean": "mean label", "bag_of_words": "bag of words"}
-
-# Limits of what the bag of words is trained on, so that it takes some seconds.
-MAX_EXAMPLES = 100_000
-MAX_CHARACTERS = 20_000_000
-MAX_TARGETS = 2_000_000  # examples × classes: there is a classifier for each class
+# Limits of what the bag of words is trained on, so that it takes some seconds; targets are examples × classes.
+MAX_EXAMPLES, MAX_CHARACTERS, MAX_TARGETS = 100_000, 20_000_000, 2_000_000
 
 
 def baseline_scores(task: Task) -> dict[str, float]:
@@ -51,12 +48,11 @@ def baseline_scores(task: Task) -> dict[str, float]:
 
 def scores_by_baseline(metrics: dict[str, float]) -> dict[str, dict[str, float]]:
     """The scores of each baseline in the metrics of a run: its name for readers → metric → value."""
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for kind, title in BASELINES.items():
-        prefix = f"baseline_{kind}_"
-        scores = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
-        if scores:
-            found[title] = scores
+        for name, value in metrics.items():
+            if name.startswith(f"baseline_{kind}_"):
+                found.setdefault(title, {})[name.removeprefix(f"baseline_{kind}_")] = value
     return found
 
 
@@ -71,9 +67,8 @@ def bag_of_words_predictions(task: SequenceClassification, splits: Sequence[str]
     train = task.splits["train"].select(chosen)
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
     vectorizer.fit(text for column in columns for text in train[column])
-    model = (
-        Ridge() if task.problem_type == "regression" else OneVsRestClassifier(LogisticRegression(solver="liblinear"))
-    )
+    classifier = OneVsRestClassifier(LogisticRegression(solver="liblinear"))
+    model = Ridge() if task.problem_type == "regression" else classifier
 
     def features(examples) -> sparse.csr_matrix:
         vectors = [vectorizer.transform(examples[column][:]) for column in columns]
@@ -88,14 +83,14 @@ def bag_of_words_predictions(task: SequenceClassification, splits: Sequence[str]
 def compare(first: sparse.csr_matrix, second: sparse.csr_matrix) -> sparse.csr_matrix:
     """Features (examples, 2 × words + 3) of pairs of texts u and v, given by vectors of length 1: |u − v|, u · v for
     each word, their cosine, and the fractions of the words of each text that the other one has."""
+
+    def row_sums(matrix: sparse.csr_matrix) -> np.ndarray:
+        return np.asarray(matrix.sum(1), dtype=float).reshape(-1, 1)
+
     products = first.multiply(second).tocsr()
-    shared = _row_sums(products > 0)
-    fractions = [shared / np.maximum(_row_sums(vectors > 0), 1) for vectors in (first, second)]
-    return sparse.hstack([abs(first - second), products, _row_sums(products), *fractions], format="csr")
-
-
-def _row_sums(matrix: sparse.csr_matrix) -> np.ndarray:
-    return np.asarray(matrix.sum(1), dtype=float).reshape(-1, 1)
+    shared = row_sums(products > 0)
+    fractions = [shared / np.maximum(row_sums(vectors > 0), 1) for vectors in (first, second)]
+    return sparse.hstack([abs(first - second), products, row_sums(products), *fractions], format="csr")
 
 
 def _training_examples(task: SequenceClassification) -> np.ndarray:

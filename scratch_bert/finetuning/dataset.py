@@ -18,6 +18,7 @@ from .readers import read_conll, read_squad
 logger = logging.getLogger("scratch_bert")
 
 SPLITS = ("train", "validation", "test")
+FILE_TYPES = {None: (), "squad": (), "conll": (".conll", ".conllu", ".txt")}  # beside tables
 
 
 @dataclass
@@ -36,26 +37,29 @@ class Columns:
 
 
 def load_splits(
-    columns: Columns, data: Any, dataset: tuple[str | None, str | None] = (None, None)
+    columns: Columns, splits: dict[str, Any], dataset: tuple[str | None, str | None] = (None, None)
 ) -> dict[str, Dataset]:
-    """The splits `train` and, if there are any, `validation` and `test`: from `data`, in any form that `as_splits`
-    takes, or else from a dataset, given by its name and configuration.
+    """The splits `train` and, if there are any, `validation` and `test`: from `splits`, or if these are empty from a
+    dataset, given by its name and configuration.
 
-    A split is a list of files, or a table in memory: a pandas DataFrame, a `Dataset` or a dict of lists. Raises
-    `ValueError` or `OSError` for what cannot be read, lacks a column or contains no examples.
+    Args:
+        splits: Each a list of files, a pandas DataFrame, a `Dataset` or a dict of lists.
+
+    Raises:
+        ValueError, OSError: For what cannot be read, lacks a column or contains no examples.
     """
-    splits, place = as_splits(data), ""
+    splits, place = as_splits(splits), ""
     if not splits:
         if not dataset[0]:
             raise ValueError("There are no training examples: pass --train_file or --dataset_name.")
-        splits, place = as_splits(open_dataset(*dataset), f"The dataset {dataset[0]}"), f"{dataset[0]}, "
+        splits, place = as_splits(open_dataset(*dataset)), f"{dataset[0]}, "
     chosen = {split: name for split in SPLITS for name in (f"{split}_matched", split) if name in splits}  # as in MNLI
     if unused := sorted(splits.keys() - chosen.values()):
         logger.info(f"{place}unused splits: {', '.join(unused)}")
     return {split: _read_split(splits[name], columns, split, f"{place}{name}") for split, name in chosen.items()}
 
 
-def as_splits(data: Any, what: str = "The data", **more: Any) -> dict[str, Any]:
+def as_splits(data: Any, **more: Any) -> dict[str, Any]:
     """The splits in `data`, a `DatasetDict` or a dict with a key `train`; anything else is the split `train` alone.
 
     `more` are further splits by name. None, [] and {} are left out. Raises `ValueError` if other splits are there
@@ -65,17 +69,16 @@ def as_splits(data: Any, what: str = "The data", **more: Any) -> dict[str, Any]:
     splits = [*(data if has_splits else {"train": data}).items(), *more.items()]
     given = {name: part for name, part in splits if not isinstance(part, list | dict | None) or part}
     if given and "train" not in given:
-        raise ValueError(f"{what} has no split 'train', but {', '.join(given)}.")
+        raise ValueError(f"There is no split 'train', but {', '.join(given)}.")
     return given
 
 
 def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
     paths = part if isinstance(part, list) else [part]
     if all(isinstance(path, str | Path) for path in paths):
-        types = (*TABLES, *((".conll", ".conllu", ".txt") if columns.file_format == "conll" else ()))
-        return datasets.concatenate_datasets(
-            [_add_origin(_read_file(file, columns, split), str(file)) for file in find_files(paths, types)]
-        )
+        files = find_files(paths, (*TABLES, *FILE_TYPES[columns.file_format]))
+        parts = [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
+        return datasets.concatenate_datasets(parts)
     try:
         if isinstance(part, dict):
             part = Dataset.from_dict(part)
@@ -84,8 +87,7 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
     except (TypeError, OverflowError) as error:  # of pyarrow, for a column of several types
         raise ValueError(f"{where} cannot be read as a table: {error}") from None
     if not isinstance(part, Dataset):
-        kinds = "files, a pandas DataFrame, a Dataset or a dict of lists"
-        raise ValueError(f"{where} must be {kinds}, not {type(part).__name__}.")
+        raise ValueError(f"{where} must be files, a DataFrame, a Dataset or a dict, not {type(part).__name__}.")
     if len(part) == 0:
         raise ValueError(f"{where} contains no examples.")
     return _add_origin(_choose_columns(part.with_format(None), columns, split, where), where)
@@ -114,14 +116,12 @@ def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) 
         if missing := [name for name in names if name not in present]:
             if column == "id" or (column, split) == ("label", "test"):
                 continue
+            have = ", ".join(present)
             raise ValueError(
-                f"{where} has no column {missing[0]!r}, but {', '.join(present)}. Name the right one with "
-                f"--{column}_column."
+                f"{where} has no column {missing[0]!r}, but {have}. Name the right one: --{column}_column."
             )
         if len(names) > 1:
-            records = records.map(
-                lambda record, names=names: {names[0]: [record[name] for name in names]}, desc="Joining columns"
-            )
+            records = records.map(lambda record, names=names: {names[0]: [record[name] for name in names]})
         chosen[column] = names[0]
     records = records.select_columns(list(chosen.values()))
     return records.rename_columns({name: column for column, name in chosen.items() if name != column})

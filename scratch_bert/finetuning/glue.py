@@ -18,7 +18,6 @@ class GlueTask:
 
 _PAIR, _ENTAILMENT = ("sentence1", "sentence2"), ("entailment", "not_entailment")
 _ACCURACY_F1 = ("accuracy", "f1")
-
 GLUE = {  # in the order of tables
     "cola": GlueTask(
         ("sentence",),

@@ -11,12 +11,10 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 from scratch_bert_options.declare import reject_non_default, similar
 from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskArguments
 
-from ..atomic import checksum
 from ..checkpoints.open import open_checkpoint
-from ..checkpoints.weights import find_weights
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..hub.conversion import convert_config
-from .dataset import Columns, as_splits, load_splits
+from .dataset import Columns, load_splits
 from .glue import GLUE
 from .metrics import METRICS
 from .tasks.base import Task
@@ -35,29 +33,33 @@ def task_class(name: str) -> type[Task]:
 
 
 def load_task(
-    name: str, args: TaskArguments, training_args: FinetuningOptions, config: PreTrainedConfig, data: Any = None
+    name: str,
+    args: TaskArguments,
+    options: FinetuningOptions,
+    config: PreTrainedConfig,
+    data: dict[str, Any] | None = None,
 ) -> Task:
     """The task of this name, one of `TASKS`, with its data read and checked, for the model of this `config`.
 
-    `data` is what `load_splits` takes; without it, the options name files or a dataset. Raises `ValueError` or
-    `OSError` for options, data or labels that do not fit the task.
+    `data` are splits that `load_splits` takes; without them, the options name files or a dataset. Raises `ValueError`
+    or `OSError` for options, data or labels that do not fit the task.
     """
-    cls, glue, data = task_class(name), GLUE.get(name), as_splits(data)
-    options = {} if glue else {option: getattr(args, option) for option in cls.options}
-    all_options = {option for kind in TASKS for option in task_class(kind).options}
-    reject_non_default(args, sorted(all_options - options.keys()), f"with {name}")
+    cls, glue = task_class(name), GLUE.get(name)
+    task_options = {} if glue else {option: getattr(args, option) for option in cls.options}
+    without_effect = {option for kind in TASKS for option in task_class(kind).options} - task_options.keys()
+    if cls.auto_class is not AutoModelForSequenceClassification:
+        without_effect.add("classifier_pooling")
+    reject_non_default(args, sorted(without_effect), f"with {name}")
     if glue:
         problem_type = "single_label_classification" if glue.labels else "regression"
-        options = {"problem_type": problem_type, "label_names": glue.labels}
+        task_options = {"problem_type": problem_type, "label_names": glue.labels}
     hub_metrics = [metric for metric in args.metrics or () if metric not in METRICS]
     if hub_metrics and not args.trust_remote_code:
-        raise ValueError(
-            f"The metric {hub_metrics[0]} is none of {', '.join(METRICS)}; evaluate would run the code of a Hub "
-            "metric: pass --trust_remote_code if you trust it."
-        )
+        known = ", ".join(METRICS)
+        raise ValueError(f"The metric {hub_metrics[0]} is none of {known}: to run its code, pass --trust_remote_code.")
     if data and (args.train_file or args.dataset_name):
         raise ValueError("Give data, train_file or dataset_name, not several of them.")
-    if "validation" in data:
+    if data and "validation" in data:
         reject_non_default(args, ["validation_share"], "with validation examples")
 
     tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
@@ -67,21 +69,21 @@ def load_task(
     if max_seq_length > limit:
         raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
 
-    files = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+    splits = data or {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     dataset = (args.dataset_name, args.dataset_config)
     if glue and not (data or args.train_file or args.dataset_name):
         dataset = ("nyu-mll/glue", name)
     return cls(
         name,
-        load_splits(find_columns(name, args), data or files, dataset),
+        load_splits(find_columns(name, args), splits, dataset),
         tokenizer,
         max_seq_length,
         metrics=args.metrics or (glue and glue.metrics),
-        best_metric=(training_args.metric_for_best_model or "").removeprefix("eval_"),
+        best_metric=(options.metric_for_best_model or "").removeprefix("eval_"),
         validation_share=args.validation_share,
-        seed=training_args.seed,
+        seed=options.seed,
         dataset_name=dataset[0],
-        **options,
+        **task_options,
     )
 
 
@@ -89,14 +91,10 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
     """The columns that the options name, or else the task's usual ones. Raises `ValueError` for an option without
     effect, or a column named twice."""
     cls, glue = task_class(name), GLUE.get(name)
-    names = dict(cls.columns)
-    if glue:
-        names |= dict(zip(("text", "text_pair"), glue.texts, strict=False))
-    for column in ("text", "text_pair", "label", "choices"):
-        requested = getattr(args, f"{column}_column")
-        if requested and column not in names:
-            raise ValueError(f"{column}_column has no effect with {name}: leave it out.")
-        names[column] = requested or names.get(column)
+    usual = cls.columns | (dict(zip(("text", "text_pair"), glue.texts, strict=False)) if glue else {})
+    requested = {column: getattr(args, f"{column}_column") for column in ("text", "text_pair", "label", "choices")}
+    reject_non_default(args, [f"{column}_column" for column in requested.keys() - usual.keys()], f"with {name}")
+    names = {column: requested.get(column) or usual[column] for column in usual}
     lists = {column: source if isinstance(source, list) else [source] for column, source in names.items() if source}
     sources = [source for named in lists.values() for source in named]
     if repeated := next((source for source in sources if sources.count(source) > 1), None):
@@ -111,21 +109,17 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
     name, remote = args.model_name_or_path, args.trust_remote_code
     if config.model_type == "bert":
         logger.info(
-            f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert-convert --to bert converts the result back."
+            f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert convert --to bert converts it back."
         )
         config = convert_config(config, "scratch_bert")
     config = deepcopy(config)
-    if args.dropout is not None:
-        for option in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not hasattr(config, option):
-                raise ValueError(f"dropout has no effect: a {config.model_type} has no {option}.")
-            setattr(config, option, args.dropout)
-    if args.classifier_pooling is not None:
-        if config.model_type != "scratch_bert" or task.auto_class is not AutoModelForSequenceClassification:
-            raise ValueError(
-                "classifier_pooling needs a scratch_bert or a BERT, and a task with a label for each text."
-            )
-        config.classifier_pooling = args.classifier_pooling
+    changes = {"classifier_pooling": args.classifier_pooling}
+    changes |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), args.dropout)
+    for field, value in changes.items():
+        if value is not None:
+            if not hasattr(config, field):
+                raise ValueError(f"A {config.model_type} has no {field}: leave out dropout or classifier_pooling.")
+            setattr(config, field, value)
     for option, value in {"problem_type": None, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_init:
@@ -135,12 +129,3 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
     model, new = open_checkpoint(task.auto_class, name, config, new_heads, trust_remote_code=remote)
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     return model, new
-
-
-def identify_model(config: PreTrainedConfig, args: TaskArguments) -> str:
-    """The type and size of the checkpoint's model, given by its config, and checksums of its weights."""
-    sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    size = " × ".join(map(str, (config.model_type, *sizes)))
-    if args.random_init:
-        return size
-    return f"{size}, " + ", ".join(f"CRC-32 {checksum(file):08x}" for file in find_weights(args.model_name_or_path))

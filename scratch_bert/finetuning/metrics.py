@@ -73,9 +73,7 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
     "squad": squad,
 }
 
-# Metrics of several scores → the one that selects the best checkpoint.
-MAIN_SCORES = {"seqeval": "f1", "squad": "f1"}
-
+MAIN_SCORES = {"seqeval": "f1", "squad": "f1"}  # of metrics with several, the one that selects the best checkpoint
 # Hub metrics lack this property.
 GREATER_IS_BETTER = dict.fromkeys((*METRICS, "precision", "recall", "exact_match"), True)
 GREATER_IS_BETTER |= {"mse": False, "loss": False}
@@ -85,13 +83,15 @@ def load_metric(name: str) -> Callable[[Sequence, Sequence], dict[str, float]]:
     """A function of predictions and references that returns scores: an entry of `METRICS`, or else what
     `evaluate.load` finds: a directory, or a Hub metric, whose code is then run."""
     if name in METRICS:
-        return lambda predictions, references: _as_scores(name, METRICS[name](predictions, references))
-    import evaluate  # takes a second or more
+        compute = METRICS[name]
+    else:
+        import evaluate  # takes a second or more
 
-    compute = evaluate.load(name).compute
-    return lambda predictions, references: _as_scores(name, compute(predictions=predictions, references=references))
+        compute = evaluate.load(name).compute
 
+    def scores(predictions: Sequence, references: Sequence) -> dict[str, float]:
+        result = compute(predictions=predictions, references=references)
+        found = result if isinstance(result, dict) else {name: result}
+        return {key: float(value) for key, value in found.items() if isinstance(value, Number)}
 
-def _as_scores(name: str, result: float | dict | None) -> dict[str, float]:
-    scores = result if isinstance(result, dict) else {name: result}
-    return {key: float(value) for key, value in scores.items() if isinstance(value, Number)}
+    return scores

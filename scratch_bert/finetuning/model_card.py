@@ -20,15 +20,12 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
     base_model = None if Path(checkpoint).exists() or task_args.random_init else checkpoint
     dataset = task.dataset_name if task.dataset_name and not Path(task.dataset_name).exists() else None  # on the Hub
     source = dataset or f"{'files' if task_args.train_file or task.dataset_name else 'data'} for {task.name}"
-    results = {
-        key.removeprefix("eval_"): value
-        for key, value in trainer.latest_metrics().items()
-        if key.startswith("eval_") and not key.endswith(TIMINGS)
-    }
-    metric = task.best_metric
-    panels = {"loss": ["loss", "eval_loss"], metric.replace("_", " "): [f"eval_{metric}"]}
-    if metric == "loss" or not any(f"eval_{metric}" in entry for entry in trainer.state.log_history):
-        panels = {"loss": panels["loss"]}
+    metrics = trainer.latest_metrics()
+    names = [name for name in metrics if name.startswith("eval_") and not name.endswith(TIMINGS)]
+    results = {name.removeprefix("eval_"): metrics[name] for name in names}
+    panels, best = {"loss": ["loss", "eval_loss"]}, task.best_metric
+    if best != "loss" and any(f"eval_{best}" in entry for entry in trainer.state.log_history):
+        panels[best.replace("_", " ")] = [f"eval_{best}"]
     auto_class = task.auto_class.__name__
     task_type = PIPELINES.get(auto_class, "multiple-choice")
     eval_results = [
@@ -54,7 +51,7 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
         counts={split: len(examples) for split, examples in task.splits.items()},
         labels=list(task.model_options.get("id2label", {}).values()),
         results=results,
-        baselines=scores_by_baseline(trainer.latest_metrics()),
+        baselines=scores_by_baseline(metrics),
         max_seq_length=task.max_seq_length,
         pairs="text_pair" in task.text_columns("train"),
         **training_context(trainer, directory, panels),

@@ -1,32 +1,33 @@
 """A fine-tuning run, with one seed or several: open the data, prepare, train, report."""
 
-import copy
 import logging
 import statistics
-from dataclasses import dataclass
+from copy import copy, deepcopy
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
-from transformers import PreTrainedConfig, TrainingArguments, set_seed
+from transformers import TrainingArguments, set_seed
 
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 from scratch_bert_options.outputs import check_output_dir
 
+from ..atomic import checksum
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import read_metrics, write_metrics
 from ..checkpoints.resume import check_same_run, check_same_weights
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint, resumes_newest
+from ..checkpoints.weights import find_weights
 from ..training.arguments import recorded
 from ..training.best import PatienceCallback
 from ..training.console import TIMINGS, describe_output, wrap
 from ..training.tensorboard import extend_tensorboard
 from .arguments import finetuning_arguments, fit_learning_rates
 from .baselines import baseline_scores, scores_by_baseline
-from .load import identify_model, load_model, load_task
+from .load import load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
-from .tasks.base import Task
 from .trainer import FinetuningTrainer
 
 
@@ -48,113 +49,96 @@ class FinetuningResults(NamedTuple):
 class SeedRun(NamedTuple):
     """One seed: to train, from a checkpoint if there is one, unless it is finished and has `metrics`."""
 
-    options: FinetuningOptions
     args: TrainingArguments
     checkpoint: str | None = None
     metrics: dict[str, float] | None = None
 
 
 def prepare_finetuning(
-    task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: Any = None
+    task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: dict[str, Any] | None = None
 ) -> "FinetuningRun":
-    """A run that is ready to train: `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
-    run = open_run(task_name, task_args, options, data)
+    """A run that is ready to train: a `FinetuningRun` of these arguments, `prepare`d."""
+    run = FinetuningRun(task_name, task_args, options, data)
     logger.info(f"Output: {options.output_dir}")
     return run.prepare()
 
 
-def open_run(
-    task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: Any = None
-) -> "FinetuningRun":
-    """A run that trains once, in `args.output_dir`, or with each of `task_args.seeds`, in its subdirectories `seed-N`.
-
-    Args:
-        task_name: One of `TASKS`.
-        data: Replaces the files or the dataset of the options: see `load_splits`.
-
-    Raises:
-        ValueError, OSError: For options, data and checkpoints that can't be used.
-    """
-    args = finetuning_arguments(options)
-    if task_args.seeds and args.push_to_hub:
-        raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert push.")
-    if task_args.early_stopping_patience and args.eval_strategy == "no":
-        raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
-    if args.should_save:
-        check_output_dir("output_dir", Path(args.output_dir))
-    seed_runs = plan_seed_runs(task_args.seeds, options, args)
-    with args.main_process_first():
-        config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
-        task = load_task(task_name, task_args, options, config, data)
-    for number, run in enumerate(seed_runs):
-        fitted = fit_learning_rates(run.options, config, task_args.random_init)
-        run.args.learning_rate = fitted.learning_rate
-        seed_runs[number] = run._replace(options=fitted)
-    return FinetuningRun(task, task_args, config, seed_runs, Path(args.output_dir))
-
-
-def plan_seed_runs(seeds: list[int] | None, options: FinetuningOptions, args: TrainingArguments) -> list[SeedRun]:
+def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments) -> list[SeedRun]:
     """Each with its own arguments. On resume, each continues from its last checkpoint, if there is one.
 
     Raises `ValueError` if a new run would write into a directory that is not empty.
     """
     if not seeds:
-        return [SeedRun(options, copy.deepcopy(args), find_checkpoint(args))]
+        return [SeedRun(args, find_checkpoint(args))]
     if args.resume_from_checkpoint is None:
         find_checkpoint(args)  # for its checks
     elif not resumes_newest(args):
-        raise ValueError(
-            "With --seeds, pass --resume_from_checkpoint without a value: each seed continues from its own checkpoint."
-        )
+        raise ValueError("With --seeds, pass --resume_from_checkpoint without a value: each seed has its own.")
     runs = []
     for seed in seeds:
-        directory, run_args = Path(args.output_dir) / f"seed-{seed}", copy.deepcopy(args)
+        directory, run_args = Path(args.output_dir) / f"seed-{seed}", deepcopy(args)
         run_args.seed, run_args.output_dir = seed, str(directory)
         run_args.run_name = f"{args.run_name}/seed-{seed}"
         if args.resume_from_checkpoint and (directory / METRICS_FILE).is_file():
             metrics = read_metrics(directory)
             if not metrics:
                 raise ValueError(f"{directory / METRICS_FILE} cannot be read: delete it to finish this run again.")
-            runs.append(SeedRun(options, run_args, metrics=metrics))
+            runs.append(SeedRun(run_args, metrics=metrics))
         else:
-            runs.append(SeedRun(options, run_args, find_checkpoint(run_args)))
+            runs.append(SeedRun(run_args, find_checkpoint(run_args)))
     return runs
 
 
-@dataclass
 class FinetuningRun:
-    """A run with its data; with several seeds, a run for each."""
+    """A run that trains once, in `options.output_dir`, or with each of `task_args.seeds`, in its subdirectories
+    `seed-N`.
 
-    task: Task
-    task_args: TaskArguments
-    config: PreTrainedConfig
-    """Config of the checkpoint to fine-tune."""
-    seed_runs: list[SeedRun]
-    output_dir: Path
-    first_trainer: FinetuningTrainer | None = None
-    """Trainer of the first unfinished seed: errors in model and options are found before any training."""
+    Args:
+        task_name: One of `TASKS`.
+        data: Splits that replace the files or the dataset of the options: see `load_splits`.
+
+    Raises:
+        ValueError, OSError: For options, data and checkpoints that can't be used.
+    """
+
+    def __init__(
+        self, task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: dict[str, Any] | None = None
+    ):
+        args = finetuning_arguments(options)
+        if task_args.seeds and args.push_to_hub:
+            raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert push.")
+        if task_args.early_stopping_patience and args.eval_strategy == "no":
+            raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
+        if args.should_save:
+            check_output_dir("output_dir", Path(args.output_dir))
+        self.seed_runs = plan_seed_runs(task_args.seeds, args)
+        with args.main_process_first():
+            self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
+            self.task = load_task(task_name, task_args, options, self.config, data)
+        self.task_args, self.output_dir = task_args, Path(args.output_dir)
+        self.options = fit_learning_rates(options, self.config, task_args.random_init)
+        for run in self.seed_runs:
+            run.args.learning_rate = self.options.learning_rate
+        self.first_trainer: FinetuningTrainer | None = None
 
     def prepare(self) -> "FinetuningRun":
-        """Encode the examples, compare finished seeds with this run, and build the first trainer. Returns the run.
-
-        Raises `ValueError` or `OSError` for a checkpoint or options that can't be used.
-        """
+        """Encode the examples, compare finished seeds with this run, and build the trainer of the first unfinished
+        one: errors in model and options are found before any training. Returns the run."""
         logger.info(self.task.describe())
         for run in self.seed_runs:
             if run.metrics:
-                record = self.record(run)
+                record = self.record(run.args)
                 check_same_run(record, run.args.output_dir, also_fixed=record["options"].keys() - WITHOUT_EFFECT)
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)
         self.first_trainer = unfinished and self.build_trainer(unfinished)
         return self
 
-    def record(self, run: SeedRun) -> dict[str, dict]:
+    def record(self, args: TrainingArguments) -> dict[str, dict]:
         """What `check_same_run` compares."""
-        args = run.args
         fixed = {"task": self.task.name, "seed": args.seed, "optim": args.optim.value, **self.data_and_model}
         fixed["metric_for_best_model"] = self.task.best_metric
         task_options = ("dropout", "classifier_pooling", "early_stopping_patience", "random_init")
-        options = recorded(run.options, args) | {name: getattr(self.task_args, name) for name in task_options}
+        options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in task_options}
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 
     @cached_property
@@ -162,14 +146,19 @@ class FinetuningRun:
         """What this run trains on, and from which model: sizes and checksums."""
         described = {}
         for split in ("train", "validation"):
-            examples, checksum = self.task.features[split], self.task.checksum(split)
-            described[f"{split} split"] = f"{len(examples):,} examples, CRC-32 {checksum:08x}"
-        return described | {"model": identify_model(self.config, self.task_args)}
+            features, value = self.task.features[split], crc32(repr(self.task.references[split]).encode())
+            for ids in features["input_ids"]:
+                value = crc32(repr(ids).encode(), value)
+            described[f"{split} split"] = f"{len(features):,} examples, CRC-32 {value:08x}"
+        sizes = (getattr(self.config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
+        model, name = " × ".join(map(str, (self.config.model_type, *sizes))), self.task_args.model_name_or_path
+        weights = [] if self.task_args.random_init else find_weights(name)
+        return described | {"model": ", ".join([model, *(f"CRC-32 {checksum(file):08x}" for file in weights)])}
 
     def build_trainer(self, run: SeedRun) -> FinetuningTrainer:
         """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best
         checkpoint. Raises `ValueError` if another run saved the checkpoint to resume from."""
-        task, args, record = self.task, run.args, self.record(run)
+        task, args, record = self.task, run.args, self.record(run.args)
         if run.checkpoint:
             check_same_run(record, run.checkpoint)
         args.resume_from_checkpoint = run.checkpoint  # the card says what its time is since
@@ -181,15 +170,16 @@ class FinetuningRun:
         if args.greater_is_better is None and (args.load_best_model_at_end or patience):
             raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")
         model, new = load_model(task, self.task_args, self.config)
+        options = copy(self.options)
         if not new:
-            run.options.head_learning_rate = None  # for the card
+            options.head_learning_rate = None  # for the card
         if run.checkpoint:
             check_same_weights(model, run.checkpoint)
         trainer = FinetuningTrainer(
             model=model,
             args=args,
-            options=run.options,
-            data_collator=task.collator(),
+            options=options,
+            data_collator=task.collator_class(task.tokenizer),
             train_dataset=task.features["train"],
             eval_dataset=task.features["validation"],
             processing_class=task.tokenizer,
@@ -209,13 +199,13 @@ class FinetuningRun:
         Raises `OSError` if they can't be saved or pushed, and `KeyboardInterrupt`, after a checkpoint is saved, if
         Ctrl-C ended the training.
         """
-        metrics, baselines = {}, None
+        metrics: dict[int, dict[str, float]] = {}
+        baselines: dict[str, float] | None = None
         for run in self.seed_runs:
-            seed = run.args.seed
             if self.task_args.seeds:
-                logger.info(f"Seed {seed}" + (": already finished, skipped" if run.metrics else ""))
+                logger.info(f"Seed {run.args.seed}" + (": already finished, skipped" if run.metrics else ""))
             if run.metrics:
-                metrics[seed] = run.metrics
+                metrics[run.args.seed] = run.metrics
                 continue
             trainer, self.first_trainer = self.first_trainer or self.build_trainer(run), None
             if run.checkpoint:
@@ -223,7 +213,7 @@ class FinetuningRun:
             if trainer.is_world_process_zero():
                 baselines = baseline_scores(self.task) if baselines is None else baselines
                 trainer.results = dict(baselines)
-            metrics[seed] = trainer.train_and_predict(self.task, run.checkpoint)
+            metrics[run.args.seed] = trainer.train_and_predict(self.task, run.checkpoint)
             del trainer  # or its memory would be kept while the next seeds train
         results = summarize(metrics)
         if self.task_args.seeds and self.seed_runs[0].args.should_save:
@@ -250,9 +240,6 @@ def summarize(metrics: dict[int, dict[str, float]]) -> FinetuningResults:
     """Mean and standard deviation, over the seeds, of the metrics that all of them have."""
     first, *others = metrics.values()
     shared = [name for name in first if all(name in other for other in others)]  # a resumed run may have no test split
-    values = {name: [seed_metrics[name] for seed_metrics in metrics.values()] for name in shared}
-    return FinetuningResults(
-        metrics,
-        mean={name: statistics.mean(values[name]) for name in shared},
-        std={name: statistics.stdev(values[name]) if others else 0.0 for name in shared},
-    )
+    values = {name: [of_seed[name] for of_seed in metrics.values()] for name in shared}
+    std = {name: statistics.stdev(values[name]) if others else 0.0 for name in shared}
+    return FinetuningResults(metrics, {name: statistics.mean(values[name]) for name in shared}, std)

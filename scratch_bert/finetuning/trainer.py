@@ -13,8 +13,8 @@ from .tasks.base import Task, check_logits
 
 
 class FinetuningTrainer(ScratchBertTrainer):
-    """`new_weights` are the names of those that learn at `options.head_learning_rate`. `results` may already contain the
-    scores of baselines."""
+    """`new_weights` are the names of those that learn at `options.head_learning_rate`. `results` may already contain
+    the scores of baselines."""
 
     def __init__(self, *args, new_weights: Collection[str] = (), **kwargs):
         super().__init__(*args, **kwargs)
@@ -40,13 +40,12 @@ class FinetuningTrainer(ScratchBertTrainer):
         with output_dir_lock(self.args, self.record, checkpoint):
             metrics = self.results | self.train(resume_from_checkpoint=checkpoint).metrics
             self.raise_if_interrupted()
-            done = self.final_evaluation
+            outputs = {"validation": self.final_evaluation}
             self.compute_metrics = None  # from here on, scores are computed from the predictions that are written
             for split, prefix in (("validation", "eval"), ("test", "test")):
                 if split not in task.features:
                     continue
-                output = done if split == "validation" else None
-                output = output or self.predict(task.features[split], metric_key_prefix=prefix)
+                output = outputs.get(split) or self.predict(task.features[split], metric_key_prefix=prefix)
                 check_logits(output.predictions)
                 predictions = task.decode(split, output.predictions)
                 if split in task.references:

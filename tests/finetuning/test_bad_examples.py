@@ -1,7 +1,5 @@
 """Examples that would train something wrong: an error that names the example, or a warning."""
 
-import logging
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,92 +29,45 @@ def answered(label, **columns):
 
 
 def chosen(*choices, label=0):
-    return (
-        MultipleChoice,
-        {"text": ["a"] * len(choices), "choices": list(choices), "label": [label] * len(choices)},
-        {},
-    )
+    columns = {"text": ["a"] * len(choices), "choices": list(choices), "label": [label] * len(choices)}
+    return MultipleChoice, columns, {}
 
 
 MULTI, REGRESSION = {"problem_type": "multi_label_classification"}, {"problem_type": "regression"}
+SINGLE = {"problem_type": "single_label_classification"}
 ADA = {"text": ["Ada"], "answer_start": [4]}
+NAMED = Features({"text": Value("string"), "label": ClassLabel(names=["minus", "plus"])})
+UNNAMED = Dataset.from_dict({"text": ["a"] * 3, "label": [1, 0, -1]}, NAMED)
+UNSEEN, ID = ({"text": ["b"], "label": [label]} for label in ("c", "0"))
 BAD = {
-    "no text": (
-        (SequenceClassification, {"text": ["a", None], "label": ["x", "y"]}, {}),
-        "example 2: text: input should be a valid string, got None",
-    ),
+    "no text": ((SequenceClassification, {"text": ["a", None], "label": ["x", "y"]}, {}), "example 2: text: input should be a valid string, got None"),
     "NaN": (classified(["a", "b", "NaN"]), "train, example 3: the label 'NaN' is none of .*: a, b"),
-    "-1 of a ClassLabel": (
-        (
-            SequenceClassification,
-            Dataset.from_dict(
-                {"text": ["a"] * 3, "label": [1, 0, -1]},
-                Features({"text": Value("string"), "label": ClassLabel(names=["minus", "plus"])}),
-            ),
-            {},
-        ),
-        "train, example 3: the label -1 is none of",
-    ),
-    "unknown": (classified("aba", validation={"text": ["b"], "label": ["c"]}), "validation, example 1: the label 'c'"),
-    "id": (classified("aba", validation={"text": ["b"], "label": ["0"]}), "validation, example 1: the label '0'"),
+    "-1 of a ClassLabel": ((SequenceClassification, UNNAMED, {}), "train, example 3: the label -1 is none of"),
+    "unknown": (classified("aba", validation=UNSEEN), "validation, example 1: the label 'c'"),
+    "id": (classified("aba", validation=ID), "validation, example 1: the label '0'"),
     "equal numbers": (classified(["0", "1.0", "1"]), "1 and 1.0 are the same number"),
-    "dates": (classified(pd.date_range("2020-01-01", periods=3)), "example 1: label.str: .* got datetime"),
     "one label": (classified("aaa"), r"too few labels: \['a'\]. Pass --label_column"),
-    "lists of one label": (
-        classified([["a"], ["b"]], problem_type="single_label_classification"),
-        "Lists of labels need the problem_type multi_label_classification",
-    ),
-    "integers or floats": (
-        classified([1.0, 0.0, None]),
-        "integers written as floats, such as 1.0: pass --problem_type",
-    ),
+    "lists of one label": (classified([["a"], ["b"]], **SINGLE), "Lists of labels need the problem_type multi_label_classification"),
+    "integers or floats": (classified([1.0, 0.0, None]), "integers written as floats, such as 1.0: pass --problem_type"),
     "the same as text": (classified(["1.0", "5.0", None]), "integers written as floats, such as 1.0"),
-    "empty lists": (classified([[], []]), r"too few labels: \[\]"),
-    "decimals": (classified([[0.5], [1.5]]), "A label must be a class, not a number such as 0.5"),
-    "multi-hot": (
-        classified([[1, 0], [0, 0], [1, 1]]),
-        r"vectors of 0 and 1, such as \[1, 0\]: give each example the",
-    ),
-    "multi-hot text": (classified(["1,0", "0,0", "1,1"], **MULTI), "vectors of 0 and 1"),
-    "numbers for lists": (classified([1, 2, 3], **MULTI), "are a list, or text with commas between them, not 1"),
-    "lists as text": (classified(["['a']", "['b']"], **MULTI), "are a list, or text with commas between them, not"),
+    "decimals": (classified([[0.5], [1.5]]), r"vectors of numbers, not lists of labels' names: \[0.5\]"),
+    "multi-hot": (classified([[1, 0], [0, 0], [1, 1]]), r"vectors of numbers, .*: \[1, 0\]"),
+    "multi-hot text": (classified(["1,0", "0,0", "1,1"], **MULTI), "vectors of numbers"),
+    "lists as text": (classified(["['a']", "['b']"], **MULTI), "Labels must be a list, or text with commas between them, not"),
     "text for numbers": (classified(["high", "1"], **REGRESSION), "example 1: label: input should be a valid number"),
-    "nan for numbers": (
-        classified(["1", "nan"], **REGRESSION),
-        "train, example 2: label: input should be a finite num",
-    ),
-    "fewer tags than words": (tagged(["O"], ["B-X"]), "example 1, must have a list of as many labels as its 2 words"),
-    "no tags": (tagged(["O", "B-X"], None), "example 2, must have a list of as many labels as its 2 words, not None"),
-    "no word": (tagged(["O", "B-X"], words=["a", None]), "train, example 1: text.1: input should be a valid string"),
-    "decimal tags": (tagged([0.5, 1.0]), "A label must be a class, not a number such as 0.5"),
-    "no answers": (answered(None), "train, example 1: label: input should be a valid list, got None"),
-    "empty answer": (
-        answered({"text": [""], "answer_start": [0]}),
-        "train, example 1: label.0.text: string should match",
-    ),
-    "answer without start": (
-        answered({"text": ["Ada"], "answer_start": []}),
-        "example 1: label: zip.* shorter",
-    ),
-    "answer elsewhere": (
-        answered({"text": ["Ada"], "answer_start": [5]}),
-        "example 1: the answer 'Ada' is not at character 5 of its context, which has 'da '",
-    ),
+    "nan for numbers": (classified(["1", "nan"], **REGRESSION), "train, example 2: label: input should be a finite num"),
+    "fewer tags than words": (tagged(["O"], ["B-X"]), "example 1: there must be a list of as many labels as its 2 words"),
+    "no tags": (tagged(["O", "B-X"], None), "example 2: there must be a list of as many labels as its 2 words, not None"),
+    "no answers": (answered(None), "train, example 1: there is no list of answers"),
+    "answer without start": (answered({"text": ["Ada"], "answer_start": []}), "example 1: label: zip.* shorter"),
+    "answer elsewhere": (answered({"text": ["Ada"], "answer_start": [5]}), "example 1: at 5, the context has 'da ', not the answer 'Ada'"),
     "repeated ids": (answered(ADA, id="q1"), "several questions have the same id, so predictions would be lost"),
-    "short windows": (
-        (*answered(ADA)[:2], {"doc_stride": 30, "max_seq_length": 40}),
-        "no room for a question of 20 and an overlap of 30",
-    ),
-    "one choice": (chosen(["a"], ["b"]), "train, example 1: choices: list should have at least 2 items"),
+    "short windows": ((*answered(ADA)[:2], {"doc_stride": 30, "max_seq_length": 40}), "at least 54 with a doc_stride of 30"),
     "other choices": (chosen(["a", "b"], ["a", "b", "c"]), "must have as many choices, not 2 to 3"),
-    "label beyond the choices": (chosen(["a", "b"], label="2"), "example 1, has the label '2', .* from A to B"),
-    "unknown best metric": (
-        classified("aba", best_metric="acuracy"),
-        "must be one of loss, accuracy, f1, got acuracy",
-    ),
+    "label beyond the choices": (chosen(["a", "b"], label="2"), "example 1: the label '2' .* from A to B"),
+    "unknown best metric": (classified("aba", best_metric="acuracy"), "must be one of loss, accuracy, f1, got acuracy"),
     "f1 of three labels": (classified("abc", metrics=["f1"]), "The metrics f1 do not fit these labels: .*average"),
-    "squad of texts": (classified("aba", metrics=["squad"]), "The metrics squad do not fit these labels"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("table", "message"), BAD.values(), ids=BAD)
@@ -126,26 +77,13 @@ def test_examples_that_would_train_something_wrong(table, message, make_task):
         make_task(task_class, columns, **options)
 
 
-@pytest.mark.parametrize(
-    ("table", "warning"),
-    [
-        pytest.param(
-            answered(ADA, text_pair="what is it " * 20),
-            "train: 2 of 2 questions are cut to their first 50 tokens",
-            id="long questions",
-        ),
-        pytest.param(
-            classified(f"{i / 8}" for i in range(12)),
-            "The labels are numbers, such as 0.125: this is a regr",
-            id="decimals",
-        ),
-    ],
-)
-def test_table_that_looks_wrong_gets_a_warning(table, warning, make_task, caplog):
-    task_class, columns, options = table
-    with caplog.at_level(logging.WARNING, "scratch_bert"):
-        make_task(task_class, columns, **options)
-    assert caplog.messages[0].startswith(warning)
+def test_table_that_looks_wrong_gets_a_warning(make_task, caplog):
+    task_class, columns, options = answered(ADA, text_pair="what is it " * 20)
+    make_task(task_class, columns, **options)
+    assert caplog.messages[0].startswith("train: 2 of 2 questions are cut to their first 50 tokens")
+    caplog.clear()
+    make_task(*classified(f"{i / 8}" for i in range(12))[:2])
+    assert caplog.messages[0].startswith("The labels are numbers, such as 0.125: this is a regression")
 
 
 def test_validation_examples_that_are_training_examples_get_a_warning(make_task, caplog):
@@ -158,7 +96,7 @@ def test_validation_examples_that_are_training_examples_get_a_warning(make_task,
 
 def test_outputs_that_are_not_finite_are_errors(make_task):
     task = make_task(*classified(["yes", "no"] * 4)[:2])
-    with pytest.raises(DivergenceError, match="The model's outputs are not finite: its weights are too large"):
+    with pytest.raises(DivergenceError, match="The model's outputs are not finite: the training has diverged"):
         task.compute_metrics(EvalPrediction(np.full((8, 2), np.nan), None))
 
 

@@ -17,16 +17,12 @@ def test_classes_of_one_text(make_task):
     validation = {"text": ["bad", "good", "never bad", "rather good"], "label": ["0", "1", "1", "1"]}
     task = make_task(SequenceClassification, GOOD, validation, test=validation)
     scores = baseline_scores(task)
-    assert scores == {  # the third example is wrong
-        "baseline_majority_accuracy": 0.75,
-        "baseline_majority_f1": pytest.approx(6 / 7),
-        "baseline_majority_test_accuracy": 0.75,
-        "baseline_majority_test_f1": pytest.approx(6 / 7),
-        "baseline_bag_of_words_accuracy": 0.75,
-        "baseline_bag_of_words_f1": pytest.approx(0.8),
-        "baseline_bag_of_words_test_accuracy": 0.75,
-        "baseline_bag_of_words_test_f1": pytest.approx(0.8),
-    }
+    f1 = {"majority": pytest.approx(6 / 7), "bag_of_words": pytest.approx(0.8)}  # the third example is wrong
+    expected = {}
+    for kind in f1:
+        for prefix in (f"baseline_{kind}_", f"baseline_{kind}_test_"):
+            expected |= {f"{prefix}accuracy": 0.75, f"{prefix}f1": f1[kind]}
+    assert scores == expected
     found = scores_by_baseline({"eval_accuracy": 1.0, **scores})
     assert list(found) == ["majority class", "bag of words"]
     assert found["bag of words"]["accuracy"] == found["majority class"]["test_accuracy"] == 0.75

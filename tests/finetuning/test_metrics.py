@@ -1,5 +1,6 @@
 import math
 import random
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,9 +12,7 @@ from scratch_bert.finetuning.metrics import GREATER_IS_BETTER, METRICS, load_met
 def test_classification_metrics_follow_their_formulas():
     rng = random.Random(0)
     predictions, labels = ([rng.randrange(2) for _ in range(50)] for _ in range(2))
-    counts = {
-        (p, t): sum(pair == (p, t) for pair in zip(predictions, labels, strict=True)) for p in (0, 1) for t in (0, 1)
-    }
+    counts = Counter(zip(predictions, labels, strict=True))
     tp, fp, fn, tn = counts[1, 1], counts[1, 0], counts[0, 1], counts[0, 0]
     expected = {
         "accuracy": (tp + tn) / 50,

@@ -15,5 +15,5 @@ def test_choices_follow_the_text(make_task, tokenizer):
     assert task.features["train"][0]["input_ids"][1] == expected["input_ids"]
     assert task.features["train"][0]["token_type_ids"][1] == expected["token_type_ids"]
     assert task.decode("train", np.array([[0, 1], [1, 0], [0, 1]])) == [1, 0, 1]
-    batch = task.collator()([task.features["train"][i] for i in range(3)])
+    batch = task.collator_class(task.tokenizer)([task.features["train"][i] for i in range(3)])
     assert batch["input_ids"].shape[:2] == (3, 2) and batch["labels"].tolist() == [1, 0, 1]

@@ -10,15 +10,12 @@ import weakref
 
 import pytest
 import torch
-from datasets import ClassLabel, Dataset, Features, Value
 from matplotlib.image import imread
 from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
-from helpers import make_bert, write_metric
+from helpers import make_bert, write_glue, write_metric
 from scratch_bert import ScratchBertForPreTraining
-from scratch_bert.checkpoints.open import load_config
-from scratch_bert.finetuning.load import identify_model
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.finetuning.trainer import FinetuningTrainer
 from scratch_bert.hub.conversion import convert_checkpoint
@@ -53,23 +50,25 @@ def write_examples(file, count, seed=0, label=lambda good: "good" if good else "
 @pytest.fixture(scope="session")
 def files(tmp_path_factory):
     directory = tmp_path_factory.mktemp("examples")
-    return {
-        "train_file": [str(write_examples(directory / "train.csv", 160))],
-        "validation_file": [str(write_examples(directory / "validation.csv", 60, seed=1))],
-    }
+    validation = write_examples(directory / "validation.csv", 60, seed=1)
+    return {"train_file": write_examples(directory / "train.csv", 160), "validation_file": validation}
 
 
 @pytest.fixture
-def run(saved, tmp_path):
-    """Fine-tune in `tmp_path`/`name`, and return the metrics."""
+def prepare(saved, tmp_path):
+    """A run in `tmp_path`/`name`, ready to train."""
 
-    def run(name="run", task="sequence-classification", model=saved, **options):
-        task_options = {key: options.pop(key) for key in list(options) if key in TaskArguments.__dataclass_fields__}
-        task_args = TaskArguments(model_name_or_path=str(model), **task_options)
-        args = FinetuningOptions(output_dir=str(tmp_path / name), **{**FAST, **options})
-        return prepare_finetuning(task, task_args, args).train().mean
+    def prepare(name="run", task="sequence-classification", model=saved, **options):
+        options = FAST | options | {"model_name_or_path": model, "output_dir": tmp_path / name}
+        return prepare_finetuning(task, *from_keywords(TaskArguments, FinetuningOptions, **options))
 
-    return run
+    return prepare
+
+
+@pytest.fixture
+def run(prepare):
+    """Fine-tune, and return the metrics."""
+    return lambda *args, **options: prepare(*args, **options).train().mean
 
 
 def checkpoints(directory):
@@ -85,19 +84,18 @@ def evaluations(directory, name):
 # ------------------------------------------------------------------------------------------------- kinds of tasks
 
 
-def test_text_classification_and_its_model(saved, files, tmp_path, curves):
+def test_text_classification_and_its_model(prepare, files, tmp_path, curves):
     (tmp_path / "test.csv").write_text("text\nan object\na class\n")
     output = tmp_path / "run"
-    task_args = TaskArguments(model_name_or_path=str(saved), test_file=[str(tmp_path / "test.csv")], **files)
-    args = FinetuningOptions(output_dir=str(output), num_train_epochs=5, **FAST | {"logging_strategy": "steps"})
-    results = prepare_finetuning("sequence-classification", task_args, args).train()
+    options = {"test_file": tmp_path / "test.csv", "num_train_epochs": 5, "logging_strategy": "steps"}
+    results = prepare(**files, **options).train()
     metrics = results.mean
     assert results.seeds == {42: metrics} and set(results.std.values()) == {0.0}
     assert metrics == json.loads((output / "metrics.json").read_text())
     assert metrics["eval_accuracy"] > 0.95 and metrics["eval_f1"] > 0.95
 
     examples = [json.loads(line) for line in (output / "validation_predictions.jsonl").read_text().splitlines()]
-    assert examples[7]["origin"] == f"{files['validation_file'][0]}, example 8"
+    assert examples[7]["origin"] == f"{files['validation_file']}, example 8"
     share = sum(example["prediction"] == example["label"] for example in examples) / 60
     assert {example["label"] for example in examples} == {"good", "bad"}
     assert share == pytest.approx(metrics["eval_accuracy"])
@@ -105,8 +103,7 @@ def test_text_classification_and_its_model(saved, files, tmp_path, curves):
 
     assert json.loads((output / "config.json").read_text())["id2label"] == {"0": "bad", "1": "good"}
     classify = pipeline("text-classification", model=str(output))
-    with open(files["validation_file"][0]) as lines:
-        texts = [line.split(",")[0] for line in lines][1:]
+    texts = [line.split(",")[0] for line in files["validation_file"].read_text().splitlines()[1:]]
     assert [one["label"] for one in classify(texts)] == [example["prediction"] for example in examples]
 
     card = (output / "README.md").read_text()
@@ -121,7 +118,7 @@ def test_text_classification_and_its_model(saved, files, tmp_path, curves):
 def test_regression_with_other_metrics(run, tmp_path):
     train = write_examples(tmp_path / "train.csv", 160, label=lambda good: 1.5 if good else -0.5)
     options = {"problem_type": "regression", "metrics": ["mse", "pearsonr"], "num_train_epochs": 6}
-    metrics = run(train_file=[str(train)], **options)
+    metrics = run(train_file=train, **options)
     assert metrics["eval_mse"] == min(evaluations(tmp_path / "run", "mse"))
     assert metrics["eval_mse"] < 0.3 and metrics["eval_pearsonr"] > 0.9
 
@@ -129,7 +126,7 @@ def test_regression_with_other_metrics(run, tmp_path):
 def test_token_classification_of_conll(run, tmp_path):
     sentences = "".join(f"the O\n{word} {tag}\nis O\n\n" for word, tag in (("object", "B-X"), ("class", "O"))) * 60
     (tmp_path / "train.conll").write_text(sentences)
-    options = {"train_file": [str(tmp_path / "train.conll")], "num_train_epochs": 4, **WITHOUT_CHECKPOINTS}
+    options = {"train_file": tmp_path / "train.conll", "num_train_epochs": 4, **WITHOUT_CHECKPOINTS}
     metrics = run(task="token-classification", **options)
     assert metrics["eval_f1"] == 1
     first = json.loads((tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()[0])
@@ -148,7 +145,7 @@ def test_question_answering_of_squad(run, tmp_path):
         question = {"id": f"q{number}", "question": "which?", "answers": [answer]}
         paragraphs.append({"context": context, "qas": [question]})
     (tmp_path / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    options = {"train_file": [str(tmp_path / "train.json")], "num_train_epochs": 6, **WITHOUT_CHECKPOINTS}
+    options = {"train_file": tmp_path / "train.json", "num_train_epochs": 6, **WITHOUT_CHECKPOINTS}
     metrics = run(task="question-answering", learning_rate=1e-2, **options)
     predictions = json.loads((tmp_path / "run/predictions.json").read_text())
     assert len(predictions) == 15 and metrics["eval_exact_match"] > 60
@@ -164,7 +161,7 @@ def test_multiple_choice(run, tmp_path):
         choices[label] = "object"
         examples.append({"text": "what is it", "choices": choices, "label": label})
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, examples)))
-    options = {"train_file": [str(tmp_path / "train.jsonl")], "num_train_epochs": 6, **WITHOUT_CHECKPOINTS}
+    options = {"train_file": tmp_path / "train.jsonl", "num_train_epochs": 6, **WITHOUT_CHECKPOINTS}
     metrics = run(task="multiple-choice", learning_rate=5e-3, **options)
     assert metrics["eval_accuracy"] > 0.9
     card = (tmp_path / "run/README.md").read_text()
@@ -173,28 +170,14 @@ def test_multiple_choice(run, tmp_path):
 
 
 def test_glue_task_finds_its_dataset_on_the_hub(run, tmp_path, monkeypatch):
-    hub = tmp_path / "nyu-mll/glue"  # load_dataset takes a directory of that name first
-    hub.mkdir(parents=True)
-    splits = "".join(
-        f"    - {{split: {split}, path: '{split}.parquet'}}\n" for split in ("train", "validation", "test")
-    )
-    (hub / "README.md").write_text(f"---\nconfigs:\n- config_name: rte\n  data_files:\n{splits}---\n")
-    label = ClassLabel(names=["entailment", "not_entailment"])
-    texts = {"sentence1": Value("string"), "sentence2": Value("string")}
-    features = Features({**texts, "label": label, "idx": Value("int32")})
-    for split in ("train", "validation", "test"):
-        columns = {
-            "sentence1": ["a class"] * 8,
-            "sentence2": ["an object", "a value"] * 4,
-            "label": [-1] * 8 if split == "test" else [0, 1] * 4,
-            "idx": range(8),
-        }
-        Dataset.from_dict(columns, features=features).to_parquet(hub / f"{split}.parquet")
     monkeypatch.chdir(tmp_path)
+    names = ["entailment", "not_entailment"]
+    texts = {"sentence1": ["a class"] * 8, "sentence2": ["an object", "a value"] * 4, "idx": range(8)}
+    write_glue("rte", names, texts, {"train": [0, 1] * 4, "validation": [0, 1] * 4, "test": [-1] * 8})
     metrics = run(task="rte", num_train_epochs=1)
     assert 0 <= metrics["eval_accuracy"] <= 1 and "test_accuracy" not in metrics
     lines = (tmp_path / "run/test_predictions.jsonl").read_text().splitlines()
-    assert len(lines) == 8 and json.loads(lines[0])["prediction"] in label.names and "label" not in lines[0]
+    assert len(lines) == 8 and json.loads(lines[0])["prediction"] in names and "label" not in lines[0]
     assert '{"text": "A first text.", "text_pair": "Another one."}' in (tmp_path / "run/README.md").read_text()
 
 
@@ -216,7 +199,7 @@ def test_head_with_other_labels_is_newly_initialised(run, files, tmp_path, caplo
     three = write_examples(tmp_path / "three.csv", 90, label=str)
     three.write_text(three.read_text() + "a class,2\n" * 30)
     caplog.set_level("INFO", "scratch_bert")
-    run("three", train_file=[str(three)], max_steps=1, **WITHOUT_CHECKPOINTS)
+    run("three", train_file=three, max_steps=1, **WITHOUT_CHECKPOINTS)
     assert "single label classification; labels: 0, 1, 2\n" in caplog.text
     caplog.clear()
     run("two", model=tmp_path / "three", max_steps=1, **files)
@@ -253,13 +236,9 @@ def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(tokenizer, r
     assert "of new weights 0.003" in cards["chosen"] and "of new weights" not in cards["kept"]
 
 
-def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(saved, files, tmp_path):
-    def prepare(learning_rate, **options):
-        task_args = TaskArguments(model_name_or_path=str(saved), **options, **files)
-        args = FinetuningOptions(output_dir=str(tmp_path / "run"), learning_rate=learning_rate, use_cpu=True)
-        return prepare_finetuning("sequence-classification", task_args, args).first_trainer
-
-    trainer = prepare(None)
+def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(prepare, files):
+    options = {**files, "use_cpu": True, "head_learning_rate": None}
+    trainer = prepare(**options, learning_rate=None).first_trainer
     rate = 5e-5 * 768 / trainer.model.config.hidden_size
     names = {parameter: name for name, parameter in trainer.model.named_parameters()}
     groups = {names[p]: group for group in trainer.create_optimizer().param_groups for p in group["params"]}
@@ -269,16 +248,9 @@ def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(s
     decays = [groups[name]["weight_decay"] for name in ("classifier.weight", "classifier.bias")]
     assert decays == [0.01, 0]
 
-    trainer = prepare(3e-3, random_init=True)  # all weights are new
+    trainer = prepare(**options, random_init=True).first_trainer  # all weights are new
     assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {3e-3}
     assert trainer.options.head_learning_rate is None  # which the card would state
-
-
-def test_classifier_pooling_needs_a_classifier_of_sequences(run, tmp_path):
-    file = tmp_path / "tags.conll"
-    file.write_text("a O\nb B-X\n\n" * 20)
-    with pytest.raises(ValueError, match="classifier_pooling needs .* a label for each text"):
-        run(task="token-classification", train_file=[str(file)], classifier_pooling="mean")
 
 
 # ------------------------------------------------------------------------------------- best checkpoint, seeds, resume
@@ -328,9 +300,8 @@ def test_early_stopping_patience_is_that_of_the_resumed_run(before, after, run, 
     assert len(evaluations(tmp_path / "resumed", "accuracy")) == 1 + after
 
 
-def test_seeds_free_the_model_of_the_seed_before(saved, files, tmp_path, monkeypatch):
-    (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **FAST)
-    run = prepare_finetuning("sequence-classification", TaskArguments(str(saved), seeds=[1, 2], **files), args)
+def test_seeds_free_the_model_of_the_seed_before(prepare, files, monkeypatch):
+    run = prepare(seeds=[1, 2], **files)
     first, alive = weakref.ref(run.first_trainer.model), []
 
     def train_and_predict(trainer, task, checkpoint):
@@ -345,7 +316,7 @@ def test_seeds_free_the_model_of_the_seed_before(saved, files, tmp_path, monkeyp
 
 def test_hub_metric_must_have_a_direction(run, files, tmp_path):
     metric = write_metric(tmp_path / "wrong.py", "{'errors': sum(a != b for a, b in zip(predictions, references))}")
-    options = {**files, "metrics": [str(metric)], "trust_remote_code": True, "num_train_epochs": 4}
+    options = {**files, "metrics": metric, "trust_remote_code": True, "num_train_epochs": 4}
     with pytest.raises(ValueError, match="metric_for_best_model must be one of loss, errors"):
         run(**options)
     options["metric_for_best_model"] = "errors"
@@ -356,13 +327,11 @@ def test_hub_metric_must_have_a_direction(run, files, tmp_path):
     assert metrics["eval_errors"] == min(errors) < max(errors)
 
 
-def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
-    few_steps = {"max_steps": 2, **WITHOUT_CHECKPOINTS, "save_strategy": "epoch"}
+def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
+    few_steps = {**files, "max_steps": 2, **WITHOUT_CHECKPOINTS, "save_strategy": "epoch"}
 
-    def finetune_seeds(data=None, **options):
-        (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **(FAST | few_steps | options))
-        task_args = TaskArguments(**{"model_name_or_path": str(saved), "seeds": [1, 2, 3], **files, **(data or {})})
-        return prepare_finetuning("sequence-classification", task_args, args).train()
+    def finetune_seeds(**options):
+        return prepare(**{"seeds": [1, 2, 3], **few_steps, **options}).train()
 
     results = finetune_seeds()
     losses = [results.seeds[seed]["eval_loss"] for seed in (1, 2, 3)]
@@ -372,7 +341,7 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     assert results.std["eval_loss"] == pytest.approx((sum((loss - mean) ** 2 for loss in losses) / 2) ** 0.5)
     written = json.loads((tmp_path / "run/metrics.json").read_text())
     assert written["mean"] == results.mean and written["seeds"]["2"] == results.seeds[2]
-    assert run("one", seed=2, **few_steps, **files)["eval_loss"] == pytest.approx(losses[1], rel=1e-6)
+    assert run("one", seed=2, **few_steps)["eval_loss"] == pytest.approx(losses[1], rel=1e-6)
 
     # Resumed, only what is missing is trained.
     shutil.rmtree(tmp_path / "run/seed-3")
@@ -385,57 +354,36 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
     with pytest.raises(ValueError, match="The run in .*seed-1 has another learning_rate: 0.003, not 0.001"):
         finetune_seeds(resume_from_checkpoint="auto", learning_rate=1e-3)
     finetune_seeds(resume_from_checkpoint="auto", save_total_limit=1, per_device_eval_batch_size=8)  # no other results
-    swapped = [str(write_examples(tmp_path / "swapped.csv", 160, label=lambda good: "bad" if good else "good"))]
     other = shutil.copytree(saved, tmp_path / "other") / "model.safetensors"
     save_file({name: 2 * weight for name, weight in load_file(other).items()}, other, metadata={"format": "pt"})
-    for name, data in {
+    swapped = write_examples(tmp_path / "swapped.csv", 160, label=lambda good: "bad" if good else "good")
+    for name, options in {
         "validation split": {"validation_file": files["train_file"]},
         "train split": {"train_file": swapped},
-        "model": {"model_name_or_path": str(other.parent)},
+        "model": {"model": other.parent},
     }.items():
         with pytest.raises(ValueError, match=f"seed-1 has another {name}: .* CRC-32"):
-            finetune_seeds(data, resume_from_checkpoint="auto")
+            finetune_seeds(resume_from_checkpoint="auto", **options)
     (tmp_path / "run/seed-1/metrics.json").write_text("")
     with pytest.raises(ValueError, match="seed-1/metrics.json cannot be read"):
         finetune_seeds(resume_from_checkpoint="auto")
+    with pytest.raises(ValueError, match="pass --resume_from_checkpoint without a value"):
+        finetune_seeds(resume_from_checkpoint=str(tmp_path / "one"))
 
 
-def test_weights_in_files_of_any_kind_are_recorded_by_their_checksums(saved, tmp_path):
-    def described(directory):
-        return identify_model(load_config(str(directory)), TaskArguments(model_name_or_path=str(directory)))
-
-    assert re.fullmatch(r"scratch_bert × 2 × 32 × 2000, CRC-32 \w{8}", described(saved))
-    model = ScratchBertForPreTraining.from_pretrained(saved)
-    model.save_pretrained(tmp_path / "shards", max_shard_size="100KB")
-    assert described(tmp_path / "shards").count("CRC-32") > 1
-    model.config.save_pretrained(tmp_path / "pickle")
-    with pytest.raises(OSError, match="pickle has no weights"):
-        described(tmp_path / "pickle")
-    torch.save(model.state_dict(), tmp_path / "pickle/pytorch_model.bin")
-    first = described(tmp_path / "pickle")
-    torch.save(
-        {name: 2 * weight for name, weight in model.state_dict().items()}, tmp_path / "pickle/pytorch_model.bin"
-    )
-    assert first.count("CRC-32") == 1 and described(tmp_path / "pickle") != first
-
-
-def test_fine_tuning_starts_from_a_pickle_and_refuses_a_new_encoder(run, files, saved, tokenizer, tmp_path, caplog):
+def test_fine_tuning_starts_from_a_pickle_and_records_its_checksum(prepare, files, saved, tokenizer, tmp_path, caplog):
     caplog.set_level("INFO", "scratch_bert")
     model = ScratchBertForPreTraining.from_pretrained(saved)
-    weights = {name: weight for name, weight in model.state_dict().items() if not name.startswith("cls.")}
     model.config.save_pretrained(tmp_path / "old")
     tokenizer.save_pretrained(tmp_path / "old")
-    torch.save(weights, tmp_path / "old/pytorch_model.bin")
-    options = {**files, **WITHOUT_CHECKPOINTS, "max_steps": 1}
-    assert run(model=tmp_path / "old", **options)["eval_loss"] > 0
+    models = []
+    for factor in (1, 2):
+        weights = {name: factor * weight for name, weight in model.state_dict().items()}
+        torch.save(weights, tmp_path / "old/pytorch_model.bin")
+        models.append(prepare(model=tmp_path / "old", **files).data_and_model["model"])
     assert "Newly initialised: classifier.bias, classifier.weight\n" in caplog.text
-    weight = "bert.encoder.layer.0.output.dense.weight"
-    del weights[weight]
-    torch.save(weights, tmp_path / "old/pytorch_model.bin")
-    with pytest.raises(ValueError, match=f"do not fit its config.json: {weight}, missing"):
-        run("other", model=tmp_path / "old", **options)
-
-
-def test_seeds_that_cannot_be_resumed(run, files, tmp_path):
-    with pytest.raises(ValueError, match="pass --resume_from_checkpoint without a value"):
-        run(seeds=[1, 2], resume_from_checkpoint=str(tmp_path / "one"), **files)
+    assert all(re.fullmatch(r"scratch_bert × 2 × 32 × 2000, CRC-32 \w{8}", model) for model in models)
+    assert models[0] != models[1]
+    model.save_pretrained(tmp_path / "shards", max_shard_size="100KB")
+    tokenizer.save_pretrained(tmp_path / "shards")
+    assert prepare(model=tmp_path / "shards", **files).data_and_model["model"].count("CRC-32") > 1

@@ -2,11 +2,11 @@
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
-from zlib import crc32
 
 import numpy as np
 import torch
@@ -26,24 +26,9 @@ Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 Logits = np.ndarray | tuple[np.ndarray, ...]
 
 
-class Row(BaseModel, strict=True):
-    """The schema of an example. A kind of task extends it by its columns."""
-
-    origin: str
-    """Where the example comes from: a file or a split, and its number there."""
-
-
-class TextRow(Row):
+class TextRow(BaseModel, strict=True):
     text: str
     text_pair: str = ""
-
-
-def parse_row(schema: type[Row], row: dict[str, Any]) -> Row:
-    """Raises `ValueError` with the row's origin, the field and the reason."""
-    try:
-        return schema.model_validate(row)
-    except ValidationError as error:
-        raise ValueError(explain(error, row["origin"])) from None
 
 
 class Task:
@@ -53,7 +38,8 @@ class Task:
     token_classification.py is `token-classification`. It defines what the first part of this class lists.
     """
 
-    row: ClassVar[type[Row]]
+    row: ClassVar[type[BaseModel]]
+    """The schema of an example."""
     columns: ClassVar[dict[str, str | None]]
     """Task's column → its usual name in tables and datasets."""
     file_format: ClassVar[str | None] = None
@@ -65,6 +51,47 @@ class Task:
     auto_class: ClassVar[type]
     collator_class: ClassVar[type] = DataCollatorWithPadding
     default_metrics: tuple[str, ...] = ("accuracy",)
+
+    def read_labels(self) -> None:
+        """Find the set of labels in the training examples, and the default metrics for them."""
+
+    def is_unlabelled(self, label: Any) -> bool:
+        """Whether a label is a placeholder for an unknown one, as in the Hub's test sets."""
+        return label in (None, "", -1)
+
+    def reference(self, row: dict[str, Any]) -> Any:
+        """What the prediction for an example is compared with. Raises `ValueError` for a label that is not valid."""
+        raise NotImplementedError
+
+    def gold_predictions(self, split: str) -> list:
+        """A correct prediction for each example."""
+        return self.references[split]
+
+    def constant_predictions(self, split: str) -> list | None:
+        """The best predictions that do not depend on the inputs, as a baseline; None for a task without."""
+        return None
+
+    def encode(self, split: str) -> Dataset:
+        """Tokenize the examples of a split, and add their labels."""
+        raise NotImplementedError
+
+    def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
+        """What `decode` takes of the logits of a batch."""
+        return logits
+
+    def decode(self, split: str, logits: Logits) -> list:
+        """A prediction for each example of a split, from the logits of all its features, as `reduce` gives them."""
+        raise NotImplementedError
+
+    def format_prediction(self, prediction: Any) -> Any:
+        """A prediction for readers, with names for label ids."""
+        return prediction
+
+    def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
+        """Predictions and references in the form that the metric `name` takes."""
+        return predictions, references
+
+    # ------------------------------------------------------------------------------------------- what all tasks share
 
     def __init__(
         self,
@@ -92,32 +119,42 @@ class Task:
         """
         self.name, self.splits, self.dataset_name = name, splits, dataset_name
         self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
-        for examples in splits.values():
-            columns = examples[:]
-            for row in zip(*columns.values(), strict=True):
-                parse_row(self.row, dict(zip(columns, row, strict=True)))
-        self.model_options: dict[str, Any] = {}
-        """The fields that the model's config needs. Set by `read_labels`."""
+        for split in splits:
+            deque(self.parse_rows(split, self.row.model_validate), maxlen=0)
+        self.model_options: dict[str, Any] = {}  # the fields that the model's config needs, by `read_labels`
+        self.windows: dict[
+            str, tuple
+        ] = {}  # for long examples: where the tokens of each window come from, by `encode`
         self.read_labels(**options)
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
             self.splits = splits | {"train": parts["train"], "validation": parts["test"]}
-        self.references = {split: self.references_of(split) for split in self.splits if self._is_labelled(split)}
-        """The labels that predictions are compared with, by split."""
-        self.windows: dict[str, tuple] = {}
-        """For tasks that split long examples, by split: where the tokens of each window come from. Set by `encode`."""
+        labelled = filter(self._is_labelled, self.splits)
+        self.references = {split: list(self.parse_rows(split, self.reference)) for split in labelled}
         self.metrics = {name: load_metric(name) for name in metrics or self.default_metrics}
         try:  # one that does not fit the labels would fail in the first evaluation
             known = ["loss", *self.compute_scores("validation", self.gold_predictions("validation"))]
         except (ValueError, TypeError, AttributeError) as error:
-            names = ", ".join(self.metrics)
-            raise ValueError(
-                f"The metrics {names} do not fit these labels: {error} Choose others with --metrics."
-            ) from None
+            raise ValueError(f"The metrics {', '.join(self.metrics)} do not fit these labels: {error}") from None
         first = next(iter(self.metrics))
         self.best_metric = best_metric or MAIN_SCORES.get(first, first)
         if self.best_metric not in known:
             raise ValueError(f"metric_for_best_model must be one of {', '.join(known)}, got {self.best_metric}.")
+
+    def parse_rows(self, split: str, parse: Callable[[dict[str, Any]], Any]) -> Iterator[Any]:
+        """What `parse` makes of each example; its errors name the example's origin."""
+        for row in self.splits[split].to_list():
+            try:
+                yield parse(row)
+            except ValidationError as error:
+                raise ValueError(explain(error, row["origin"])) from None
+            except ValueError as error:
+                raise ValueError(f"{row['origin']}: {error}") from None
+
+    def _is_labelled(self, split: str) -> bool:
+        examples = self.splits[split]
+        known = "label" in examples.column_names
+        return known and (split != "test" or not all(map(self.is_unlabelled, examples["label"])))
 
     @cached_property
     def features(self) -> dict[str, Dataset]:
@@ -126,96 +163,9 @@ class Task:
         training = {hash(repr(ids)) for ids in features["train"]["input_ids"]}
         shared = [hash(repr(ids)) in training for ids in features["validation"]["input_ids"]]
         if sum(shared) > 0.01 * len(shared):
-            logger.warning(
-                f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too, so the metrics "
-                "measure what is memorised: remove duplicates"
-            )
+            count = f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too"
+            logger.warning(f"{count}, so the metrics measure what is memorised: remove duplicates")
         return features
-
-    # ----------------------------------------------------------------------------------- what a kind of task defines
-
-    def read_labels(self) -> None:
-        """Find the set of labels in the training examples, and the default metrics for them."""
-
-    def is_unlabelled(self, label: Any) -> bool:
-        """Whether a label is a placeholder for an unknown one, as in the Hub's test sets."""
-        return label in (None, "", -1)
-
-    def references_of(self, split: str) -> list:
-        """The reference of each example. Raises `ValueError` for a label that is not valid."""
-        raise NotImplementedError
-
-    def gold_predictions(self, split: str) -> list:
-        """A correct prediction for each example."""
-        return self.references[split]
-
-    def encode(self, split: str) -> Dataset:
-        """Tokenize the examples of a split, and add their labels."""
-        raise NotImplementedError
-
-    def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
-        """What `decode` takes of the logits of a batch."""
-        return logits
-
-    def decode(self, split: str, logits: Logits) -> list:
-        """A prediction for each example of a split, from the logits of all its features, as `reduce` gives them."""
-        raise NotImplementedError
-
-    def constant_predictions(self, split: str) -> list | None:
-        """The best predictions that do not depend on the inputs, as a baseline; None for a task without."""
-        return None
-
-    def format_prediction(self, prediction: Any) -> Any:
-        """A prediction for readers, with names for label ids."""
-        return prediction
-
-    def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
-        """Predictions and references in the form that the metric `name` takes."""
-        return predictions, references
-
-    # ------------------------------------------------------------------------------------------- what all tasks share
-
-    def _is_labelled(self, split: str) -> bool:
-        examples = self.splits[split]
-        if "label" not in examples.column_names:
-            return False
-        return split != "test" or not all(map(self.is_unlabelled, examples["label"]))
-
-    def compute_scores(self, split: str, predictions: list, metrics: Iterable[str] | None = None) -> dict[str, float]:
-        """The scores of predictions, by all of the task's metrics or by these."""
-        scores = {}
-        for name in metrics or self.metrics:
-            scores |= self.metrics[name](*self.for_metric(name, predictions, self.references[split]))
-        return scores
-
-    def compute_metrics(self, outputs: EvalPrediction) -> dict[str, float]:
-        """The scores on the validation split, for Trainer. Raises `DivergenceError` for predictions that are not
-        finite."""
-        check_logits(outputs.predictions)
-        return self.compute_scores("validation", self.decode("validation", outputs.predictions))
-
-    def write_predictions(self, split: str, predictions: list, directory: Path) -> Path:
-        """Write a JSON object per example, in order: its origin, the prediction, and the label if known. Returns the
-        file."""
-        file = directory / f"{split}_predictions.jsonl"
-        labels, origins = self.references.get(split), self.splits[split]["origin"]
-        with file.open("w", encoding="utf-8") as lines:
-            for number, (origin, prediction) in enumerate(zip(origins, predictions, strict=True)):
-                content = {"origin": origin, "prediction": self.format_prediction(prediction)}
-                if labels:
-                    content["label"] = self.format_prediction(labels[number])
-                lines.write(json.dumps(content, ensure_ascii=False) + "\n")
-        return file
-
-    def collator(self):
-        return self.collator_class(self.tokenizer)
-
-    def text_columns(self, split: str) -> list[str]:
-        return [column for column in ("text", "text_pair") if column in self.splits[split].column_names]
-
-    @property
-    def truncation(self) -> dict[str, Any]:
-        return {"truncation": True, "max_length": self.max_seq_length}
 
     def tokenize(self, split: str, function: Callable, **options: Any) -> Dataset:
         """The features that `function` computes from batches of examples."""
@@ -231,12 +181,34 @@ class Task:
             desc=f"Tokenizing {split}",
         )
 
-    def checksum(self, split: str) -> int:
-        """CRC-32 of the token ids and of the references, in their order."""
-        value = crc32(repr(self.references[split]).encode())
-        for ids in self.features[split]["input_ids"]:
-            value = crc32(repr(ids).encode(), value)
-        return value
+    @property
+    def truncation(self) -> dict[str, Any]:
+        return {"truncation": True, "max_length": self.max_seq_length}
+
+    def text_columns(self, split: str) -> list[str]:
+        return [column for column in ("text", "text_pair") if column in self.splits[split].column_names]
+
+    def compute_scores(self, split: str, predictions: list, metrics: Iterable[str] | None = None) -> dict[str, float]:
+        """The scores of predictions, by all of the task's metrics or by these."""
+        scores = {}
+        for name in metrics or self.metrics:
+            scores |= self.metrics[name](*self.for_metric(name, predictions, self.references[split]))
+        return scores
+
+    def compute_metrics(self, outputs: EvalPrediction) -> dict[str, float]:
+        """The scores on the validation split, for Trainer."""
+        check_logits(outputs.predictions)
+        return self.compute_scores("validation", self.decode("validation", outputs.predictions))
+
+    def write_predictions(self, split: str, predictions: list, directory: Path) -> None:
+        """Write a JSON object per example, in order: its origin, the prediction, and the label if known."""
+        labels, origins = self.references.get(split), self.splits[split]["origin"]
+        with (directory / f"{split}_predictions.jsonl").open("w", encoding="utf-8") as lines:
+            for number, (origin, prediction) in enumerate(zip(origins, predictions, strict=True)):
+                content = {"origin": origin, "prediction": self.format_prediction(prediction)}
+                if labels:
+                    content["label"] = self.format_prediction(labels[number])
+                lines.write(json.dumps(content, ensure_ascii=False) + "\n")
 
     def describe(self) -> str:
         """The number of examples, the problem type and the labels, on one line."""
@@ -250,6 +222,6 @@ def check_logits(logits: Logits) -> None:
     """Raise `DivergenceError` for outputs of a model that are not all finite: metrics fail, or are NaN."""
     if not all(np.isfinite(part).all() for part in (logits if isinstance(logits, tuple) else (logits,))):
         raise DivergenceError(
-            "The model's outputs are not finite: its weights are too large, as the training has diverged, or those of "
-            "the checkpoint are damaged. Try a lower learning rate, or fp32 instead of bf16 or fp16."
+            "The model's outputs are not finite: the training has diverged, or the checkpoint is damaged. Try a lower "
+            "learning rate, or fp32 instead of bf16 or fp16."
         )

@@ -30,18 +30,16 @@ class ClassLabelTask(Task):
         if label_names:  # GLUE's files have ids where its dataset on the Hub has names
             self.label_ids = {str(number): number for number in range(len(self.label_names))} | self.label_ids
 
-    def ids_of(self, labels: Sequence, origin: str) -> list[int]:
-        """The ids of the labels of an example. Raises `ValueError` for one that is missing or unknown."""
-        labels = [self.class_names.get(label, label) if isinstance(label, int) else label for label in labels]
-        for label in labels:
-            if is_missing(label) or as_label_name(label) not in self.label_ids:
-                known = ", ".join(self.label_names[:20])
-                raise ValueError(f"{origin}: the label {label!r} is none of the training examples': {known}.")
-        return [self.label_ids[as_label_name(label)] for label in labels]
+    def id_of(self, label: Label | None) -> int:
+        """Raises `ValueError` for a label that is missing or unknown."""
+        label = self.class_names.get(label, label) if isinstance(label, int) else label
+        if is_missing(label) or as_label_name(label) not in self.label_ids:
+            known = ", ".join(self.label_names[:20])
+            raise ValueError(f"the label {label!r} is none of the training examples': {known}.")
+        return self.label_ids[as_label_name(label)]
 
     def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
-        """The highest logits and their classes. With thousands of classes, all logits of a split would not fit into
-        memory."""
+        """The highest logits and their classes: those of thousands of classes would not fit into memory."""
         return tuple(logits.max(-1))
 
 
@@ -59,19 +57,8 @@ def is_number(label: Any) -> bool:
     return isinstance(label, float) or bool(_NUMBER.fullmatch(str(label).strip()))
 
 
-def is_decimal(label: Any) -> bool:
-    """Whether a label is a number that is not whole."""
-    return is_number(label) and not float(str(label)).is_integer()
-
-
-def check_classes(labels: Sequence) -> None:
-    """Raise `ValueError` for decimals, which would become names of classes."""
-    if decimal := next(filter(is_decimal, labels), None):
-        raise ValueError(f"A label must be a class, not a number such as {decimal}.")
-
-
 def _sorted_names(values: Sequence[Label]) -> list[str]:
-    """The names of the labels, numbers by their value. Raises `ValueError` if two are the same number."""
+    """The names of the labels, numbers by their value."""
     names = {as_label_name(value) for value in values if not is_missing(value)}
     numbers = [float(name) for name in names if is_number(name)]
     if len(set(numbers)) < len(numbers):

@@ -1,6 +1,6 @@
 """Multiple choice: select the right continuation or answer."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
@@ -24,18 +24,14 @@ class MultipleChoice(Task):
     auto_class = AutoModelForMultipleChoice
     collator_class = DataCollatorForMultipleChoice
 
-    def references_of(self, split: str) -> list[int]:
-        examples, references = self.splits[split], []
-        letters = [chr(ord("A") + position) for position in range(len(examples[0]["choices"]))]
-        positions = {name: position for position, letter in enumerate(letters) for name in (str(position), letter)}
-        for origin, label in zip(examples["origin"], examples["label"], strict=True):
-            if as_label_name(label) not in positions:
-                raise ValueError(
-                    f"{origin}, has the label {label!r}, but it must be the number of a choice, from 0, or its "
-                    f"letter, from A to {letters[-1]}."
-                )
-            references.append(positions[as_label_name(label)])
-        return references
+    def reference(self, row: dict[str, Any]) -> int:
+        label, letters = as_label_name(row["label"]), [chr(ord("A") + number) for number in range(len(row["choices"]))]
+        for number, letter in enumerate(letters):
+            if label in (letter, str(number)):
+                return number
+        raise ValueError(
+            f"the label {label!r} is neither a choice's number, from 0, nor its letter, from A to {letters[-1]}."
+        )
 
     def encode(self, split: str) -> Dataset:
         counts = {len(choices) for choices in self.splits[split]["choices"]}

@@ -8,17 +8,21 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt
 from tokenizers import Encoding
 from transformers import AutoModelForQuestionAnswering
 
-from ..readers import Answer
-from .base import Row, Task, TextRow, parse_row
+from .base import Task, TextRow
 
 
 logger = logging.getLogger("scratch_bert")
 
 MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short windows, half of them
+
+
+class Answer(BaseModel, strict=True):
+    text: Annotated[str, Field(pattern=r"\S")]
+    answer_start: NonNegativeInt
 
 
 def _as_records(answers: Any) -> Any:
@@ -28,16 +32,16 @@ def _as_records(answers: Any) -> Any:
     return answers
 
 
-GoldAnswers = Annotated[list[Answer], BeforeValidator(_as_records)]
-
-
 class QuestionRow(TextRow):
     id: str | int = ""
-    label: GoldAnswers | None = None
+    label: Annotated[list[Answer] | None, BeforeValidator(_as_records)] = None
 
 
-class AnsweredRow(Row):
-    label: GoldAnswers
+def gold_answers(row: dict[str, Any]) -> list[Answer]:
+    answers = QuestionRow.model_validate(row).label
+    if answers is None:
+        raise ValueError("there is no list of answers, which is empty for an unanswerable question.")
+    return answers
 
 
 class QuestionAnswering(Task):
@@ -58,40 +62,30 @@ class QuestionAnswering(Task):
         self.max_answer_length = max_answer_length
         minimum = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and at least one new token
         if self.max_seq_length < minimum:
-            raise ValueError(
-                f"A window of {self.max_seq_length} tokens has no room for a question of {self.question_length} and "
-                f"an overlap of {self.doc_stride}: choose a smaller doc_stride."
-            )
+            raise ValueError(f"max_seq_length must be at least {minimum} with a doc_stride of {self.doc_stride}.")
         for split in self.splits:
             if len(set(self.question_ids(split))) < len(self.splits[split]):
                 raise ValueError(f"{split}: several questions have the same id, so predictions would be lost.")
-        self.has_unanswerable = not all(self.answers("train"))
+        self.has_unanswerable = not all(self.parse_rows("train", gold_answers))
 
     def question_ids(self, split: str) -> list[str]:
         """The column `id`, or numbers from 1 if there is none."""
         examples = self.splits[split]
-        if "id" in examples.column_names:
-            return examples["id"][:]
-        return [str(number) for number in range(1, len(examples) + 1)]
-
-    def answers(self, split: str) -> list[list[Answer]]:
-        examples = self.splits[split].select_columns(["origin", "label"])
-        return [parse_row(AnsweredRow, row).label for row in examples]
+        numbers = map(str, range(1, len(examples) + 1))
+        return examples["id"][:] if "id" in examples.column_names else list(numbers)
 
     def is_unlabelled(self, label: dict | list[dict] | None) -> bool:
         return not label or label == {"text": [], "answer_start": []} and not self.has_unanswerable
 
-    def references_of(self, split: str) -> list[list[str]]:
-        examples, answers = self.splits[split], self.answers(split)
-        for origin, context, gold in zip(examples["origin"], examples["text"], answers, strict=True):
-            for answer in gold:
-                start, text = answer.answer_start, answer.text
-                if (found := context[start : start + len(text)]) != text:
-                    raise ValueError(
-                        f"{origin}: the answer {text!r} is not at character {start} of its context, which has "
-                        f"{found!r} there. Correct answer_start, or leave the question out."
-                    )
-        return [[answer.text for answer in gold] for gold in answers]
+    def reference(self, row: dict[str, Any]) -> list[str]:
+        answers = gold_answers(row)
+        for answer in answers:
+            found = row["text"][answer.answer_start :][: len(answer.text)]
+            if found != answer.text:
+                raise ValueError(
+                    f"at {answer.answer_start}, the context has {found!r}, not the answer {answer.text!r}."
+                )
+        return [answer.text for answer in answers]
 
     def gold_predictions(self, split: str) -> list[str]:
         return [texts[0] if texts else "" for texts in self.references[split]]
@@ -100,31 +94,25 @@ class QuestionAnswering(Task):
         """The windows over the contexts; `windows` has the example of each, and the characters of the context that
         each of its tokens covers, (W, S, 2), -1 for all other tokens."""
         questions = self._shortened_questions(split)
-        answers = self.answers(split) if split in self.references else []
+        answers = list(self.parse_rows(split, gold_answers)) if split in self.references else []
+        options = {"stride": self.doc_stride, "return_overflowing_tokens": True, "return_offsets_mapping": True}
 
         def split_into_windows(batch: dict, indices: list[int]) -> dict:
+            asked = [questions[index] for index in indices]
             encoded = self.tokenizer(
-                [questions[index] for index in indices],
-                batch["text"],
-                truncation="only_second",
-                max_length=self.max_seq_length,
-                stride=self.doc_stride,
-                return_overflowing_tokens=True,
-                return_offsets_mapping=True,
+                asked, batch["text"], **self.truncation | {"truncation": "only_second"}, **options
             )
-            offsets, example_of = encoded.pop("offset_mapping"), encoded.pop("overflow_to_sample_mapping")
-            segments = (encoded.sequence_ids(window) for window in range(len(offsets)))
-            in_context = [
-                [span if segment == 1 else (-1, -1) for span, segment in zip(*window, strict=True)]
-                for window in zip(offsets, segments, strict=True)
-            ]
-            columns = {"example": [indices[example] for example in example_of], "offsets": in_context}
-            if answers:
-                spans = [
-                    answer_span(encoded[window], answers[example]) for window, example in enumerate(columns["example"])
+            offsets = encoded.pop("offset_mapping")
+            examples = [indices[number] for number in encoded.pop("overflow_to_sample_mapping")]
+            for window, spans in enumerate(offsets):
+                segments = encoded.sequence_ids(window)
+                offsets[window] = [
+                    span if segment == 1 else (-1, -1) for span, segment in zip(spans, segments, strict=True)
                 ]
-                columns["start_positions"] = [start for start, _ in spans]
-                columns["end_positions"] = [end for _, end in spans]
+            columns = {"example": examples, "offsets": offsets}
+            if answers:
+                found = [answer_span(encoded[window], answers[example]) for window, example in enumerate(examples)]
+                columns["start_positions"], columns["end_positions"] = map(list, zip(*found, strict=True))
             return {**encoded, **columns}
 
         features = self.tokenize(split, split_into_windows, with_indices=True)
@@ -136,12 +124,9 @@ class QuestionAnswering(Task):
 
     def _shortened_questions(self, split: str) -> list[str]:
         questions, limit = self.splits[split]["text_pair"][:], self.question_length
-        tokens = self.tokenizer(
-            questions,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            verbose=False,  # it would warn of a length that the model never gets
-        )["offset_mapping"]
+        options = {"add_special_tokens": False, "return_offsets_mapping": True}
+        # If it were verbose, it would warn of a length that the model never gets.
+        tokens = self.tokenizer(questions, **options, verbose=False)["offset_mapping"]
         if cut := sum(len(offsets) > limit for offsets in tokens):
             logger.warning(f"{split}: {cut:,} of {len(questions):,} questions are cut to their first {limit} tokens")
         return [
@@ -159,21 +144,18 @@ class QuestionAnswering(Task):
             example, characters = example_of[window], offsets[window]
             answers[example] = contexts[example][characters[first[window], 0] : characters[last[window], 1]]
             best[example] = scores[window]
+        if not self.has_unanswerable:
+            return answers
         # [CLS] means no answer: its lowest score counts, as a single window with an answer is enough.
-        if self.has_unanswerable:
-            no_answer = np.full(len(contexts), np.inf)
-            np.minimum.at(no_answer, example_of, logits[0][:, 0] + logits[1][:, 0])
-            answers = [
-                answer if score > null else "" for answer, score, null in zip(answers, best, no_answer, strict=True)
-            ]
-        return answers
+        no_answer = np.full(len(contexts), np.inf)
+        np.minimum.at(no_answer, example_of, logits[0][:, 0] + logits[1][:, 0])
+        return [answer if found else "" for answer, found in zip(answers, best > no_answer, strict=True)]
 
-    def write_predictions(self, split: str, predictions: list[str], directory: Path) -> Path:
-        """Write the answers by question id, as SQuAD's own evaluation script expects them. Returns the file."""
+    def write_predictions(self, split: str, predictions: list[str], directory: Path) -> None:
+        """Write the answers by question id, as SQuAD's own evaluation script expects them."""
         file = directory / ("predictions.json" if split == "validation" else f"{split}_predictions.json")
         by_id = dict(zip(self.question_ids(split), predictions, strict=True))
         file.write_text(json.dumps(by_id, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-        return file
 
 
 def best_spans(
@@ -184,19 +166,14 @@ def best_spans(
     `start`, `end` and `in_context`, which marks the tokens of the context, are (W, S). A span has at most `max_length`
     tokens.
     """
-    windows = np.arange(len(start))
     scores, first, last = np.full(len(start), -np.inf), np.zeros(len(start), int), np.zeros(len(start), int)
     for distance in range(min(max_length, start.shape[1])):
         stop = start.shape[1] - distance
-        sums = np.where(  # (W, S - distance)
-            in_context[:, :stop] & in_context[:, distance:],
-            start[:, :stop].astype(np.float64) + end[:, distance:],
-            -np.inf,
-        )
-        at = sums.argmax(1)
-        better = sums[windows, at] > scores
-        scores[better] = sums[windows, at][better]
-        first[better], last[better] = at[better], at[better] + distance
+        allowed = in_context[:, :stop] & in_context[:, distance:]  # (W, S - distance)
+        sums = np.where(allowed, start[:, :stop].astype(np.float64) + end[:, distance:], -np.inf)
+        at, highest = sums.argmax(1), sums.max(1)
+        better = highest > scores
+        scores[better], first[better], last[better] = highest[better], at[better], at[better] + distance
     return scores, first, last
 
 

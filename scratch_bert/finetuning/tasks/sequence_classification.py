@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
-from pydantic import FiniteFloat
+from pydantic import BaseModel, FiniteFloat
 from transformers import AutoModelForSequenceClassification
 
-from .base import Logits, Row, Tensors, TextRow, parse_row
-from .class_labels import ClassLabelTask, Label, check_classes, is_decimal, is_missing, is_number
+from .base import Logits, Tensors, TextRow
+from .class_labels import ClassLabelTask, Label, is_missing, is_number
 
 
 logger = logging.getLogger("scratch_bert")
@@ -28,7 +28,7 @@ class LabelledRow(TextRow):
     label: Label | list[Label | None] | None = None
 
 
-class NumberRow(Row, strict=False):
+class NumberRow(BaseModel):
     label: FiniteFloat
 
 
@@ -45,7 +45,11 @@ class SequenceClassification(ClassLabelTask):
         self.problem_type = problem_type or infer_problem_type(labels)
         self.default_metrics = DEFAULT_METRICS[self.problem_type]
         if self.problem_type == "multi_label_classification":
-            values = _values_of_lists([_as_list(label_list) for label_list in labels])
+            lists = [_as_list(label_list) for label_list in labels]
+            values = [value for one in lists for value in one]
+            multi_hot = len({len(one) for one in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}
+            if multi_hot or any(isinstance(value, float) and value % 1 for value in values):
+                raise ValueError(f"The labels are vectors of numbers, not lists of labels' names: {lists[0]}.")
             self.read_label_names(values, getattr(feature, "feature", None), at_least=1)
         elif self.problem_type == "single_label_classification":
             if any(isinstance(label, list) for label in labels):
@@ -57,14 +61,13 @@ class SequenceClassification(ClassLabelTask):
             self.model_options = {"num_labels": 1}
         self.model_options = {**self.model_options, "problem_type": self.problem_type}
 
-    def references_of(self, split: str) -> list:
-        examples = list(zip(self.splits[split]["origin"], self.splits[split]["label"], strict=True))
+    def reference(self, row: dict[str, Any]) -> int | float | list[int]:
         if self.problem_type == "regression":
-            return [parse_row(NumberRow, {"origin": origin, "label": label}).label for origin, label in examples]
+            return NumberRow.model_validate(row).label
         if self.problem_type == "single_label_classification":
-            return [self.ids_of([label], origin)[0] for origin, label in examples]
-        id_sets = [set(self.ids_of(_as_list(labels), origin)) for origin, labels in examples]
-        return [[int(label in ids) for label in range(len(self.label_names))] for ids in id_sets]
+            return self.id_of(row["label"])
+        ids = {self.id_of(label) for label in _as_list(row["label"])}
+        return [int(number in ids) for number in range(len(self.label_names))]
 
     def encode(self, split: str) -> Dataset:
         columns = self.text_columns(split)
@@ -72,10 +75,8 @@ class SequenceClassification(ClassLabelTask):
             split, lambda batch: self.tokenizer(*(batch[column] for column in columns), **self.truncation)
         )
         if full := sum(len(ids) == self.max_seq_length for ids in features["input_ids"]):
-            logger.info(
-                f"{split}: {full:,} of {len(features):,} examples are truncated to {self.max_seq_length} tokens, or "
-                "have exactly as many"
-            )
+            message = f"truncated to {self.max_seq_length} tokens, or have exactly as many"
+            logger.info(f"{split}: {full:,} of {len(features):,} examples are {message}")
         if split not in self.references:
             return features
         labels = self.references[split]
@@ -97,12 +98,12 @@ class SequenceClassification(ClassLabelTask):
         """The mean of the training labels, the most frequent class, or the classes of more than half of the texts."""
         labels = np.array(self.references["train"])
         if self.problem_type == "regression":
-            constant = float(labels.mean())
+            constant = labels.mean()
         elif self.problem_type == "multi_label_classification":
-            constant = (labels.mean(0) > 0.5).astype(int).tolist()
+            constant = (labels.mean(0) > 0.5).astype(int)
         else:
-            constant = int(np.bincount(labels).argmax())
-        return [constant] * len(self.references[split])
+            constant = np.bincount(labels).argmax()
+        return [constant.tolist()] * len(self.references[split])
 
     def format_prediction(self, prediction: Any) -> Any:
         if self.problem_type == "regression":
@@ -121,30 +122,16 @@ def infer_problem_type(labels: Sequence) -> str:
     labels = [label for label in labels if not is_missing(label)]
     if any(isinstance(label, list) for label in labels):
         return "multi_label_classification"
-    if all(map(is_number, labels)) and any(map(is_decimal, labels)):
+    decimals = (label for label in labels if is_number(label) and not float(str(label)).is_integer())
+    if all(map(is_number, labels)) and (decimal := next(decimals, None)) is not None:
         if isinstance(labels[0], str):
             logger.warning(
-                f"The labels are numbers, such as {next(filter(is_decimal, labels))}: this is a regression. If they "
-                "are names of classes, pass --problem_type single_label_classification."
+                f"The labels are numbers, such as {decimal}: this is a regression, without a --problem_type"
             )
         return "regression"
     if labels and all(isinstance(label, float) or re.fullmatch(r"\s*-?\d+\.0+\s*", str(label)) for label in labels):
-        raise ValueError(
-            f"The labels are integers written as floats, such as {labels[0]}: pass --problem_type regression if they "
-            "are numbers to predict, or single_label_classification if they are names of classes."
-        )
+        raise ValueError(f"The labels are integers written as floats, such as {labels[0]}: pass --problem_type.")
     return "single_label_classification"
-
-
-def _values_of_lists(lists: list[list]) -> list:
-    """The values in the lists of labels. Raises `ValueError` for vectors of 0 and 1 (multi-hot)."""
-    values = [value for labels in lists for value in labels]
-    check_classes(values)
-    if len({len(labels) for labels in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}:
-        raise ValueError(
-            f"The labels are vectors of 0 and 1, such as {lists[0]}: give each example the list of its labels' names."
-        )
-    return values
 
 
 def _as_list(labels: list | str | None) -> list:
@@ -152,7 +139,5 @@ def _as_list(labels: list | str | None) -> list:
     if isinstance(labels, str) and not labels.strip().startswith(("[", "{", "(")):
         return [name.strip() for name in labels.split(",") if name.strip()]
     if not isinstance(labels, list | None):
-        raise ValueError(
-            f"Several labels of an example are a list, or text with commas between them, not {labels!r:.80}."
-        )
+        raise ValueError(f"Labels must be a list, or text with commas between them, not {labels!r:.80}.")
     return labels or []

@@ -2,20 +2,20 @@
 
 from collections import Counter
 from itertools import chain
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
+from pydantic import BaseModel
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
 
-from .base import Row
-from .class_labels import ClassLabelTask, Label, check_classes
+from .class_labels import ClassLabelTask, Label
 
 
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 
 
-class TaggedRow(Row):
+class TaggedRow(BaseModel, strict=True):
     text: list[str]
     label: list[Label | None] | Label | None = None  # a single one in the Hub's test sets
 
@@ -33,7 +33,6 @@ class TokenClassification(ClassLabelTask):
     def read_labels(self) -> None:
         train = self.splits["train"]
         values = [label for labels in train["label"] if isinstance(labels, list) for label in labels]
-        check_classes(values)
         self.read_label_names(values, getattr(train.features["label"], "feature", None))
         if any(name.startswith(("B-", "I-")) for name in self.label_names):
             self.default_metrics = ("seqeval",)
@@ -44,35 +43,28 @@ class TokenClassification(ClassLabelTask):
             return predictions, references
         return [*chain(*predictions)], [*chain(*references)]
 
-    def references_of(self, split: str) -> list[list[str]]:
-        examples, references = self.splits[split], []
-        for origin, words, labels in zip(examples["origin"], examples["text"], examples["label"], strict=True):
-            if not isinstance(labels, list) or len(words) != len(labels):
-                raise ValueError(
-                    f"{origin}, must have a list of as many labels as its {len(words)} words, not {labels!r}."
-                )
-            references.append([self.label_names[label_id] for label_id in self.ids_of(labels, origin)])
-        return references
+    def reference(self, row: dict[str, Any]) -> list[str]:
+        words, labels = row["text"], row["label"]
+        if not isinstance(labels, list) or len(words) != len(labels):
+            raise ValueError(f"there must be a list of as many labels as its {len(words)} words, not {labels!r}.")
+        return [self.label_names[self.id_of(label)] for label in labels]
 
     def encode(self, split: str) -> Dataset:
         """The windows; `windows` has the example of each, and the word that each of its tokens begins, -1 for all
         other tokens."""
-        encoded = self.tokenizer(
-            self.splits[split]["text"][:], is_split_into_words=True, return_overflowing_tokens=True, **self.truncation
-        )
+        options = {"is_split_into_words": True, "return_overflowing_tokens": True, **self.truncation}
+        encoded = self.tokenizer(self.splits[split]["text"][:], **options)
         example_of = encoded.pop("overflow_to_sample_mapping")
         first_of: list[list[int]] = []
-        seen = set()
+        seen = {(example, None) for example in example_of}  # special tokens are of no word
         for window, example in enumerate(example_of):
             first_of.append([])
             for word in encoded.word_ids(window):
-                is_first = word is not None and (example, word) not in seen
-                first_of[-1].append(word if is_first else -1)
+                first_of[-1].append(-1 if (example, word) in seen else word)
                 seen.add((example, word))
         self.windows[split] = example_of, first_of
         columns = dict(encoded)
-        if split in self.references:
-            references = self.references[split]
+        if references := self.references.get(split):
             columns["labels"] = [
                 [IGNORE_INDEX if word < 0 else self.label_ids[references[example][word]] for word in words]
                 for example, words in zip(example_of, first_of, strict=True)
