@@ -46,8 +46,8 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
                 "same examples: evaluate them separately."
             )
     limits = {name: config.max_position_embeddings for name, config in configs.items()}
-    if data_args.fits_models and data_args.max_tokens:
-        data_args.max_tokens = min(data_args.max_tokens, *limits.values())
+    if data_args.fits_models:
+        data_args.max_seq_length = min(data_args.max_seq_length, *limits.values())
     data = load_data(data_args, args.seed, tokenizer)
     if data.eval_dataset is None:
         data.eval_dataset = data.train_dataset

@@ -90,7 +90,7 @@ class WriteExamples(PipelineStep):
                     dataset = SentencePairDataset(
                         TokenizedCorpus.from_documents(documents, self.tokenizer),
                         self.tokenizer,
-                        self.args.max_tokens,
+                        self.args.max_seq_length,
                         self.args.short_seq_prob,
                         seed,
                         self.objective,
@@ -146,10 +146,11 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
     files = files_of(reader)
     if not files:
         raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
-    find_objective(data_args.sentence_objective).check_length(data_args.max_tokens)
+    find_objective(data_args.sentence_objective).check_length(data_args.max_seq_length)
     tokenizer = load_tokenizer(data_args.tokenizer_name_or_path)
-    tokenizer.model_max_length = data_args.max_tokens
-    options = asdict(data_args) | {"seed": args.seed}
+    tokenizer.model_max_length = data_args.max_seq_length
+    # The length is text, as in the directories of earlier versions.
+    options = asdict(data_args) | {"max_seq_length": str(data_args.max_seq_length), "seed": args.seed}
     del options["tokenizer_name_or_path"]
     source = {"input_dir": str(reader.data_folder.path), "input_format": args.input_format}
 

@@ -59,7 +59,7 @@ class Options(NamedTuple):
 class Phase(NamedTuple):
     """The part of a run with sequences of one length, and one rate of masking."""
 
-    max_seq_length: str
+    max_seq_length: int | str
     mlm_probability: float
     end: float | None = None
     """The fraction of the run after which a checkpoint is saved for the next phase; None for the last phase."""
@@ -198,7 +198,7 @@ def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
             raise ValueError(
                 "final_max_seq_length needs text that is neither streamed nor preprocessed: start two runs."
             )
-        last = last._replace(max_seq_length=str(training.final_max_seq_length))
+        last = last._replace(max_seq_length=training.final_max_seq_length)
     if training.final_mlm_probability:
         last = last._replace(mlm_probability=training.final_mlm_probability)
     start = training.final_phase_start()
@@ -356,6 +356,7 @@ def describe_run(options: Options, data: PretrainingData, named: PreTrainedToken
     if named:
         fixed["tokenizer"] = describe_vocabulary(named)
     fixed["training text"] = f"{data.description}, CRC-32 {data.train_checksum:08x}"
+    values["max_seq_length"] = str(values["max_seq_length"])  # as in the records of earlier versions
     values["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"
     if args.load_best_model_at_end:
         fixed |= {name: values[name] for name in ("metric_for_best_model", "held-out text", "max_eval_examples")}

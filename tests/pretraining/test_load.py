@@ -9,7 +9,8 @@ import pytest
 from scratch_bert.corpus.tokenizer import gives_same_input, load_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import PreprocessedDataset, write_examples
-from scratch_bert.pretraining.sources import build_collator, find_source
+from scratch_bert.pretraining.sources import build_collator, find_texts, trained_tokenizer
+from scratch_bert.pretraining.sources import load_data as load_examples
 from scratch_bert_options.pretraining import DataArguments
 
 
@@ -28,15 +29,15 @@ def arguments(text_file, saved, tmp_path):
 
 def load_data(args, seed, tokenizer=None):
     name = args.tokenizer_name_or_path
-    return find_source(args, seed, tokenizer or (load_tokenizer(name) if name else None)).load()
+    return load_examples(args, seed, tokenizer or (load_tokenizer(name) if name else None))
 
 
 def test_tokenizer_is_trained_once_by_runs_at_the_same_time(arguments):
     """All train it; those that end later take what the first has left."""
     args = arguments(tokenizer_name_or_path=None, vocab_size=500)
-    source = find_source(args, seed=0)
+    text, _ = find_texts(args)
     with ThreadPoolExecutor(4) as pool:
-        tokenizers = list(pool.map(lambda _: source.train_tokenizer(), range(4)))
+        tokenizers = list(pool.map(lambda _: trained_tokenizer(args, text), range(4)))
     assert all(tokenizer.get_vocab() == tokenizers[0].get_vocab() for tokenizer in tokenizers)
     assert len(list(Path(args.cache_dir).iterdir())) == 1
 
@@ -54,7 +55,7 @@ def test_tokenizer_is_trained_once_by_runs_at_the_same_time(arguments):
 )
 def test_tokenizer_in_the_cache_is_that_of_its_options(options, arguments):
     first, other = (arguments(tokenizer_name_or_path=None, **({"vocab_size": 500} | each)) for each in ({}, options))
-    assert not gives_same_input(*(find_source(args, seed=0).train_tokenizer() for args in (first, other)))
+    assert not gives_same_input(*(trained_tokenizer(args, find_texts(args)[0]) for args in (first, other)))
     assert len(list(Path(first.cache_dir).iterdir())) == 2
 
 
