@@ -220,7 +220,7 @@ def test_keywords_build_what_flags_build(tmp_path):
     built = from_keywords(*GROUPS, **keywords, report_to="none", vocab_size=None)
     flags = [text for name, value in keywords.items() for text in (f"--{name}", str(value))]
     assert built == parse(*flags, "--report_to", "none")
-    assert built[1].train_file == [str(tmp_path)] and built[1].max_seq_length == "32"
+    assert built[1].train_file == [str(tmp_path)] and built[1].max_seq_length == 32
     (task_args,) = from_keywords(TaskArguments, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
     assert (task_args.model_name_or_path, task_args.seeds, task_args.dropout) == ("x", [3], 0.0)
 
