@@ -73,14 +73,8 @@ def pretrain(
 def _as_files(given: Any) -> list[str]:
     """File names, if `given` is a name or a list of `Path`s; otherwise an empty list.
 
-    Raises `ValueError` for a list of strings that all name files, as it is ambiguous, and for a string that is a text.
+    Raises `ValueError` for a list of strings that all name files, as it is ambiguous.
     """
-    if (
-        isinstance(given, str)
-        and ("\n" in given or any(len(part) > 255 for part in given.split("/")))
-        and not os.path.exists(given)
-    ):
-        raise ValueError(f"A string names a file: to train on {given!r:.40}…, pass a list of texts.")
     if isinstance(given, str | Path):
         return [str(given)]
     if not isinstance(given, list | tuple) or not given:

@@ -16,7 +16,6 @@ from ..checkpoints.open import load_config, open_checkpoint
 from ..corpus.tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from ..hub.conversion import convert_config
 from ..model.configuration_scratch_bert import ScratchBertConfig
-from ..repository import check_name
 from ..text.tables import read_lines
 from .arguments import new_config, overrides
 from .embeddings import init_added_embeddings, init_token_embeddings
@@ -36,9 +35,6 @@ class TokenizerChoice(NamedTuple):
 def choose_tokenizer(args: ModelOptions, data_args: DataArguments, checkpoint: str | None = None) -> TokenizerChoice:
     """Load the tokenizer of the `checkpoint` to resume from, or else of the model to continue from, with added tokens,
     or else the one that `tokenizer_name_or_path` names. Raises `ValueError` for tokens that can't be added."""
-    for name in (args.model_name_or_path, data_args.tokenizer_name_or_path):
-        if name == "":  # from a variable that is not set
-            check_name(name)
     resumed = load_tokenizer(checkpoint) if checkpoint else None
     if not args.model_name_or_path:
         name = data_args.tokenizer_name_or_path
@@ -88,8 +84,7 @@ def check_memory(config: ScratchBertConfig) -> None:
     if needed > memory:
         raise ValueError(
             f"The model does not fit into memory: {config.num_hidden_layers:,} layers × {hidden:,} need "
-            f"{needed / 1e9:,.0f} GB at least, and this machine has {memory / 1e9:,.0f} GB. Choose a smaller preset or "
-            "other config_overrides."
+            f"{needed / 1e9:,.0f} GB at least, and this machine has {memory / 1e9:,.0f} GB."
         )
 
 

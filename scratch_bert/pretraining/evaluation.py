@@ -42,8 +42,7 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
     for name in others:
         if not gives_same_input(tokenizer, load_tokenizer(name, trust_remote_code=args.trust_remote_code)):
             raise ValueError(
-                f"{first} and {name} have different vocabularies or segment ids, so they can't be compared on the "
-                "same examples: evaluate them separately."
+                f"{first} and {name} have different vocabularies or segment ids: evaluate them separately."
             )
     limits = {name: config.max_position_embeddings for name, config in configs.items()}
     if data_args.fits_models:

@@ -86,11 +86,8 @@ class PretrainingRun:
         with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
             for phase in self.phases[1:]:
-                if self.trainer.fraction_done == 1:
-                    logger.warning(
-                        "The time was over before the final phase: an evaluation or a checkpoint took longer than it. Evaluate "
-                        "and save less often, or raise final_share or max_minutes."
-                    )
+                if self.trainer.fraction_done == 1:  # an evaluation or a checkpoint took longer than the final phase
+                    logger.warning("The time was over before the final phase: raise final_share or max_minutes.")
                     break
                 checkpoint = Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}")
                 self.trainer = None  # or its model and optimizer would stay in memory
@@ -167,22 +164,12 @@ def prepare_pretraining(
     if args.should_save:
         check_output_dir("output_dir", Path(args.output_dir))
     logger.info(f"Output: {args.output_dir}")
-    if not (
-        data_args.validation_share or data_args.validation_file or data_args.dataset_name or data_args.prepared_data
-    ):
-        check_can_choose_best(args, texts.get("eval_texts"))
     checkpoint = find_checkpoint(args)
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
     args.resume_from_checkpoint = checkpoint  # the card says what its time is since
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
-
-
-def check_can_choose_best(args: TrainingArguments, held_out: Iterable | None = None) -> None:
-    """Raise `ValueError` if the best model is to be chosen without held-out text."""
-    if args.load_best_model_at_end and held_out is None:
-        raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
 
 
 def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
@@ -231,7 +218,8 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
             "GPU with torchrun."
         )
     if data.eval_dataset is None:
-        check_can_choose_best(args)
+        if args.load_best_model_at_end:
+            raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
         logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
     if data_args.streaming:  # if there are enough files, each process reads a part of them
@@ -331,19 +319,10 @@ def is_sharded(trainer: PretrainingTrainer) -> bool:
 
 
 # Options that a resumed run may change: its initial weights, and the location of its text, whose checksum is recorded.
-UNRECORDED = [
-    "model_name_or_path",
-    "add_tokens",
-    "preset",
-    "token_embedding_init",
-    "cache_dir",
-    "train_file",
-    "validation_file",
-    "dataset_name",
-    "dataset_config",
-    "prepared_data",
-    "tokenizer_name_or_path",
-]
+UNRECORDED = {
+    "model_name_or_path", "add_tokens", "preset", "token_embedding_init", "cache_dir", "train_file", "validation_file",
+    "dataset_name", "dataset_config", "prepared_data", "tokenizer_name_or_path",
+}  # fmt: skip
 
 
 def describe_run(options: Options, data: PretrainingData, named: PreTrainedTokenizerBase | None) -> dict[str, dict]:
@@ -362,5 +341,5 @@ def describe_run(options: Options, data: PretrainingData, named: PreTrainedToken
         fixed |= {name: values[name] for name in ("metric_for_best_model", "held-out text", "max_eval_examples")}
     if options.data.streaming:  # the workers divide a stream
         fixed["dataloader_num_workers"] = args.dataloader_num_workers
-    values = {name: value for name, value in values.items() if name not in {*UNRECORDED, *fixed}}
+    values = {name: value for name, value in values.items() if name not in UNRECORDED | fixed.keys()}
     return {"fixed": fixed, "options": values}

@@ -51,9 +51,9 @@ class PretrainingData:
     """Counts of the token ids in the training text, or in a stream's first documents: (vocabulary size,)."""
     description: str
     """Summary of the training text, without a path."""
-    train_checksum: int
+    train_checksum: int = 0
     """CRC-32 of the training text's tokens; of a stream's first documents and the sizes of its files."""
-    eval_checksum: int | None
+    eval_checksum: int | None = None
     eval_kind: str = "validation"
     """What the text to evaluate on is called: `held-out` if it is a part of the training text that is not trained on."""
     held_out: str = ""

@@ -83,7 +83,6 @@ def test_pretrain_evaluates_on_the_validation_that_is_given(in_memory, pretrain,
     ("given", "options", "message"),
     [
         (["a."], {"train_file": "x"}, "train_file has no effect beside texts"),
-        (["a."], {"dataset_name": "x"}, "Give one of texts in memory and dataset_name, not both"),
         (["a."], {"streaming": True}, "streaming has no effect with texts in memory"),
         ({"test": ["a."]}, {}, "There is no split 'train' and no column text, but test"),
         (
@@ -91,9 +90,8 @@ def test_pretrain_evaluates_on_the_validation_that_is_given(in_memory, pretrain,
             {"validation": ["b."], "prepared_data": "x", "max_seq_length": None},
             "Preprocessed examples have their own validation split",
         ),
-        (["a."], {"max_step": 3}, "There is no option max_step. Did you mean max_steps?"),
         (["Makefile", "README.md"], {}, "These texts are all names of files"),
-        ("A long text. " * 400, {}, "A string names a file: to train on 'A long text.*, pass a list of texts"),
+        (["a."], {"train_sampling_strategy": "group_by_length"}, "group_by_length is no train_sampling_strategy here"),
         (["a."], {"model_name_or_path": BertModel(TINY)}, "must be a path or a name, not BertModel: save it first"),
     ],
 )

@@ -70,12 +70,6 @@ def test_data_of_a_text_is_held_out_by_seed(arguments):
     assert data.description == train.summary() and "unknown tokens" in data.quality
 
 
-def test_data_takes_the_tokenizer_that_is_given(arguments, tokenizer):
-    args = arguments(tokenizer_name_or_path=None, vocab_size=500)
-    assert load_data(args, 0, tokenizer).tokenizer is tokenizer
-    assert len(load_data(args, 0).tokenizer) == 500
-
-
 @pytest.mark.parametrize("tokenizer_type", ["wordpiece", "wordlevel"])
 def test_data_of_chinese_text_is_split_into_sentences_and_characters(tokenizer_type, arguments, tmp_path):
     text = "今天天气很好。我们去公园吧！公园里的花好吗？\n\n今天的花很好！天气好吗？我们去吧。"
@@ -126,22 +120,11 @@ def test_data_of_a_data_set_is_evaluated_on_its_validation_split(arguments, tmp_
     assert (data.train_dataset.corpus.num_documents, data.eval_dataset.corpus.num_documents) == (9, 4)
 
 
-def test_data_of_a_data_set_without_training_split_is_an_error(arguments, tmp_path):
-    with pytest.raises(ValueError, match="data has no split 'train', but test, other"):
-        load_data(arguments(**save_splits(tmp_path / "data", test=2, other=2)), 0)
-
-
 def test_data_of_a_stream_comes_from_its_text_without_end(arguments):
     data = load_data(arguments(streaming=True, stream_buffer=5), 0)
     assert isinstance(data.train_dataset, datasets.IterableDataset) and data.eval_dataset is None
     assert (data.description, data.quality, data.max_seq_length) == ("a stream", "", 64)
     assert all(len(example["input_ids"]) <= 64 for example in data.train_dataset.take(20))
-
-
-def test_data_of_a_stream_without_text_is_an_error(arguments, tmp_path):
-    (tmp_path / "empty.txt").write_text("\n\n")
-    with pytest.raises(ValueError, match="There is no text in .*empty.txt"):
-        load_data(arguments(train_file=[str(tmp_path / "empty.txt")], streaming=True), 0)
 
 
 def test_data_that_was_prepared(arguments, small_corpus, tokenizer, tmp_path):
