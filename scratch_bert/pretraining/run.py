@@ -1,8 +1,7 @@
 """A pretraining run from its options, step by step: tokenizer → data → model → trainer, for each of its phases."""
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -89,16 +88,7 @@ class PretrainingRun:
                 if self.trainer.fraction_done == 1:  # an evaluation or a checkpoint took longer than the final phase
                     logger.warning("The time was over before the final phase: raise final_share or max_minutes.")
                     break
-                checkpoint = Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}")
-                self.trainer = None  # or its model and optimizer would stay in memory
-                try:
-                    with _warnings_only():  # the rest has been logged before the first phase
-                        self.trainer, self.data = build_phase(self.options, phase, str(checkpoint))
-                except ValueError as error:  # the text has changed meanwhile
-                    raise TextError(f"The run cannot continue with its final phase. {error}") from error
-                length, masked = self.data.max_seq_length, 100 * phase.mlm_probability
-                logger.info(f"Final phase: sequences of up to {length} tokens, {masked:g}% masked")
-                seconds, metrics = metrics["train_runtime"], _train(self.trainer, str(checkpoint))
+                seconds, metrics = metrics["train_runtime"], self._train_next(phase)
                 metrics["train_runtime"] += seconds
             trainer = self.trainer
             trainer.results["train_runtime"] = metrics["train_runtime"]  # for the card
@@ -111,6 +101,22 @@ class PretrainingRun:
             if trainer.is_world_process_zero():
                 write_metrics(trainer.args.output_dir, metrics)
         return metrics
+
+    def _train_next(self, phase: Phase) -> dict[str, float]:
+        """Train the next phase, from the checkpoint at which the one before has stopped."""
+        checkpoint = str(Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}"))
+        self.trainer = None  # or its model and optimizer would stay in memory
+        level = logger.level
+        logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))  # the rest has been logged before
+        try:
+            self.trainer, self.data = build_phase(self.options, phase, checkpoint)
+        except ValueError as error:  # the text has changed meanwhile
+            raise TextError(f"The run cannot continue with its final phase. {error}") from error
+        finally:
+            logger.setLevel(level)
+        length, masked = self.data.max_seq_length, 100 * phase.mlm_probability
+        logger.info(f"Final phase: sequences of up to {length} tokens, {masked:g}% masked")
+        return _train(self.trainer, checkpoint)
 
     def report(self, metrics: dict[str, float]) -> str:
         """For the terminal: predictions, then the results of `train`, and where it has written what."""
@@ -128,16 +134,6 @@ class PretrainingRun:
             since += f", {self.trainer.minutes_used:.1f} of {options.max_minutes:g} minutes in all"
         parts.append(f"Trained for {metrics['train_runtime']:.0f} s{since}.\n{describe_output(options.output_dir)}")
         return "\n\n".join(filter(None, parts))
-
-
-@contextmanager
-def _warnings_only() -> Iterator[None]:
-    level = logger.level
-    logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:
@@ -254,11 +250,9 @@ def build_trainer(
         device = "CPU" if args.use_cpu else "GPU"
         logger.info(f"Precision: bf16 autocast, as this {device} multiplies bf16 natively; bf16=false for fp32")
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
-    config = model.config
-    logger.info(
-        f"Model: {name}, {config.num_hidden_layers} layers × {config.hidden_size}, vocabulary of {config.vocab_size:,}, "
-        f"{model.num_parameters():,} parameters"
-    )
+    sizes = f"{model.config.num_hidden_layers} layers × {model.config.hidden_size}"
+    vocabulary, parameters = f"vocabulary of {model.config.vocab_size:,}", f"{model.num_parameters():,} parameters"
+    logger.info(f"Model: {name}, {sizes}, {vocabulary}, {parameters}")
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     logger.info(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
@@ -266,10 +260,8 @@ def build_trainer(
     )
     eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, training.max_eval_examples)
     if eval_dataset is not data.eval_dataset:
-        logger.info(
-            f"Evaluation: {len(eval_dataset):,} of the {len(data.eval_dataset):,} {data.eval_kind} examples, evenly spread; "
-            "max_eval_examples=0 for all"
-        )
+        some = f"{len(eval_dataset):,} of the {len(data.eval_dataset):,} {data.eval_kind} examples"
+        logger.info(f"Evaluation: {some}, evenly spread; max_eval_examples=0 for all")
     tokenizer = copy_with_length(data.tokenizer, model.config.max_position_embeddings)
     trainer = PretrainingTrainer(
         model=model,
@@ -284,13 +276,7 @@ def build_trainer(
         processing_class=tokenizer,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
-        write_card=partial(
-            write_pretraining_card,
-            model_args=model_args,
-            data_args=data_args,
-            data=data,
-            in_memory=options.texts.keys(),
-        ),
+        write_card=partial(write_pretraining_card, model_args=model_args, data_args=data_args, data=data),
         record=record,
         stop_at=phase.end,
         losses=data.objective.losses,
@@ -303,12 +289,8 @@ def build_trainer(
         logger.warning("No snapshots are kept under FSDP and DeepSpeed, where no process has all weights.")
     describe = None
     if data.eval_dataset and training.show_predictions and not is_sharded(trainer):
-        describe = partial(
-            data.objective.describe_predictions,
-            dataset=data.eval_dataset,
-            tokenizer=tokenizer,
-            count=training.show_predictions,
-        )
+        shown = {"dataset": data.eval_dataset, "tokenizer": tokenizer, "count": training.show_predictions}
+        describe = partial(data.objective.describe_predictions, **shown)
     extend_tensorboard(trainer, describe=describe, graph=training.tensorboard_graph)
     return trainer
 

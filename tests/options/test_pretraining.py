@@ -49,19 +49,6 @@ def test_overrides_with_an_error_are_rejected_before_the_text_is_read(text, mess
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "num_hidden_layers=1000000",
-        "hidden_size=4,num_attention_heads=1,num_hidden_layers=100000000",
-        "vocab_size=1" + "0" * 30,
-    ],
-)
-def test_model_that_does_not_fit_into_memory_is_found_before_the_text_is_read(text):
-    with pytest.raises(ValueError, match="The model does not fit into memory: .* GB at least, and this machine has"):
-        start_config(ModelOptions(config_overrides=text))
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [("128", 128), (128, 128), ("auto:70", "auto:70"), ("auto:100", "auto:100")],
 )
