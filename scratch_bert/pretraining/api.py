@@ -26,20 +26,20 @@ def pretrain(
     validation: Iterable | str | Path | None = None,
     **options: Any,
 ) -> dict[str, float]:
-    """Pretrain a BERT as scripts/pretrain.py does, and save it with its tokenizer, code and card in `output_dir`, by default
-    runs/pretrain-1, or the next number that is free. After
+    """Pretrain a BERT as scripts/pretrain.py does, and save it with its tokenizer, code and card in `output_dir`, by
+    default runs/pretrain-1, or the next number that is free. After
 
         metrics = pretrain(frame, preset="mini", text_column="review", output_dir="runs/mine", max_steps=1000)
 
     `metrics["eval_nsp_accuracy"]` is the NSP accuracy.
 
     `texts` and `validation` are a file or directory, or a list of `Path`s; any iterable of strings, one per document,
-    or of lists of sentences; or a `datasets.Dataset`, `IterableDataset`, DataFrame or dict of lists, with `text_column`. A
-    `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name` or
+    or of lists of sentences; or a `datasets.Dataset`, `IterableDataset`, DataFrame or dict of lists, with `text_column`.
+    A `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name` or
     `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
     scripts/pretrain.py.
 
-    Messages and results are printed unless the application has configured logging; then they go to the logger scratch_bert.
+    Messages and results are printed; or go to the logger scratch_bert, if the application has configured logging.
 
     Returns the metrics. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of
     `PretrainingRun.train`.

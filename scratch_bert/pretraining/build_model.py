@@ -100,8 +100,8 @@ def resolve_config(
 def build_model(
     args: ModelOptions, config: ScratchBertConfig, data: PretrainingData, checkpoint: str | None = None
 ) -> PreTrainedModel:
-    """The model of the objective: new, or the one to continue from, resized to `config`. On resume, its weights are loaded
-    later, from the checkpoint. Raises `ValueError` if the model to continue from can't be read."""
+    """The model of the objective: new, or the one to continue from, resized to `config`. On resume, its weights are
+    loaded later, from the checkpoint. Raises `ValueError` if the model to continue from can't be read."""
     model_class, name = data.objective.model_class, args.model_name_or_path
     if checkpoint or not name:
         model = model_class(config)

@@ -62,7 +62,7 @@ def evaluate_model(
 ) -> tuple[dict[str, float], str]:
     """The metrics of one model, by the stock Trainer, and its predictions for `args.show_predictions` words and pairs.
 
-    Raises `ValueError` for a model without an MLM head or with outputs that overflow, and what `open_pretrained` raises.
+    Raises `ValueError` for a model without an MLM head or with outputs that overflow, and as `open_pretrained` does.
     """
     model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
     accepted = inspect.signature(model.forward).parameters

@@ -55,7 +55,7 @@ class PretrainingData:
     """CRC-32 of the training text's tokens; of a stream's first documents and the sizes of its files."""
     eval_checksum: int | None = None
     eval_kind: str = "validation"
-    """What the text to evaluate on is called: `held-out` if it is a part of the training text that is not trained on."""
+    """What the text to evaluate on is called: `held-out` if it is a part of the text that is not trained on."""
     held_out: str = ""
     """What is held out, and how much of it is in the training text, too."""
     quality: str = ""
@@ -69,8 +69,8 @@ def load_data(
     texts: Iterable | None = None,
     eval_texts: Iterable | None = None,
 ) -> PretrainingData:
-    """The examples of the text that the options name, or of `texts` in memory. Without a `tokenizer`, one is trained on
-    the text; preprocessed examples have theirs, which must give the same input.
+    """The examples of the text that the options name, or of `texts` in memory. Without a `tokenizer`, one is trained
+    on the text; preprocessed examples have theirs, which must give the same input.
 
     Raises `ValueError` or `OSError` for text or options that give no examples.
     """
@@ -91,8 +91,10 @@ def load_data(
 def find_texts(
     args: DataArguments, texts: Iterable | None = None, eval_texts: Iterable | None = None
 ) -> tuple[TextSource, TextSource | None]:
-    """The text to train on; and the text to evaluate on, if it is another one. Raises `ValueError` or `OSError` for files
-    or a dataset that can't be found."""
+    """The text to train on; and the text to evaluate on, if it is another one.
+
+    Raises `ValueError` or `OSError` for files or a dataset that can't be found.
+    """
     settings = {"text_format": args.text_format, "splitter": args.sentence_splitter, "language": args.language or "en"}
 
     def named(shards: list) -> TextSource:
@@ -163,8 +165,8 @@ def sequence_length(args: DataArguments, corpus: TokenizedCorpus) -> int:
 def _load_text(
     args: DataArguments, seed: int, text: TextSource, eval_text: TextSource | None, tokenizer: PreTrainedTokenizerBase
 ) -> PretrainingData:
-    """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a copy:
-    its examples by index are those of its first documents."""
+    """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a
+    copy: its examples by index are those of its first documents."""
     corpus, eval_corpus, held_out = _encode(args, text, tokenizer), None, ""
     if eval_text:
         eval_corpus = _encode(args, eval_text, tokenizer, evaluates=True)
@@ -259,8 +261,8 @@ def _stream_checksum(files: Iterable, checksum: int) -> int:
 def _warn_of_unknown(share: float) -> None:
     if share > 0.1:
         logger.warning(
-            f"{share:.0%} of the tokens are unknown: the tokenizer is for other text, such as that in another script. A "
-            "model learns little from them, and their predictions are no measure of it."
+            f"{share:.0%} of the tokens are unknown: the tokenizer is for other text, such as that in another script. "
+            "A model learns little from them, and their predictions are no measure of it."
         )
 
 

@@ -31,7 +31,7 @@ Fixed = Mapping[str, tuple[Any, str]]
 def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: Any) -> TrainingArguments:
     """Trainer's arguments from a run's options, with the values that `fixed` demands, and those of `replaced`.
 
-    Raises `ValueError` for an option that neither we nor Trainer has, and for values that Trainer would silently ignore.
+    Raises `ValueError` for an option that neither we nor Trainer has, and for values that Trainer would ignore.
     """
     renew_rendezvous()
     hints = get_type_hints(TrainingArguments)

@@ -1,5 +1,5 @@
-"""Saves: a model or checkpoint under its final name is complete, even if the process dies or the disk is full, and all of it
-is finite: a training that has diverged stops before anything of it is logged or saved."""
+"""Saves: a model or checkpoint under its final name is complete, even if the process dies or the disk is full; and
+finite, as a training that has diverged stops before anything of it is logged or saved."""
 
 import math
 import shutil
@@ -27,8 +27,8 @@ class DivergenceError(ValueError):
 
 
 class SavingTrainer(PushingTrainer):
-    """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`. It stops at
-    the first loss, metric or weight that is not finite."""
+    """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`. It stops
+    at the first loss, metric or weight that is not finite."""
 
     write_card: Callable[[Trainer, Path], None] | None = None
     record: dict = {}
