@@ -210,8 +210,8 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
         data = load_data(data_args, args.seed, choice.tokenizer, **options.texts)
     if data.objective.packs and (options.training.pack_sequences or args.n_gpu > 1):
         raise ValueError(
-            f"{data.objective.name} compares the segments of a batch: leave out pack_sequences, and start a process for "
-            "each GPU with torchrun."
+            f"{data.objective.name} compares the segments of a batch: leave out pack_sequences, and start a process "
+            "for each GPU with torchrun."
         )
     if data.eval_dataset is None:
         if args.load_best_model_at_end:

@@ -27,8 +27,8 @@ class DivergenceError(ValueError):
 
 
 class SavingTrainer(PushingTrainer):
-    """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`. It stops
-    at the first loss, metric or weight that is not finite."""
+    """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`. It
+    stops at the first loss, metric or weight that is not finite."""
 
     write_card: Callable[[Trainer, Path], None] | None = None
     record: dict = {}
