@@ -35,8 +35,8 @@ def pretrain(
 
     `texts` and `validation` are a file or directory, or a list of `Path`s; any iterable of strings, one per document,
     or of lists of sentences; or a `datasets.Dataset`, `IterableDataset`, DataFrame or dict of lists, with
-    `text_column`. A `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name` or
-    `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
+    `text_column`. A `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name`
+    or `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
     scripts/pretrain.py.
 
     Messages and results are printed; or go to the logger scratch_bert, if the application has configured logging.

@@ -19,9 +19,8 @@ from .optimizer import muon
 
 class PretrainingTrainer(ScratchBertTrainer):
     """Trainer for pretraining. Logs `losses`, the model's outputs that add up to its loss, and `mlm_accuracy` on the
-    masked tokens of the step. `train_collator` replaces `data_collator` in training only. With the option `optim`
-    muon, the optimizer is `MuonWithAdamW`. At `stop_at`, a fraction of the training, it saves a checkpoint and stops, to be
-    resumed on other examples.
+    masked tokens of the step. `train_collator` replaces `data_collator` in training only. At `stop_at`, a fraction of
+    the training, it saves a checkpoint and stops, to be resumed on other examples.
 
     Raises `ValueError` for muon with FSDP or DeepSpeed."""
 
