@@ -24,7 +24,7 @@ from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.pretraining.sources import find_source
+from scratch_bert.pretraining.sources import find_texts, sequence_length, trained_tokenizer
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
 from scratch_bert_cli.command_line import read_options
@@ -163,11 +163,9 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
 @script
 def main() -> None:
     data_args, args = read_options(DataArguments, BenchmarkArguments, description=__doc__).groups
-    found = find_source(data_args, seed=0)
-    source, tokenizer = found.text, found.train_tokenizer()
-    tokens, percentile = data_args.max_tokens, data_args.length_percentile
-    if percentile:
-        tokens = TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir).max_seq_length(percentile)
+    source, _ = find_texts(data_args)
+    tokenizer = trained_tokenizer(data_args, source)
+    tokens = sequence_length(data_args, TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir))
     results = measure_speeds(source, tokenizer, tokens, args.repeats, args.workers or [])
     for megabytes in args.memory_megabytes or []:
         results[f"mib_for_{megabytes}_mb"] = measure_memory(source, tokenizer, tokens, megabytes)

@@ -226,7 +226,7 @@ def _help(groups: Iterable[type], description: str, takes_others: bool) -> str:
 
 def _describe(option: Field, width: int) -> str:
     text, choices, default = option.metadata["description"], option.metadata["choices"], option.default
-    last, kind = option.name.split("_")[-1], str(option.type)
+    last, kind = option.name.split("_")[-1], str(option.type).replace("int | str", "str")
     value = "N" if "int" in kind else "X" if "float" in kind else last.upper() if last in _VALUES else "VALUE"
     if is_boolean(option):
         value = "" if default is False else "[true|false]"

@@ -214,7 +214,7 @@ class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
         "Objective of the second head. nsp: next-sentence prediction, as BERT; sop: sentence order, as ALBERT; none: masked "
         "language modelling alone; or one that your own code registers.",
     )
-    max_seq_length: str | None = option(
+    max_seq_length: int | str | None = option(
         None,
         "Maximum number of tokens in a sequence; or auto:70, to fit two sentences of the 70th percentile of lengths. "
         "Default: 128; built-in corpus: 64.",
@@ -224,8 +224,13 @@ class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
     def __post_init__(self):
         super().__post_init__()
         if self.max_seq_length is None:
-            self.max_seq_length = "128" if self.sources else "64"
-        self.max_tokens, self.length_percentile = parse_max_seq_length(self.max_seq_length)  # one of them is None
+            self.max_seq_length = 128 if self.sources else 64
+        match = re.fullmatch(r"([0-9]+)|auto:0*([1-9][0-9]?|100)", str(self.max_seq_length))
+        if not match or int(match[1] or 0) > 1_000_000:
+            raise ValueError(
+                f"max_seq_length must be a number up to 1000000 or auto:1 to auto:100, got {self.max_seq_length}."
+            )
+        self.max_seq_length = int(match[1]) if match[1] else match[0]
 
 
 @options
@@ -282,17 +287,6 @@ class InMemoryDataOptions(DataArguments):
     @property
     def sources(self) -> list[str]:
         return ["texts in memory", *super().sources]
-
-
-def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
-    """Parse `"128"` to (128, None), tokens, or `"auto:70"` to (None, 70), a percentile of the sentences' lengths."""
-    match = re.fullmatch(r"(\d+)|auto:0*([1-9]\d?|100)", str(text))
-    if not match:
-        raise ValueError(f"max_seq_length must be a number or auto:1 to auto:100, got {text}.")
-    tokens, percentile = (int(group) if group else None for group in match.groups())
-    if tokens and tokens > 1_000_000:
-        raise ValueError(f"max_seq_length must be at most 1,000,000, got {tokens}.")
-    return tokens, percentile
 
 
 @options
@@ -385,7 +379,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
 class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments, group="Tokenizer"):
     """The way from documents that datatrove reads to examples."""
 
-    max_seq_length: str | None = option("128", "Maximum number of tokens in a sequence.")
+    max_seq_length: int | str | None = option(128, "Maximum number of tokens in a sequence.")
     tokenizer_name_or_path: str | None = option(
         None, "Tokenizer of the examples: a local directory or a Hub repository. Required.", path=True
     )
@@ -394,7 +388,7 @@ class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments
         super().__post_init__()
         if not self.tokenizer_name_or_path:
             raise ValueError("--tokenizer_name_or_path is required: all tasks need the same tokenizer.")
-        if self.max_tokens is None:
+        if isinstance(self.max_seq_length, str):
             raise ValueError("max_seq_length must be a number: the sentences' lengths are not known.")
 
 

@@ -26,20 +26,20 @@ def pretrain(
     validation: Iterable | str | Path | None = None,
     **options: Any,
 ) -> dict[str, float]:
-    """Pretrain a BERT as scripts/pretrain.py does, and save it with its tokenizer, code and card in `output_dir`, by default
-    runs/pretrain-1, or the next number that is free. After
+    """Pretrain a BERT as scripts/pretrain.py does, and save it with its tokenizer, code and card in `output_dir`, by
+    default runs/pretrain-1, or the next number that is free. After
 
         metrics = pretrain(frame, preset="mini", text_column="review", output_dir="runs/mine", max_steps=1000)
 
     `metrics["eval_nsp_accuracy"]` is the NSP accuracy.
 
     `texts` and `validation` are a file or directory, or a list of `Path`s; any iterable of strings, one per document,
-    or of lists of sentences; or a `datasets.Dataset`, `IterableDataset`, DataFrame or dict of lists, with `text_column`. A
-    `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name` or
-    `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
+    or of lists of sentences; or a `datasets.Dataset`, `IterableDataset`, DataFrame or dict of lists, with
+    `text_column`. A `DatasetDict` gives both. Without `texts`, an option names the text (`train_file`, `dataset_name`
+    or `prepared_data`), or the built-in corpus is used. `preset` (default: micro) and `options` are those of
     scripts/pretrain.py.
 
-    Messages and results are printed unless the application has configured logging; then they go to the logger scratch_bert.
+    Messages and results are printed; or go to the logger scratch_bert, if the application has configured logging.
 
     Returns the metrics. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of
     `PretrainingRun.train`.
@@ -73,14 +73,8 @@ def pretrain(
 def _as_files(given: Any) -> list[str]:
     """File names, if `given` is a name or a list of `Path`s; otherwise an empty list.
 
-    Raises `ValueError` for a list of strings that all name files, as it is ambiguous, and for a string that is a text.
+    Raises `ValueError` for a list of strings that all name files, as it is ambiguous.
     """
-    if (
-        isinstance(given, str)
-        and ("\n" in given or any(len(part) > 255 for part in given.split("/")))
-        and not os.path.exists(given)
-    ):
-        raise ValueError(f"A string names a file: to train on {given!r:.40}…, pass a list of texts.")
     if isinstance(given, str | Path):
         return [str(given)]
     if not isinstance(given, list | tuple) or not given:

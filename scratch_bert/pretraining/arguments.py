@@ -25,6 +25,8 @@ FIXED: Fixed = {
 
 def pretraining_arguments(options: PretrainingOptions) -> TrainingArguments:
     """Trainer's arguments. Those of the `optim` muon, which Trainer lacks, name AdamW: see `PretrainingTrainer`."""
+    if options.trainer.get("train_sampling_strategy") == "group_by_length":  # of the first epoch's examples
+        raise ValueError("group_by_length is no train_sampling_strategy here: lengths change with each epoch's pairs.")
     if options.optim != "muon":
         return make_training_arguments(options, FIXED)
     for name in {"optim_args", "optim_target_modules"} & options.trainer.keys():

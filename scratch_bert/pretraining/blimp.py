@@ -70,11 +70,10 @@ def evaluate_blimp(args: EvaluationArguments) -> Iterator[tuple[str, Scores]]:
     if args.add_to_card:
         if others := {pair.linguistics_term for pair in pairs} - PHENOMENA:
             raise ValueError(f"add_to_card is for BLiMP, which has no phenomenon {min(others)!r}: leave it out.")
-        for name in args.model_name_or_path:
-            if not Path(name).is_dir():
-                raise ValueError(
-                    f"add_to_card needs models in local directories, but {name} is not one: leave it out."
-                )
+        if others := [name for name in args.model_name_or_path if not Path(name).is_dir()]:
+            raise ValueError(
+                f"add_to_card needs models in local directories, but {others[0]} is not one: leave it out."
+            )
     encoded = {name: _encode(name, pairs, args.trust_remote_code) for name in args.model_name_or_path}
     for name, (sentences, mask_token_id) in encoded.items():
         model, _ = open_with_objective(OBJECTIVES["none"], name, args.trust_remote_code)
@@ -152,9 +151,8 @@ def describe_scores(results: dict[str, Scores]) -> str:
         accuracies = "".join(f"{100 * score['accuracy']:>{width}.1f}" for score in scores)
         lines.append(f"{name.replace('_', ' '):<{first}}{scores[0]['pairs']:>8,}{accuracies}")
     if is_blimp:
-        lines.append(
-            f"\nPublished overall accuracies on the full set of {PUBLISHED_PAIRS:,} pairs (the authors' summary):"
-        )
+        full = f"the full set of {PUBLISHED_PAIRS:,} pairs (the authors' summary)"
+        lines.append(f"\nPublished overall accuracies on {full}:")
         for name, accuracy in PUBLISHED.items():
             lines.append(f"{name:<{first}}{PUBLISHED_PAIRS:>8,}{100 * accuracy:>{width}.1f}")
     return "\n".join(lines)

@@ -5,8 +5,6 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from scratch_bert_options.declare import reject_non_default
@@ -16,7 +14,6 @@ from ..checkpoints.open import load_config, open_checkpoint
 from ..corpus.tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from ..hub.conversion import convert_config
 from ..model.configuration_scratch_bert import ScratchBertConfig
-from ..repository import check_name
 from ..text.tables import read_lines
 from .arguments import new_config, overrides
 from .embeddings import init_added_embeddings, init_token_embeddings
@@ -36,9 +33,6 @@ class TokenizerChoice(NamedTuple):
 def choose_tokenizer(args: ModelOptions, data_args: DataArguments, checkpoint: str | None = None) -> TokenizerChoice:
     """Load the tokenizer of the `checkpoint` to resume from, or else of the model to continue from, with added tokens,
     or else the one that `tokenizer_name_or_path` names. Raises `ValueError` for tokens that can't be added."""
-    for name in (args.model_name_or_path, data_args.tokenizer_name_or_path):
-        if name == "":  # from a variable that is not set
-            check_name(name)
     resumed = load_tokenizer(checkpoint) if checkpoint else None
     if not args.model_name_or_path:
         name = data_args.tokenizer_name_or_path
@@ -59,9 +53,7 @@ def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBe
     """The config of the preset, or of the model to continue from (or of the `checkpoint` that replaces it on resume),
     before `resolve_config`. Raises `ValueError` for values that make no model, and for another type of model."""
     if not args.model_name_or_path:
-        config = new_config(args)
-        check_memory(config)  # before the text is read
-        return config
+        return new_config(args)
     name = checkpoint or args.model_name_or_path
     config = load_config(name)
     if config.model_type == "bert":
@@ -72,25 +64,6 @@ def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBe
         raise ValueError(f"{name} is a {config.model_type}: pretraining continues from a scratch_bert or a BERT.")
     config.hidden_dropout_prob = config.attention_probs_dropout_prob = args.dropout
     return config
-
-
-def check_memory(config: ScratchBertConfig) -> None:
-    """Raise `ValueError` for a model that is larger than this machine's memory, before it is built, which would take
-    the memory, or hours. On a CPU, training needs gradients and an optimizer's state as well."""
-    hidden, attention = config.hidden_size, config.num_attention_heads
-    attention *= config.head_dim or hidden // attention
-    layer = hidden * (4 * attention + 2 * config.intermediate_size)
-    embeddings = hidden * (config.vocab_size + config.max_position_embeddings + config.type_vocab_size)
-    copies = 1 if torch.accelerator.is_available() else 3
-    modules = 50_000 * config.num_hidden_layers  # bytes of a layer's Python objects
-    needed = 4 * copies * (config.num_hidden_layers * layer + embeddings) + modules
-    memory = psutil.virtual_memory().total + psutil.swap_memory().total
-    if needed > memory:
-        raise ValueError(
-            f"The model does not fit into memory: {config.num_hidden_layers:,} layers × {hidden:,} need "
-            f"{needed / 1e9:,.0f} GB at least, and this machine has {memory / 1e9:,.0f} GB. Choose a smaller preset or "
-            "other config_overrides."
-        )
 
 
 def resolve_config(
@@ -127,31 +100,15 @@ def resolve_config(
 def build_model(
     args: ModelOptions, config: ScratchBertConfig, data: PretrainingData, checkpoint: str | None = None
 ) -> PreTrainedModel:
-    """Build the model of the objective. On resume, its weights are loaded later, from the checkpoint.
-
-    Raises `ValueError` if it doesn't fit into memory, or if the model to continue from can't be read.
-    """
-    model_class = data.objective.model_class
-    check_memory(config)
-    try:
-        if args.model_name_or_path and not checkpoint:
-            return _open_model(model_class, args, config, data.tokenizer)
+    """The model of the objective: new, or the one to continue from, resized to `config`. On resume, its weights are
+    loaded later, from the checkpoint. Raises `ValueError` if the model to continue from can't be read."""
+    model_class, name = data.objective.model_class, args.model_name_or_path
+    if checkpoint or not name:
         model = model_class(config)
-    except (RuntimeError, MemoryError) as error:
-        raise ValueError(f"The model does not fit into memory: {str(error).splitlines()[0]}") from None
-    if args.token_embedding_init == "lsa" and not checkpoint:
-        init_token_embeddings(model, data.first_examples)
-    return model
-
-
-def _open_model(
-    model_class: type[PreTrainedModel],
-    args: ModelOptions,
-    config: ScratchBertConfig,
-    tokenizer: PreTrainedTokenizerBase,
-) -> PreTrainedModel:
-    """Open the model to continue from, and resize it to `config`."""
-    model, new = open_checkpoint(model_class, args.model_name_or_path, start_config(args))
+        if args.token_embedding_init == "lsa" and not checkpoint:
+            init_token_embeddings(model, data.first_examples)
+        return model
+    model, new = open_checkpoint(model_class, name, start_config(args))
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     model.config.pad_token_id = config.pad_token_id
     positions = model.config.max_position_embeddings
@@ -160,5 +117,5 @@ def _open_model(
         model.resize_position_embeddings(config.max_position_embeddings)
     if args.add_tokens:
         model.resize_token_embeddings(config.vocab_size, mean_resizing=False)
-        init_added_embeddings(model, tokenizer, load_tokenizer(args.model_name_or_path))
+        init_added_embeddings(model, data.tokenizer, load_tokenizer(name))
     return model

@@ -42,12 +42,11 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
     for name in others:
         if not gives_same_input(tokenizer, load_tokenizer(name, trust_remote_code=args.trust_remote_code)):
             raise ValueError(
-                f"{first} and {name} have different vocabularies or segment ids, so they can't be compared on the "
-                "same examples: evaluate them separately."
+                f"{first} and {name} have different vocabularies or segment ids: evaluate them separately."
             )
     limits = {name: config.max_position_embeddings for name, config in configs.items()}
-    if data_args.fits_models and data_args.max_tokens:
-        data_args.max_tokens = min(data_args.max_tokens, *limits.values())
+    if data_args.fits_models:
+        data_args.max_seq_length = min(data_args.max_seq_length, *limits.values())
     data = load_data(data_args, args.seed, tokenizer)
     if data.eval_dataset is None:
         data.eval_dataset = data.train_dataset
@@ -63,7 +62,7 @@ def evaluate_model(
 ) -> tuple[dict[str, float], str]:
     """The metrics of one model, by the stock Trainer, and its predictions for `args.show_predictions` words and pairs.
 
-    Raises `ValueError` for a model without an MLM head or with outputs that overflow, and what `open_pretrained` raises.
+    Raises `ValueError` for a model without an MLM head or with outputs that overflow, and as `open_pretrained` does.
     """
     model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
     accepted = inspect.signature(model.forward).parameters

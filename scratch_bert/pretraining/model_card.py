@@ -1,6 +1,5 @@
 """The model card of a pretraining run."""
 
-from collections.abc import Collection
 from pathlib import Path
 
 from huggingface_hub import EvalResult
@@ -17,6 +16,12 @@ from .trainer import PretrainingTrainer
 
 
 BUILTIN = "the help texts and docstrings of Python"
+SOURCES = {
+    "texts in memory": "texts in memory",
+    "dataset_name": "a local dataset",
+    "prepared_data": "preprocessed examples",
+    "train_file": "text files",
+}
 
 
 def write_pretraining_card(
@@ -25,7 +30,6 @@ def write_pretraining_card(
     model_args: ModelOptions,
     data_args: DataArguments,
     data: PretrainingData,
-    in_memory: Collection[str] = (),
 ) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, metrics, objective = model_name(trainer), trainer.latest_metrics(), data.objective
@@ -33,7 +37,7 @@ def write_pretraining_card(
     start = model_args.model_name_or_path
     base_model = start if start and not Path(start).exists() else None
     hub_dataset = data_args.dataset_name if not Path(data_args.dataset_name or ".").exists() else None
-    source = hub_dataset or _source(data_args, in_memory)
+    source = hub_dataset or _source(data_args)
     eval_source = "text held out from training" if data.eval_kind == "held-out" else f"{data.eval_kind} text"
     losses = {"MLM loss (nats)": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
     for row in objective.metric_rows:
@@ -69,14 +73,8 @@ def write_pretraining_card(
     )
 
 
-def _source(data_args: DataArguments, in_memory: Collection[str]) -> str:
-    sources = {
-        "texts in memory": "texts" in in_memory,
-        "a local dataset": data_args.dataset_name,
-        "preprocessed examples": data_args.prepared_data,
-        "text files": data_args.train_file,
-    }
-    return next((source for source, is_given in sources.items() if is_given), BUILTIN)
+def _source(data_args: DataArguments) -> str:
+    return SOURCES[data_args.sources[0]] if data_args.sources else BUILTIN
 
 
 def _eval_results(metrics: dict[str, float], dataset: str, objective: Objective) -> list[EvalResult]:

@@ -72,10 +72,7 @@ class WriteExamples(PipelineStep):
                 except Exception as error:  # of any reader: the others' examples are not lost
                     errors.append(f"{file}: {error or type(error).__name__}")
         if errors:
-            raise ValueError(
-                f"{len(errors):,} files without examples: fix them, name their input_format, or exclude them by "
-                f"glob_pattern: {'; '.join(errors[:5])}"
-            )
+            raise ValueError(f"{len(errors):,} files without examples: {'; '.join(errors[:5])}")
         yield from data or ()
 
     def _write(self, file: str, parquet: Path) -> None:
@@ -90,7 +87,7 @@ class WriteExamples(PipelineStep):
                     dataset = SentencePairDataset(
                         TokenizedCorpus.from_documents(documents, self.tokenizer),
                         self.tokenizer,
-                        self.args.max_tokens,
+                        self.args.max_seq_length,
                         self.args.short_seq_prob,
                         seed,
                         self.objective,
@@ -146,10 +143,11 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
     files = files_of(reader)
     if not files:
         raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
-    find_objective(data_args.sentence_objective).check_length(data_args.max_tokens)
+    find_objective(data_args.sentence_objective).check_length(data_args.max_seq_length)
     tokenizer = load_tokenizer(data_args.tokenizer_name_or_path)
-    tokenizer.model_max_length = data_args.max_tokens
-    options = asdict(data_args) | {"seed": args.seed}
+    tokenizer.model_max_length = data_args.max_seq_length
+    # The length is text, as in the directories of earlier versions.
+    options = asdict(data_args) | {"max_seq_length": str(data_args.max_seq_length), "seed": args.seed}
     del options["tokenizer_name_or_path"]
     source = {"input_dir": str(reader.data_folder.path), "input_format": args.input_format}
 
@@ -164,12 +162,9 @@ def build_executor(data_args: PreparationDataArguments, args: PreparationArgumen
         for name, value in (options | (source if args.split in splits else {})).items():
             old = (before | splits.get(args.split, {})).get(name)
             if old != value:
-                raise ValueError(
-                    f"{output_dir} holds examples with another {name}: {old}, not {value}. Choose another output_dir, "
-                    "or the options of these examples."
-                )
+                raise ValueError(f"{output_dir} holds examples with another {name}: {old}, not {value}.")
         if not gives_same_input(tokenizer, load_tokenizer(str(output_dir))):
-            raise ValueError(f"{output_dir} holds examples of another tokenizer. Choose another output_dir.")
+            raise ValueError(f"{output_dir} holds examples of another tokenizer.")
 
     extractors = [Trafilatura(timeout=60)] if args.input_format == "warc" else []
     step = WriteExamples(reader, output_dir, args.split, data_args, args.seed, extractors)

@@ -1,8 +1,7 @@
 """A pretraining run from its options, step by step: tokenizer → data → model → trainer, for each of its phases."""
 
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -59,7 +58,7 @@ class Options(NamedTuple):
 class Phase(NamedTuple):
     """The part of a run with sequences of one length, and one rate of masking."""
 
-    max_seq_length: str
+    max_seq_length: int | str
     mlm_probability: float
     end: float | None = None
     """The fraction of the run after which a checkpoint is saved for the next phase; None for the last phase."""
@@ -86,22 +85,10 @@ class PretrainingRun:
         with output_dir_lock(self.trainer.args, self.trainer.record, self.checkpoint):
             metrics = _train(self.trainer, self.checkpoint)
             for phase in self.phases[1:]:
-                if self.trainer.fraction_done == 1:
-                    logger.warning(
-                        "The time was over before the final phase: an evaluation or a checkpoint took longer than it. Evaluate "
-                        "and save less often, or raise final_share or max_minutes."
-                    )
+                if self.trainer.fraction_done == 1:  # an evaluation or a checkpoint took longer than the final phase
+                    logger.warning("The time was over before the final phase: raise final_share or max_minutes.")
                     break
-                checkpoint = Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}")
-                self.trainer = None  # or its model and optimizer would stay in memory
-                try:
-                    with _warnings_only():  # the rest has been logged before the first phase
-                        self.trainer, self.data = build_phase(self.options, phase, str(checkpoint))
-                except ValueError as error:  # the text has changed meanwhile
-                    raise TextError(f"The run cannot continue with its final phase. {error}") from error
-                length, masked = self.data.max_seq_length, 100 * phase.mlm_probability
-                logger.info(f"Final phase: sequences of up to {length} tokens, {masked:g}% masked")
-                seconds, metrics = metrics["train_runtime"], _train(self.trainer, str(checkpoint))
+                seconds, metrics = metrics["train_runtime"], self._train_next(phase)
                 metrics["train_runtime"] += seconds
             trainer = self.trainer
             trainer.results["train_runtime"] = metrics["train_runtime"]  # for the card
@@ -114,6 +101,22 @@ class PretrainingRun:
             if trainer.is_world_process_zero():
                 write_metrics(trainer.args.output_dir, metrics)
         return metrics
+
+    def _train_next(self, phase: Phase) -> dict[str, float]:
+        """Train the next phase, from the checkpoint at which the one before has stopped."""
+        checkpoint = str(Path(self.options.training.output_dir, f"checkpoint-{self.trainer.state.global_step}"))
+        self.trainer = None  # or its model and optimizer would stay in memory
+        level = logger.level
+        logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))  # the rest has been logged before
+        try:
+            self.trainer, self.data = build_phase(self.options, phase, checkpoint)
+        except ValueError as error:  # the text has changed meanwhile
+            raise TextError(f"The run cannot continue with its final phase. {error}") from error
+        finally:
+            logger.setLevel(level)
+        length, masked = self.data.max_seq_length, 100 * phase.mlm_probability
+        logger.info(f"Final phase: sequences of up to {length} tokens, {masked:g}% masked")
+        return _train(self.trainer, checkpoint)
 
     def report(self, metrics: dict[str, float]) -> str:
         """For the terminal: predictions, then the results of `train`, and where it has written what."""
@@ -131,16 +134,6 @@ class PretrainingRun:
             since += f", {self.trainer.minutes_used:.1f} of {options.max_minutes:g} minutes in all"
         parts.append(f"Trained for {metrics['train_runtime']:.0f} s{since}.\n{describe_output(options.output_dir)}")
         return "\n\n".join(filter(None, parts))
-
-
-@contextmanager
-def _warnings_only() -> Iterator[None]:
-    level = logger.level
-    logger.setLevel(max(logger.getEffectiveLevel(), logging.WARNING))
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:
@@ -167,22 +160,12 @@ def prepare_pretraining(
     if args.should_save:
         check_output_dir("output_dir", Path(args.output_dir))
     logger.info(f"Output: {args.output_dir}")
-    if not (
-        data_args.validation_share or data_args.validation_file or data_args.dataset_name or data_args.prepared_data
-    ):
-        check_can_choose_best(args, texts.get("eval_texts"))
     checkpoint = find_checkpoint(args)
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
     args.resume_from_checkpoint = checkpoint  # the card says what its time is since
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
-
-
-def check_can_choose_best(args: TrainingArguments, held_out: Iterable | None = None) -> None:
-    """Raise `ValueError` if the best model is to be chosen without held-out text."""
-    if args.load_best_model_at_end and held_out is None:
-        raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
 
 
 def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
@@ -198,7 +181,7 @@ def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
             raise ValueError(
                 "final_max_seq_length needs text that is neither streamed nor preprocessed: start two runs."
             )
-        last = last._replace(max_seq_length=str(training.final_max_seq_length))
+        last = last._replace(max_seq_length=training.final_max_seq_length)
     if training.final_mlm_probability:
         last = last._replace(mlm_probability=training.final_mlm_probability)
     start = training.final_phase_start()
@@ -227,11 +210,12 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
         data = load_data(data_args, args.seed, choice.tokenizer, **options.texts)
     if data.objective.packs and (options.training.pack_sequences or args.n_gpu > 1):
         raise ValueError(
-            f"{data.objective.name} compares the segments of a batch: leave out pack_sequences, and start a process for each "
-            "GPU with torchrun."
+            f"{data.objective.name} compares the segments of a batch: leave out pack_sequences, and start a process "
+            "for each GPU with torchrun."
         )
     if data.eval_dataset is None:
-        check_can_choose_best(args)
+        if args.load_best_model_at_end:
+            raise ValueError("load_best_model_at_end needs held-out text: set validation_share or validation_file.")
         logger.info("No held-out text: evaluation is disabled")
         args.eval_strategy = "no"
     if data_args.streaming:  # if there are enough files, each process reads a part of them
@@ -266,11 +250,9 @@ def build_trainer(
         device = "CPU" if args.use_cpu else "GPU"
         logger.info(f"Precision: bf16 autocast, as this {device} multiplies bf16 natively; bf16=false for fp32")
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
-    config = model.config
-    logger.info(
-        f"Model: {name}, {config.num_hidden_layers} layers × {config.hidden_size}, vocabulary of {config.vocab_size:,}, "
-        f"{model.num_parameters():,} parameters"
-    )
+    sizes = f"{model.config.num_hidden_layers} layers × {model.config.hidden_size}"
+    vocabulary, parameters = f"vocabulary of {model.config.vocab_size:,}", f"{model.num_parameters():,} parameters"
+    logger.info(f"Model: {name}, {sizes}, {vocabulary}, {parameters}")
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     logger.info(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
@@ -278,10 +260,8 @@ def build_trainer(
     )
     eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, training.max_eval_examples)
     if eval_dataset is not data.eval_dataset:
-        logger.info(
-            f"Evaluation: {len(eval_dataset):,} of the {len(data.eval_dataset):,} {data.eval_kind} examples, evenly spread; "
-            "max_eval_examples=0 for all"
-        )
+        some = f"{len(eval_dataset):,} of the {len(data.eval_dataset):,} {data.eval_kind} examples"
+        logger.info(f"Evaluation: {some}, evenly spread; max_eval_examples=0 for all")
     tokenizer = copy_with_length(data.tokenizer, model.config.max_position_embeddings)
     trainer = PretrainingTrainer(
         model=model,
@@ -296,13 +276,7 @@ def build_trainer(
         processing_class=tokenizer,
         compute_metrics=metrics,
         preprocess_logits_for_metrics=metrics.reduce,
-        write_card=partial(
-            write_pretraining_card,
-            model_args=model_args,
-            data_args=data_args,
-            data=data,
-            in_memory=options.texts.keys(),
-        ),
+        write_card=partial(write_pretraining_card, model_args=model_args, data_args=data_args, data=data),
         record=record,
         stop_at=phase.end,
         losses=data.objective.losses,
@@ -315,12 +289,8 @@ def build_trainer(
         logger.warning("No snapshots are kept under FSDP and DeepSpeed, where no process has all weights.")
     describe = None
     if data.eval_dataset and training.show_predictions and not is_sharded(trainer):
-        describe = partial(
-            data.objective.describe_predictions,
-            dataset=data.eval_dataset,
-            tokenizer=tokenizer,
-            count=training.show_predictions,
-        )
+        shown = {"dataset": data.eval_dataset, "tokenizer": tokenizer, "count": training.show_predictions}
+        describe = partial(data.objective.describe_predictions, **shown)
     extend_tensorboard(trainer, describe=describe, graph=training.tensorboard_graph)
     return trainer
 
@@ -331,19 +301,10 @@ def is_sharded(trainer: PretrainingTrainer) -> bool:
 
 
 # Options that a resumed run may change: its initial weights, and the location of its text, whose checksum is recorded.
-UNRECORDED = [
-    "model_name_or_path",
-    "add_tokens",
-    "preset",
-    "token_embedding_init",
-    "cache_dir",
-    "train_file",
-    "validation_file",
-    "dataset_name",
-    "dataset_config",
-    "prepared_data",
-    "tokenizer_name_or_path",
-]
+UNRECORDED = {
+    "model_name_or_path", "add_tokens", "preset", "token_embedding_init", "cache_dir", "train_file", "validation_file",
+    "dataset_name", "dataset_config", "prepared_data", "tokenizer_name_or_path",
+}  # fmt: skip
 
 
 def describe_run(options: Options, data: PretrainingData, named: PreTrainedTokenizerBase | None) -> dict[str, dict]:
@@ -356,10 +317,11 @@ def describe_run(options: Options, data: PretrainingData, named: PreTrainedToken
     if named:
         fixed["tokenizer"] = describe_vocabulary(named)
     fixed["training text"] = f"{data.description}, CRC-32 {data.train_checksum:08x}"
+    values["max_seq_length"] = str(values["max_seq_length"])  # as in the records of earlier versions
     values["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"
     if args.load_best_model_at_end:
         fixed |= {name: values[name] for name in ("metric_for_best_model", "held-out text", "max_eval_examples")}
     if options.data.streaming:  # the workers divide a stream
         fixed["dataloader_num_workers"] = args.dataloader_num_workers
-    values = {name: value for name, value in values.items() if name not in {*UNRECORDED, *fixed}}
+    values = {name: value for name, value in values.items() if name not in UNRECORDED | fixed.keys()}
     return {"fixed": fixed, "options": values}

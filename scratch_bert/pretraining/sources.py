@@ -1,4 +1,4 @@
-"""Sources of a run's examples: files or a dataset, a stream, preprocessed examples, or texts in memory."""
+"""The data of a run: examples of files or a dataset, of a stream, of texts in memory, or preprocessed ones."""
 
 import logging
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from zlib import crc32
 
 import datasets
@@ -14,7 +14,7 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
-from scratch_bert_options.pretraining import DataArguments
+from scratch_bert_options.pretraining import TOKENIZER_TRAINING, DataArguments
 
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
@@ -55,301 +55,258 @@ class PretrainingData:
     """CRC-32 of the training text's tokens; of a stream's first documents and the sizes of its files."""
     eval_checksum: int | None = None
     eval_kind: str = "validation"
-    """What the text to evaluate on is called: `held-out` if it is a part of the training text that is not trained on."""
+    """What the text to evaluate on is called: `held-out` if it is a part of the text that is not trained on."""
     held_out: str = ""
     """What is held out, and how much of it is in the training text, too."""
     quality: str = ""
     """Unknown tokens in the training and the held-out text, and what was skipped."""
 
 
-class Source:
-    """A source of examples."""
-
-    def load(self) -> PretrainingData:
-        """The examples. Raises `ValueError` or `OSError` for text or options that give none."""
-        raise NotImplementedError
-
-
-@dataclass
-class MappedSource(Source):
-    """Text that is encoded once into the cache, which is mapped into memory: files, a dataset, texts in memory, or the
-    built-in corpus."""
-
-    args: DataArguments
-    seed: int
-    text: TextSource
-    eval_text: TextSource | None = None
-    """The text to evaluate on; None to hold it out from `text`."""
-    tokenizer: PreTrainedTokenizerBase | None = None
-    """The tokenizer to use; None to train it on `text`."""
-
-    name_of_training_text: ClassVar = "the training text"
-
-    def load(self) -> PretrainingData:
-        tokenizer = self.tokenizer or self.train_tokenizer()
-        corpus, eval_corpus, held_out = self.encode(tokenizer)
-        eval_kind = "validation" if self.eval_text else self.args.part_kind
-        if eval_corpus:
-            name = f"{eval_kind} text"
-            logger.info(f"{name.capitalize()}: {held_out}")
-            names = (name, self.name_of_training_text)
-            overlap = report_overlap(corpus, eval_corpus, vocabulary_size(tokenizer), self.args.cache_dir, *names)
-            held_out = f"{held_out}; {overlap}"
-        percentile = self.args.length_percentile
-        settings: dict[str, Any] = {
-            "tokenizer": tokenizer,
-            "max_seq_length": corpus.max_seq_length(percentile) if percentile else self.args.max_tokens,
-            "short_seq_prob": self.args.short_seq_prob,
-            "seed": self.seed,
-            "objective": find_objective(self.args.sentence_objective),
-        }
-        eval_dataset = None
-        first_examples = SentencePairDataset(
-            corpus,
-            **settings,
-            static_pairs=self.args.static_pairs,
-            single_segment_prob=self.args.single_segment_prob,  # in training only
-        )
-        train = self.training_examples(first_examples, settings)
-        if eval_corpus:
-            try:
-                eval_dataset = SentencePairDataset(eval_corpus, **settings)
-            except ValueError as error:
-                raise ValueError(f"The {name}, {eval_corpus.summary()}, gives no examples. {error}") from None
-            logger.info(f"{name.capitalize()}: {eval_corpus.summary()} → {eval_dataset.summary()}")
-        return PretrainingData(
-            tokenizer=tokenizer,
-            objective=settings["objective"],
-            eval_dataset=eval_dataset,
-            first_examples=first_examples,
-            max_seq_length=first_examples.max_seq_length,
-            token_counts=corpus.token_counts(vocabulary_size(tokenizer)),
-            eval_kind=eval_kind,
-            held_out=held_out,
-            eval_checksum=eval_corpus.checksum() if eval_corpus else None,
-            **train,
-        )
-
-    def train_tokenizer(self) -> PreTrainedTokenizerBase:
-        """A tokenizer trained on the text; from the cache if it was trained before."""
-        options = self.tokenizer_options()
-
-        def train(directory: Path) -> None:
-            logger.info("Training a tokenizer")
-            train_tokenizer(self.text, **options).save_pretrained(directory)
-
-        versions = [metadata.version(name) for name in ("tokenizers", "transformers")]
-        settings = (self.text.fingerprint, options, versions)
-        tokenizer = load_tokenizer(str(cached(self.args.cache_dir, "tokenizer", settings, train)))
-        ordinary = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
-        if self.args.min_frequency > 2 and all(len(piece.removeprefix("##")) == 1 for piece in ordinary):
-            logger.warning(
-                f"The vocabulary has {len(ordinary):,} single characters and no word: none occurs {self.args.min_frequency:,} "
-                "times. Lower min_frequency."
-            )
-        return tokenizer
-
-    def tokenizer_options(self) -> dict[str, Any]:
-        args = self.args
-        return {
-            "vocab_size": args.max_vocab_size(),
-            "tokenizer_type": args.tokenizer_type,
-            "lowercase": args.lowercase,
-            "min_frequency": args.min_frequency,
-            "first_segment_id": args.first_segment_id,
-        }
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None, str]:
-        """Token ids of the text to train on and of the text to evaluate on, and what is held out, as a phrase."""
-        corpus = self.map(self.text, tokenizer)
-        if self.eval_text:
-            eval_corpus = self.map(self.eval_text, tokenizer)
-            return corpus, eval_corpus, f"other text, {eval_corpus.summary()}"
-        training, held_out = corpus.split(self.args.validation_share, self.seed)
-        if held_out is None:
-            return training, None, ""
-        drawn = training.num_documents + held_out.num_documents == corpus.num_documents
-        which = "{:,} documents drawn at random" if drawn else "the ends of the {:,} longest documents"
-        share = f"{held_out.num_tokens / corpus.num_tokens:.1%} of the tokens"
-        return training, held_out, f"{share}, {which.format(held_out.num_documents)}"
-
-    def map(self, text: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
-        corpus = TokenizedCorpus.from_source(text, tokenizer, self.args.cache_dir)
-        logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
-        warn_of_unknown(corpus.unknown_share)
-        if hint := text.document_hint(corpus.num_documents, corpus.num_sentences):
-            logger.info(f"Hint: {hint}")
-        return corpus
-
-    def training_examples(self, examples: SentencePairDataset, settings: dict[str, Any]) -> dict[str, Any]:
-        """The fields of `PretrainingData` on the training text."""
-        corpus = examples.corpus
-        name = "Text" if self.args.part_kind == "evaluated" else "Training text"
-        logger.info(f"{name}: {corpus.summary()} → {examples.summary()}")
-        return {
-            "train_dataset": examples,
-            "description": corpus.summary(),
-            "train_checksum": corpus.checksum(),
-            "quality": corpus.quality(),
-        }
-
-
-class StreamSource(MappedSource):
-    """Text that is read during training, without a copy. Examples by index are those of its first documents."""
-
-    name_of_training_text = "the beginning of the stream"
-
-    def train_tokenizer(self) -> PreTrainedTokenizerBase:
-        logger.info("Training a tokenizer on the beginning of the stream")
-        paragraphs = list(islice(self.text, STREAM_TOKENIZER_PARAGRAPHS))
-        return train_tokenizer([paragraphs], **self.tokenizer_options())  # as one list, they are not split again
-
-    def encode(self, tokenizer: PreTrainedTokenizerBase) -> tuple[TokenizedCorpus, TokenizedCorpus | None, str]:
-        corpus, eval_corpus = self.first_documents(self.text, tokenizer), None
-        if self.eval_text and any(isinstance(shard, datasets.IterableDataset) for shard in self.eval_text.shards):
-            logger.info(f"Validation text: at most the first {self.args.stream_buffer:,} documents of the split")
-            eval_corpus = self.first_documents(self.eval_text, tokenizer)
-        elif self.eval_text:
-            eval_corpus = self.map(self.eval_text, tokenizer)
-        return corpus, eval_corpus, f"other text, {eval_corpus.summary()}" if eval_corpus else ""
-
-    def first_documents(self, text: TextSource, tokenizer: PreTrainedTokenizerBase) -> TokenizedCorpus:
-        corpus = TokenizedCorpus.from_documents(islice(text.documents(), self.args.stream_buffer), tokenizer)
-        if corpus.num_documents == 0:
-            raise ValueError("The stream holds no text.")
-        return corpus
-
-    def training_examples(self, examples: SentencePairDataset, settings: dict[str, Any]) -> dict[str, Any]:
-        logger.info(f"Training text: a stream, in examples of up to {settings['max_seq_length']} tokens")
-        single = self.args.single_segment_prob
-        sizes = [shard.stat().st_size for shard in self.text.shards if isinstance(shard, Path)]
-        return {
-            "train_dataset": stream_examples(
-                self.text, self.args.stream_buffer, **settings, single_segment_prob=single
-            ),
-            "description": "a stream",
-            "train_checksum": crc32(repr(sizes).encode(), examples.corpus.checksum()),
-        }
-
-
-def warn_of_unknown(share: float) -> None:
-    """Log a warning if more than a tenth of the tokens are unknown."""
-    if share > 0.1:
-        logger.warning(
-            f"{share:.0%} of the tokens are unknown: the tokenizer is for other text, such as that in another script. A "
-            "model learns little from them, and their predictions are no measure of it."
-        )
-
-
-@dataclass
-class PreprocessedSource(Source):
-    """Examples written by inspect_data.py or prepare_data.py, mapped or streamed."""
-
-    args: DataArguments
-    seed: int
-    tokenizer: PreTrainedTokenizerBase | None = None
-    """A tokenizer that must give the same input as that of the examples."""
-
-    def load(self) -> PretrainingData:
-        args, seed = self.args, self.seed
-        examples = open_examples(Path(args.prepared_data), self.tokenizer)  # ty: ignore[invalid-argument-type]: it is set
-        files = examples.files["train"]
-        if args.streaming:  # only the first file is mapped
-            examples = examples._replace(files=examples.files | {"train": files[:1]})
-        splits = {split: examples.mapped(split, seed, args.cache_dir) for split in examples.files}
-        for split, dataset in splits.items():
-            logger.info(f"Preprocessed examples, {split}: {dataset.summary()}")
-        first_examples = splits["train"]
-        data = PretrainingData(
-            tokenizer=examples.tokenizer,
-            objective=examples.objective,
-            train_dataset=first_examples,
-            eval_dataset=splits.get("validation"),
-            first_examples=first_examples,
-            max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
-            token_counts=first_examples.token_counts(vocabulary_size(examples.tokenizer)),
-            description=first_examples.summary(),
-            train_checksum=first_examples.checksum(),
-            eval_checksum=splits["validation"].checksum() if "validation" in splits else None,
-        )
-        warn_of_unknown(data.token_counts[examples.tokenizer.unk_token_id] / data.token_counts.sum())
-        if "validation" in splits:
-            names = ("validation text", "the first file" if args.streaming else "the training text")
-            vocab_size = vocabulary_size(examples.tokenizer)
-            data.held_out = report_overlap(first_examples, splits["validation"], vocab_size, args.cache_dir, *names)
-        if not args.streaming:
-            return data
-        logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")
-        sizes = [file.stat().st_size for file in files]
-        return replace(
-            data,
-            train_dataset=examples._replace(files={"train": files}).streamed("train", seed, args.stream_buffer),
-            max_seq_length=examples.max_seq_length,
-            description="a stream of preprocessed examples",
-            train_checksum=crc32(repr(sizes).encode(), data.train_checksum),
-        )
-
-
-def find_source(
+def load_data(
     args: DataArguments,
     seed: int,
     tokenizer: PreTrainedTokenizerBase | None = None,
     texts: Iterable | None = None,
     eval_texts: Iterable | None = None,
-) -> Source:
-    """The source that the options name, or that of `texts` in memory; `tokenizer`, if given, encodes the examples.
+) -> PretrainingData:
+    """The examples of the text that the options name, or of `texts` in memory. Without a `tokenizer`, one is trained
+    on the text; preprocessed examples have theirs, which must give the same input.
 
-    Raises `ValueError` or `OSError` for files or a dataset that can't be found.
+    Raises `ValueError` or `OSError` for text or options that give no examples.
     """
     if args.prepared_data:
         if eval_texts is not None:
             raise ValueError("Preprocessed examples have their own validation split: leave out other texts.")
-        return PreprocessedSource(args, seed, tokenizer)
+        return _load_preprocessed(args, seed, tokenizer)
     find_objective(args.sentence_objective)  # an unknown one is reported before any work
-    if texts is not None and args.streaming:
-        raise ValueError("streaming has no effect with texts in memory: leave it out.")
-    settings = (args.text_format, args.sentence_splitter, args.language or "en")
-    column = None if args.text_column == "text" else args.text_column
-    if texts is None:
-        text, eval_text = _named_texts(args)
+    text, eval_text = find_texts(args, texts, eval_texts)
+    return _load_text(args, seed, text, eval_text, tokenizer or trained_tokenizer(args, text))
+
+
+# ----------------------------------------------------------------------------------------------------- from text
+
+
+def find_texts(
+    args: DataArguments, texts: Iterable | None = None, eval_texts: Iterable | None = None
+) -> tuple[TextSource, TextSource | None]:
+    """The text to train on; and the text to evaluate on, if it is another one.
+
+    Raises `ValueError` or `OSError` for files or a dataset that can't be found.
+    """
+    settings = {"text_format": args.text_format, "splitter": args.sentence_splitter, "language": args.language or "en"}
+
+    def named(shards: list) -> TextSource:
+        return TextSource(shards, text_column=args.text_column, **settings)
+
+    def in_memory(texts: Iterable) -> TextSource:
+        return TextSource.from_texts(texts, None if args.text_column == "text" else args.text_column, **settings)
+
+    eval_text = None
+    if texts is not None:
+        if args.streaming:
+            raise ValueError("streaming has no effect with texts in memory: leave it out.")
+        text = in_memory(texts)
+    elif args.train_file:
+        text = named(find_files(args.train_file))
+    elif args.dataset_name:
+        splits = open_dataset(args.dataset_name, args.dataset_config, args.streaming)
+        if "train" not in splits:
+            known = ", ".join(map(str, splits))
+            raise ValueError(f"The dataset {args.dataset_name} has no split 'train', but {known}.")
+        text = named(_shards(splits["train"]))
+        eval_text = named(_shards(splits["validation"])) if "validation" in splits else None
     else:
-        text, eval_text = TextSource.from_texts(texts, column, *settings), None
-    if eval_texts is not None:
-        eval_text = TextSource.from_texts(eval_texts, column, *settings)
-    elif args.validation_file:
-        eval_text = _text(args, find_files(args.validation_file))
-    return (StreamSource if args.streaming else MappedSource)(args, seed, text, eval_text, tokenizer)
-
-
-def load_data(
-    args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None = None, **texts
-) -> PretrainingData:
-    """The examples of the source that `find_source` returns."""
-    return find_source(args, seed, tokenizer, **texts).load()
-
-
-def _named_texts(args: DataArguments) -> tuple[TextSource, TextSource | None]:
-    """The text to train on, and the text to evaluate on, if the dataset has a validation split."""
-    if args.train_file:
-        return _text(args, find_files(args.train_file)), None
-    if not args.dataset_name:
         logger.info("Text: the built-in corpus, as there is no train_file")
-        return TextSource([builtin_documents()]), None
-    splits = open_dataset(args.dataset_name, args.dataset_config, args.streaming)
-    if "train" not in splits:
-        raise ValueError(f"The dataset {args.dataset_name} has no split 'train', but {', '.join(map(str, splits))}.")
-    train = _text(args, _shards(splits["train"]))
-    return train, _text(args, _shards(splits["validation"])) if "validation" in splits else None
-
-
-def _text(args: DataArguments, shards: list) -> TextSource:
-    return TextSource(shards, args.text_format, args.text_column, args.sentence_splitter, args.language or "en")
+        text = TextSource([builtin_documents()])
+    if eval_texts is not None:
+        eval_text = in_memory(eval_texts)
+    elif args.validation_file:
+        eval_text = named(find_files(args.validation_file))
+    return text, eval_text
 
 
 def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
     if isinstance(dataset, datasets.Dataset):
         return [dataset]
     return [dataset.shard(dataset.num_shards, index) for index in range(dataset.num_shards)]
+
+
+def trained_tokenizer(args: DataArguments, text: TextSource) -> PreTrainedTokenizerBase:
+    """A tokenizer trained on the text, from the cache if it was trained before; or on the beginning of a stream."""
+    options = {name: getattr(args, name) for name in TOKENIZER_TRAINING} | {"vocab_size": args.max_vocab_size()}
+    if args.streaming:
+        logger.info("Training a tokenizer on the beginning of the stream")
+        paragraphs = list(islice(text, STREAM_TOKENIZER_PARAGRAPHS))
+        return train_tokenizer([paragraphs], **options)  # as one list, they are not split again
+
+    def train(directory: Path) -> None:
+        logger.info("Training a tokenizer")
+        train_tokenizer(text, **options).save_pretrained(directory)
+
+    versions = [metadata.version(name) for name in ("tokenizers", "transformers")]
+    tokenizer = load_tokenizer(str(cached(args.cache_dir, "tokenizer", (text.fingerprint, options, versions), train)))
+    ordinary = tokenizer.get_vocab().keys() - tokenizer.all_special_tokens
+    if args.min_frequency > 2 and all(len(piece.removeprefix("##")) == 1 for piece in ordinary):
+        logger.warning(
+            f"The vocabulary has {len(ordinary):,} single characters and no word: none occurs {args.min_frequency:,} "
+            "times. Lower min_frequency."
+        )
+    return tokenizer
+
+
+def sequence_length(args: DataArguments, corpus: TokenizedCorpus) -> int:
+    """The number of tokens that `max_seq_length` is, or that it asks for by a percentile of the sentences' lengths."""
+    length = args.max_seq_length
+    return length if isinstance(length, int) else corpus.max_seq_length(int(length.removeprefix("auto:")))
+
+
+def _load_text(
+    args: DataArguments, seed: int, text: TextSource, eval_text: TextSource | None, tokenizer: PreTrainedTokenizerBase
+) -> PretrainingData:
+    """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a
+    copy: its examples by index are those of its first documents."""
+    corpus, eval_corpus, held_out = _encode(args, text, tokenizer), None, ""
+    if eval_text:
+        eval_corpus = _encode(args, eval_text, tokenizer, evaluates=True)
+        held_out = f"other text, {eval_corpus.summary()}"
+    elif not args.streaming:
+        corpus, eval_corpus, held_out = _hold_out(corpus, args.validation_share, seed)
+    eval_kind, vocab_size = "validation" if eval_text else args.part_kind, vocabulary_size(tokenizer)
+    name = f"{eval_kind} text"
+    if eval_corpus:
+        logger.info(f"{name.capitalize()}: {held_out}")
+        names = (name, "the beginning of the stream" if args.streaming else "the training text")
+        held_out += f"; {report_overlap(corpus, eval_corpus, vocab_size, args.cache_dir, *names)}"
+    settings: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "max_seq_length": sequence_length(args, corpus),
+        "short_seq_prob": args.short_seq_prob,
+        "seed": seed,
+        "objective": find_objective(args.sentence_objective),
+    }
+    single = args.single_segment_prob  # in training only
+    examples = SentencePairDataset(corpus, **settings, static_pairs=args.static_pairs, single_segment_prob=single)
+    data = PretrainingData(
+        tokenizer=tokenizer,
+        objective=settings["objective"],
+        train_dataset=examples,
+        eval_dataset=None,
+        first_examples=examples,
+        max_seq_length=examples.max_seq_length,
+        token_counts=corpus.token_counts(vocab_size),
+        description=corpus.summary(),
+        train_checksum=corpus.checksum(),
+        eval_checksum=eval_corpus.checksum() if eval_corpus else None,
+        eval_kind=eval_kind,
+        held_out=held_out,
+        quality=corpus.quality(),
+    )
+    if args.streaming:
+        logger.info(f"Training text: a stream, in examples of up to {data.max_seq_length} tokens")
+        data.train_dataset = stream_examples(text, args.stream_buffer, **settings, single_segment_prob=single)
+        data.description, data.quality = "a stream", ""
+        data.train_checksum = _stream_checksum(text.shards, data.train_checksum)
+    else:
+        kind = "Text" if args.part_kind == "evaluated" else "Training text"
+        logger.info(f"{kind}: {corpus.summary()} → {examples.summary()}")
+    if eval_corpus:
+        try:
+            data.eval_dataset = SentencePairDataset(eval_corpus, **settings)
+        except ValueError as error:
+            raise ValueError(f"The {name}, {eval_corpus.summary()}, gives no examples. {error}") from None
+        logger.info(f"{name.capitalize()}: {eval_corpus.summary()} → {data.eval_dataset.summary()}")
+    return data
+
+
+def _encode(
+    args: DataArguments, text: TextSource, tokenizer: PreTrainedTokenizerBase, evaluates: bool = False
+) -> TokenizedCorpus:
+    """The token ids of a text, mapped into memory, or those of a stream's first documents."""
+    streams = args.streaming
+    if evaluates:  # files are mapped, also beside a stream
+        streams = streams and any(isinstance(shard, datasets.IterableDataset) for shard in text.shards)
+    if streams:
+        if evaluates:
+            logger.info(f"Validation text: at most the first {args.stream_buffer:,} documents of the split")
+        corpus = TokenizedCorpus.from_documents(islice(text.documents(), args.stream_buffer), tokenizer)
+        if corpus.num_documents == 0:
+            raise ValueError("The stream holds no text.")
+        return corpus
+    corpus = TokenizedCorpus.from_source(text, tokenizer, args.cache_dir)
+    logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
+    _warn_of_unknown(corpus.unknown_share)
+    if hint := text.document_hint(corpus.num_documents, corpus.num_sentences):
+        logger.info(f"Hint: {hint}")
+    return corpus
+
+
+def _hold_out(corpus: TokenizedCorpus, share: float, seed: int) -> tuple[TokenizedCorpus, TokenizedCorpus | None, str]:
+    """The text to train on, the text that is held out, and how much that is, as a phrase."""
+    training, held_out = corpus.split(share, seed)
+    if held_out is None:
+        return training, None, ""
+    drawn = training.num_documents + held_out.num_documents == corpus.num_documents
+    which = "{:,} documents drawn at random" if drawn else "the ends of the {:,} longest documents"
+    part = f"{held_out.num_tokens / corpus.num_tokens:.1%} of the tokens"
+    return training, held_out, f"{part}, {which.format(held_out.num_documents)}"
+
+
+def _stream_checksum(files: Iterable, checksum: int) -> int:
+    """The checksum of a stream's first documents, continued with the sizes of all its files."""
+    return crc32(repr([file.stat().st_size for file in files if isinstance(file, Path)]).encode(), checksum)
+
+
+def _warn_of_unknown(share: float) -> None:
+    if share > 0.1:
+        logger.warning(
+            f"{share:.0%} of the tokens are unknown: the tokenizer is for other text, such as that in another script. "
+            "A model learns little from them, and their predictions are no measure of it."
+        )
+
+
+# ------------------------------------------------------------------------------------------------- preprocessed
+
+
+def _load_preprocessed(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
+    """Examples written by inspect_data.py or prepare_data.py, mapped into memory or streamed."""
+    examples = open_examples(Path(args.prepared_data), tokenizer)  # ty: ignore[invalid-argument-type]: it is set
+    files, tokenizer = examples.files["train"], examples.tokenizer
+    if args.streaming:  # only the first file is mapped
+        examples = examples._replace(files=examples.files | {"train": files[:1]})
+    splits = {split: examples.mapped(split, seed, args.cache_dir) for split in examples.files}
+    for split, dataset in splits.items():
+        logger.info(f"Preprocessed examples, {split}: {dataset.summary()}")
+    first, validation = splits["train"], splits.get("validation")
+    vocab_size = vocabulary_size(tokenizer)
+    data = PretrainingData(
+        tokenizer=tokenizer,
+        objective=examples.objective,
+        train_dataset=first,
+        eval_dataset=validation,
+        first_examples=first,
+        max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
+        token_counts=first.token_counts(vocab_size),
+        description=first.summary(),
+        train_checksum=first.checksum(),
+        eval_checksum=validation.checksum() if validation else None,
+    )
+    _warn_of_unknown(data.token_counts[tokenizer.unk_token_id] / data.token_counts.sum())
+    if validation:
+        names = ("validation text", "the first file" if args.streaming else "the training text")
+        data.held_out = report_overlap(first, validation, vocab_size, args.cache_dir, *names)
+    if not args.streaming:
+        return data
+    logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")
+    return replace(
+        data,
+        train_dataset=examples._replace(files={"train": files}).streamed("train", seed, args.stream_buffer),
+        max_seq_length=examples.max_seq_length,
+        description="a stream of preprocessed examples",
+        train_checksum=_stream_checksum(files, data.train_checksum),
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ batches
 
 
 def build_collator(

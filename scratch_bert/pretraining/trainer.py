@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 from transformers import DataCollator, TrainerCallback
-from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import has_length
 
 from ..training.counting import CountingCollator
@@ -20,9 +19,8 @@ from .optimizer import muon
 
 class PretrainingTrainer(ScratchBertTrainer):
     """Trainer for pretraining. Logs `losses`, the model's outputs that add up to its loss, and `mlm_accuracy` on the
-    masked tokens of the step. `train_collator` replaces `data_collator` in training only. With the option `optim` muon, the
-    optimizer is `MuonWithAdamW`. At `stop_at`, a fraction of the training, it saves a checkpoint and stops, to be
-    resumed on other examples.
+    masked tokens of the step. `train_collator` replaces `data_collator` in training only. At `stop_at`, a fraction of
+    the training, it saves a checkpoint and stops, to be resumed on other examples.
 
     Raises `ValueError` for muon with FSDP or DeepSpeed."""
 
@@ -37,8 +35,7 @@ class PretrainingTrainer(ScratchBertTrainer):
         super().__init__(*args, **kwargs)
         if getattr(self.options, "optim", None) == "muon" and (self.is_fsdp_enabled or self.is_deepspeed_enabled):
             raise ValueError(
-                "optim muon needs complete matrices, which FSDP and DeepSpeed divide among the devices: train without "
-                "them, or choose another optim."
+                "optim muon needs complete matrices, which FSDP and DeepSpeed divide: choose another optim."
             )
         self.train_collator = train_collator or self.data_collator
         if self.counts_on_the_host:
@@ -119,13 +116,6 @@ class PretrainingTrainer(ScratchBertTrainer):
     def will_resume_later(self) -> bool:
         return super().will_resume_later or self.stop_at is not None
 
-    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        if self.args.train_sampling_strategy == "group_by_length" and hasattr(dataset, "lengths"):
-            batch_size = self.args.train_batch_size * self.args.gradient_accumulation_steps
-            return EpochLengthGroupedSampler(batch_size, dataset, self.args.seed)
-        return super()._get_train_sampler(train_dataset)
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             logs |= self._losses.report(self.state.global_step, partial(self.accelerator.reduce, reduction="sum"))
@@ -141,17 +131,3 @@ class StopCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if self.trainer.fraction_done >= self.fraction:
             control.should_save = control.should_training_stop = True
-
-
-class EpochLengthGroupedSampler(LengthGroupedSampler):
-    """Groups examples of similar length: the stock sampler, with each epoch's lengths and one order for all
-    processes."""
-
-    def __init__(self, batch_size: int, dataset: Dataset, seed: int):
-        super().__init__(batch_size, lengths=dataset.lengths().tolist())
-        self.dataset, self.seed = dataset, seed
-
-    def __iter__(self):
-        self.lengths = self.dataset.lengths().tolist()
-        self.generator = torch.Generator().manual_seed(self.seed + self.dataset.epoch)
-        return super().__iter__()

@@ -1,6 +1,5 @@
 """The arguments of the stock Trainer, made of a run's options."""
 
-import inspect
 import os
 import socket
 from collections.abc import Mapping
@@ -9,9 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
-from torch.utils.checkpoint import checkpoint
-from transformers import SchedulerType, TrainingArguments, get_scheduler
-from transformers.debug_utils import DebugOption
+from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 
 from scratch_bert_options.declare import convert_to, similar
@@ -22,39 +19,19 @@ from .clock import UNKNOWN_STEPS
 
 # Beginnings of the names of options that do not affect the weights, differ between processes or machines, or are
 # recorded in the global batch size.
-UNRECORDED = [
-    "output_dir",
-    "trainer",
-    "resume_from",
-    "log_",
-    "logging_",
-    "hub_",
-    "push_",
-    "run_name",
-    "report_to",
-    "project",
-    "trackio",
-    "json_logs",
-    "license",
-    "show_",
-    "disable_tqdm",
-    "local_rank",
-    "ddp_",
-    "use_cpu",
-    "dataloader_pin",
-    "per_device_train",
-    "gradient_accumulation",
-]
+UNRECORDED = (
+    "output_dir", "trainer", "resume_from", "log_", "logging_", "hub_", "push_", "run_name", "report_to", "project",
+    "trackio", "json_logs", "license", "show_", "disable_tqdm", "local_rank", "ddp_", "use_cpu", "dataloader_pin",
+    "per_device_train", "gradient_accumulation",
+)  # fmt: skip
 Fixed = Mapping[str, tuple[Any, str]]
 """Arguments that must have one value, each with the reason."""
 
 
 def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: Any) -> TrainingArguments:
-    """Trainer's arguments from a run's options, with the values that `fixed` demands, and those of `replaced` in place of
-    options of which Trainer knows nothing.
+    """Trainer's arguments from a run's options, with the values that `fixed` demands, and those of `replaced`.
 
-    Raises `ValueError` for an option that neither we nor Trainer has, and for values that the stock Trainer takes in silence,
-    or rejects only when it trains, after text and model are read.
+    Raises `ValueError` for an option that neither we nor Trainer has, and for values that Trainer would ignore.
     """
     renew_rendezvous()
     hints = get_type_hints(TrainingArguments)
@@ -65,9 +42,8 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         "report_to": options.report_to or ["none"],
         "use_cpu": options.use_cpu or not torch.accelerator.is_available(),  # otherwise Trainer rejects bf16 there
         "trackio_static_space_id": False,  # a push of the model would publish the log, with paths, as a Space
-        "run_name": "/".join(
-            Path(options.output_dir or "").parts[-2:]
-        ),  # trackio would begin another for the last evaluation
+        # Without a name, trackio would begin another run for the last evaluation.
+        "run_name": "/".join(Path(options.output_dir or "").parts[-2:]),
     }
     fixed = {"label_names": (None, "the model names its labels"), **fixed}
     values |= {name: value for name, (value, _) in fixed.items()} | replaced
@@ -93,27 +69,11 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     if options.max_minutes is not None:
         values["max_steps"] = UNKNOWN_STEPS
     args = TrainingArguments(**values)
-    check_before_training(args)
-    return args
-
-
-def check_before_training(args: TrainingArguments) -> None:
-    """Raise `ValueError` for values that the stock Trainer rejects only when it trains."""
-    if not all("=" in pair for pair in (args.optim_args or "=").split(",")):
-        raise ValueError(f"optim_args takes comma-separated name=value pairs, got {args.optim_args}.")
-    known = inspect.signature(checkpoint).parameters
-    for name in ("gradient_checkpointing_kwargs", "activation_checkpointing_kwargs"):  # the old name, and the new
-        if unknown := sorted(set(getattr(args, name, None) or {}) - set(known)):
-            raise ValueError(f"{name} has no {unknown[0]}: it is for torch.utils.checkpoint.")
     installed = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not list
     for tracker in args.report_to or ():
         if tracker not in installed:
             raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
-    if DebugOption.UNDERFLOW_OVERFLOW in args.debug:
-        raise ValueError(
-            "debug underflow_overflow fails on boolean masks, also with transformers' BERT: leave it out."
-        )
-    check_schedule(args)
+    return args
 
 
 def recorded(options: CommonOptions, args: TrainingArguments) -> dict[str, Any]:
@@ -121,28 +81,11 @@ def recorded(options: CommonOptions, args: TrainingArguments) -> dict[str, Any]:
     batch_size = args.world_size * max(args.n_gpu, 1) * args.per_device_train_batch_size
     batch_size *= args.gradient_accumulation_steps
     values = asdict(options) | args.to_dict()
-    values = {name: value for name, value in values.items() if not name.startswith(tuple(UNRECORDED))}
+    values = {name: value for name, value in values.items() if not name.startswith(UNRECORDED)}
     values["accelerator_config"] = {**(values["accelerator_config"] or {}), "non_blocking": None}  # on GPUs alone
     if options.max_minutes is not None:
         del values["max_steps"]  # an estimate
     return {"global batch size": batch_size} | values
-
-
-def check_schedule(args: TrainingArguments) -> None:
-    """Raise `ValueError` for `lr_scheduler_kwargs` that the schedule doesn't take, by building one for a step."""
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=args.learning_rate)
-    options: dict[str, Any] = {
-        "num_warmup_steps": 0,
-        "num_training_steps": 1,
-        "scheduler_specific_kwargs": args.lr_scheduler_kwargs,
-    }
-    try:
-        get_scheduler(args.lr_scheduler_type, optimizer, **options)
-    except (TypeError, ValueError, ArithmeticError, AssertionError) as error:
-        raise ValueError(
-            f"lr_scheduler_kwargs {args.lr_scheduler_kwargs or 'that are missing'} do not fit lr_scheduler_type "
-            f"{SchedulerType(args.lr_scheduler_type).value}: {error}"
-        ) from None
 
 
 def multiplies_bf16(use_cpu: bool) -> bool:

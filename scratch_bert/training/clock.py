@@ -27,8 +27,6 @@ class Clock(TrainerCallback):
     once a step, or they would have different rates.
     """
 
-    trainings = 0  # in this process: an earlier training's times are not for this one
-
     def __init__(self, seconds: float):
         self.seconds, self.used = seconds, 0.0
 
@@ -57,12 +55,11 @@ class Clock(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         self._last_reading, self._last_entry = time.perf_counter(), self.used
-        Clock.trainings += 1
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         self.read()
         if args.world_size > 1:
-            self.used = float(from_rank_zero(f"clock-{Clock.trainings}/{state.global_step}", str(self.used)))
+            self.used = float(from_rank_zero(str(self.used)))
         step = state.global_step + 1  # which is counted, and the rate of the next one set, after this
         done = self.fraction_used
         state.max_steps = step if done == 1 else max(step + 1, math.ceil(step / done - 1e-9))

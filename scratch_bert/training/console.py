@@ -87,9 +87,8 @@ class PlainLines(TrainerCallback):
         self.start, self.first_step = time.monotonic(), state.global_step
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero or "train_loss" in logs:  # the last entry, a summary of the training
-            return
-        if not state.max_steps:  # an evaluation without a training, whose caller shows the results
+        # The last entry is a summary; the results of an evaluation without a training are shown by its caller.
+        if not state.is_world_process_zero or "train_loss" in logs or not state.max_steps:
             return
         line = describe_entry(logs, state.global_step, state.max_steps)
         speed = describe_speed(logs)
@@ -138,8 +137,7 @@ class JsonLines(TrainerCallback):
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if state.is_world_process_zero:
-            entry = logs | {"step": state.global_step}
-            for name, value in entry.items():
-                if isinstance(value, float) and not math.isfinite(value):
-                    entry[name] = None  # JSON has no NaN
-            print(json.dumps(entry, allow_nan=False), flush=True)
+            infinite = {
+                name: None for name, value in logs.items() if isinstance(value, float) and not math.isfinite(value)
+            }
+            print(json.dumps({**logs, **infinite, "step": state.global_step}), flush=True)  # JSON has no NaN

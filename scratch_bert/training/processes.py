@@ -1,5 +1,6 @@
 """The processes of a training: what rank 0 decides for all of them, and how they end together."""
 
+import itertools
 import time
 from collections import deque
 
@@ -7,6 +8,7 @@ from accelerate import Accelerator
 from torch import distributed
 
 
+_calls = itertools.count()
 _recent: deque[str] = deque()
 KEPT = 1000  # keys in the store: no process is as many steps behind rank 0
 
@@ -16,12 +18,12 @@ def process_store() -> distributed.Store:
     return distributed.distributed_c10d._get_default_store()
 
 
-def from_rank_zero(key: str, value: str) -> str:
-    """Return the value that rank 0 has for a new `key`, in all processes: the others wait for it.
+def from_rank_zero(value: str) -> str:
+    """Return the value that rank 0 has, in all processes, which must all call this in the same order.
 
-    It takes the way of the store, as a collective operation would wait for the GPU.
+    It goes through the store, as a collective operation would wait for the GPU.
     """
-    store, key = process_store(), f"scratch_bert/{key}"
+    store, key = process_store(), f"scratch_bert/from-rank-zero/{next(_calls)}"
     if distributed.get_rank() > 0:
         return store.get(key).decode()
     store.set(key, value)

@@ -1,5 +1,7 @@
-"""Saves: a model or checkpoint under its final name is complete, even if the process dies or the disk is full."""
+"""Saves: a model or checkpoint under its final name is complete, even if the process dies or the disk is full; and
+finite, as a training that has diverged stops before anything of it is logged or saved."""
 
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +9,7 @@ from pathlib import Path
 from transformers import Trainer, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_callback import ExportableState
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, get_last_checkpoint
 from transformers.utils import CONFIG_NAME
 
 from ..atomic import STAGING, move_into_place, write_json
@@ -16,16 +18,41 @@ from ..checkpoints.weights import find_not_finite
 from ..hub.model_card import is_customized
 from ..repository import RUN_FILE
 from .console import without_progress_bars
-from .divergence import FiniteTrainer
 from .processes import wait_for_processes
 from .push import PushingTrainer
 
 
-class SavingTrainer(FiniteTrainer, PushingTrainer):
-    """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`."""
+class DivergenceError(ValueError):
+    """The loss, a metric or a weight is not finite."""
+
+
+class SavingTrainer(PushingTrainer):
+    """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`. It
+    stops at the first loss, metric or weight that is not finite."""
 
     write_card: Callable[[Trainer, Path], None] | None = None
     record: dict = {}
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        self.check_finite(logs)
+        super().log(logs, start_time)
+
+    def check_finite(self, metrics: dict[str, float]) -> None:
+        """Raise `DivergenceError` for a loss or a metric of an evaluation that is not finite."""
+        for name, value in metrics.items():
+            checked = name in ("loss", "train_loss") or name.startswith(("eval_", "test_"))
+            if checked and isinstance(value, float) and not math.isfinite(value):
+                self.raise_divergence(f"{'The loss' if name == 'loss' else name} is {value}")
+
+    def raise_divergence(self, what: str) -> None:
+        """Raise `DivergenceError`, with the last checkpoint and what may help."""
+        last = get_last_checkpoint(self.args.output_dir)
+        raise DivergenceError(
+            f"{what} at step {self.state.global_step}: the training has diverged. "
+            + (f"The last checkpoint is {last}. " if last else "There is no checkpoint yet. ")
+            + "Try a lower learning rate, a longer warm-up, or fp32 instead of bf16 or fp16"
+            + (", with --resume_from_checkpoint auto" if last else "")
+        )
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         name = find_not_finite(self.model.named_parameters())

@@ -76,7 +76,7 @@ class SignalCallback(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         request = self.requested
         if args.world_size > 1:
-            request = self._requested_of_all(state.global_step)
+            request = self._requested_of_all()
         if request is None:
             return
         control.should_save = True
@@ -90,10 +90,10 @@ class SignalCallback(TrainerCallback):
         if self.stopped and state.epoch % 1:
             control.should_evaluate = control.should_save = False
 
-    def _requested_of_all(self, step: int) -> str | None:
+    def _requested_of_all(self) -> str | None:
         """The request that all processes follow after this step, perhaps a later one than that of the signal."""
-        store, training = process_store(), f"signals-{SignalCallback.trainings}"
-        notes = {request: f"scratch_bert/{training}/{request}" for request in ("stop", "save")}
+        store, training = process_store(), SignalCallback.trainings
+        notes = {request: f"scratch_bert/signals-{training}/{request}" for request in ("stop", "save")}
         if self.requested:
             store.set(notes[self.requested], "requested")
             self.requested = None
@@ -102,7 +102,7 @@ class SignalCallback(TrainerCallback):
             found = next((request for request, note in notes.items() if store.check([note])), None)
             if found:
                 store.delete_key(notes[found])
-        return from_rank_zero(f"{training}/{step}", found or "") or None
+        return from_rank_zero(found or "") or None
 
 
 class InterruptibleTrainer(Trainer):

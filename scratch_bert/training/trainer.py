@@ -18,11 +18,10 @@ from ..model.configuration_scratch_bert import ScratchBertConfig
 from .best import BestModelTrainer
 from .clock import Clock
 from .console import show_on_console
-from .divergence import DivergenceError
 from .memory import keep_freed_memory
 from .processes import wait_for_processes
 from .resuming import ResumingTrainer
-from .saving import SavingTrainer
+from .saving import DivergenceError, SavingTrainer
 from .signals import Interrupted
 from .speed import MeasuredTrainer
 from .workers import shield_workers
@@ -36,7 +35,7 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
     """The stock Trainer, with these differences:
 
     - A checkpoint or model under its final name is always complete (`saving`), and each push is (`push`).
-    - A loss, metric or weight that is not finite raises `DivergenceError`, before it is saved (`divergence`).
+    - A loss, metric or weight that is not finite raises `DivergenceError`, before it is saved (`saving`).
     - Signals save a checkpoint and stop the training; `interrupted` is then True (`signals`).
     - A resumed run takes the learning rates and other hyperparameters from its own options (`resuming`).
     - With `max_minutes`, the training ends by the clock, which its schedule follows (`clock`).
@@ -65,9 +64,7 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
         super().__init__(*args, **kwargs)
         self.options = options or CommonOptions(output_dir=self.args.output_dir)
         if self.args.fsdp and not self.is_fsdp_enabled:
-            raise ValueError(
-                "fsdp needs several processes, each with an accelerator: start them by torchrun, or leave it out."
-            )
+            raise ValueError("fsdp needs several processes, each with an accelerator: start them by torchrun.")
         if self.options.max_minutes:
             self.clock = Clock(60 * self.options.max_minutes)
             self.add_callback(self.clock)

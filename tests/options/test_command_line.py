@@ -15,7 +15,7 @@ from scratch_bert_cli.command_line import ALIASES, read_options
 from scratch_bert_cli.main import VERBS, command
 from scratch_bert_options.declare import OptionGroup, from_keywords, known_options, option, options
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions, parse_max_seq_length
+from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -67,9 +67,10 @@ def test_options_file_gives_what_the_same_flags_give_and_flags_win(suffix, tmp_p
 def test_recipe_gives_options_that_make_a_model(recipe):
     model_args, data_args, training = parse(str(recipe), "--train_file", "a.txt")
     config = ScratchBertConfig.from_preset(model_args.preset, **parse_overrides(model_args.config_overrides))
-    tokens, _ = parse_max_seq_length(data_args.max_seq_length)
     args = pretraining_arguments(training)
-    assert (tokens or 0) <= config.max_position_embeddings and args.max_steps > args.warmup_steps
+    length = data_args.max_seq_length
+    assert isinstance(length, str) or length <= config.max_position_embeddings
+    assert args.max_steps > args.warmup_steps
     assert f"Use: python scripts/pretrain.py recipes/{recipe.name}" in recipe.read_text(encoding="utf-8")
 
 
@@ -219,7 +220,7 @@ def test_keywords_build_what_flags_build(tmp_path):
     built = from_keywords(*GROUPS, **keywords, report_to="none", vocab_size=None)
     flags = [text for name, value in keywords.items() for text in (f"--{name}", str(value))]
     assert built == parse(*flags, "--report_to", "none")
-    assert built[1].train_file == [str(tmp_path)] and built[1].max_seq_length == "32"
+    assert built[1].train_file == [str(tmp_path)] and built[1].max_seq_length == 32
     (task_args,) = from_keywords(TaskArguments, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
     assert (task_args.model_name_or_path, task_args.seeds, task_args.dropout) == ("x", [3], 0.0)
 

@@ -92,10 +92,6 @@ def test_pairs_come_from_a_file_a_directory_or_the_hub(pairs, tmp_path, monkeypa
     ("pairs", "message"),
     [
         (
-            [{"sentence_good": "A name.", "sentence_bad": "Name a.", "UID": "a"}],
-            "pairs.jsonl: 0.linguistics_term: field req",
-        ),
-        (
             [PAIRS[0], {**PAIRS[1], "sentence_bad": " "}],
             "pairs.jsonl: 1.sentence_bad: string should match .*, got ' '",
         ),
@@ -117,20 +113,6 @@ def test_pairs_that_the_tokens_do_not_tell_apart_are_wrong_and_counted(evaluate,
     assert results[str(saved)]["paradigms"]["passive"] == {"accuracy": 0.0, "pairs": 2}
     assert "2 of 3 pairs have the same tokens in both sentences, and count as wrong" in caplog.text
     assert re.search(r"1 of \d+ tokens are unknown", caplog.text)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--suite", "blimp", "--seed", "1"], "seed has no effect with suite"),
-        (["--suite", "blimp", "--validation_file", "a.txt"], "validation_file has no effect with suite"),
-        (["--add_to_card"], "add_to_card has no effect without suite"),
-    ],
-)
-def test_options_without_effect_are_rejected(options, message, monkeypatch, capsys):
-    with pytest.raises(SystemExit):
-        run_script(monkeypatch, "evaluate_model.py", "--model_name_or_path", "model", *options)
-    assert message in capsys.readouterr().err
 
 
 def test_results_are_added_to_the_metrics_and_replaced(pairs, tmp_path):

@@ -46,7 +46,6 @@ def content(dataset):
 @pytest.mark.parametrize(
     ("convert", "options"),
     [
-        pytest.param(tuple, {}, id="tuple"),
         pytest.param(iter, {}, id="iterator"),
         pytest.param(lambda texts: (text for text in texts), {}, id="generator"),
         pytest.param(pandas.Series, {}, id="Series"),
@@ -93,7 +92,6 @@ def test_texts_are_encoded_once_but_an_iterators_are_not_kept(texts, from_texts,
     ("texts", "options", "message"),
     [
         ("a file.txt", {}, "A list of texts is needed, one for each document, not str 'a file.txt'"),
-        ([1, 2], {}, "The texts: record 1 is int, not text"),
         (["a", "b"], {"text_column": "review"}, "text_column is for a dataset or DataFrame, not for a list"),
         (pandas.DataFrame({"a": ["x"], "b": ["y"]}), {}, "no column 'text', but a, b: name it with text_column"),
         (["One. Two."], {}, "Next-sentence prediction needs 2 documents"),

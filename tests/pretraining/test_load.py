@@ -9,7 +9,8 @@ import pytest
 from scratch_bert.corpus.tokenizer import gives_same_input, load_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import PreprocessedDataset, write_examples
-from scratch_bert.pretraining.sources import build_collator, find_source
+from scratch_bert.pretraining.sources import build_collator, find_texts, trained_tokenizer
+from scratch_bert.pretraining.sources import load_data as load_examples
 from scratch_bert_options.pretraining import DataArguments
 
 
@@ -28,15 +29,15 @@ def arguments(text_file, saved, tmp_path):
 
 def load_data(args, seed, tokenizer=None):
     name = args.tokenizer_name_or_path
-    return find_source(args, seed, tokenizer or (load_tokenizer(name) if name else None)).load()
+    return load_examples(args, seed, tokenizer or (load_tokenizer(name) if name else None))
 
 
 def test_tokenizer_is_trained_once_by_runs_at_the_same_time(arguments):
     """All train it; those that end later take what the first has left."""
     args = arguments(tokenizer_name_or_path=None, vocab_size=500)
-    source = find_source(args, seed=0)
+    text, _ = find_texts(args)
     with ThreadPoolExecutor(4) as pool:
-        tokenizers = list(pool.map(lambda _: source.train_tokenizer(), range(4)))
+        tokenizers = list(pool.map(lambda _: trained_tokenizer(args, text), range(4)))
     assert all(tokenizer.get_vocab() == tokenizers[0].get_vocab() for tokenizer in tokenizers)
     assert len(list(Path(args.cache_dir).iterdir())) == 1
 
@@ -54,7 +55,7 @@ def test_tokenizer_is_trained_once_by_runs_at_the_same_time(arguments):
 )
 def test_tokenizer_in_the_cache_is_that_of_its_options(options, arguments):
     first, other = (arguments(tokenizer_name_or_path=None, **({"vocab_size": 500} | each)) for each in ({}, options))
-    assert not gives_same_input(*(find_source(args, seed=0).train_tokenizer() for args in (first, other)))
+    assert not gives_same_input(*(trained_tokenizer(args, find_texts(args)[0]) for args in (first, other)))
     assert len(list(Path(first.cache_dir).iterdir())) == 2
 
 
@@ -67,12 +68,6 @@ def test_data_of_a_text_is_held_out_by_seed(arguments):
     assert (data.max_seq_length, data.objective.name) == (64, "nsp")
     assert np.array_equal(data.token_counts, train.token_counts(2000))
     assert data.description == train.summary() and "unknown tokens" in data.quality
-
-
-def test_data_takes_the_tokenizer_that_is_given(arguments, tokenizer):
-    args = arguments(tokenizer_name_or_path=None, vocab_size=500)
-    assert load_data(args, 0, tokenizer).tokenizer is tokenizer
-    assert len(load_data(args, 0).tokenizer) == 500
 
 
 @pytest.mark.parametrize("tokenizer_type", ["wordpiece", "wordlevel"])
@@ -123,11 +118,6 @@ def save_splits(directory, **counts):
 def test_data_of_a_data_set_is_evaluated_on_its_validation_split(arguments, tmp_path):
     data = load_data(arguments(**save_splits(tmp_path / "data", train=9, validation=4)), 0)
     assert (data.train_dataset.corpus.num_documents, data.eval_dataset.corpus.num_documents) == (9, 4)
-
-
-def test_data_of_a_data_set_without_training_split_is_an_error(arguments, tmp_path):
-    with pytest.raises(ValueError, match="data has no split 'train', but test, other"):
-        load_data(arguments(**save_splits(tmp_path / "data", test=2, other=2)), 0)
 
 
 def test_data_of_a_stream_comes_from_its_text_without_end(arguments):

@@ -8,11 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import Trainer
-from transformers.training_args import OptimizerNames
 
 from helpers import NO_DROPOUT, SMALL, launch, make_model
-from scratch_bert.pretraining import optimizer
-from scratch_bert.pretraining.arguments import pretraining_arguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert_options.declare import from_keywords
@@ -295,14 +292,6 @@ def test_muon_in_two_processes_trains_as_in_one(device, text_file, tmp_path):
 # ------------------------------------------------------------------------------------------------------ the options
 
 
-def test_optim_takes_trainers_names():
-    (training,) = from_keywords(PretrainingOptions, optim="sgd")
-    assert pretraining_arguments(training).optim is OptimizerNames.SGD
-    (training,) = from_keywords(PretrainingOptions, optim="muonn")
-    with pytest.raises(ValueError, match="muonn is not a valid OptimizerNames"):
-        pretraining_arguments(training)
-
-
 @pytest.mark.parametrize("flag", ["is_fsdp_enabled", "is_deepspeed_enabled"])
 def test_sharded_parameters_are_rejected(flag, make_run, tmp_path, monkeypatch):
     """Neither runs on one CPU: set what Trainer would set."""
@@ -315,12 +304,6 @@ def test_sharded_parameters_are_rejected(flag, make_run, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", on_a_cluster)
     with pytest.raises(ValueError, match="optim muon needs complete matrices, which FSDP and DeepSpeed divide"):
         make_run(tmp_path / "run")
-
-
-@pytest.mark.parametrize("rates", [{"lr": -1}, {"muon_lr": float("nan")}], ids=str)
-def test_rates_that_are_negative_or_no_number_are_rejected(rates):
-    with pytest.raises(ValueError, match="Rates must be 0 or more, got lr="):
-        optimizer.muon(make_model(), **rates)
 
 
 def test_state_of_another_optimizer_is_rejected(finished, make_run, tmp_path):

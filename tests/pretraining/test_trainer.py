@@ -49,14 +49,10 @@ class SeenEpochs(TrainerCallback):
         self.epochs.append(train_dataloader.dataset.epoch)
 
 
-@pytest.mark.parametrize(("kind", "workers"), [("corpus", 0), ("corpus", 2), ("grouped", 0), ("stream", 2)])
+@pytest.mark.parametrize(("kind", "workers"), [("corpus", 0), ("corpus", 2), ("stream", 2)])
 def test_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, documents, tokenizer, tmp_path):
-    options = {"dataloader_num_workers": workers}
-    if kind == "grouped":
-        options["train_sampling_strategy"] = "group_by_length"
-
     def make(name):
-        trainer = make_trainer(tmp_path / name, small_corpus, tokenizer, **options)
+        trainer = make_trainer(tmp_path / name, small_corpus, tokenizer, dataloader_num_workers=workers)
         if kind == "stream":  # twelve short documents, which twelve steps go through more than once
             texts = [[" ".join(document)] for document in documents if len(document) < 20][:12]
             trainer.train_dataset = stream_examples(TextSource(texts), 4, tokenizer, 64, 0.1, seed=0, objective="nsp")
@@ -171,38 +167,6 @@ def test_training_with_counts_is_that_without(
         logs.append([[entry[name] for name in names] for entry in trainer.state.log_history if "loss" in entry])
     assert len(logs[0]) == 4 and logs[0] == logs[1]
     assert "num_masked" not in batches[0] and sum(batches[1]["sequence_lengths"]) == batches[1]["attention_mask"].sum()
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_group_by_length_holds_in_every_epoch(workers, small_corpus, tokenizer, tmp_path):
-    """The lengths in a batch are close together, in the second epoch, too, which has other examples."""
-
-    class Spread(TrainerCallback):
-        epochs = []
-
-        def on_epoch_end(self, args, state, control, train_dataloader=None, **kwargs):
-            dataset = train_dataloader.dataset
-            lengths = dataset.lengths()
-            order = list(train_dataloader.batch_sampler.sampler)
-            assert sorted(order) == list(range(len(dataset)))
-            batches = [lengths[order[i : i + 4]] for i in range(0, len(order), 4)]
-            self.epochs.append(np.mean([np.ptp(batch) for batch in batches]) / np.ptp(lengths))
-
-    spread = Spread()
-    trainer = make_trainer(
-        tmp_path,
-        small_corpus,
-        tokenizer,
-        [spread],
-        max_steps=-1,
-        num_train_epochs=2,
-        save_strategy="no",
-        per_device_train_batch_size=4,
-        train_sampling_strategy="group_by_length",
-        dataloader_num_workers=workers,
-    )
-    trainer.train()
-    assert len(spread.epochs) == 2 and max(spread.epochs) < 0.3
 
 
 def test_packing_logs_the_losses_of_unpacked_training_and_evaluates_unpacked(small_corpus, tokenizer, tmp_path):

@@ -221,7 +221,7 @@ def sources(documents, tmp_path_factory):
         (["--train_file", "texts/*.txt", "--streaming", "--sentence_objective", "sop"], "No held-out text"),
         (["--sentence_objective", "none", "--max_seq_length", "auto:70", "--whole_word_mask"], "Held-out text: "),
         (
-            ["--tokenizer_type", "wordlevel", "--static_pairs", "--train_sampling_strategy", "group_by_length"],
+            ["--tokenizer_type", "wordlevel", "--static_pairs"],
             "50% of the pairs with label 0",
         ),
     ],

@@ -201,7 +201,7 @@ def test_options_of_another_run_are_rejected(half, changed, message, prepare, un
             "pretraining",
             {
                 "data_seed": 7,
-                "train_sampling_strategy": "group_by_length",
+                "train_sampling_strategy": "sequential",
                 "dataloader_drop_last": True,
                 "static_pairs": True,
                 "config_overrides": f"{OVERRIDES},hidden_act=relu",
