@@ -162,7 +162,7 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
 
 @script
 def main() -> None:
-    data_args, args = read_options(DataArguments, BenchmarkArguments, description=__doc__).groups
+    data_args, args = read_options(DataArguments, BenchmarkArguments, description=__doc__)
     found = find_source(data_args, seed=0)
     source, tokenizer = found.text, found.train_tokenizer()
     tokens, percentile = data_args.max_tokens, data_args.length_percentile

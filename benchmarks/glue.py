@@ -131,7 +131,7 @@ def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskArgu
     for name, values in DEFAULTS.items():
         if f"--{name}" not in others:
             others += [f"--{name}", *values]
-    return options, *read_options(TaskArguments, FinetuningOptions, description=__doc__, argv=others).groups
+    return options, *read_options(TaskArguments, FinetuningOptions, description=__doc__, argv=others)
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs

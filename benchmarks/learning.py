@@ -407,7 +407,7 @@ def draw_curves(results: list[dict], file: Path) -> None:
 @script
 def main() -> None:
     groups = (ModelOptions, DataArguments, LearningArguments)
-    model_args, data_args, args = read_options(*groups, description=__doc__).groups
+    model_args, data_args, args = read_options(*groups, description=__doc__)
     configure_logging(logging.WARNING)
     logger.setLevel(logging.INFO)
     transformers.utils.logging.disable_progress_bar()

@@ -469,7 +469,7 @@ def table_row(result: dict) -> str:
 
 
 def main() -> None:
-    (args,) = read_options(BenchmarkArguments, description=__doc__).groups
+    (args,) = read_options(BenchmarkArguments, description=__doc__)
     transformers.utils.logging.set_verbosity_error()
     if args.profile:
         print(profile_table(args))

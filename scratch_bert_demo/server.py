@@ -41,8 +41,8 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
                 css_paths=CSS,
                 app_kwargs={"middleware": middleware},
             )
-    except OSError as error:  # Gradio's message names its variables
-        ports = f"The port {port} is" if port else "The ports from 7860 on are"
+    except (OSError, OverflowError) as error:  # Gradio's message names its variables
+        ports = f"The port {port} is" if port is not None else "The ports from 7860 on are"
         raise OSError(f"{ports} in use, or not allowed for this user: choose another one.") from error
     if inbrowser:
         webbrowser.open(address)

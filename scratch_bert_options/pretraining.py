@@ -26,7 +26,8 @@ class ContinuationArguments(OptionGroup, group="Model"):
     )
     add_tokens: str | None = option(
         None,
-        "File of words or ##continuations to add to its vocabulary, one per line; each starts as the mean of its pieces.",
+        "File of words or ##continuations to add to its vocabulary, one per line; each starts as the mean of its "
+        "pieces.",
         path=True,
         requires="model_name_or_path",
     )
@@ -36,7 +37,8 @@ class ContinuationArguments(OptionGroup, group="Model"):
 class ArchitectureArguments(OptionGroup, group="Model"):
     preset: str = option(
         "micro",
-        "Size of the model, as published for BERT: tiny, mini, small, medium, base or large; micro is tiny with four heads.",
+        "Size of the model, as published for BERT: tiny, mini, small, medium, base or large; micro is tiny with four "
+        "heads.",
         unless="model_name_or_path",
     )
     config_overrides: str | None = option(
@@ -69,7 +71,7 @@ class SourceArguments(OptionGroup, group="Source"):
     """The source of the text: files or a dataset; without either, the built-in corpus."""
 
     part_kind: ClassVar[str] = "held-out"
-    """What the part of the text is called that is not trained on."""
+    """What the validation text is called in messages."""
 
     train_file: list[str] | None = option(
         None,
@@ -85,7 +87,8 @@ class SourceArguments(OptionGroup, group="Source"):
     )
     validation_share: float = option(
         0.1,
-        "Approximate fraction of the text to hold out: documents drawn at random, or the ends of long ones; 0 for none.",
+        "Approximate fraction of the text to hold out: documents drawn at random, or the ends of long ones; 0 for "
+        "none.",
         within="[0, 1)",
         unless="prepared_data streaming",
     )
@@ -125,20 +128,19 @@ class StreamArguments(OptionGroup, group="Source"):
 
 
 SPLITTERS = ("sentencex", "line")
-
-
 LANGUAGES = (  # ISO 639-1
-    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el en eo es "
-    "et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki "
-    "kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no "
-    "nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta "
-    "te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
+    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el "
+    "en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it "
+    "iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt "
+    "my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk "
+    "sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
+    "yo za zh zu"
 )
 
 
 def check_splitting(sentence_splitter: str, language: str | None) -> None:
-    """Raise `ValueError` for an empty or misspelt splitter, and for what is no ISO 639 code; those of three letters are
-    too many to be listed."""
+    """Raise `ValueError` for an empty or misspelt splitter, and for a language that is not an ISO 639 code (any three
+    letters pass)."""
     if language and language not in LANGUAGES.split() and not re.fullmatch(r"[a-z]{3}", language):
         raise ValueError(f"language must be an ISO 639 code, such as en, got {language}.")
     if not sentence_splitter:
@@ -155,10 +157,10 @@ class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
     text_column: str = option("text", "Column that holds the text of a table or dataset.")
     text_format: str | None = option(
         None,
-        "How text is split into documents. Default: blank_line for text files, file for tables. blank_line: a blank line ends a "
-        "document; file: a file, or a record of a table, is a document, and blank lines separate its paragraphs; wikitext: "
-        "' = Title = ' begins a document; gutenberg: a file is a book, without Project Gutenberg's licence; html: as file, "
-        "with <br> tags for line breaks and entities such as &amp;.",
+        "How text is split into documents. Default: blank_line for text files, file for tables. blank_line: a blank "
+        "line ends a document; file: a file, or a record of a table, is a document, and blank lines separate its "
+        "paragraphs; wikitext: ' = Title = ' begins a document; gutenberg: a file is a book, without Project "
+        "Gutenberg's licence; html: as file, with <br> tags for line breaks and entities such as &amp;.",
     )
     sentence_splitter: str = option(
         "sentencex",
@@ -211,12 +213,12 @@ class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
 
     sentence_objective: str = option(
         "nsp",
-        "Objective of the second head. nsp: next-sentence prediction, as BERT; sop: sentence order, as ALBERT; none: masked "
-        "language modelling alone; or one that your own code registers.",
+        "Objective of the second head. nsp: next-sentence prediction, as in BERT; sop: sentence order, as in ALBERT; "
+        "none: masked language modelling alone; or one that your own code registers.",
     )
     max_seq_length: str | None = option(
         None,
-        "Maximum number of tokens in a sequence; or auto:70, to fit two sentences of the 70th percentile of lengths. "
+        "Maximum number of tokens in a sequence; or auto:70, to fit two sentences of the 70th percentile of length. "
         "Default: 128; built-in corpus: 64.",
     )
     short_seq_prob: float = option(0.1, "Probability that an example is cut to a random length.", within="[0, 1]")
@@ -260,9 +262,15 @@ class MaskingArguments(OptionGroup, group="Masking"):
 
 @options
 class DataArguments(
-    MaskingArguments, SegmentArguments, ExampleArguments, TokenizerArguments, TextArguments, StreamArguments, SourceArguments,
+    MaskingArguments,
+    SegmentArguments,
+    ExampleArguments,
+    TokenizerArguments,
+    TextArguments,
+    StreamArguments,
+    SourceArguments,
     group="Examples",
-):  # fmt: skip
+):
     """The options of all steps from the text to masked examples."""
 
     static_pairs: bool = option(
@@ -277,7 +285,7 @@ class DataArguments(
 
 @options
 class InMemoryDataOptions(DataArguments):
-    """The options of texts in memory, instead of those that an option names."""
+    """The options for texts in memory, which no option names."""
 
     @property
     def sources(self) -> list[str]:
@@ -303,7 +311,8 @@ class PretrainingOptions(CommonOptions, group="Training"):
 
     output_dir: str | None = option(
         None,
-        "Directory for checkpoints, the model, its card and its metrics. Default: runs/pretrain-1, or the next number that is free; to resume, the newest.",
+        "Directory for checkpoints, the model, its card and its metrics. Default: runs/pretrain-1, or the next free "
+        "number; to resume, the newest.",
     )
     num_train_epochs: float = option(6, "Passes over the corpus, each with newly drawn pairs.", within="(0, 1e9]")
     per_device_train_batch_size: int = option(16, "Examples per step and device.", within="[1, 1000000]")
@@ -315,7 +324,8 @@ class PretrainingOptions(CommonOptions, group="Training"):
     muon_learning_rate: float = option(0.02, "Peak learning rate for Muon; AdamW has learning_rate.", within="(0, 10]")
     weight_decay: float = option(
         0.1,
-        "Decoupled weight decay, excluding biases and LayerNorms. BERT's 0.01 lets attention collapse in long Muon runs.",
+        "Decoupled weight decay, excluding biases and LayerNorms. With BERT's 0.01, attention collapses in long runs "
+        "with Muon.",
         within="[0, 10]",
     )
     pack_sequences: bool = option(
@@ -366,8 +376,8 @@ class PretrainingOptions(CommonOptions, group="Training"):
             raise ValueError("final_share has no effect without final_max_seq_length or final_mlm_probability.")
         if self.has_final_phase and not (self.max_minutes or 0 < self.final_phase_start() < 1):
             raise ValueError(
-                f"{'final_max_seq_length' if self.final_max_seq_length else 'final_mlm_probability'} needs max_steps or "
-                "max_minutes, and a final_share that leaves steps for both phases."
+                f"{'final_max_seq_length' if self.final_max_seq_length else 'final_mlm_probability'} needs max_steps "
+                "or max_minutes, and a final_share that leaves steps for both phases."
             )
 
     @property
@@ -383,7 +393,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
 
 @options
 class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments, group="Tokenizer"):
-    """The way from documents that datatrove reads to examples."""
+    """From the documents that datatrove reads to examples."""
 
     max_seq_length: str | None = option("128", "Maximum number of tokens in a sequence.")
     tokenizer_name_or_path: str | None = option(
@@ -446,7 +456,8 @@ class SuiteArguments(OptionGroup, group="Evaluation"):
     suite: str | None = option(
         None,
         "Evaluate on minimal pairs instead of text. blimp: how often the model prefers the grammatical sentence of a "
-        "pair, by pseudo-log-likelihood and for each phenomenon. Options of text, examples and masks then have no effect.",
+        "pair, by pseudo-log-likelihood and for each phenomenon. Options of text, examples and masks then have no "
+        "effect.",
         choices=["blimp"],
     )
     suite_data: str | None = option(
@@ -489,7 +500,8 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
 class EvaluationArguments(SuiteArguments, group="Evaluation"):
     model_name_or_path: list[str] | None = option(
         None,
-        "Models to evaluate: directories or Hub repositories, scratch_bert or BERT; on text, of one tokenizer. Required.",
+        "Models to evaluate: directories or Hub repositories, scratch_bert or BERT; on text, with the same tokenizer. "
+        "Required.",
         path=True,
     )
     trust_remote_code: bool = option(False, "Run the code of a custom-code model.")

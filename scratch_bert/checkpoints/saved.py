@@ -17,7 +17,6 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from scratch_bert_options.errors import is_lack_of_space
 from scratch_bert_options.outputs import NEWEST
 from scratch_bert_options.schema import check
-from scratch_bert_options.training import CommonOptions
 
 from ..atomic import LOCK, MANIFEST, STAGING, find_damaged_file, move_into_place, remove, seal
 from ..repository import RUN_FILE, read_json
@@ -190,12 +189,6 @@ def find_damage(checkpoint: Path) -> str | None:
     except ValueError as error:
         return str(error)
     return None if _step_of(checkpoint) in (None, step) else f"its {TRAINER_STATE_NAME} is that of step {step}"
-
-
-def how_to_resume(options: CommonOptions) -> str:
-    """What to type to continue a run. Without its directory, the newest run would continue."""
-    directory = f"--output_dir {options.output_dir} " if options.is_numbered else ""
-    return f"the same command with {directory}--resume_from_checkpoint auto"
 
 
 def saved_step(checkpoint: str) -> int:

@@ -13,16 +13,15 @@ from ..process import script
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    tasks = f"TASK is one of {', '.join(TASKS)}."
+    description = f"{__doc__}\n\nTASK is one of {', '.join(TASKS)}."
     groups = (TaskArguments, FinetuningOptions)
-    line = read_options(*groups, description=f"{__doc__}\n\n{tasks}", argv=argv, takes_task=True)
-    task_args, training = line.groups
+    task, task_args, training = read_options(*groups, description=description, argv=argv, takes_task=True)
 
     from scratch_bert.finetuning.run import prepare_finetuning
     from scratch_bert.logs import configure_logging
 
     configure_logging()
-    run = prepare_finetuning(line.task, task_args, training)
+    run = prepare_finetuning(task, task_args, training)
     results = run.train()
     if not run.seed_runs[0].args.should_save:
         return

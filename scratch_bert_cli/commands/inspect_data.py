@@ -22,8 +22,8 @@ from ..process import script
 @script
 def main(argv: list[str] | None = None) -> None:
     groups = (ContinuationArguments, DataArguments, InspectionArguments)
-    line = read_options(*groups, description=__doc__, argv=argv, ignored=(ModelOptions, PretrainingOptions))
-    model_args, data_args, args = line.groups
+    ignored = (ModelOptions, PretrainingOptions)
+    model_args, data_args, args = read_options(*groups, description=__doc__, argv=argv, ignored=ignored)
 
     from transformers import set_seed
 

@@ -15,7 +15,7 @@ from ..process import script
 @script
 def main(argv: list[str] | None = None) -> None:
     groups = (PreparationArguments, PreparationDataArguments)
-    args, data_args = read_options(*groups, description=__doc__, argv=argv).groups
+    args, data_args = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.atomic import locked
     from scratch_bert.logs import configure_logging

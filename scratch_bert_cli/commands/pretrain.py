@@ -13,7 +13,7 @@ from ..process import script
 @script
 def main(argv: list[str] | None = None) -> None:
     groups = (ModelOptions, DataArguments, PretrainingOptions)
-    model_args, data_args, training = read_options(*groups, description=__doc__, argv=argv).groups
+    model_args, data_args, training = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining.run import prepare_pretraining
