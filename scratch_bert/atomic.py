@@ -1,5 +1,5 @@
-"""Files and directories that are complete or absent, even if the process dies: they are written beside their final
-place and renamed, with checksums to detect later damage. Also locks of directories."""
+"""Atomic writes: files and directories are written beside their final place and renamed, so that they are complete or
+absent even if the process dies, with checksums to detect later damage. Also locks of directories."""
 
 import json
 import logging
@@ -86,7 +86,7 @@ def write_text(file: Path, text: str) -> None:
 
 
 def read_record(file: Path, schema: type[Schema]) -> Schema:
-    """The object in a JSON file as a `schema`: a dataclass or pydantic model, whose fields may be a part of the object's.
+    """The object in a JSON file as a `schema`, a dataclass or pydantic model; it may have more fields.
 
     Raises `ValueError`, which names the file, for any other content, and `OSError` if it can't be read.
     """

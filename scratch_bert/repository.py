@@ -19,13 +19,13 @@ def find_file(name: str | Path, file: str, revision: str | None = None) -> Path 
 def find_file(name: str | Path, file: str, revision: str | None = None, required: bool = False) -> Path | None:
     """A file of the directory or Hub repository `name`; None if it has no such file.
 
-    Raises `OSError` or `ValueError` if there is no such directory or repository, and for a missing file that is `required`.
+    Raises `OSError` or `ValueError` if there is no such directory or repository, or a `required` file is missing.
     """
     check_name(name)
     try:
         found = cached_file(str(name), file, revision=revision, _raise_exceptions_for_missing_entries=required)
     except OSError as error:
-        where = "" if Path(name).is_dir() else f"{name} is not a directory, and cannot be had from the Hub: "
+        where = "" if Path(name).is_dir() else f"{name} is not a directory, and could not be downloaded from the Hub: "
         raise OSError(where + one_line(error)) from error
     if required and found is None:
         saved = [path.parent for kind in ("checkpoint-*", "snapshots/*") for path in Path(name).glob(f"{kind}/{file}")]
@@ -36,8 +36,8 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
 
 
 def check_name(name: str | Path) -> None:
-    """Raise `OSError` or `ValueError` for what is neither a directory nor the name of a Hub repository. A name in a directory
-    that exists here is a path."""
+    """Raise `OSError` or `ValueError` unless `name` is a directory or the name of a Hub repository. A name in a
+    directory that exists here is a path."""
     text = str(name)
     if not text.strip():
         raise ValueError("The name of a model or tokenizer is empty: name a directory or a Hub repository.")
@@ -50,7 +50,7 @@ def check_name(name: str | Path) -> None:
         validate_repo_id(text)
         if not os.path.isdir(parent):
             return
-        here = f": {parent} is a directory here. To load this repository from the Hub, run the command in another directory"
+        here = f": {parent} is a directory here. To load the repository of this name, run the command elsewhere"
     except HFValidationError:
         pass
     raise FileNotFoundError(

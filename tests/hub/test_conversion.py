@@ -139,7 +139,7 @@ WEIGHT, EXTRA = (f"bert.encoder.layer.{layer}.output.dense.weight" for layer in 
     [
         (lambda weights: {name: weight for name, weight in weights.items() if name != WEIGHT}, f"{WEIGHT}, missing"),
         (lambda weights: weights | {EXTRA: torch.zeros(3)}, f"{EXTRA}, unexpected"),
-        (lambda weights: weights | {"classifier.bias": torch.zeros(3)}, "BertForMaskedLM has not: classifier.bias"),
+        (lambda weights: weights | {"classifier.bias": torch.zeros(3)}, "BertForMaskedLM lacks: classifier.bias"),
         (lambda weights: weights | {WEIGHT: weights[WEIGHT] / 0}, f"{WEIGHT} of .* not finite"),
     ],
     ids=["missing", "unexpected", "another head", "infinite"],
