@@ -29,8 +29,8 @@ from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
 from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.declare import OptionGroup, option, options
-from scratch_bert_options.pretraining import DataArguments
 
 
 BATCH_SIZE, BATCH_SIZE_ON_GPUS = 32, 256

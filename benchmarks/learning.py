@@ -56,14 +56,11 @@ from scratch_bert.pretraining.sources import PretrainingData, build_collator, lo
 from scratch_bert.training.console import PlainLines
 from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.declare import option, options, reject_non_default
-from scratch_bert_options.pretraining import (
-    DataArguments,
-    EvaluationArguments,
-    EvaluationDataArguments,
-    ModelOptions,
-    PretrainingOptions,
-)
+from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")

@@ -34,7 +34,9 @@ from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.data import DataArguments
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 # ------------------------------------------------------------------------------------------------------- the model

@@ -55,8 +55,10 @@ from scratch_bert.pretraining.sources import build_collator, load_data
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 STEPS = int(os.environ.get("TOUR_STEPS", 1500))  # of pretraining

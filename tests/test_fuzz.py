@@ -36,8 +36,10 @@ from scratch_bert.finetuning.dataset import Columns, load_splits
 from scratch_bert.finetuning.load import TASKS, load_task
 from scratch_bert.text.formats import TextSource
 from scratch_bert_cli.command_line import read_options
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 EXPECTED = (ValueError, OSError, StrictDataclassError)  # as `one_line_errors` catches

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.errors import is_lack_of_space
-from scratch_bert_options.pretraining import DataArguments
 
 from ..atomic import STAGING, find_damaged_file, locked, remove, seal
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from scratch_bert_options.data import DataArguments, InMemoryDataOptions
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.errors import plain_errors
-from scratch_bert_options.pretraining import DataArguments, InMemoryDataOptions, ModelOptions, PretrainingOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..logs import shown_messages
 from .run import prepare_pretraining

@@ -13,7 +13,7 @@ import torch
 from pydantic import StringConstraints
 from transformers import BatchEncoding
 
-from scratch_bert_options.pretraining import EvaluationArguments
+from scratch_bert_options.evaluation import EvaluationArguments
 from scratch_bert_options.schema import check
 
 from ..atomic import locked, write_json

@@ -9,8 +9,9 @@ import psutil
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from scratch_bert_options.data import TOKENIZER_TRAINING, DataArguments
 from scratch_bert_options.declare import reject_non_default
-from scratch_bert_options.pretraining import TOKENIZER_TRAINING, DataArguments, ModelOptions
+from scratch_bert_options.model import ModelOptions
 
 from ..checkpoints.open import load_config, open_checkpoint
 from ..corpus.tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from scratch_bert_options.pretraining import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
 
 from ..checkpoints.open import load_config, open_checkpoint, open_pretrained
 from ..corpus.tokenizer import check_vocabulary, gives_same_input, load_tokenizer

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from scratch_bert_options.pretraining import DataArguments, ModelOptions
+from scratch_bert_options.data import DataArguments
+from scratch_bert_options.model import ModelOptions
 
 from ..hub.model_card import TAGS, write_card
 from ..model.modeling_scratch_bert import AUTO_MODELS

@@ -18,7 +18,7 @@ from datatrove.pipeline.extractors import Trafilatura
 from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, WarcReader
 from datatrove.pipeline.readers.base import BaseDiskReader
 
-from scratch_bert_options.pretraining import PreparationArguments, PreparationDataArguments
+from scratch_bert_options.preparation import PreparationArguments, PreparationDataArguments
 
 from ..atomic import LOCK, move_into_place, write_json
 from ..corpus.corpus import TokenizedCorpus

@@ -11,15 +11,12 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
+from scratch_bert_options.data import TOKENIZER_TRAINING, DataArguments
 from scratch_bert_options.declare import similar
+from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY
+from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.outputs import check_output_dir
-from scratch_bert_options.pretraining import (
-    EVAL_MLM_PROBABILITY,
-    TOKENIZER_TRAINING,
-    DataArguments,
-    ModelOptions,
-    PretrainingOptions,
-)
+from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
 from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights

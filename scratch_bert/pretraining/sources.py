@@ -14,7 +14,7 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
-from scratch_bert_options.pretraining import DataArguments
+from scratch_bert_options.data import DataArguments
 
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus

@@ -9,7 +9,7 @@ compared on the same masked tokens. For single segments, evaluate with --sentenc
 import json
 from pathlib import Path
 
-from scratch_bert_options.pretraining import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
 
 from ..command_line import read_options
 from ..process import script

@@ -7,13 +7,10 @@ import json
 import logging
 from pathlib import Path
 
-from scratch_bert_options.pretraining import (
-    ContinuationArguments,
-    DataArguments,
-    InspectionArguments,
-    ModelOptions,
-    PretrainingOptions,
-)
+from scratch_bert_options.data import DataArguments
+from scratch_bert_options.model import ContinuationArguments, ModelOptions
+from scratch_bert_options.preparation import InspectionArguments
+from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..command_line import read_options
 from ..process import script

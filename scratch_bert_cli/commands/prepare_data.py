@@ -6,7 +6,7 @@ them with pretrain.py --prepared_data DIR, and --streaming if they do not fit on
 
 from pathlib import Path
 
-from scratch_bert_options.pretraining import PreparationArguments, PreparationDataArguments
+from scratch_bert_options.preparation import PreparationArguments, PreparationDataArguments
 
 from ..command_line import read_options
 from ..process import script

@@ -3,7 +3,9 @@ Face's Trainer.
 
 Without options: a tiny model on the built-in corpus, in a few minutes on two CPU cores."""
 
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.data import DataArguments
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..command_line import read_options
 from ..main import command

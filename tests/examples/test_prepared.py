@@ -18,7 +18,7 @@ from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import PreprocessedDataset, open_examples, write_examples
 from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.sources import load_data
-from scratch_bert_options.pretraining import DataArguments
+from scratch_bert_options.data import DataArguments
 
 
 def as_lists(examples):

@@ -13,9 +13,11 @@ from scratch_bert import ScratchBertConfig
 from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
 from scratch_bert_cli.command_line import ALIASES, read_options
 from scratch_bert_cli.main import VERBS, command
+from scratch_bert_options.data import DataArguments, parse_max_seq_length
 from scratch_bert_options.declare import OptionGroup, from_keywords, known_options, option, options
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions, parse_max_seq_length
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

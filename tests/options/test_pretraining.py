@@ -4,15 +4,11 @@ import pytest
 
 from scratch_bert.pretraining.arguments import parse_overrides
 from scratch_bert.pretraining.build_model import start_config
+from scratch_bert_options.data import DataArguments, parse_max_seq_length
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.pretraining import (
-    DataArguments,
-    EvaluationArguments,
-    EvaluationDataArguments,
-    ModelOptions,
-    PreparationDataArguments,
-    parse_max_seq_length,
-)
+from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.preparation import PreparationDataArguments
 
 
 def test_overrides_have_the_types_of_yaml():

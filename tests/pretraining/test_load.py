@@ -10,7 +10,7 @@ from scratch_bert.corpus.tokenizer import gives_same_input, load_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import PreprocessedDataset, write_examples
 from scratch_bert.pretraining.sources import build_collator, find_source
-from scratch_bert_options.pretraining import DataArguments
+from scratch_bert_options.data import DataArguments
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ from helpers import make_bert, make_inputs
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 @pytest.fixture

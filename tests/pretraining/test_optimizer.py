@@ -15,8 +15,10 @@ from scratch_bert.pretraining import optimizer
 from scratch_bert.pretraining.arguments import pretraining_arguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 SHAPES = [(48, 48), (48, 48), (96, 24), (24, 96), (96, 24), (40, 24)]  # square, tall, wide

@@ -18,7 +18,7 @@ from helpers import SCRIPTS, run_process, run_script
 from scratch_bert.corpus.tokenizer import load_tokenizer
 from scratch_bert.examples.prepared import open_examples
 from scratch_bert.pretraining.sources import load_data
-from scratch_bert_options.pretraining import DataArguments
+from scratch_bert_options.data import DataArguments
 
 
 pytestmark = pytest.mark.integrations

@@ -24,14 +24,11 @@ from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.tables import TextError
 from scratch_bert.training import clock
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.pretraining import (
-    DataArguments,
-    EvaluationArguments,
-    EvaluationDataArguments,
-    ModelOptions,
-    PretrainingOptions,
-)
+from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

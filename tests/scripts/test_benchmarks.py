@@ -25,7 +25,7 @@ from transformers import (
 
 from helpers import ROOT, SMALL, run_process, run_script
 from scratch_bert import ScratchBertConfig
-from scratch_bert_options.pretraining import DataArguments
+from scratch_bert_options.data import DataArguments
 
 
 BENCHMARKS = ROOT / "benchmarks"

@@ -15,9 +15,11 @@ from helpers import SMALL, make_bert
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.training.trainer import ScratchBertTrainer
+from scratch_bert_options.data import DataArguments
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 HALVES = ["pretraining", "finetuning"]
