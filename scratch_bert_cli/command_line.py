@@ -21,7 +21,6 @@ from scratch_bert_options.declare import from_keywords, is_boolean, is_list, kno
 
 
 OPTION_FILES = (".yaml", ".yml", ".json")
-LAYERS = "--preset, or --config_overrides "
 # What to write → what people write instead, as other tools call it.
 OTHER_NAMES = {
     "--learning_rate": "lr",
@@ -39,9 +38,9 @@ OTHER_NAMES = {
     "--use_cpu true for the CPU; a GPU is used if there is one, CUDA_VISIBLE_DEVICES=1 chooses it": "device",
     "--use_cpu": "no_cuda",
     "--dataloader_num_workers": "num_workers",
-    f"{LAYERS}num_hidden_layers=4": "num_hidden_layers num_layers",
-    f"{LAYERS}hidden_size=256": "hidden_size",
-    f"{LAYERS}num_attention_heads=4": "num_attention_heads",
+    "--preset, or --config_overrides num_hidden_layers=4": "num_hidden_layers num_layers",
+    "--preset, or --config_overrides hidden_size=256": "hidden_size",
+    "--preset, or --config_overrides num_attention_heads=4": "num_attention_heads",
     "--model_name_or_path": "model",
     "--tokenizer_name_or_path": "tokenizer",
     "--train_file or --dataset_name": "data",
@@ -112,35 +111,33 @@ def announce_imports() -> None:
 def _read_flags(argv: list[str], known: Mapping[str, Field]) -> dict[str, Any]:
     """`--name value` is text, `--name value value` a list, `--name` true and `--no_name` false. A name may have hyphens
     for underscores; the last of several flags counts."""
-    flags: list[tuple[str, list[str]]] = []
-    stray = None
+    strays: list[str] = []
+    flags: list[tuple[str, list[str]]] = [("", strays)]
     for argument in argv:
         if argument.startswith("--"):
             name, equals, value = argument[2:].partition("=")
             flags.append((name.replace("-", "_"), [value] if equals else []))
-        elif flags:
-            flags[-1][1].append(argument)
         else:
-            stray = argument
+            flags[-1][1].append(argument)
     values: dict[str, Any] = {}
-    for name, given in flags:
+    for name, given in flags[1:]:
         option, negated = known.get(name), known.get(name.removeprefix("no_"))
-        several = option is None or is_list(option)
-        if option and several and name in values:
-            raise ValueError(f"--{name} is given twice: give it once, with all its values.")
         if not option and negated and negated.default is True:
-            name, given, several = negated.name, ["false", *given], False
-        elif not given:
+            option, name, given = negated, negated.name, ["false", *given]
+        if not given:
             const = "true" if not option or is_boolean(option) else option.metadata["const"]
             if not const:
                 raise ValueError(f"--{name} needs a value.")
             given = [const]
-        stray = stray or (None if several else next(iter(given[1:]), None))
+        if option and not is_list(option):
+            strays += given[1:]
+        elif option and name in values:
+            raise ValueError(f"--{name} is given twice: give it once, with all its values.")
         values[name] = given if len(given) > 1 else given[0]
-    if stray:
+    if strays:
         raise ValueError(
-            f"{stray} is not an option. Options come from one file, the first argument, that ends in .yaml, .yml or "
-            ".json, and from flags: --option value."
+            f"{strays[0]} is not an option. Options come from one file, the first argument, that ends in .yaml, .yml "
+            "or .json, and from flags: --option value."
         )
     return values
 
