@@ -36,7 +36,7 @@ from safetensors import safe_open
 ONES = ["OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"]
 ENVIRONMENT = {**dict.fromkeys(ONES, "1"), "HF_HOME": "cache", "CUDA_VISIBLE_DEVICES": "", "NO_PROXY": "127.0.0.1"}
 TIMES = re.compile(r"runtime|_per_second|preparation_time|^speed/")  # names in metrics and logs
-NAMES = ["nsp", "sop", "none", "nsp+contrastive"]
+NAMES = ["nsp", "sop", "none"]
 TEXT = "--train_file train.txt --vocab_size 400 --max_seq_length 64 --seed 1"
 CPU = "--bf16 false --use_cpu --seed 1"
 STEPS = f"{CPU} --preset micro --max_steps 12 --save_steps 6 --eval_steps 6 --logging_steps 3"
@@ -48,7 +48,7 @@ PRETRAINING = {
     "default": f"{TEXT} {STEPS}",
     "sop": f"{TEXT} {STEPS} --sentence_objective sop --tokenizer_type wordlevel --pack_sequences",
     "none": f"{TEXT} {STEPS} --sentence_objective=none --whole_word_mask --lowercase false",
-    "contrastive": f"{TEXT} {STEPS} --sentence_objective contrastive --static_pairs",
+    "static": f"{TEXT} {STEPS} --static_pairs",
     "adamw": f"{TEXT} {STEPS} --optim adamw_torch --dropout 0.1 --gradient_accumulation_steps 2 "
     "--token_embedding_init normal --config_overrides norm_first=true,head_dim=16",
     "final": f"options.yaml {STEPS} --final_max_seq_length 128 --final_mlm_probability 0.15",
@@ -204,9 +204,7 @@ def options() -> dict[str, dict]:
     """The names of the options that each script's help mentions."""
     found = {}
     for file in sorted(Path(os.environ["PYTHONPATH"], "scripts").glob("[!_]*.py")):
-        shown = run(file.stem, "--help")
-        shown += run(file.stem, "--help_all") if re.search("--help.all", shown) else ""
-        names = {*re.findall(r"(?<![\w-])--([a-z]\w*)(?![\w-])", shown)} - {"help", "help_all"}
+        names = {*re.findall(r"(?<![\w-])--([a-z]\w*)(?![\w-])", run(file.stem, "--help"))} - {"help"}
         found[file.stem] = dict.fromkeys(sorted(names), "mentioned")  # so that each is compared by itself
     return found
 

@@ -77,7 +77,7 @@ def open_run(
     """
     args = finetuning_arguments(options)
     if task_args.seeds and args.push_to_hub:
-        raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert-push.")
+        raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert push.")
     if task_args.early_stopping_patience and args.eval_strategy == "no":
         raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
     if args.should_save:

@@ -11,7 +11,7 @@ from typing import Any
 import transformers
 
 
-CODE_VERSION = "0.1.0"  # of the package, too
+CODE_VERSION = "1.0.0"  # of the package, too
 OLDEST = {"transformers": "5.4", "torch": "2.11"}  # the oldest that were tried: docs/checkpoints.md
 
 REQUIREMENTS = "".join(f"{library}>={version}\n" for library, version in OLDEST.items())

@@ -96,7 +96,7 @@ BAD = {
     ),
     "answer without start": (
         answered({"text": ["Ada"], "answer_start": []}),
-        "example 1: label: value error, .* shorter",
+        "example 1: label: zip.* shorter",
     ),
     "answer elsewhere": (
         answered({"text": ["Ada"], "answer_start": [5]}),

@@ -57,7 +57,7 @@ def test_table_without_a_header(tmp_path):
     [
         ("a.csv", b"text,label\n", "a.csv contains no records"),
         ("a.csv.gz", b"text,label\nx,1\n", "a.csv.gz cannot be"),
-        ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "a.jsonl cannot be read as a table"),
+        ("a.jsonl", b'{"text": "a", "label": 1}\n{"text": \n', "a.jsonl cannot be read"),
     ],
 )
 def test_table_that_cannot_be_read(name, content, message, tmp_path):

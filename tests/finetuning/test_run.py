@@ -271,7 +271,7 @@ def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(s
 
     trainer = prepare(3e-3, random_init=True)  # all weights are new
     assert {group["lr"] for group in trainer.create_optimizer().param_groups} == {3e-3}
-    assert trainer.args.head_learning_rate is None  # which the card would state
+    assert trainer.options.head_learning_rate is None  # which the card would state
 
 
 def test_classifier_pooling_needs_a_classifier_of_sequences(run, tmp_path):

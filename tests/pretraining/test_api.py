@@ -94,7 +94,11 @@ def test_pretrain_evaluates_on_the_validation_that_is_given(in_memory, pretrain,
         (["a."], {"max_step": 3}, "There is no option max_step. Did you mean max_steps?"),
         (["Makefile", "README.md"], {}, "These texts are all names of files"),
         ("A long text. " * 400, {}, "A string names a file: to train on 'A long text.*, pass a list of texts"),
-        (["a."], {"model_name_or_path": BertModel(TINY)}, "must be a path or a name, not BertModel: save it first"),
+        (
+            ["a."],
+            {"model_name_or_path": BertModel(TINY)},
+            "model_name_or_path: input should be a valid string, got BertModel",
+        ),
     ],
 )
 def test_pretrain_rejects(given, options, message, pretrain, monkeypatch):

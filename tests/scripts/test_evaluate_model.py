@@ -170,4 +170,4 @@ def test_options_without_effect_are_none(option, monkeypatch, capsys):
             run_script(monkeypatch, "evaluate_model.py", *arguments)
     shown, errors = capsys.readouterr()
     assert "--validation_file" in shown and f"--{option} " not in shown
-    assert f"There is no option --{option}." in errors
+    assert f"There is no option {option}." in errors

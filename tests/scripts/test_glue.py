@@ -13,8 +13,9 @@ from scipy import stats
 from sklearn import metrics
 
 from helpers import ROOT, run_script
+from scratch_bert.finetuning.arguments import finetuning_arguments
 from scratch_bert.finetuning.glue import GLUE
-from scratch_bert.finetuning.run import FinetuningRun, summarize
+from scratch_bert.finetuning.run import FinetuningRun, SeedRun, summarize
 from scratch_bert.training.trainer import DivergenceError
 
 
@@ -159,7 +160,8 @@ def report(tasks, seeds=(1,), mismatched=True, **options):
         results[task] = summarize(by_seed)
     argv = ["org/name", "--output_dir", "x", "--use_cpu", "true", "--learning_rate", "1e-4"]
     argv += ["--seeds", *map(str, seeds), *(f"--{name}={value}" for name, value in options.items())]
-    return BENCHMARK.GlueReport(results, *BENCHMARK.read_arguments(argv)[1:])
+    _, task_args, training = BENCHMARK.read_arguments(argv)
+    return BENCHMARK.GlueReport(results, task_args, SeedRun(training, finetuning_arguments(training)))
 
 
 def cells(text, title):

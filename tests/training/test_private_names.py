@@ -34,7 +34,7 @@ ATTRIBUTES = {
     "is_done": PushInProgress,
     "wait_until_done": PushInProgress,
 }
-IMPORTS = {"torch._utils", "_typeshed"}
+IMPORTS = {"torch._utils"}
 NAMEDTUPLE = {"_asdict", "_replace"}  # public methods, in spite of their names
 
 
