@@ -29,7 +29,7 @@ from scratch_bert.text.tables import open_dataset
 from scratch_bert.training.arguments import recorded
 from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 
 logger = logging.getLogger("scratch_bert")
@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"\nglue.json, glue.md and the runs are in {training.output_dir}")
 
 
-def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskArguments, FinetuningOptions]:
+def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskOptions, FinetuningOptions]:
     """The options of this program, and those that it shares with scripts/finetune.py."""
     parser = argparse.ArgumentParser(
         description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -135,14 +135,14 @@ def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskArgu
     for name, values in DEFAULTS.items():
         if f"--{name}" not in others:
             others += [f"--{name}", *values]
-    return options, *read_options(TaskArguments, FinetuningOptions, description=__doc__, argv=others).groups
+    return options, *read_options(TaskOptions, FinetuningOptions, description=__doc__, argv=others)
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs
 
 
 def open_runs(
-    data: str, tasks: list[str] | None, task_args: TaskArguments, training: FinetuningOptions
+    data: str, tasks: list[str] | None, task_args: TaskOptions, training: FinetuningOptions
 ) -> dict[str, FinetuningRun]:
     """A run for each task of GLUE, in its subdirectory of `training.output_dir`, with its data read and checked.
 
@@ -215,7 +215,7 @@ class GlueReport:
     def __init__(
         self,
         results: dict[str, FinetuningResults],
-        task_args: TaskArguments,
+        task_args: TaskOptions,
         options: FinetuningOptions,
         args: TrainingArguments,
     ):

@@ -1,5 +1,5 @@
-"""Files and directories that are complete or absent, even if the process dies: they are written beside their final
-place and renamed, with checksums to detect later damage. Also locks of directories."""
+"""Atomic writes: files and directories are written beside their final place and renamed, so that they are complete or
+absent even if the process dies, with checksums to detect later damage. Also locks of directories."""
 
 import json
 import logging

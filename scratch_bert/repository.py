@@ -26,7 +26,7 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
     try:
         found = cached_file(str(name), file, revision=revision, _raise_exceptions_for_missing_entries=required)
     except OSError as error:
-        where = "" if Path(name).is_dir() else f"{name} is not a directory, and cannot be had from the Hub: "
+        where = "" if Path(name).is_dir() else f"{name} is not a directory, and could not be downloaded from the Hub: "
         raise OSError(where + one_line(error)) from error
     if required and found is None:
         saved = [path.parent for kind in ("checkpoint-*", "snapshots/*") for path in Path(name).glob(f"{kind}/{file}")]

@@ -1,4 +1,4 @@
-"""What the scripts share as processes: output that may have no reader any more, and errors in one line."""
+"""What the commands share as processes: output that may have lost its reader, and errors in one line."""
 
 import errno
 import io
@@ -11,11 +11,11 @@ from functools import wraps
 from scratch_bert_options.errors import one_line
 
 
-LOST = (errno.EPIPE, errno.EIO, errno.EBADF)  # the reader of a pipe, or the terminal, is gone, or was never there
+LOST = (errno.EPIPE, errno.EIO, errno.EBADF)  # the reader of a pipe or the terminal has gone, or never was
 
 
 class Stream(io.FileIO):
-    """A standard stream, which drops what nobody can read any more. Other errors, such as a full disk, remain errors."""
+    """A standard stream that drops output without a reader. Other errors, such as a full disk, remain errors."""
 
     def write(self, data) -> int | None:
         try:
@@ -27,12 +27,12 @@ class Stream(io.FileIO):
 
 
 def tolerate_lost_output() -> None:
-    """Let the process go on when nobody reads its stdout or stderr any more, or when they were closed from its start."""
+    """Let the process continue when stdout or stderr has lost its reader, or was closed from the start."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         buffer = getattr(stream, "buffer", None)
         raw = getattr(buffer, "raw", buffer)  # with python -u, there is no buffer
-        if stream is None:  # otherwise the next file would get its descriptor, and what libraries in C print
+        if stream is None:  # otherwise the next file would get its descriptor, and the output of C libraries
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         elif mode == "w" and type(raw) is io.FileIO and stream is getattr(sys, f"__{name}__"):  # no console of Windows
             stream.flush()
@@ -48,10 +48,10 @@ def tolerate_lost_output() -> None:
 
 
 def script(main: Callable[..., None]) -> Callable[..., None]:
-    """Decorator of the main function of a command. It continues when its output is lost. Expected errors end it with one line
-    and exit code 1, Ctrl-C and other signals with 128 + their number, also during its imports; with
-    SCRATCH_BERT_TRACEBACK=1, all errors have a traceback. The libraries' progress bars appear after a second, and disappear
-    at their end."""
+    """Decorator of a command's main function, which continues when its output has no reader. Expected errors end it
+    with one line and exit code 1, signals with 128 + their number, also during its imports; with
+    SCRATCH_BERT_TRACEBACK=1, all errors have a traceback. Progress bars appear after a second, and disappear at their
+    end."""
 
     @wraps(main)
     def run(*argv: list[str] | None) -> None:
@@ -69,7 +69,7 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt as interrupt:
             print(str(interrupt) or "Stopped.", file=sys.stderr)
             sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))
-        except BaseException as error:  # Rust's panics are no Exceptions
+        except BaseException as error:  # Rust's panics are not Exceptions
             message = one_line(error)
             if message is None or os.environ.get("SCRATCH_BERT_TRACEBACK"):
                 raise

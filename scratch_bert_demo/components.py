@@ -1,4 +1,4 @@
-"""What the tabs share: a sentence with examples to click on, columns of results, and links to a tab and its texts."""
+"""What the tabs share: a sentence with examples to click on, a column of results per model, and links to a tab."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,8 +10,7 @@ from .environment import gr
 from .model import MASK, Model
 
 
-# Limits how many requests are computed at a time; the others wait.
-LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}
+LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}  # requests at a time; the others wait
 SILENT = {"show_progress": "hidden", "api_visibility": "private"}
 MAX_MASKS = 8  # with predictions
 MAX_LINK = 1000  # characters of a text in a link, which each request repeats
@@ -40,8 +39,8 @@ class Results(NamedTuple):
         return [component for component in self.inputs if isinstance(component, gr.Textbox)]
 
     def open(self, request: gr.Request, *values: Any) -> list[Any]:
-        """When the page opens, updates of the texts that its address carries, if it names this tab, and of the
-        results, also if models are `live`."""
+        """Updates when the page opens: of the texts in its address, if that names this tab, and of the results, also
+        if models are `live`."""
         given = [request.query_params.get(name) for name, _ in zip(TEXT_NAMES, self.texts, strict=False)]
         if request.query_params.get("tab") == self.name and None not in given:
             return [*given, *self.show(*given, *values[len(given) :])]
@@ -70,8 +69,8 @@ OPEN_LINK = """() => {
 
 
 def link_script(name: str, texts: int) -> str:
-    """JavaScript that puts a tab and its inputs, the first of which are texts, into the address of the page; not
-    before the page is used, as tabs are also selected while it opens."""
+    """JavaScript that puts a tab and its first inputs, the `texts`, into the page's address; not before the page is
+    used, as tabs are also selected while it opens."""
     return f"""(...values) => {{
         if (!window.isUsed) return values;
         const address = new URL(window.location), names = {list(TEXT_NAMES)};
@@ -84,7 +83,7 @@ def link_script(name: str, texts: int) -> str:
 
 
 def sentence_box(examples: Sequence[str], otherwise: str) -> tuple[gr.Textbox, gr.Dataset]:
-    """A box for a sentence that begins with the first example, if there is one, and the examples to click on."""
+    """A box with the first example, or `otherwise`, and the examples to click on."""
     text = gr.Textbox(examples[0] if examples else otherwise, label="Sentence")
     return text, examples_of([text], [[example] for example in examples])
 
@@ -108,9 +107,9 @@ def show_results(
     examples: gr.Dataset | None = None,
     link: bool = True,
 ) -> Results:
-    """A button and the columns, first filled for the inputs' values, then updated on a click on the button or an
-    example, on Enter, and when another input changes. The texts are the first of the inputs. With `link`, the page's
-    address carries them."""
+    """A button and the columns, filled for the inputs, of which texts are the first, and updated on a click on the
+    button or an example, on Enter, and when another input changes. With `link`, the page's address carries the
+    texts."""
 
     def show(*values: Any) -> list[gr.Component]:
         return [component for column in columns for component in column(*values)]
@@ -141,8 +140,8 @@ def columns_of(models: Sequence[Model], parts: list[Part], answer: Callable[...,
 def column_of(
     open_model: Callable[[], Model], parts: list[Part], answer: Callable[..., Contents], *inputs: Any
 ) -> list[gr.Component]:
-    """A heading, and `parts` with the contents of the answer. If there is none, as for an empty text or a model that
-    has been deleted, the heading says why, and the parts are hidden."""
+    """A heading, and `parts` with the contents of the answer. Without one, as for an empty text or a deleted model,
+    the heading says why, and the parts are hidden."""
     contents: list[Any] = []
     title = ""
     try:
@@ -167,7 +166,7 @@ def predict(model: Model, text: str, k: int) -> Contents:
 
 
 def fill(text: str, word: str) -> str:
-    """An example with its word, if it is known, in place of the mask."""
+    """An example with its word, if known, in place of the mask."""
     return text.replace(MASK, word) if word else text
 
 

@@ -1,5 +1,5 @@
-"""What Gradio has no component for, as HTML: heat maps and maps as SVG, a grid of attention heads, scored words and
-headings. Text from users and models is escaped; colours are the theme's, light or dark (page.css)."""
+"""HTML where Gradio has no component: heat maps and maps as SVG, a grid of attention heads, scored words and headings.
+Text from users and models is escaped; colours are the theme's, light or dark (page.css)."""
 
 import io
 import re
@@ -56,9 +56,8 @@ def heat_map(
     largest: float | None = None,
     numbers: bool = False,
 ) -> str:
-    """An SVG heat map: the opacity of a cell is the magnitude of its value, relative to `largest` or the largest of
-    all; another colour marks negative values. Values are shown on hover, and below on a click; with `numbers`, in the
-    cells too."""
+    """An SVG heat map: a cell's opacity is its magnitude relative to `largest`, or the largest of all; another colour
+    marks negative values. Values appear on hover, below on a click, and with `numbers` in the cells."""
     cell = 36 if numbers else max(14, min(30, 560 // len(columns)))
     left, top = (CHARACTER * max(_width(_shorten(label)) for label in labels) + 12 for labels in (rows, columns))
     if numbers:
@@ -79,10 +78,8 @@ def heat_map(
                 labels.append(_label(f"{value:.2f}", left + (j + 0.5) * cell, y + cell / 2 + 4, "middle"))
     for j, column in enumerate(columns):
         x = left + (j + 0.5) * cell
-        if numbers:
-            labels.append(_label(column, x, top - 6, "middle"))
-        else:
-            labels.append(_label(column, x + 4, top - 6, "start", turned=True))
+        place = (x, top - 6, "middle") if numbers else (x + 4, top - 6, "start", True)
+        labels.append(_label(column, *place))
     width, height = cell * len(columns), cell * len(rows)
     frame = f'<rect class="sb-frame" x="{left:.0f}" y="{top:.0f}" width="{width}" height="{height}"></rect>'
     drawn = f'<g class="sb-heat">{"".join(cells)}</g>{frame}{"".join(labels)}'
@@ -91,7 +88,7 @@ def heat_map(
 
 
 def map_of_texts(labels: Sequence[str], places: Sequence[Sequence[float]], title: str) -> str:
-    """An SVG map: a numbered point for each text at its place (x, y), with its label on hover."""
+    """An SVG map: a numbered point for each text at its place (x, y); a label appears on hover."""
     width, height, edge = 360, 220, 20
     xy = np.array(places, dtype=float)
     xy -= (xy.max(0) + xy.min(0)) / 2
@@ -118,8 +115,8 @@ def _label(text: str, x: float, y: float, anchor: str, turned: bool = False) -> 
 
 
 def grid_of_heads(weights: np.ndarray, layer: int, head: int) -> str:
-    """A button for each layer, a row, and head, a column, with a picture of its weights (layers, heads, S, S); that of
-    `layer` and `head`, from 1, is pressed."""
+    """A grid of buttons, a row per layer and a column per head, with pictures of the weights (layers, heads, S, S).
+    That of `layer` and `head`, from 1, is pressed."""
     layers, heads = weights.shape[:2]
     cells = ["<span></span>", *(f"<span>head {number}</span>" for number in range(1, heads + 1))]
     for i in range(layers):
@@ -135,7 +132,7 @@ def grid_of_heads(weights: np.ndarray, layer: int, head: int) -> str:
 
 
 def _picture(weights: np.ndarray) -> str:
-    """Weights (S, S) as a PNG of as many pixels, in a data URI: the larger, the more opaque."""
+    """Weights (S, S) as a PNG of S × S pixels in a data URI: the larger, the more opaque."""
     pixels = np.empty((*weights.shape, 4), dtype=np.uint8)
     pixels[..., :3] = 249, 115, 22  # the theme's accent
     pixels[..., 3] = 255 * weights / weights.max()
@@ -145,8 +142,7 @@ def _picture(weights: np.ndarray) -> str:
 
 
 def scored_words(text: str, words: Sequence[tuple[int, int, float, str]]) -> str:
-    """The words of a text (start, end, probability, guess), each with its probability, and the guess if it is another
-    word."""
+    """The words of a text (start, end, probability, guess) with their probabilities, and guesses of another word."""
     cells = []
     for start, end, probability, guess in words:
         word = text[start:end]

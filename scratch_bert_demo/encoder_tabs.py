@@ -41,8 +41,7 @@ def attention(name: str, models: list[Model], runs: Sequence[Run], examples: lis
     gr.Markdown(
         "All heads of all layers: click one to enlarge it. Each row shows how a token distributes its attention over "
         "the tokens in the columns; hover over a cell, or touch it, for the weight. "
-        f"At most {MAX_ATTENTION} tokens."
-        + (" Beside a model: the first that its run has kept, before training if there are snapshots." if runs else "")
+        f"At most {MAX_ATTENTION} tokens." + (" Right: the same model at its first snapshot." if runs else "")
     )
     text, chips = ui.sentence_box(examples, otherwise="The animal didn't cross the street because it was too tired.")
     choices = list(zip(short_names(list(by_name)), by_name, strict=True))

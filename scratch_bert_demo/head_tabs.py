@@ -1,4 +1,4 @@
-"""The tabs for what a model's heads predict: masked words, next sentences, and fine-tuned tasks."""
+"""The tabs of a model's heads: masked words, next sentences, and fine-tuned tasks."""
 
 import re
 from collections.abc import Sequence
@@ -88,7 +88,7 @@ def token_classification(name: str, models: list[Model]) -> ui.Results:
         spans = [(start, end, f"{label} {drawing.percent(p)}") for start, end, label, p in answer.value]
         return [_mark(answer.texts[0], spans)], answer.left_out
 
-    gr.Markdown("The words that have a label other than O, with its probability.")
+    gr.Markdown("The words with a label other than O, and its probability.")
     text = gr.Textbox("Marie Curie was born in Warsaw and worked in Paris.", label="Text")
     return ui.show_results(ui.columns_of(models, [ui.MARKED_TEXT], tag), [text], name, "Label")
 

@@ -42,10 +42,9 @@ class Answer:
 class Model:
     """A checkpoint with its tokenizer, opened once; safe to use from several threads.
 
-    `title` is a short name for it. `heads` are those that the checkpoint has weights for: MaskedLM and the names in
-    `TASK_HEADS`. Attention and embeddings need none. Texts that are too long for the model are truncated. All methods
-    raise `ValueError`, which tells what to change, for texts that are empty or have more than `MAX_CHARACTERS`, and
-    for fewer than two texts or more than `MAX_TEXTS` where several are compared.
+    `heads` are those that the checkpoint has: MaskedLM and names in `TASK_HEADS`; attention and embeddings need none.
+    Texts that are too long for the model are truncated. All methods raise `ValueError`, which says what to change, for
+    texts that are empty or have more than `MAX_CHARACTERS`, and unless 2 to `MAX_TEXTS` texts are compared.
 
     Raises `ValueError` or `OSError` if the checkpoint is unreadable, or needs custom code without `trust_remote_code`.
     """
@@ -55,8 +54,7 @@ class Model:
         config = load_config(name, trust_remote_code=trust_remote_code)
         tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
         check_vocabulary(tokenizer, config.vocab_size, name)
-        # Of the implementations of attention, eager alone returns weights.
-        options = {"trust_remote_code": trust_remote_code, "attn_implementation": "eager"}
+        options = {"trust_remote_code": trust_remote_code, "attn_implementation": "eager"}  # which returns weights
         self.model, self.heads = open_pretrained(name, config, **options)
         self.config = self.model.config
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
@@ -75,10 +73,8 @@ class Model:
 
     @torch.inference_mode()
     def fill_mask(self, text: str, k: int = 5) -> Answer:
-        """The top-k tokens and their probabilities for each mask: [[(token, probability), …], …].
-
-        A mask is the model's mask token, or `MASK`. Raises `ValueError` if there is none in what the model reads.
-        """
+        """The top-k tokens and their probabilities for each mask, the model's own or `MASK`:
+        [[(token, probability), …], …]."""
         encoding, texts, left_out = self._encode(re.sub(re.escape(MASK), lambda _: self.mask_token, text, flags=re.I))
         masks = [position for position, token in enumerate(encoding.ids) if token == self.mask_token_id]
         if not masks:
@@ -94,9 +90,9 @@ class Model:
 
     @torch.inference_mode()
     def score_words(self, text: str) -> Answer:
-        """The probability of each of the first words, and the best guess, if it is masked and the others are visible:
-        [(start, end, probability, guess), …] (Salazar et al., 2020). Of a word of several tokens, all are masked at a
-        time, and the probability is their product. At most `MAX_ATTENTION` tokens are read."""
+        """The probability of each word, and the best guess, if it alone is masked: [(start, end, probability, guess),
+        …] (Salazar et al., 2020). The tokens of a word are masked together; its probability is their product. At most
+        `MAX_ATTENTION` tokens are read."""
         encoding, texts, left_out = self._encode(text, at_most=MAX_ATTENTION)
         words = words_of(encoding)
         inputs = {name: ids.repeat(len(words), 1) for name, ids in self._inputs(encoding).items()}
@@ -131,11 +127,10 @@ class Model:
 
     @torch.inference_mode()
     def embeddings(self, texts: list[str]) -> Answer:
-        """The cosine similarities (N, N) of the texts' embeddings, and a map of them (N, 2), their first two principal
-        components.
+        """The cosine similarities (N, N) of the texts' embeddings, and their first two principal components (N, 2).
 
-        An embedding is the mean of the last hidden states, minus that of random texts: all texts share a large part,
-        without which they would all be similar (Ethayarajh, 2019).
+        An embedding is the mean of the last hidden states, minus that of random texts: the part that all texts share
+        would make them all similar (Ethayarajh, 2019).
         """
         encodings, texts, left_out = self._encode_each(texts)
         vectors = torch.stack([self._mean_state(encoding) for encoding in encodings]) - self._origin  # (N, H)
@@ -157,8 +152,8 @@ class Model:
 
     @torch.inference_mode()
     def nearest_tokens(self, word: str) -> Answer:
-        """The ten tokens whose embeddings are most similar to the word's, which is the mean of its tokens':
-        [(token, cosine), …]. The mean of all tokens is subtracted first."""
+        """The ten tokens with the embeddings most similar to the word's, the mean of its tokens': [(token, cosine), …].
+        The mean of all tokens is subtracted first."""
         encoding, texts, left_out = self._encode(word)
         own = torch.tensor(encoding.ids)[torch.tensor(encoding.special_tokens_mask) == 0]
         table = self.model.get_input_embeddings().weight  # (V, E)
@@ -175,13 +170,13 @@ class Model:
 
     @property
     def problem_type(self) -> str:
-        """The problem type of a sequence classifier. If the config has none, a single label means regression."""
+        """The problem type of a sequence classifier, by the number of labels if the config has none."""
         inferred = "regression" if self.config.num_labels == 1 else "single_label_classification"
         return self.config.problem_type or inferred
 
     @torch.inference_mode()
     def classify(self, text: str, pair: str = "") -> Answer:
-        """The probability of each label, or its value in a regression: [(label, value), …]. `pair` may be empty."""
+        """The probability of each label, or its value in a regression: [(label, value), …]."""
         encoding, texts, left_out = self._encode(text, *([pair] if pair.strip() else []))
         logits = self.model(**self._inputs(encoding)).logits[0]  # (L,)
         if self.problem_type == "multi_label_classification":
@@ -205,8 +200,8 @@ class Model:
 
     @torch.inference_mode()
     def answer(self, question: str, context: str) -> Answer:
-        """The best answer as a span of the context that was read, its probability, and the probability of no answer:
-        (start, end, probability, probability of no answer)."""
+        """The best answer in the context, and the probability that there is none: (start, end, probability, that of no
+        answer)."""
         encoding, texts, left_out = self._encode(question, context)
         outputs = self.model(**self._inputs(encoding))
         start, end = outputs.start_logits[0].log_softmax(-1), outputs.end_logits[0].log_softmax(-1)  # (S,)
@@ -238,8 +233,7 @@ class Model:
             if len(text) > MAX_CHARACTERS:
                 raise ValueError(f"This text has {len(text):,} characters: shorten it to {MAX_CHARACTERS:,} at most.")
         texts = tuple(clean(text) for text in texts)
-        # Each text separately: for two long texts, the tokenizers library builds all pairs of their overflowing parts,
-        # which takes gigabytes.
+        # Each text separately: for a long pair, tokenizers builds all pairs of overflowing parts, in gigabytes.
         offsets = [self.tokenizer.encode(text, add_special_tokens=False).offsets for text in texts]
         if not all(offsets):
             raise ValueError("A text is empty: write some words.")
@@ -287,7 +281,7 @@ def words_of(encoding: Encoding) -> list[tuple[list[int], int, int]]:
 
 
 def truncated_lengths(room: int, counts: list[int]) -> list[int]:
-    """The number of tokens to keep of each text, truncating the longest: with room for 10, 3 and 20 give 3 and 7."""
+    """The number of tokens to keep of each text, longest first: with room for 10, 3 and 20 give 3 and 7."""
     kept = [0] * len(counts)
     for done, index in enumerate(sorted(range(len(counts)), key=counts.__getitem__)):
         kept[index] = min(counts[index], room // (len(counts) - done))
@@ -296,8 +290,8 @@ def truncated_lengths(room: int, counts: list[int]) -> list[int]:
 
 
 def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int, str, float]]:
-    """Merge labelled words into spans: B-X or I-X and each I-X that follows are one span of X, with the lowest
-    probability of its words. Words labelled O are omitted; a word with any other label is a span by itself."""
+    """Merge labelled words into spans: B-X or I-X and each following I-X are a span of X, with the lowest probability
+    of its words. Words labelled O are omitted; a word with any other label is a span by itself."""
     spans: list[tuple[int, int, str, float]] = []
     current = None  # the X that an I-X would continue
     for start, end, label, probability in words:

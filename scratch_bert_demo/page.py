@@ -1,7 +1,5 @@
-"""The page: a tab for each task that at least one of the models can do, and for the runs among them.
-
-Requests are stateless: each carries all of its input, so concurrent users don't affect each other.
-"""
+"""The page: a tab for each task that a model can do, and for runs. Each request carries all of its input, so concurrent
+users don't affect each other."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,8 +18,7 @@ __all__ = ["build_page", "serve"]
 
 
 def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
-    """The page for these models, and for the snapshots of these runs; `serve` starts it. Its address takes
-    `?tab=NAME&text=TEXT`."""
+    """The page for these models and runs; `serve` starts it. Its address takes `?tab=NAME&text=TEXT`."""
     share = max(2, MAX_EXAMPLES // max(sum(bool(run.examples) for run in runs), 1))  # of a run
     examples = list(dict.fromkeys(example for run in runs for example in run.examples[:share]))  # some may be the same
     pairs = list(dict.fromkeys(pair for run in runs for pair in run.pairs[:share]))

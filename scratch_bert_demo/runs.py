@@ -1,4 +1,4 @@
-"""Training runs to look at: their snapshots, curves and examples, and what their directories say of a model."""
+"""Training runs: their snapshots, curves and examples, and the description of a model."""
 
 import re
 from contextlib import suppress
@@ -25,11 +25,10 @@ Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 class Run:
-    """The snapshots of a training run, or if there are none its checkpoints, opened on demand, and the run's curves.
+    """The snapshots of a training run, or its checkpoints if there are none, opened on demand, and the run's curves.
 
-    `title` is a short name, `saved` the directories of the models, sorted by step, and `curves` are those of
-    `read_curves`. `examples` are texts of its evaluation with a masked word, and the word; `pairs` are (A, B, whether
-    B follows A). Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
+    `saved` are the models' directories by step, `curves` those of `read_curves`, and `examples` and `pairs` those of
+    `read_examples`. Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
     """
 
     def __init__(self, directory: str, trust_remote_code: bool = False):
@@ -47,7 +46,7 @@ class Run:
         return [step_of(place) for place in self.saved]
 
     def refresh(self) -> None:
-        """Look for models that the run has saved or deleted meanwhile. Raises `OSError` or `ValueError` as above."""
+        """Look for models that the run has saved or deleted meanwhile."""
         directory = Path(self.name)
         if saved := saved_models(directory):
             # At the same step, a checkpoint's log has more entries than a snapshot's.
@@ -59,11 +58,11 @@ class Run:
                 self._read = state
 
     def open(self, place: Path) -> Model:
-        """The model of one of the `saved` directories. Raises `OSError` or `ValueError` if it cannot be opened."""
+        """The model of one of the `saved` directories."""
         return self._open_as(f"{self.title}, step {step_of(place):,}", place)
 
     def latest(self) -> Model:
-        """The model of the run if it has ended, or else that of the latest step."""
+        """The final model if the run has ended, or else that of the latest step."""
         with suppress(OSError, ValueError):  # a file of the latest is being deleted
             self.refresh()
         final, latest = (Path(place, CONFIG_NAME) for place in (self.name, self.saved[-1]))
@@ -93,11 +92,8 @@ class LatestModel:
 
 
 def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list[Model], list[Run]]:
-    """The models of these directories and Hub repositories, and the runs among them: directories that hold several
-    snapshots or checkpoints of an MLM training. Until a run has ended, its model is the latest.
-
-    Raises `ValueError` or `OSError` for a model that cannot be read.
-    """
+    """The models of these directories and Hub repositories, and the runs among them: directories with several snapshots
+    or checkpoints of an MLM training. Until a run has ended, its model is the latest."""
     models, runs = [], []
     names = list(dict.fromkeys(names))
     for name, title in zip(names, short_names(names), strict=True):
@@ -138,7 +134,7 @@ def short_names(names: list[str]) -> list[str]:
 
 
 class Examples(BaseModel):
-    """What a run writes beside its snapshots: texts with a masked word, the words, and pairs of texts."""
+    """The file that a run writes beside its snapshots."""
 
     texts: list[str]
     answers: list[str]
@@ -146,7 +142,7 @@ class Examples(BaseModel):
 
 
 def read_examples(directory: Path) -> tuple[list[tuple[str, str]], list[tuple[str, str, bool]]]:
-    """The `examples` and `pairs` of a run, which may have none."""
+    """Texts of a run's evaluation with a masked word, and the word; and pairs (A, B, whether B follows A)."""
     try:
         found = check(Examples, read_json(directory / SNAPSHOTS / EXAMPLES))
     except (OSError, ValueError):
@@ -156,11 +152,8 @@ def read_examples(directory: Path) -> tuple[list[tuple[str, str]], list[tuple[st
 
 
 def read_curves(checkpoint: Path) -> Curves:
-    """The losses in a checkpoint's log, up to its step: {panel: {"training", "validation" or "baseline": [(step,
-    value), …]}}. MLM's first, then those of the objective beside it, which have names of their own in the log.
-
-    Raises `OSError` or `ValueError` if there is no log.
-    """
+    """The losses in a checkpoint's log: {panel: {"training", "validation" or "baseline": [(step, value), …]}}, MLM's
+    first, then those of the sentence objective, by their names in the log."""
     file = checkpoint / TRAINER_STATE_NAME
     log = check(list[dict[str, Any]], read_json(file).get("log_history"), f"{file}: log_history")
     names = dict.fromkeys(name for entry in log for name in entry)
@@ -180,7 +173,7 @@ def read_curves(checkpoint: Path) -> Curves:
 
 
 def describe_model(model: Model) -> str:
-    """A model's size, and what its directory says of its training: text, minutes and results."""
+    """A model's size, and its training according to its directory: text, duration and results."""
     config, directory = model.config, Path(model.name)
     parts = [
         f"{config.num_hidden_layers} layers × {config.hidden_size}",

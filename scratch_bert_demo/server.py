@@ -1,4 +1,4 @@
-"""Serves the page on this machine only, without anything from other servers."""
+"""Serves the page to this machine only, without anything from other servers."""
 
 import re
 import webbrowser
@@ -18,11 +18,10 @@ LOCAL_NAMES = ["127.0.0.1", "localhost"]  # of this machine, also through a tunn
 
 
 def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, host: str | None = "127.0.0.1") -> str:
-    """Serve the page from a background thread and return its address. `port` defaults to the first free one from 7860
-    on; if `host` is None, the environment variable GRADIO_SERVER_NAME sets it, as in a Space. On this machine, a
-    request must name it as its host: another name is that of a site whose address has been changed to ours.
+    """Serve the page from a background thread and return its address. Raises `OSError` if the port is taken.
 
-    Raises `OSError` if the port is taken.
+    `port` defaults to the first free one from 7860 on; if `host` is None, GRADIO_SERVER_NAME sets it, as in a Space.
+    On this machine, requests must name a local host: others come from a site that has rebound its name to ours.
     """
     host = host or SERVER_NAME
     names = LOCAL_NAMES if host in LOCAL_NAMES else ["*"]
@@ -41,8 +40,8 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
                 css_paths=CSS,
                 app_kwargs={"middleware": middleware},
             )
-    except OSError as error:  # Gradio's message names its variables
-        ports = f"The port {port} is" if port else "The ports from 7860 on are"
+    except (OSError, OverflowError) as error:  # Gradio's message names its variables
+        ports = f"The port {port} is" if port is not None else "The ports from 7860 on are"
         raise OSError(f"{ports} in use, or not allowed for this user: choose another one.") from error
     if inbrowser:
         webbrowser.open(address)

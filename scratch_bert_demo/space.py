@@ -14,7 +14,7 @@ from scratch_bert.hub.secrets import check_no_link, check_private
 
 
 ROOT = Path(__file__).parents[1]
-# What the page imports: files, and the modules of packages.
+# Files and packages that the page imports.
 MODULES = (
     "scratch_bert/__init__.py",
     "scratch_bert/atomic.py",
@@ -79,17 +79,16 @@ page.block_thread()
 
 
 def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
-    """The Space's files by path: app, pinned requirements, card and what the page needs of this project. The model is
-    loaded at the commit `revision`.
+    """The Space's files by path: app, pinned requirements, card and modules. It loads the model at the commit
+    `revision`.
 
-    Raises `ImportError` if a package that the page needs is not installed, and `ValueError` for a file of this project
-    that is a link, or contains a secret.
+    Raises `ImportError` for a required package that is not installed, and `ValueError` for a module that is a link or
+    contains a secret.
     """
     try:
         pins = {name: version(name).partition("+")[0] for name in REQUIREMENTS}  # not 2.13.0+cpu
     except PackageNotFoundError as error:
-        install = "pip install 'scratch_bert[demo]'"
-        raise ImportError(f"{error.name} is not installed, which a Space needs: {install}") from None
+        raise ImportError(f"A Space needs {error.name}: pip install 'scratch_bert[demo]'") from None
     python = f"{sys.version_info.major}.{sys.version_info.minor}"  # which the pinned versions support
     values = {"repo_id": repo_id, "revision": revision, "title": repo_id.split("/")[-1], "tag": TAGS[-1]}
     files = {
@@ -118,26 +117,20 @@ def check_space(space_id: str, api: HfApi) -> None:
         tags = []
     if TAGS[-1] not in tags:
         raise ValueError(
-            f"The Space {space_id} exists and was not made by scratch_bert: choose another name, or delete it on the "
-            "Hub."
+            f"The Space {space_id} was not made by scratch_bert: choose another name, or delete it first."
         )
 
 
 def push_space(space_id: str, repo_id: str, revision: str, api: HfApi) -> CommitInfo:
-    """Create or update a Space that passes `check_space`, in one commit. The Space of a private model is private.
-
-    Raises `ValueError` if it exists and is public, and the errors of `space_files`.
-    """
+    """Create or update a Space that passes `check_space`, in one commit. The Space of a private model must be private:
+    `ValueError` if it exists and is public. Other errors are those of `space_files`."""
     files, space_id, private = space_files(repo_id, revision), full_name(space_id, api), api.repo_info(repo_id).private
     api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
     if private and not api.repo_info(space_id, repo_type="space").private:
         raise ValueError(f"The Space {space_id} is public, the model private: make the Space private in its settings.")
     stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()
-    operations: list[Any] = [
-        CommitOperationDelete(path)
-        for path in sorted(stale)
-        if path.startswith(("scratch_bert/", "scratch_bert_demo/", "scratch_bert_options/"))
-    ]
+    stale = [path for path in sorted(stale) if path.startswith(("scratch_bert/", "scratch_bert_"))]
+    operations: list[Any] = [CommitOperationDelete(path) for path in stale]
     operations += [CommitOperationAdd(path, content) for path, content in files.items()]
     return api.create_commit(
         space_id, operations, repo_type="space", commit_message=f"Show {repo_id} at {revision[:8]}"

@@ -1,4 +1,4 @@
-"""The tab that shows models as they learn: what each snapshot of a run predicts, beside the run's losses."""
+"""The tab that replays trainings: what each snapshot of a run predicts, beside the run's losses."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +20,7 @@ COLORS = {"training": "#f97316", "validation": "#2a9d8f", "baseline": "#94a3b8",
 
 
 class Player:
-    """Runs beside each other. A slider chooses the snapshots of all: the first, the last, or as far between them."""
+    """Runs side by side. A slider chooses the snapshots of all, by their relative place from the first to the last."""
 
     def __init__(self, runs: Sequence[Run]):
         self.runs = runs
@@ -36,7 +36,7 @@ class Player:
         return [run.steps for run in self.runs]
 
     def newest(self) -> int:
-        """Another number when there is a new snapshot of any run."""
+        """A number that changes when any run has a new snapshot."""
         return sum(run.steps[-1] for run in self.runs)
 
     def slider(self, position: int) -> dict[str, Any]:
@@ -57,8 +57,8 @@ class Player:
         return following, gr.Timer(active=following < self.last)
 
     def follow(self, position: int, known: list[list[int]]) -> tuple[Any, list[list[int]], Any]:
-        """Add what runs that are still training have saved meanwhile, and show it if the latest was shown. Returns
-        updates of the slider, the known steps, and the number that `newest` gives."""
+        """Add the new snapshots of runs that are still training, and show them if the latest was shown. Returns updates
+        of the slider, the known steps, and the number of `newest`."""
         before = max(map(len, known))
         for run in self.runs:
             with suppress(OSError, ValueError):  # a file of the latest is being deleted
@@ -95,7 +95,7 @@ def plot(run: Run, title: str, step: int) -> gr.LinePlot:
 
 
 def watch(name: str, runs: Sequence[Run], examples: Sequence[tuple[str, str]], page: gr.Blocks) -> ui.Results:
-    """The runs beside each other, with a slider for their snapshots. `examples` are texts and their masked words."""
+    """The runs side by side, with a slider for their snapshots. `examples` are texts and their masked words."""
     player, answers = Player(runs), dict(examples)
 
     def say_answer(text: str) -> str:

@@ -1,5 +1,4 @@
-"""How options are declared: as fields of pydantic dataclasses, which convert and check their values, whether they come
-from flags, a file or Python."""
+"""Options are fields of pydantic dataclasses, which convert and check values from flags, files and Python alike."""
 
 import difflib
 import json
@@ -9,10 +8,10 @@ from dataclasses import Field, field, fields
 from types import MappingProxyType
 from typing import Any, dataclass_transform, get_origin
 
-from pydantic import ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import ConfigDict, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from .schema import bounds, check, explain
+from .schema import bounds, check
 
 
 def option(
@@ -67,7 +66,7 @@ class OptionGroup:
     @field_validator("*", mode="before")
     @classmethod
     def _from_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """What people write for a value: one item for a list, a path or a dict for text, YAML's false for `no`."""
+        """Accepts other forms of a value: one item for a list, a path or a dict for text, YAML's false for `no`."""
         declared = cls.__dataclass_fields__[info.field_name]
         rules, const = declared.metadata, declared.metadata.get("const")
         if isinstance(value, bool) and const:
@@ -77,11 +76,10 @@ class OptionGroup:
         if isinstance(value, dict) and "dict" not in str(declared.type):
             return json.dumps(value)
         several = isinstance(value, list | tuple)
-        items = [
-            os.fspath(item) if isinstance(item, os.PathLike) else item for item in (value if several else [value])
-        ]
+        items = value if several else [value]
+        items = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
         if "" in items:
-            raise ValueError("must not be empty: leave it out, or set the variable that its value is from")
+            raise ValueError("must not be empty: leave it out, or set the variable that its value comes from")
         return items if several or is_list(declared) and value is not None else items[0]
 
     @field_validator("*")
@@ -126,18 +124,15 @@ def similar(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 def known_options(groups: Iterable[type]) -> dict[str, Field]:
     """The options of the groups by name; of several with the same name, the first."""
-    known: dict[str, Field] = {}
-    for group in groups:
-        known = {option.name: option for option in fields(group) if option.name != "trainer"} | known
-    return known
+    options = [option for group in groups for option in fields(group) if option.name != "trainer"]
+    return {option.name: option for option in reversed(options)}
 
 
 def from_keywords(*groups: Callable, **given: Any) -> tuple:
     """One object per group, from options by name; None stands for the default.
 
-    What no group declares is an option of Trainer, for the group that has `trainer`, which is checked when
-    `TrainingArguments` are made of it. Raises `ValueError`, in one line, for an unknown option and a value that is not
-    allowed.
+    An option that no group declares is Trainer's, for the group that has `trainer`: it is checked when
+    `TrainingArguments` are built. Raises `ValueError`, in one line, for an unknown option and an invalid value.
     """
     given = {name: value for name, value in given.items() if value is not None}
     known = known_options(groups)
@@ -148,10 +143,7 @@ def from_keywords(*groups: Callable, **given: Any) -> tuple:
     objects = []
     for group, takes in zip(groups, takes_others, strict=True):
         values = {name: value for name, value in given.items() if name in group.__dataclass_fields__}
-        try:
-            objects.append(group(**values, **({"trainer": others} if takes else {})))
-        except ValidationError as error:
-            raise ValueError(explain(error)) from None
+        objects.append(check(group, values | ({"trainer": others} if takes else {})))
     return tuple(objects)
 
 

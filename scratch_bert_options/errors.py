@@ -1,4 +1,4 @@
-"""Errors that a user can do something about, and what is said of them: one line, with the cause and the remedy."""
+"""Errors that a user can do something about, as one line with the cause and the remedy."""
 
 import errno
 import re
@@ -13,11 +13,8 @@ from .schema import explain
 # Packages whose errors are those of the network, whichever layer raises them, and those of data that can't be read.
 NETWORK = {"httpx", "httpx2", "httpcore", "httpcore2", "h11", "requests", "urllib3", "aiohttp", "botocore"}
 DATA = {"datasets", "huggingface_hub", "pyarrow", "safetensors", "yaml", "zlib"}
-
-
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
-
-# In the last line of an error → what is lacking, and what to do.
+# Pattern in the last line of an error → the message.
 LIMITS = {
     r"Too many open files|ancdata": (
         "No more files can be opened: raise the limit (ulimit -n 4096), or lower dataloader_num_workers"
@@ -34,14 +31,14 @@ LIMITS = {
         "batch or max_seq_length, and fewer dataloader_num_workers"
     ),
     r"^RuntimeError: DataLoader worker \(pid": (
-        "A process that loads data has died, as for lack of memory, shared memory, threads or open files: raise the "
-        "limit, or lower dataloader_num_workers"
+        "A process that loads data has died, perhaps for lack of memory, shared memory, threads or open files: raise "
+        "the limit, or lower dataloader_num_workers"
     ),
 }
 
 
 class LimitError(OSError):
-    """Something that this machine, or a limit of this process, lacks, and what to do."""
+    """Out of memory, threads, files or shared memory, with the remedy."""
 
 
 def explain_limit(error: BaseException) -> str | None:
@@ -85,7 +82,7 @@ def one_line(error: BaseException) -> str | None:
 
 @contextmanager
 def plain_errors() -> Generator[None]:
-    """Within `with`, or decorating a function: errors of the network, of limits and of data become `OSError`s with one line."""
+    """A context or a decorator: errors of the network, of limits and of data become `OSError`s of one line."""
     try:
         yield
     except Exception as error:

@@ -14,7 +14,7 @@ TASKS = ("sequence-classification", "token-classification", "question-answering"
 
 
 @options
-class CheckpointArguments(OptionGroup, group="Model"):
+class CheckpointOptions(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None, "Pretrained checkpoint: a directory or a Hub repository, scratch_bert or BERT. Required.", path=True
     )
@@ -28,15 +28,14 @@ class CheckpointArguments(OptionGroup, group="Model"):
         "from 0.1, if the model was pretrained without dropout.",
         within="[0, 1)",
     )
-
     classifier_pooling: str | None = option(
         None,
         "What the classifier of a text or a pair of texts reads. Default: as in the checkpoint.",
         choices={
             "cls": "the pooled [CLS], as in BERT",
             "mean": "the mean of the tokens",
-            "segments": "the mean of each text, and each token compared with its counterpart in the other text: the best for pairs "
-            "if a small model has seen little text; does not convert to BERT",
+            "segments": "the mean of each text, and each token compared with its counterpart in the other text: the "
+            "best for pairs if a small model has seen little text; does not convert to BERT",
         },
     )
 
@@ -47,7 +46,7 @@ class CheckpointArguments(OptionGroup, group="Model"):
 
 
 @options
-class RunArguments(OptionGroup, group="Task"):
+class RunOptions(OptionGroup, group="Task"):
     max_seq_length: int | None = option(
         None,
         "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
@@ -64,7 +63,7 @@ class RunArguments(OptionGroup, group="Task"):
 
 
 @options
-class TaskDataArguments(OptionGroup, group="Data"):
+class TaskDataOptions(OptionGroup, group="Data"):
     train_file: list[str] | None = option(
         None,
         "Training data: files, globs or directories of .csv, .tsv (without quoting), .json or .jsonl, also gzipped, "
@@ -93,7 +92,7 @@ class TaskDataArguments(OptionGroup, group="Data"):
     text_column: str | None = option(
         None,
         "Column of the text or words. Default: text; tokens for token-classification, context for question-answering. "
-        "In CoNLL files a number from 1, as for label_column; default: first for the words, last for the tags.",
+        "In CoNLL files a number from 1, as for label_column; default: the first for words, the last for tags.",
     )
     text_pair_column: str | None = option(
         None,
@@ -116,8 +115,8 @@ class TaskDataArguments(OptionGroup, group="Data"):
 
 
 @options
-class TaskArguments(RunArguments, TaskDataArguments, CheckpointArguments, group="Task"):
-    """What to fine-tune, on which data, for which task. Raises `ValueError` for values that do not go together."""
+class TaskOptions(RunOptions, TaskDataOptions, CheckpointOptions, group="Task"):
+    """What to fine-tune, on which data, for which task."""
 
     problem_type: str | None = option(
         None,
@@ -149,7 +148,8 @@ class FinetuningOptions(CommonOptions):
 
     output_dir: str | None = option(
         None,
-        "Directory for checkpoints, the model, its card, predictions and metrics. Default: runs/finetune-1, or the next number that is free; to resume, the newest.",
+        "Directory for checkpoints, the model, its card, predictions and metrics. Default: runs/finetune-1, or the "
+        "next free number; to resume, the newest.",
     )
     per_device_train_batch_size: int = option(32, "Examples per step and device.", within="[1, 1000000]")
     learning_rate: float | None = option(

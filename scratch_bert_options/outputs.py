@@ -1,5 +1,4 @@
-"""Where results go if no option says so, and checks that they can be written there, before any work. They leave nothing
-behind."""
+"""The default directory of results, and checks that results can be written, before any work. They leave nothing behind."""
 
 import errno
 import os
@@ -13,7 +12,7 @@ NEWEST = ("auto", "last", "true")
 
 
 def numbered_dir(beginning: str, resume_from: str | None) -> str:
-    """The next new directory of `beginning`-1, -2, …; to resume, the newest one, or that of the checkpoint which is named."""
+    """The next free one of `beginning`-1, -2, …; to resume, the newest, or the directory of the named checkpoint."""
     if resume_from and str(resume_from).lower() not in NEWEST:
         return str(Path(resume_from).parent)
     place = Path(beginning)
@@ -23,7 +22,7 @@ def numbered_dir(beginning: str, resume_from: str | None) -> str:
 
 
 def check_output_dir(option: str, directory: Path) -> None:
-    """Raise `ValueError`, which names the option, if files can't be written to `directory`, which need not exist yet."""
+    """Raise `ValueError`, which names the option, if no file can be written to `directory`, which need not exist."""
     try:
         # Nothing is created but a nameless file: other processes may make the same directories at the same time.
         if "\0" in str(directory):
@@ -38,8 +37,8 @@ def check_output_dir(option: str, directory: Path) -> None:
 
 
 def check_new_dir(option: str, directory: Path) -> None:
-    """Raise `ValueError`, which names the option, if a complete directory can't be moved to `directory`: it may be empty, but
-    neither hold files nor be a mount point."""
+    """Raise `ValueError`, which names the option, if a complete directory can't be moved to `directory`: if that holds
+    files or is a mount point."""
     check_output_dir(option, directory)
     if directory.exists():
         check_output_dir(f"the parent of {option}", directory.absolute().parent)

@@ -39,5 +39,5 @@ def bounds(interval: str | None) -> dict[str, float]:
 
 
 def check_range(name: str, value: float, interval: str) -> None:
-    """Raise `ValueError` for what is no number in the interval, such as "[0, 1)"."""
+    """Raise `ValueError` unless the value is a number in the interval, such as "[0, 1)"."""
     check(Annotated[float, Field(strict=True, allow_inf_nan=False, **bounds(interval))], value, name)

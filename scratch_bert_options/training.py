@@ -27,8 +27,8 @@ class OptimizationOptions(OptionGroup, group="Training"):
     max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.")
     max_minutes: float | None = option(
         None,
-        "Train for this many minutes, instead of num_train_epochs: warm-up and schedule follow the clock, and the rate ends at 0 "
-        "whatever the machine's speed. The final evaluation comes after it.",
+        "Train for this many minutes, instead of num_train_epochs: warm-up and schedule follow the clock, and the "
+        "learning rate ends at 0 whatever the machine's speed. The final evaluation comes after it.",
         within="(0, 1e6]",
     )
     per_device_train_batch_size: int = option(8, "Examples per step and device.", within="[1, 1000000]")
@@ -46,7 +46,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
     )
     torch_compile: bool = option(False, "Compile the model with torch.compile.")
     use_cpu: bool = option(False, "Train on the CPU, even if there is a GPU.")
-    dataloader_num_workers: int = option(0, "Processes that load data.", within="[0, 1000]")
+    dataloader_num_workers: int = option(0, "Number of processes that load data.", within="[0, 1000]")
     seed: int = option(42, "Random seed.", within="[0, 4294967296)")
 
     def __post_init__(self):
@@ -55,7 +55,8 @@ class OptimizationOptions(OptionGroup, group="Training"):
         self.output_dir = self.output_dir or numbered_dir(self.numbered, self.resume_from_checkpoint)
         if not (1 <= self.max_steps <= 1e9 or self.max_steps == -1):
             raise ValueError(
-                f"max_steps must be at least 1 and at most 1,000,000,000, or -1 for num_train_epochs, got {self.max_steps}."
+                f"max_steps must be at least 1 and at most 1,000,000,000, or -1 for num_train_epochs, got "
+                f"{self.max_steps}."
             )
         if self.max_minutes is None:
             return
@@ -66,9 +67,12 @@ class OptimizationOptions(OptionGroup, group="Training"):
                 f"With max_minutes, warmup_steps must be a fraction of the time, below 1, got {self.warmup_steps:g}."
             )
         if self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):
-            raise ValueError(
-                f"lr_scheduler_type {self.lr_scheduler_type} does not follow a clock: choose another one."
-            )
+            raise ValueError(f"lr_scheduler_type {self.lr_scheduler_type} does not follow a clock: choose another.")
+
+    def how_to_resume(self) -> str:
+        """What to type to continue the run. Without its directory, the newest run would continue."""
+        directory = f"--output_dir {self.output_dir} " if self.is_numbered else ""
+        return f"the same command with {directory}--resume_from_checkpoint auto"
 
 
 @options

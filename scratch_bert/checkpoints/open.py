@@ -1,4 +1,4 @@
-"""Opening checkpoints: config, weights, and which heads there are. What opens a model opens it here."""
+"""Opening checkpoints: the config, the weights, and which heads they have. All models are opened here."""
 
 import inspect
 from collections.abc import Collection, Iterable
@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..repository import find_file, one_line
-from .weights import UNREADABLE, find_not_finite, find_weights, read_shapes
+from .weights import find_not_finite, find_weights, read_shapes
 
 
 ENCODER = "encoder"
@@ -30,8 +30,8 @@ PRETRAINING_HEADS = {"ForPreTraining": MODEL_FOR_PRETRAINING_MAPPING, "ForMasked
 def load_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> PreTrainedConfig:
     """The config of the model in the directory or Hub repository `name`.
 
-    Raises `ValueError` or `OSError`, which names the file, for a config.json that is missing or makes no config, and
-    for custom code without `trust_remote_code`.
+    Raises `ValueError` or `OSError` for a config.json that is missing or invalid, and for custom code without
+    `trust_remote_code`.
     """
     file = find_file(name, "config.json", revision, required=True)
     try:
@@ -59,9 +59,9 @@ def open_pretrained(
     name: str, config: PreTrainedConfig | None = None, with_nsp: bool = True, **options
 ) -> tuple[PreTrainedModel, frozenset[str]]:
     """The model in fp32 with the head that `find_head` finds, and what it predicts: MaskedLM, NextSentencePrediction,
-    both or nothing, or SequenceClassification, …
+    both or nothing, or SequenceClassification, … A fine-tuned model must have all weights of its head.
 
-    Options and errors are those of `open_checkpoint`. A fine-tuned model must have all weights of its head.
+    Options and errors are those of `open_checkpoint`.
     """
     config = config or load_config(name, trust_remote_code=options.get("trust_remote_code", False))
     head = find_head(name, config, with_nsp, **options)
@@ -74,9 +74,9 @@ def open_pretrained(
 def find_head(name: str, config: PreTrainedConfig, with_nsp: bool = True, **options) -> str:
     """The head that the checkpoint `name` has, as a key of `AUTO_CLASSES`: "Model" if there is none.
 
-    A fine-tuned head is the one that the config names. Of pretraining heads the weights decide: the configs of
-    published BERTs name BertForMaskedLM where there is an NSP head as well, which is looked for `with_nsp`. Raises the
-    errors of `find_new_weights`.
+    A fine-tuned head is the one that the config names. For pretraining heads the weights decide, since the configs of
+    published BERTs with an NSP head name BertForMaskedLM; the NSP head is looked for `with_nsp`. Raises the errors of
+    `find_new_weights`.
     """
     named = named_head(config)
     if named not in (*PRETRAINING_HEADS, "Model"):
@@ -107,8 +107,8 @@ def check_finite_weights(model: PreTrainedModel, name: str) -> None:
 def find_new_weights(
     model_class: type, name: str, config: PreTrainedConfig, new_heads: Collection[str] = ("missing",), **options
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model without values, on the meta device, and the names of the weights that `from_pretrained` would
-    initialise randomly, sorted: those of heads in the states `new_heads`, of those that `part_states` tells apart.
+    """The model on the meta device, and the sorted names of the weights that `from_pretrained` would initialise
+    randomly: those of heads whose state, as in `part_states`, is one of `new_heads`.
 
     Raises `ValueError`, which names the weights, if the encoder is not exactly the one that the config describes, or
     if a head is neither complete nor in one of these states; and the errors of `find_weights` and `read_shapes`.
@@ -134,9 +134,8 @@ def find_new_weights(
 
 
 def part_states(model: PreTrainedModel, mismatches: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Whether each part of the model, the encoder, the pooler and each head, is in the files: `complete`, `missing`,
-    `partial`, or complete but for weights `of another shape`. An encoder is `unexpected` if they hold more weights of
-    it."""
+    """The state of each part of the model (encoder, pooler, heads) in the files: `complete`, `missing`, `partial`, or
+    with weights `of another shape`; `unexpected` for an encoder that has more weights there."""
     problems: dict[str, set[str]] = {}
     for weight in model.state_dict().keys() - model.all_tied_weights_keys.keys():
         problem = next((problem for problem, entries in mismatches.items() if weight in entries), "complete")
@@ -161,18 +160,15 @@ def load_with_mismatches(
     model_class: type[Any], name: str, **options
 ) -> tuple[PreTrainedModel, dict[str, dict[str, str]]]:
     """`from_pretrained`, and the weights that are `missing` in the files, `of another shape` or `unexpected`: each
-    name with its entry in a message.
-
-    Raises `ValueError` if the files cannot be read.
-    """
+    name with its entry in a message. Raises `ValueError` if the model can't be opened."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # the callers report the mismatches
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
         model, report = model_class.from_pretrained(name, **options)
-    except (MemoryError, torch.OutOfMemoryError):
+    except (OSError, MemoryError, torch.OutOfMemoryError):
         raise
-    except (*UNREADABLE, ImportError, StrictDataclassError) as error:
+    except Exception as error:  # of any code that a damaged file or a custom model runs
         raise ValueError(f"The model {name} cannot be opened: {explain_error(error)}.") from error
     finally:
         logging.set_verbosity(verbosity)
@@ -184,7 +180,7 @@ def load_with_mismatches(
 
 
 def explain_error(error: BaseException) -> str:
-    """An error of a config or a model in one line: its message, with the kind of error unless that tells nothing."""
+    """An error of a config or a model in one line: its message, and the kind of an error that is not a ValueError."""
     if isinstance(error, StrictDataclassError) and error.__cause__:
         error = error.__cause__
     message = one_line(error).rstrip(".")

@@ -1,4 +1,4 @@
-"""The output directory of a run: one run at a time writes there, and metrics.json marks a finished one."""
+"""The output directory of a run: one run at a time writes there, and metrics.json marks it as finished."""
 
 import shutil
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from .saved import METRICS_FILE, explain_write_errors
 
 
 def read_metrics(directory: str | Path) -> dict[str, float]:
-    """Return the metrics of a finished run, or an empty dictionary if there are none that can be read."""
+    """Return the metrics of a finished run; empty if there are none, or they can't be read."""
     try:
         return check(dict[str, float | int], read_json(Path(directory, METRICS_FILE)))
     except (FileNotFoundError, ValueError):
@@ -31,7 +31,7 @@ def write_metrics(directory: str | Path, metrics: dict) -> None:
 @contextmanager
 def output_dir_lock(args: TrainingArguments, record: dict, checkpoint: str | None) -> Iterator[None]:
     """Hold the lock of the output directory while a run writes there. Cleans up after a run that died, and writes the
-    `record` that a resume compares.
+    `record` for `check_same_run`.
 
     Raises `BlockingIOError` if another run holds the lock, and `OSError` if the checkpoint to resume no longer exists.
     """

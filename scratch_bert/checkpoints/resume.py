@@ -1,5 +1,4 @@
-"""What may change between a run and its resume: options, hyperparameters and processes, but neither data nor
-architecture."""
+"""What may change when a run is resumed: options, hyperparameters and processes, but neither data nor architecture."""
 
 import logging
 from collections.abc import Collection
@@ -21,7 +20,7 @@ from .weights import INDEX, WEIGHTS
 
 
 logger = logging.getLogger("scratch_bert")
-HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's group, which a resume may change
+HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's groups: a resume may change them
 
 
 class RunRecord(BaseModel):
@@ -41,15 +40,10 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
     try:
         saved = check(RunRecord, read_json(file), str(file))
     except (FileNotFoundError, ValueError):
-        logger.warning(
-            f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are those of the run that "
-            "saved it"
-        )
+        logger.warning(f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are the same")
         return
-    saved = saved.fixed | saved.options
-    changed = {
-        name: value for name, value in (record["fixed"] | record["options"]).items() if saved.get(name, value) != value
-    }
+    saved, current = saved.fixed | saved.options, record["fixed"] | record["options"]
+    changed = {name: value for name, value in current.items() if saved.get(name, value) != value}
     for name, value in changed.items():
         if name in record["fixed"] or name in also_fixed:
             raise ValueError(
@@ -74,11 +68,9 @@ def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
 
 
 def check_same_weights(model: PreTrainedModel, checkpoint: str) -> None:
-    """Raise `ValueError` if `checkpoint` lacks weights of this model, of which Trainer would keep the random ones."""
-    if not any(
-        Path(checkpoint, name).is_file() for name in (WEIGHTS, INDEX)
-    ):  # under FSDP, the weights of a stock Trainer
-        return
+    """Raise `ValueError` if `checkpoint` lacks weights of this model, which Trainer would silently leave random."""
+    if not any(Path(checkpoint, name).is_file() for name in (WEIGHTS, INDEX)):
+        return  # FSDP's own format
     _, new = find_new_weights(type(model), checkpoint, model.config)
     if new:
         raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: it has no {first_name(new)}.")
@@ -99,9 +91,9 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
 
 
 def warn_of_missing_state(optimizer: torch.optim.Optimizer) -> None:
-    """Log it if the loaded state lacks weights, as that of another model does: PyTorch starts theirs anew silently."""
-    if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):  # which may keep it elsewhere
-        return
+    """Log it if the loaded state lacks weights, as that of another model does: PyTorch silently starts them anew."""
+    if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):
+        return  # others may keep their state elsewhere
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     weights = [weight for weight in weights if weight.numel()]  # FSDP has empty ones
     missing = sum(not optimizer.state.get(weight) for weight in weights)
@@ -123,8 +115,8 @@ def merge_hyperparameters(saved: list[dict[str, Any]], requested: list[dict[str,
 
 
 class ResumeCallback(TrainerCallback):
-    """Adapts the loaded state of a checkpoint to the run that resumes it: intervals are those of the options, the best
-    checkpoint may have been moved with this one, and later checkpoints in the output directory are renamed."""
+    """Adapts a checkpoint's loaded state to the resumed run: intervals are those of its options, the best checkpoint
+    may have been moved with this one, and later checkpoints in the output directory are renamed."""
 
     checkpoint: str | None = None
     step = 0  # of the checkpoint

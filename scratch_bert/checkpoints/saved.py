@@ -17,7 +17,6 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from scratch_bert_options.errors import is_lack_of_space
 from scratch_bert_options.outputs import NEWEST
 from scratch_bert_options.schema import check
-from scratch_bert_options.training import CommonOptions
 
 from ..atomic import LOCK, MANIFEST, STAGING, find_damaged_file, move_into_place, remove, seal
 from ..repository import RUN_FILE, read_json
@@ -39,8 +38,6 @@ REQUIRED = (
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )
-
-
 _NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
@@ -86,10 +83,8 @@ def write_checkpoint(
     place: Path, save: Callable[[Path], None], wait: Callable[[], None], args: TrainingArguments, best: str | None
 ) -> None:
     """Write a checkpoint atomically, and delete surplus ones: `save(directory)` writes, in each process, into a
-    temporary directory beside `place`, which one process renames after all have left `wait`.
-
-    Raises `OSError`, with the remedy, if something can't be written.
-    """
+    temporary directory beside `place`, which one process renames after all have left `wait`. Raises `OSError`, with
+    the remedy, if something can't be written."""
     staged = place.parent / STAGING / place.name
     with explain_write_errors(place.name, place.parent):
         save(staged)
@@ -102,8 +97,7 @@ def write_checkpoint(
 
 
 def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints, by modification time, beside `newest`, until `limit` are left; newest and best
-    stay."""
+    """Delete the oldest checkpoints beside `newest`, by modification time, down to `limit`; newest and best stay."""
     checkpoints = sorted(checkpoints_in(newest.parent), key=lambda checkpoint: checkpoint.stat().st_mtime)
     kept = {newest, Path(best)} if best else {newest}
     surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
@@ -115,7 +109,7 @@ def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
 
 
 def find_best(output_dir: Path, state: TrainerState) -> str | None:
-    """Return the best checkpoint, in `output_dir` or where `state` has it; None if there is none, or it is damaged."""
+    """Return the best checkpoint, in `output_dir` or where `state` says; None if it does not exist or is damaged."""
     if not state.best_global_step:
         return None
     here = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}"
@@ -139,9 +133,8 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     """Return the checkpoint that `args.resume_from_checkpoint` names, or with `auto` the newest intact one in
     output_dir; None for a new run. Newer checkpoints that are damaged are renamed.
 
-    Raises `ValueError` if the named directory is no checkpoint or damaged, or if output_dir has no checkpoint but
-    files other than logs and those of a run that has not saved one yet; `OSError` if the newest checkpoint can't be
-    read.
+    Raises `ValueError` if the named checkpoint does not exist or is damaged, or if output_dir has no checkpoint but
+    the files of something else than a run that has just begun; `OSError` if the newest checkpoint can't be read.
     """
     output_dir = Path(args.output_dir)
     if args.resume_from_checkpoint and not resumes_newest(args):
@@ -152,10 +145,8 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
             raise ValueError(f"There is no checkpoint {checkpoint}. {remedy} auto for the newest one in {output_dir}.")
         damage = find_damage(checkpoint)
         if damage:
-            raise ValueError(
-                f"The checkpoint {checkpoint} cannot be resumed from: {damage}. Name another one, or pass auto for "
-                f"the newest intact one in {output_dir}."
-            )
+            remedy = f"Name another one, or pass auto for the newest intact one in {output_dir}."
+            raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: {damage}. {remedy}")
         if checkpoint.absolute().parent.resolve() != output_dir.resolve():
             _check_new(output_dir, args, "Pass an empty one, or that of the checkpoint.")
         return str(checkpoint)
@@ -192,12 +183,6 @@ def find_damage(checkpoint: Path) -> str | None:
     return None if _step_of(checkpoint) in (None, step) else f"its {TRAINER_STATE_NAME} is that of step {step}"
 
 
-def how_to_resume(options: CommonOptions) -> str:
-    """What to type to continue a run. Without its directory, the newest run would continue."""
-    directory = f"--output_dir {options.output_dir} " if options.is_numbered else ""
-    return f"the same command with {directory}--resume_from_checkpoint auto"
-
-
 def saved_step(checkpoint: str) -> int:
     """Return the number of optimizer steps after which a checkpoint was saved."""
     file = Path(checkpoint, TRAINER_STATE_NAME)
@@ -205,7 +190,7 @@ def saved_step(checkpoint: str) -> int:
 
 
 def _newest_intact(output_dir: Path, renames: bool) -> Path | None:
-    """Return the newest intact checkpoint. One process `renames` the damaged ones before the others look."""
+    """Return the newest intact checkpoint. One process looks first, and `renames` damaged ones."""
     for checkpoint in reversed(checkpoints_in(output_dir)):
         try:
             damage = find_damage(checkpoint) if renames else None
@@ -216,8 +201,7 @@ def _newest_intact(output_dir: Path, renames: bool) -> Path | None:
             return checkpoint
         if find_damaged_file(checkpoint) is None:  # as it was saved
             raise ValueError(
-                f"{checkpoint} cannot be resumed from, as it was saved: {damage}. Rename it to resume from the one "
-                "before."
+                f"{checkpoint} cannot be resumed from: {damage}. Rename it to resume from the one before."
             )
         logger.warning(f"{checkpoint} cannot be resumed from, {damage}: renamed to {_rename(checkpoint, DAMAGED)}")
     return None
@@ -244,7 +228,7 @@ def archive_later_checkpoints(checkpoint: str, output_dir: Path) -> None:
 
 def _check_new(output_dir: Path, args: TrainingArguments, remedy: str) -> None:
     """Raise `ValueError`, with this remedy, if a new run would write into a directory that is not empty."""
-    beginnings, logs = (LOCK, f".{RUN_FILE}"), (".log", ".out", ".err")  # logs of the job itself
+    beginnings, logs = (LOCK, f".{RUN_FILE}"), (".log", ".out", ".err")  # of a run that has just begun, and of its job
     if not args.should_save or not output_dir.exists():
         return
     if any(path.name not in beginnings and path.suffix not in logs for path in output_dir.iterdir()):

@@ -1,14 +1,11 @@
 """The files of a checkpoint's weights: which they are, and the names, shapes and dtypes in them."""
 
-import pickle
-import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import torch
 from pydantic import BaseModel, Field
-from safetensors import SafetensorError
 from transformers.modeling_utils import load_state_dict
 
 from scratch_bert_options.schema import check
@@ -22,10 +19,6 @@ FILES = (WEIGHTS, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  #
 ADAPTER = "adapter_config.json"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = ("position_ids", "token_type_ids")  # buffers that old checkpoints hold beside their weights
-# What the readers of safetensors and torch raise for files that are damaged or no weights. A pickle may ask torch's
-# reader for anything that tensors need: with arguments that make no sense, that raises whatever it raises.
-UNREADABLE = (SafetensorError, pickle.UnpicklingError, struct.error, RuntimeError, EOFError, LookupError, ValueError)
-UNREADABLE += (TypeError, AttributeError, ArithmeticError, AssertionError, MemoryError)
 
 
 class Index(BaseModel):
@@ -38,8 +31,8 @@ class Index(BaseModel):
 def find_weights(name: str | Path, revision: str | None = None) -> list[Path]:
     """The files that `from_pretrained` reads for the directory or Hub repository `name`, downloaded if need be.
 
-    Raises `OSError` if there are none or a part is missing, and `ValueError` for an index that does not name the
-    parts, and for an adapter, beside which `from_pretrained` would open another model.
+    Raises `OSError` if one is missing, and `ValueError` for a damaged index and for an adapter, whose base model
+    `from_pretrained` would open instead.
     """
     if find_file(name, ADAPTER, revision):
         raise ValueError(f"{name} is an adapter ({ADAPTER}): merge it into its model with PEFT, and save that.")
@@ -51,24 +44,26 @@ def find_weights(name: str | Path, revision: str | None = None) -> list[Path]:
 
 
 def read_index(file: Path) -> list[str]:
-    """The names of the files of sharded weights, sorted. Raises `ValueError` if they are not beside the index."""
+    """The names of the files of sharded weights, sorted, which are beside the index."""
     return sorted(set(check(Index, read_json(file), str(file)).weight_map.values()))
 
 
 def read_shapes(files: Iterable[Path]) -> dict[str, torch.Tensor]:
     """The weights in these files by name, on the meta device: shapes and dtypes. No code in a pickle is run.
 
-    Raises `ValueError` that names the file if it is damaged or holds anything else, and for quantized weights.
+    Raises `ValueError` for a file that is damaged or holds anything else, and for quantized weights.
     """
     weights = {}
     for file in files:
         try:
             content = load_state_dict(file, map_location="meta")
             dtypes = {name: weight.dtype for name, weight in content.items()}
-        except UNREADABLE as error:
+        except OSError:
+            raise
+        except Exception as error:  # a damaged pickle may make torch's reader raise anything
             reason = f"{type(error).__name__}: {one_line(error).partition('. ')[0]}"
             raise ValueError(
-                f"{file} cannot be read: it is damaged, or does not hold tensors alone, by their names ({reason})."
+                f"{file} cannot be read: it is damaged, or holds other things than named tensors ({reason})."
             ) from None
         for name, dtype in dtypes.items():
             if dtype not in FLOATS and name.rpartition(".")[2] not in INTEGERS:

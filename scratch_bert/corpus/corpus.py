@@ -126,7 +126,7 @@ class TokenizedCorpus(Tokens):
 
     def quality(self) -> str:
         """The fraction of unknown tokens in the complete corpus, and what was skipped."""
-        return f"{self.unknown_share:.2%} unknown tokens, skipped: {_describe(self.skipped or {})}"
+        return f"{self.unknown_share:.2%} unknown tokens, {_describe(self.skipped or {})} skipped"
 
     @property
     def unknown_share(self) -> float:

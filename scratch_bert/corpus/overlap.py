@@ -1,6 +1,6 @@
-"""How much of the held-out text is in the training text, too: as long stretches, or as complete short documents.
+"""How much of the held-out text is also in the training text: as long passages, or as complete short documents.
 
-Stretches are found by a rolling hash of windows of tokens: memory is bounded, and time grows with the training text.
+Passages are found by a rolling hash of windows of tokens: memory is bounded, and time grows with the training text.
 """
 
 import json
@@ -16,7 +16,7 @@ from .corpus import Block, Tokens
 
 logger = logging.getLogger("scratch_bert")
 
-WINDOW = 50  # tokens of a stretch
+WINDOW = 50  # tokens of a passage
 SHORTEST = 10  # tokens of a complete document that counts: shorter ones, such as "Chapter 1", are alike by chance
 WARN_ABOVE = 0.01
 MAX_HELD_OUT = 1 << 22  # tokens to look for: of a larger text, a sample
@@ -34,8 +34,8 @@ def report_overlap(
     name: str = "held-out text",
     training_name: str = "the training text",
 ) -> str:
-    """Log what fraction of the held-out text is in the training text, too, which have these names, with a warning above
-    1%; return it as a phrase. It is measured once, and kept in the cache."""
+    """Log what fraction of the held-out text is also in the training text, as a warning above 1%, and return it as a
+    phrase with these names. It is measured once, and kept in the cache."""
 
     def measure(directory: Path) -> None:
         fraction = shared_fraction(training.token_blocks(), held_out.token_blocks(), tokens, vocab_size)
@@ -44,11 +44,11 @@ def report_overlap(
     tokens = int(held_out.lengths().sum())
     settings = (training.checksum(), held_out.checksum(), tokens, WINDOW, SHORTEST, MAX_HELD_OUT)
     fraction = json.loads((cached(cache_dir, "overlap", settings, measure) / "shared.json").read_text())
-    phrase = f"{fraction:.1%} of its tokens are in stretches of {WINDOW} tokens that {training_name} has, too"
+    phrase = f"{fraction:.1%} overlap with {training_name} (passages of {WINDOW} tokens)"
     if fraction > WARN_ABOVE:
         logger.warning(
-            f"{name.capitalize()}: {phrase}, so evaluation measures what is memorised. Remove duplicates from the "
-            "text, or evaluate on other text"
+            f"{name.capitalize()}: {phrase}, so evaluation measures memorisation. Remove duplicates from the text, or "
+            "evaluate on other text"
         )
     else:
         logger.info(f"{name.capitalize()}: {phrase}")
@@ -56,9 +56,8 @@ def report_overlap(
 
 
 def shared_fraction(training: Iterable[Block], held_out: Iterable[Block], num_held_out: int, vocab_size: int) -> float:
-    """Fraction of the `num_held_out` held-out tokens that are in stretches of `WINDOW` tokens, or in complete documents
-    of fewer, that the training text has, too. Of more than `MAX_HELD_OUT` tokens, it is that of evenly spread chunks.
-    """
+    """Fraction of the `num_held_out` held-out tokens in passages of `WINDOW` tokens, or in complete documents of fewer,
+    that the training text also has. Of more than `MAX_HELD_OUT` tokens, it is that of evenly spread chunks."""
     hashed = _HashedWindows(vocab_size)
     every = -(-num_held_out // MAX_HELD_OUT)
     windows, total = [], 0

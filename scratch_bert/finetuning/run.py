@@ -10,7 +10,7 @@ from zlib import crc32
 
 from transformers import TrainingArguments, set_seed
 
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.outputs import check_output_dir
 
 from ..atomic import checksum
@@ -55,7 +55,7 @@ class SeedRun(NamedTuple):
 
 
 def prepare_finetuning(
-    task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: dict[str, Any] | None = None
+    task_name: str, task_args: TaskOptions, options: FinetuningOptions, data: dict[str, Any] | None = None
 ) -> "FinetuningRun":
     """A run that is ready to train: a `FinetuningRun` of these arguments, `prepare`d."""
     run = FinetuningRun(task_name, task_args, options, data)
@@ -102,7 +102,7 @@ class FinetuningRun:
     """
 
     def __init__(
-        self, task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: dict[str, Any] | None = None
+        self, task_name: str, task_args: TaskOptions, options: FinetuningOptions, data: dict[str, Any] | None = None
     ):
         args = finetuning_arguments(options)
         if task_args.seeds and args.push_to_hub:

@@ -1,4 +1,4 @@
-"""The code that travels with a model: what it needs, and its replacement by this version's."""
+"""The code that travels with a model: what a card says of it, and its replacement by this version's."""
 
 import json
 import re
@@ -26,14 +26,14 @@ that it was tried with are transformers {transformers.__version__} and torch {to
 def update_code(directory: str | Path) -> None:
     """Replace the code in a scratch_bert model's directory by this version's. Weights and tokenizer keep their bytes.
 
-    Raises `ValueError` or `OSError` that names the file if there is no scratch_bert model.
+    Raises `ValueError` or `OSError` if there is no scratch_bert model.
     """
     directory = Path(directory)
     file = directory / "config.json"
     config = read_json(file)
     if config.get("model_type") != "scratch_bert":
         raise ValueError(
-            f"{file}: model_type is {config.get('model_type')!r}. Only a scratch_bert has code to update."
+            f"{file}: model_type {config.get('model_type')!r} has no code to update: it must be scratch_bert."
         )
     for name in OLD_CODE:
         (directory / name).unlink(missing_ok=True)
@@ -44,5 +44,4 @@ def update_code(directory: str | Path) -> None:
     file.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     card = directory / "README.md"
     if card.is_file():
-        text = NOTE.sub(CODE_NOTE, OLD_HASH.sub("", card.read_text(encoding="utf-8")))
-        card.write_text(text, encoding="utf-8")
+        card.write_text(NOTE.sub(CODE_NOTE, OLD_HASH.sub("", card.read_text("utf-8"))), "utf-8")

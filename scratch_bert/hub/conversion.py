@@ -1,5 +1,5 @@
-"""Conversion of checkpoints from transformers' BERT to scratch_bert and back: the config changes; tensors and names
-stay, except that BERT stores the bias of its MLM head twice."""
+"""Conversion from transformers' BERT to scratch_bert and back: the config changes; tensors and their names stay, except
+that BERT stores the bias of its MLM head twice."""
 
 import os
 import re
@@ -33,7 +33,7 @@ from .model_card import write_conversion_card
 
 CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
 MODELS = {"bert": (transformers, "Bert"), "scratch_bert": (modeling_scratch_bert, "ScratchBert")}  # module, prefix
-# Not converted: what the target's class sets itself, how the model computes, and how it is initialised.
+# Not converted: fields that the target's class sets itself, how the model computes, and how it is initialised.
 _NOT_CONVERTED = (
     {*COMPUTE_FIELDS, *INITIALIZATION_FIELDS, "use_cache"}
     | {"model_type", "architectures", "auto_map", "code_version", "transformers_version", "dtype", "_name_or_path"}
@@ -56,14 +56,18 @@ class Conversion:
 def convert_checkpoint(
     source: str | Path, destination: str | Path, to: str = "scratch_bert", revision: str | None = None
 ) -> Conversion:
-    """Write the checkpoint `source`, a directory or a Hub repository, to `destination` as a model of the type `to`.
+    """Write a checkpoint with any head as a model of the type `to`, and its model card, adapted.
 
-    `to` is `bert` or `scratch_bert`. The source's model card is adapted; if it has none, none is written. Any head is
-    converted; the weights keep their bytes and their dtype (that of the first, if they have several).
+    Args:
+        source: A directory or a Hub repository.
+        destination: A directory, new or empty.
+        to: `bert` or `scratch_bert`.
+        revision: Branch, tag or commit of the source's repository.
 
-    Raises `ValueError` or `OSError`, and writes nothing, if the source is of another type, incomplete or damaged, if
-    its tokenizer can't be read or is larger than the model, if its config has an option that the target does not
-    support, if the outputs of the two models differ, or if `destination` is not empty or can't be written to.
+    Raises:
+        ValueError, OSError: if the source is of another type, incomplete or damaged, has a tokenizer that is larger
+            than the model or an option that the target does not support, if the outputs of the two models differ, or
+            if `destination` can't be written. Then nothing is written.
     """
     check_new_dir("destination", Path(destination))
     source, destination = str(source), Path(destination).resolve()
@@ -112,12 +116,11 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
     try:
         return CONFIGS[to](**values)
     except StrictDataclassError as error:
-        raise ValueError(f"The config of this {config.model_type} makes no {to}: {explain_error(error)}") from error
+        raise ValueError(f"This {config.model_type}'s config does not fit {to}: {explain_error(error)}") from error
 
 
 def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.Tensor]:
-    """The weights under the names of the type `to`: BERT stores the bias of its MLM head twice, and computes with the
-    second."""
+    """The weights as the type `to` names them: of the two biases of its MLM head, BERT uses the second."""
     name, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
     if name not in weights:
         return weights
@@ -132,7 +135,7 @@ def _model_class(model_type: str, head: str) -> type[PreTrainedModel]:
 
 
 def _load_with_head(source: str, config: PreTrainedConfig, revision: str | None) -> tuple[PreTrainedModel, list[str]]:
-    """The model of the class that has exactly the weights in the files, and the names of unused pooler weights."""
+    """The model whose class has exactly the weights in the files, and the names of unused pooler weights."""
     architecture = (config.architectures or [""])[0]
     if named_head(config) == "Model" and architecture.removeprefix("Scratch") not in ("", "BertModel"):
         raise ValueError(f"{source} is a {architecture}, which has no counterpart.")
@@ -146,14 +149,14 @@ def _load_with_head(source: str, config: PreTrainedConfig, revision: str | None)
     model, mismatches = load_with_mismatches(model_class, source, dtype="auto", **options)
     dropped = sorted(key for key in mismatches["unexpected"] if re.match(r"(bert\.)?pooler\.", key))
     if unexpected := mismatches["unexpected"].keys() - set(dropped):
-        raise ValueError(f"{source} has weights that {model_class.__name__} has not: {first_name(unexpected)}.")
+        raise ValueError(f"{source} has weights that {model_class.__name__} lacks: {first_name(unexpected)}.")
     return model, dropped
 
 
 @torch.no_grad()
 def compare_outputs(model: PreTrainedModel, other: PreTrainedModel) -> tuple[float, float]:
-    """The largest difference between two models' outputs, and the largest output, in fp32 at the non-padding tokens of
-    a small random batch."""
+    """The largest difference between two models' outputs, and the largest output: in fp32, for the real tokens of a
+    small random batch."""
     config = model.config
     generator = torch.Generator().manual_seed(0)
     batch_size, length = 4, min(64, config.max_position_embeddings)

@@ -1,5 +1,5 @@
-"""Model cards: the parts that all of them share, and the card of a converted model. No card names an absolute path,
-user or host."""
+"""Model cards: what all of them share, and the card of a converted model. No card names an absolute path, user or
+host."""
 
 import os
 import re
@@ -25,11 +25,9 @@ TEMPLATE = Path(__file__).with_name("model_card.md")
 _MARK_START = "<!-- Written by a training"  # in the marks of all versions
 MARK = f"{_MARK_START} run. Delete this line to keep your changes: the next run then leaves the card alone. -->"
 TAGS = ["bert", "scratch_bert"]
-_NAME = re.compile(
-    r'^name = ".*"(?=  # the directory or the repo)', re.MULTILINE
-)  # the model's, in the snippets of a card
+_NAME = re.compile(r'^name = ".*"(?=  # the directory or the repo)', re.MULTILINE)  # in the snippets of a card
 _TITLE = re.compile(r"\s*(<!--.*?-->\s*)?# .*\n")
-# What a card says of the code in its repository, which a BERT does not have.
+# Text about the code in the repository, which a BERT does not have.
 _OF_THE_CODE = re.compile(
     rf" The model's code is in this repository\.|{NOTE.pattern}\n\n|{OLD_HASH.pattern}|,\s*trust_remote_code=True",
     re.DOTALL,
@@ -74,7 +72,7 @@ def _below_title(body: str, text: str) -> str:
 
 
 def path_in_card(directory: Path) -> str:
-    """How snippets name a directory: by its path from the current directory, if it is in there, else by its name."""
+    """How snippets name a directory: by its path in the current directory, if it is there, else by its name."""
     path, here = Path(os.path.abspath(directory)), Path.cwd()
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else path.name
 
@@ -110,10 +108,8 @@ def write_conversion_card(
     directory: Path, place: Path, model: PreTrainedModel, difference: float, source: str, revision: str | None = None
 ) -> bool:
     """Write the card of a model converted from `source`, a directory or a Hub repository, into `directory`, which will
-    be moved to `place`: the source's card, adapted. For a scratch_bert, a card that is not of ours gets one of ours
-    before its text.
-
-    Returns False, and writes nothing, if the source has no card.
+    be moved to `place`: the source's card, adapted; for a scratch_bert, with our own card before one that is not ours.
+    Returns whether the source has a card.
     """
     optional = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
     files = {name: cached_file(source, name, revision=revision, **optional) for name in ("README.md", *BESIDE_CARDS)}
@@ -143,8 +139,7 @@ def write_conversion_card(
 
 
 def _adapted(body: str, kind: str, path: str, base_model: str | None, difference: float) -> str:
-    """The text of a card after a conversion of its model to a `kind`, with a note below its title, in place of an
-    earlier one."""
+    """The text of a card of a model converted to `kind`, with a note below its title in place of an earlier one."""
     other = "bert" if kind == "scratch_bert" else "scratch_bert"
     left_out = rf"{re.escape(_MARK_START)}.*?-->\n*|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
     body = _OF_THE_CODE.sub("", re.sub(left_out, "", with_name(body, path), flags=re.DOTALL))
@@ -160,7 +155,7 @@ def _adapted(body: str, kind: str, path: str, base_model: str | None, difference
 
 
 def _split(card: str) -> tuple[dict[str, Any], str]:
-    """The metadata of a card, without those that cannot be read, and its text."""
+    """The metadata of a card, empty if they can't be read, and its text."""
     header = REGEX_YAML_BLOCK.match(card)
     if not header:
         return {}, card

@@ -1,5 +1,4 @@
-"""Publishing on the Hub: a model's public files, checked, in one commit, so that every revision of the repository
-opens."""
+"""Publishing on the Hub: a model's public files, checked and in one commit, so that every revision opens."""
 
 import json
 import re
@@ -32,14 +31,8 @@ SENTENCES = ("modules.json", "config_sentence_transformers.json", "sentence_bert
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
 PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", "requirements.txt", *TOKENIZER, *SENTENCES)
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or with them.
-_REPLACED = re.compile(
-    "|".join(
-        [
-            r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?",
-            *map(re.escape, (*OLD_CODE, "curves.png", *TOKENIZER, *SENTENCES)),
-        ]
-    )
-)
+_WEIGHTS = r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"
+_REPLACED = re.compile("|".join([_WEIGHTS, *map(re.escape, (*OLD_CODE, "curves.png", *TOKENIZER, *SENTENCES))]))
 _Code = Annotated[str, Field(pattern=r"^\w+\.\w+$")]  # a module beside config.json, and a class in it
 
 
@@ -47,14 +40,14 @@ class SentenceModule(BaseModel):
     """An entry of sentence-transformers' modules.json."""
 
     path: str = Field(pattern=r"^\w*$")  # a folder beside it, or the model itself
-    type: str = Field(pattern=r"^sentence_transformers\.")  # other code is not here
+    type: str = Field(pattern=r"^sentence_transformers\.")  # other code would not be sent
 
 
 def public_files(directory: str | Path) -> list[Path]:
     """The files of a model's directory that are published.
 
     Raises `ValueError`, `OSError` or `ImportError` if code, weights, tokenizer or model card are missing, damaged or
-    no model together, if a file is a link, or if one contains a secret or a local path.
+    don't fit together, or if a file is a link or contains a secret or a local path.
     """
     directory = Path(directory)
     for name, remedy in (
@@ -75,10 +68,8 @@ def public_files(directory: str | Path) -> list[Path]:
 
 
 def _modules(directory: Path) -> list[Path]:
-    """The configs of the modules of sentence-transformers that follow the model, in their folders.
-
-    Raises `ValueError` for a module that has more than a config, such as weights, which would not be sent.
-    """
+    """The configs of the sentence-transformers modules after the model. Other files of theirs, such as weights, would
+    not be sent: they are a `ValueError`."""
     file = directory / SENTENCES[0]
     if not file.is_file():
         return []
@@ -95,10 +86,7 @@ def _modules(directory: Path) -> list[Path]:
 
 
 def _code(directory: Path, config: dict[str, Any]) -> list[Path]:
-    """The modules that `auto_map` names and those that they import.
-
-    Raises `ValueError`, `OSError`, `ImportError` or `SyntaxError` for code that would not be loaded.
-    """
+    """The modules that `auto_map` names and those that they import, which must compile and have their packages here."""
     if config.get("model_type") in CONFIG_MAPPING_NAMES and not config.get("auto_map"):
         return []  # its code is in transformers
     where = f"{directory}/config.json: auto_map"
@@ -108,12 +96,12 @@ def _code(directory: Path, config: dict[str, Any]) -> list[Path]:
     modules |= {Path(path) for module in modules for path in get_relative_import_files(module)}
     for module in modules:
         compile(module.read_bytes(), module, "exec")
-        check_imports(module)  # of packages that others may not have
+        check_imports(module)
     return sorted(modules)
 
 
 def _weights(directory: Path) -> list[Path]:
-    """The files of the weights. Raises `ValueError` or `OSError` if they are missing, damaged or not finite."""
+    """The files of the weights, which must be complete, readable and finite."""
     index = directory / INDEX
     if index.is_file() and (directory / WEIGHTS).is_file():
         raise ValueError(f"{directory} holds both {WEIGHTS} and sharded weights: delete the older ones.")
@@ -126,7 +114,7 @@ def _weights(directory: Path) -> list[Path]:
         with safe_open(file, framework="pt") as weights:
             if name := find_not_finite((name, weights.get_tensor(name)) for name in sorted(weights.keys())):
                 raise ValueError(
-                    f"{file}: {name} is not finite. The training has diverged: publish an earlier checkpoint."
+                    f"{file}: {name} is not finite, the training diverged: publish an earlier checkpoint."
                 )
     return files + [index] * index.is_file()
 
@@ -143,12 +131,9 @@ def _check_private_content(file: Path) -> None:
 
 
 def _check_model(directory: str) -> None:
-    """Raise `ValueError` if config, weights and tokenizer are not those of one model, as far as its type is known
-    here."""
+    """Raise `ValueError` if config, weights and tokenizer don't fit together; custom code is not run for it."""
     tokenizer = load_tokenizer(directory)
-    if (
-        read_json(Path(directory, "config.json")).get("model_type") not in CONFIG_MAPPING
-    ):  # custom code, which is not run
+    if read_json(Path(directory, "config.json")).get("model_type") not in CONFIG_MAPPING:
         return
     config = load_config(directory)
     check_vocabulary(tokenizer, config.vocab_size, directory)
@@ -181,8 +166,8 @@ def push_to_hub(
         files: The result of `public_files`, if it was called already.
 
     Raises:
-        ValueError: for a public repository that should be `private`, and a `tag` that exists.
-        huggingface_hub.errors.HfHubHTTPError: if the Hub rejects something. Other errors are those of `publish`.
+        ValueError: For a public repository that should be `private`, a `tag` that exists, and as `public_files`.
+        huggingface_hub.errors.HfHubHTTPError: If the Hub rejects something.
     """
     if create_pr and (revision or tag):
         raise ValueError("A pull request has no revision or tag of its own: leave them out.")
@@ -217,10 +202,9 @@ def publish(
 ) -> CommitInfo:
     """Send a model's directory to an existing repository in one commit, to its root and to `subfolder`, if given.
 
-    The card's snippets get `repo_id` as the model's name, and the card a link to the `space`. Weights and tokenizer
-    files of an earlier push that the directory does not have are deleted. `files` is the result of `public_files`, if
-    it was called already. Raises its errors otherwise, and `huggingface_hub.errors.HfHubHTTPError` if the Hub rejects
-    the commit, which leaves the repository unchanged.
+    The card's snippets name `repo_id`, and the card links to the `space`. Weights and tokenizer files of an earlier
+    push that the directory does not have are deleted. `files` is the result of `public_files`, if it was called
+    already. Raises its errors otherwise, and `huggingface_hub.errors.HfHubHTTPError` if the Hub rejects the commit.
     """
     additions: dict[str, Path | bytes] = {}
     for file in files or public_files(directory):
@@ -234,9 +218,8 @@ def publish(
     present = set(api.list_repo_files(repo_id, revision=revision)) - additions.keys()
     folders = {"", subfolder or ""}
     stale = [path for path in present if str(PurePosixPath(path).parent).strip(".") in folders]
-    operations: list[Any] = [
-        CommitOperationDelete(path) for path in stale if _REPLACED.fullmatch(PurePosixPath(path).name)
-    ]
+    stale = [path for path in stale if _REPLACED.fullmatch(PurePosixPath(path).name)]
+    operations: list[Any] = [CommitOperationDelete(path) for path in stale]
     operations += [CommitOperationAdd(path, content) for path, content in additions.items()]
     # Not `upload_folder`: with hf_xet it may make several commits, and it sends the card as it is on the disk.
     return api.create_commit(
@@ -245,12 +228,12 @@ def publish(
 
 
 def full_name(name: str, api: HfApi) -> str:
-    """The name of a repository with its owner: the user, for a name alone. Raises an error if nobody is logged in."""
+    """The name of a repository with its owner, by default the user, who must be logged in."""
     user = api.whoami()["name"]
     return name if "/" in name else f"{user}/{name}"
 
 
 def ensure_branch(api: HfApi, repo_id: str, revision: str | None) -> None:
-    """Create the branch to push to, if there is none. The refs of pull requests (refs/pr/1) exist."""
+    """Create the branch to push to, unless it exists, as the refs of pull requests (refs/pr/1) do."""
     if revision is not None and not revision.startswith("refs/"):
         api.create_branch(repo_id, branch=revision, exist_ok=True)

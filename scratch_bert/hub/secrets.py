@@ -1,4 +1,4 @@
-"""What must not be published: access tokens, keys and passwords, paths on this machine, and what a link leads to."""
+"""What must not be published: access tokens, keys and passwords, paths on this machine, and targets of links."""
 
 import re
 from functools import cache
@@ -9,25 +9,18 @@ from detect_secrets.plugins.base import RegexBasedDetector
 
 
 HUB_TOKEN = r"\b(hf|api_org)_[A-Za-z0-9]{30,}"  # not in detect-secrets 1.5
-# Detectors whose patterns ordinary words match, such as APFELSTRUDEL, or that take seconds for a vocabulary.
+# Detectors that match ordinary words, such as APFELSTRUDEL, or take seconds for a vocabulary.
 LOOSE = ("Artifactory", "Cloudant", "IBM", "Public IP", "SoftLayer")
-PATHS = (
-    r"/home/[\w.-]+|/Users/[\w.-]+|/(mnt|media|Volumes|content/drive)/[\w.-]+/[\w.-]+|[A-Z]:[\\/]+[\w.-]+|"
-    r"file:/+[\w.-]+"
-)
+PATHS = r"/(home|Users)/[\w.-]+|/(mnt|media|Volumes|content/drive)/[\w.-]+/[\w.-]+|([A-Z]:[\\/]+|file:/+)[\w.-]+"
 PATHS_IN_JSON = r'(?<=")/[\w.-]+/[^"\s]*'  # a value
 
 
 @cache
 def _detectors() -> list[RegexBasedDetector]:
-    """The detectors of detect-secrets that look for the form of a secret. Those for entropy and for words beside a
-    value would report vocabularies and code, and so would those in `LOOSE`; addresses are no secrets."""
-    classes = get_mapping_from_secret_type_to_class()
-    return [
-        detector()
-        for kind, detector in classes.items()
-        if issubclass(detector, RegexBasedDetector) and not kind.startswith(LOOSE)
-    ]
+    """The detectors of detect-secrets that know the form of a secret. Those for entropy and for keywords would report
+    vocabularies and code, and so would those in `LOOSE`; addresses are not secrets."""
+    kinds = get_mapping_from_secret_type_to_class().items()
+    return [kind() for name, kind in kinds if issubclass(kind, RegexBasedDetector) and not name.startswith(LOOSE)]
 
 
 def check_private(text: str, where: str | Path, paths: bool = True) -> None:

@@ -8,7 +8,8 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import TrainingArguments
 
 from scratch_bert_options.declare import similar
-from scratch_bert_options.pretraining import ModelOptions, PretrainingOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..training.arguments import Fixed, make_training_arguments

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from scratch_bert_options.pretraining import DataArguments, ModelOptions
+from scratch_bert_options.data import DataOptions
+from scratch_bert_options.model import ModelOptions
 
 from ..hub.model_card import TAGS, write_card
 from ..model.modeling_scratch_bert import AUTO_MODELS
@@ -28,7 +29,7 @@ def write_pretraining_card(
     trainer: PretrainingTrainer,
     directory: Path,
     model_args: ModelOptions,
-    data_args: DataArguments,
+    data_args: DataOptions,
     data: PretrainingData,
 ) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
@@ -73,7 +74,7 @@ def write_pretraining_card(
     )
 
 
-def _source(data_args: DataArguments) -> str:
+def _source(data_args: DataOptions) -> str:
     return SOURCES[data_args.sources[0]] if data_args.sources else BUILTIN
 
 

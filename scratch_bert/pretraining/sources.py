@@ -14,7 +14,7 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
-from scratch_bert_options.pretraining import TOKENIZER_TRAINING, DataArguments
+from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
 
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
@@ -63,7 +63,7 @@ class PretrainingData:
 
 
 def load_data(
-    args: DataArguments,
+    args: DataOptions,
     seed: int,
     tokenizer: PreTrainedTokenizerBase | None = None,
     texts: Iterable | None = None,
@@ -87,7 +87,7 @@ def load_data(
 
 
 def find_texts(
-    args: DataArguments, texts: Iterable | None = None, eval_texts: Iterable | None = None
+    args: DataOptions, texts: Iterable | None = None, eval_texts: Iterable | None = None
 ) -> tuple[TextSource, TextSource | None]:
     """The text to train on; and the text to evaluate on, if it is another one.
 
@@ -131,7 +131,7 @@ def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
     return [dataset.shard(dataset.num_shards, index) for index in range(dataset.num_shards)]
 
 
-def trained_tokenizer(args: DataArguments, text: TextSource) -> PreTrainedTokenizerBase:
+def trained_tokenizer(args: DataOptions, text: TextSource) -> PreTrainedTokenizerBase:
     """A tokenizer trained on the text, from the cache if it was trained before; or on the beginning of a stream."""
     options = {name: getattr(args, name) for name in TOKENIZER_TRAINING} | {"vocab_size": args.max_vocab_size()}
     if args.streaming:
@@ -154,14 +154,14 @@ def trained_tokenizer(args: DataArguments, text: TextSource) -> PreTrainedTokeni
     return tokenizer
 
 
-def sequence_length(args: DataArguments, corpus: TokenizedCorpus) -> int:
+def sequence_length(args: DataOptions, corpus: TokenizedCorpus) -> int:
     """The number of tokens that `max_seq_length` is, or that it asks for by a percentile of the sentences' lengths."""
     length = args.max_seq_length
     return length if isinstance(length, int) else corpus.max_seq_length(int(length.removeprefix("auto:")))
 
 
 def _load_text(
-    args: DataArguments, seed: int, text: TextSource, eval_text: TextSource | None, tokenizer: PreTrainedTokenizerBase
+    args: DataOptions, seed: int, text: TextSource, eval_text: TextSource | None, tokenizer: PreTrainedTokenizerBase
 ) -> PretrainingData:
     """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a
     copy: its examples by index are those of its first documents."""
@@ -219,7 +219,7 @@ def _load_text(
 
 
 def _encode(
-    args: DataArguments, text: TextSource, tokenizer: PreTrainedTokenizerBase, evaluates: bool = False
+    args: DataOptions, text: TextSource, tokenizer: PreTrainedTokenizerBase, evaluates: bool = False
 ) -> TokenizedCorpus:
     """The token ids of a text, mapped into memory, or those of a stream's first documents."""
     streams = args.streaming
@@ -267,7 +267,7 @@ def _warn_of_unknown(share: float) -> None:
 # ------------------------------------------------------------------------------------------------- preprocessed
 
 
-def _load_preprocessed(args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
+def _load_preprocessed(args: DataOptions, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
     """Examples written by inspect_data.py or prepare_data.py, mapped into memory or streamed."""
     examples = open_examples(Path(args.prepared_data), tokenizer)  # ty: ignore[invalid-argument-type]: it is set
     files, tokenizer = examples.files["train"], examples.tokenizer
@@ -310,7 +310,7 @@ def _load_preprocessed(args: DataArguments, seed: int, tokenizer: PreTrainedToke
 
 
 def build_collator(
-    args: DataArguments,
+    args: DataOptions,
     tokenizer: PreTrainedTokenizerBase,
     pack_to: int | None = None,
     mlm_probability: float | None = None,

@@ -16,7 +16,7 @@ import numpy as np
 import pandas
 import sentencex
 
-from scratch_bert_options.pretraining import SPLITTERS, check_splitting
+from scratch_bert_options.data import SPLITTERS, check_splitting
 
 from . import MAX_PIECE, MAX_WORD, UNK_TOKEN
 from .tables import TABLES, TextError, has_records, open_table, read_errors, read_lines, suffix

@@ -10,7 +10,6 @@ from torch import distributed
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
-from ..checkpoints.saved import how_to_resume
 from .processes import from_rank_zero, process_store
 from .workers import shield_workers
 
@@ -134,5 +133,5 @@ class InterruptibleTrainer(Trainer):
         saved = Path(self.args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}").is_dir()
         at_the_end = self._signals.requested == "stop" and saved and self.args.world_size == 1
         if self.interrupted or at_the_end:
-            message = f"Stopped at step {step}. To continue: {how_to_resume(self.options)}"
+            message = f"Stopped at step {step}. To continue: {self.options.how_to_resume()}"
             raise Interrupted(message, self._signals.number)

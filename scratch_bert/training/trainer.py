@@ -13,7 +13,6 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from scratch_bert_options.errors import LimitError, explain_limit
 from scratch_bert_options.training import CommonOptions
 
-from ..checkpoints.saved import how_to_resume
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from .best import BestModelTrainer
 from .clock import Clock
@@ -99,7 +98,7 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
             reason = explain_limit(error)
             if reason is None:
                 raise
-            raise LimitError(f"{reason} Then continue: {how_to_resume(self.options)}") from error
+            raise LimitError(f"{reason} Then continue: {self.options.how_to_resume()}") from error
         wait_for_processes(self.accelerator)
         return output
 

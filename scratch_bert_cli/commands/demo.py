@@ -4,42 +4,17 @@ For the directory of a training run, also predictions at each checkpoint. The pa
 loads nothing from the network."""
 
 import argparse
-import os
-import socket
 
 from ..command_line import announce_imports
 from ..process import script
 
 
-def free_port(text: str) -> int:
-    """The port that an argument names, if the page can be served there."""
-    try:
-        port = int(text)
-        if not 0 < port < 2**16:
-            raise ValueError
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"a port is a number from 1 to 65535, not {text}") from None
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError as error:
-        raise argparse.ArgumentTypeError(
-            f"{port} cannot be used ({os.strerror(error.errno)}): choose another one"
-        ) from None
-    return port
-
-
 @script
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "models",
-        nargs="+",
-        metavar="MODEL",
-        help="A directory or a Hub repository: a scratch_bert or a BERT, with any head.",
-    )
-    parser.add_argument(
-        "--port", type=free_port, help="The port to serve the page on (the first free one from 7860 on)."
-    )
+    kinds = "A directory or a Hub repository: a scratch_bert or a BERT, with any head."
+    parser.add_argument("models", nargs="+", metavar="MODEL", help=kinds)
+    parser.add_argument("--port", type=int, help="The port to serve the page on (the first free one from 7860 on).")
     parser.add_argument("--trust_remote_code", action="store_true", help="Run the code that comes with other models.")
     parser.add_argument("--no_browser", action="store_true", help="Don't open the page in a browser.")
     args = parser.parse_args(argv)

@@ -1,5 +1,5 @@
-"""Evaluate pretrained models on text: masked language modelling and next-sentence prediction, compared with baselines. Or,
-with --suite blimp, on minimal pairs of English sentences.
+"""Evaluate pretrained models on text: masked language modelling and next-sentence prediction, compared with baselines.
+Or, with --suite blimp, on minimal pairs of English sentences.
 
 The options of the text are those of pretrain.py, except --streaming, and those of the tokenizer, which is the models'.
 Without --validation_file, text is held out as in training, with --seed; --validation_file alone is evaluated
@@ -9,7 +9,7 @@ compared on the same masked tokens. For single segments, evaluate with --sentenc
 import json
 from pathlib import Path
 
-from scratch_bert_options.pretraining import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
 
 from ..command_line import read_options
 from ..process import script
@@ -17,8 +17,8 @@ from ..process import script
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    groups = (EvaluationArguments, EvaluationDataArguments)
-    args, data_args = read_options(*groups, description=__doc__, argv=argv).groups
+    groups = (EvaluationOptions, EvaluationDataOptions)
+    args, data_args = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining import blimp, evaluation

@@ -7,13 +7,10 @@ import json
 import logging
 from pathlib import Path
 
-from scratch_bert_options.pretraining import (
-    ContinuationArguments,
-    DataArguments,
-    InspectionArguments,
-    ModelOptions,
-    PretrainingOptions,
-)
+from scratch_bert_options.data import DataOptions
+from scratch_bert_options.model import ContinuationOptions, ModelOptions
+from scratch_bert_options.preparation import InspectionOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..command_line import read_options
 from ..process import script
@@ -21,9 +18,9 @@ from ..process import script
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    groups = (ContinuationArguments, DataArguments, InspectionArguments)
-    line = read_options(*groups, description=__doc__, argv=argv, ignored=(ModelOptions, PretrainingOptions))
-    model_args, data_args, args = line.groups
+    groups = (ContinuationOptions, DataOptions, InspectionOptions)
+    ignored = (ModelOptions, PretrainingOptions)
+    model_args, data_args, args = read_options(*groups, description=__doc__, argv=argv, ignored=ignored)
 
     from transformers import set_seed
 

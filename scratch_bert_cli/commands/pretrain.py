@@ -3,7 +3,9 @@ Face's Trainer.
 
 Without options: a tiny model on the built-in corpus, in a few minutes on two CPU cores."""
 
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.data import DataOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..command_line import read_options
 from ..main import command
@@ -12,8 +14,8 @@ from ..process import script
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    groups = (ModelOptions, DataArguments, PretrainingOptions)
-    model_args, data_args, training = read_options(*groups, description=__doc__, argv=argv).groups
+    groups = (ModelOptions, DataOptions, PretrainingOptions)
+    model_args, data_args, training = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining.run import prepare_pretraining

@@ -260,7 +260,7 @@ def test_options_that_may_change_are_taken_and_those_that_must_not_rejected(tmp_
     record = {"fixed": {"seed": 42, "optim": "muon"}, "options": {"learning_rate": 1e-3, "max_steps": 100}}
     check_same_run(record, str(tmp_path))
     for content in ("", "{}", "[]", '{"fixed": {}}'):
-        assert "has no run.json that can be read: make sure that seed and text are those" in caplog.text
+        assert "has no run.json that can be read: make sure that seed and text are the same" in caplog.text
         caplog.clear()
         (tmp_path / "run.json").write_text(content)
         check_same_run(record, str(tmp_path))

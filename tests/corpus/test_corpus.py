@@ -166,7 +166,7 @@ def test_text_without_tokens_is_left_out_and_an_empty_corpus_is_an_error(tokeniz
 
 def test_unknown_tokens_are_counted(tokenizer, tmp_path):
     corpus = TokenizedCorpus.from_source(TextSource([["A class [UNK] is. [UNK]"], ["So."]]), tokenizer, tmp_path)
-    assert corpus.unknown == 2 and f"{2 / corpus.num_tokens:.2%} unknown tokens, skipped: nothing" == corpus.quality()
+    assert corpus.unknown == 2 and f"{2 / corpus.num_tokens:.2%} unknown tokens, nothing skipped" == corpus.quality()
 
 
 # -------------------------------------------------------------------------------------------------- splits, blocks

@@ -48,9 +48,8 @@ def test_shared_fraction_of_much_held_out_text_is_that_of_a_sample(monkeypatch):
 def test_overlap_is_reported_once_measured(corpus, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     half = corpus.select(np.arange(corpus.num_documents // 2))
-    assert report_overlap(half, corpus, 2000, tmp_path).endswith(
-        "stretches of 50 tokens that the training text has, too"
-    )
+    phrase = report_overlap(half, corpus, 2000, tmp_path)
+    assert phrase.endswith("overlap with the training text (passages of 50 tokens)")
     [record] = caplog.records
     assert record.levelname == "WARNING" and "Remove duplicates from the text" in record.message
     train, held_out = corpus.split(0.1, seed=0)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -493,6 +494,19 @@ def status_of(url, host):
         return urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host})).status
     except urllib.error.HTTPError as error:
         return error.code
+
+
+@pytest.mark.parametrize("port", [80_000, None])
+def test_port_that_cannot_be_served_on_is_named(port):
+    from scratch_bert_demo.server import gr, serve
+
+    with gr.Blocks() as page:
+        pass
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(OSError, match="The port .* is in use, or not"),
+    ):
+        serve(page, port or server.getsockname()[1])
 
 
 def test_script(trained, tmp_path):

@@ -20,7 +20,7 @@ from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.finetuning.trainer import FinetuningTrainer
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 
 WORDS = ["class", "function", "module", "value", "name"]
@@ -60,7 +60,7 @@ def prepare(saved, tmp_path):
 
     def prepare(name="run", task="sequence-classification", model=saved, **options):
         options = FAST | options | {"model_name_or_path": model, "output_dir": tmp_path / name}
-        return prepare_finetuning(task, *from_keywords(TaskArguments, FinetuningOptions, **options))
+        return prepare_finetuning(task, *from_keywords(TaskOptions, FinetuningOptions, **options))
 
     return prepare
 

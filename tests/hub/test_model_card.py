@@ -59,7 +59,7 @@ def test_model_card_of_a_run(run, hub):
         assert f" {metrics[name]:.3f}" in card.text, name
     assert CODE_NOTE in card.text
     assert "After 8 steps" in card.text
-    assert "skipped: nothing" in card.text and "8 |" in card.text
+    assert "nothing skipped" in card.text and "8 |" in card.text
     assert Image.open(run / "curves.png").size == (1200, 300)
     assert "(curves.png)" in card.text
 

@@ -87,7 +87,7 @@ def test_published_model_is_opened_and_checked_as_a_directory_is(directory, hub)
     assert file.read_bytes() == (directory / "model.safetensors").read_bytes()
     _, heads = open_pretrained("tester/model")
     assert heads == {"MaskedLM", "NextSentencePrediction"}
-    with pytest.raises(OSError, match="tester/nothing is not a directory, and cannot be had from the Hub"):
+    with pytest.raises(OSError, match="tester/nothing is not a directory, and could not be downloaded from the Hub"):
         open_pretrained("tester/nothing")
 
 

@@ -1,4 +1,4 @@
-"""Whoever looks into the model sees what it sees in transformers' BERT: (B, S, H) in every part. Nobody has to ask."""
+"""Hooks see padded states in every part of the model, (B, S, H), as in transformers' BERT."""
 
 from functools import partial
 

@@ -13,17 +13,19 @@ from scratch_bert import ScratchBertConfig
 from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
 from scratch_bert_cli.command_line import ALIASES, read_options
 from scratch_bert_cli.main import VERBS, command
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import OptionGroup, from_keywords, known_options, option, options
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
-GROUPS = (ModelOptions, DataArguments, PretrainingOptions)
+GROUPS = (ModelOptions, DataOptions, PretrainingOptions)
 
 
 def parse(*argv):
-    return read_options(*GROUPS, description="", argv=list(argv)).groups
+    return read_options(*GROUPS, description="", argv=list(argv))
 
 
 def error_of(capsys, *argv, groups=GROUPS):
@@ -119,6 +121,9 @@ def test_options_file_with_an_error_ends_the_program(content, message, tmp_path,
         ("--token_embedding_init lsx", "token_embedding_init: must be one of lsa, normal, got 'lsx'"),
         ("--train_file a --train_file b", "--train_file is given twice: give it once, with all its values"),
         ("a.txt", "a.txt is not an option. Options come from one file"),
+        ("--preset mini a.yaml", "a.yaml is not an option. Options come from one file"),
+        ("--no_lowercase true", "true is not an option"),
+        ("--max_steps --seed 1", "--max_steps needs a value"),
         ("nowhere/cpu-hour.yaml", "nowhere/cpu-hour.yaml cannot be read"),
         ("--max_minutes 60 --max_steps 5", "max_steps has no effect with max_minutes"),
         ("--max_minutes 60 --warmup_steps 100", "warmup_steps must be a fraction of the time"),
@@ -138,8 +143,8 @@ def test_option_of_an_empty_name_is_an_error(name, capsys):
     assert f"{name}: must not be empty: leave it out, or set the variable" in error_of(capsys, f"--{name}", "")
 
 
-def test_aliases_are_no_options_and_lead_to_some():
-    known = known_options((*GROUPS, TaskArguments, FinetuningOptions))
+def test_aliases_are_not_options_and_lead_to_some():
+    known = known_options((*GROUPS, TaskOptions, FinetuningOptions))
     assert not known.keys() & ALIASES.keys()
     for hint in ALIASES.values():
         named = re.findall(r"--(\w+)", hint)
@@ -164,17 +169,8 @@ def test_other_options_of_trainer_are_taken_and_checked():
 def test_task_is_the_first_argument_and_an_options_file_the_second(tmp_path, capsys):
     (tmp_path / "options.json").write_text('{"preset": "mini"}')
     argv = ["two", str(tmp_path / "options.json")]
-    line = read_options(ModelOptions, description="", argv=argv, takes_task=True)
-    assert (line.groups[0].preset, line.task) == ("mini", "two")
-
-
-@pytest.mark.parametrize("argv", ["m --seed 1", "m o.yaml", "o.yaml --model_name_or_path m"])
-def test_first_argument_may_be_an_option(argv, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "o.yaml").write_text("seed: 1")
-    groups = (TaskArguments, FinetuningOptions)
-    task_args, training = read_options(*groups, description="", argv=argv.split(), first="model_name_or_path").groups
-    assert (task_args.model_name_or_path, training.seed) == ("m", 1)
+    task, model_args = read_options(ModelOptions, description="", argv=argv, takes_task=True)
+    assert (model_args.preset, task) == ("mini", "two")
 
 
 def test_ignored_options_are_checked_and_left_out(capsys):
@@ -182,8 +178,8 @@ def test_ignored_options_are_checked_and_left_out(capsys):
     class Own(OptionGroup, group="Own"):
         show: int = option(1, "", within="[0, 9]")
 
-    read = {"description": "", "ignored": (DataArguments,)}
-    (own,) = read_options(Own, argv=["--show", "2", "--language", "de"], **read).groups
+    read = {"description": "", "ignored": (DataOptions,)}
+    (own,) = read_options(Own, argv=["--show", "2", "--language", "de"], **read)
     assert own.show == 2
     with pytest.raises(SystemExit):
         read_options(Own, argv=["--language", "deu-DE"], **read)
@@ -221,7 +217,7 @@ def test_keywords_build_what_flags_build(tmp_path):
     flags = [text for name, value in keywords.items() for text in (f"--{name}", str(value))]
     assert built == parse(*flags, "--report_to", "none")
     assert built[1].train_file == [str(tmp_path)] and built[1].max_seq_length == 32
-    (task_args,) = from_keywords(TaskArguments, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
+    (task_args,) = from_keywords(TaskOptions, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
     assert (task_args.model_name_or_path, task_args.seeds, task_args.dropout) == ("x", [3], 0.0)
 
 
@@ -239,7 +235,7 @@ def test_keywords_build_what_flags_build(tmp_path):
 )
 def test_keywords_raise_what_the_command_line_shows(given, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        from_keywords(ModelOptions, DataArguments, **given)
+        from_keywords(ModelOptions, DataOptions, **given)
 
 
 def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ def run_with_streams(command, *, stdout=None, stderr=None, **environment) -> int
 @pytest.mark.parametrize(
     ("stdout", "stderr"), [("broken", None), ("broken", "broken"), ("closed", None), ("closed", "closed")]
 )
-def test_script_goes_on_when_nobody_reads_its_output(stdout, stderr, environment, tmp_path):
+def test_script_continues_when_nobody_reads_its_output(stdout, stderr, environment, tmp_path):
     command = ["-c", TALKATIVE, tmp_path / "result"]
     assert run_with_streams(command, stdout=stdout, stderr=stderr or "broken", **environment) == 0
     assert (tmp_path / "result").read_text() == "finished"
@@ -70,7 +70,7 @@ def test_help_ends_quietly_when_nobody_reads_it(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="closes descriptors of a child")
-def test_training_goes_on_to_its_end_when_nobody_reads_its_output(text_file, tmp_path):
+def test_training_continues_to_its_end_when_nobody_reads_its_output(text_file, tmp_path):
     options = ["--train_file", text_file, "--output_dir", tmp_path / "run", "--vocab_size", 500, "--max_steps", 4]
     options += ["--logging_steps", 1, "--max_seq_length", 32, "--use_cpu", "--cache_dir", tmp_path / "cache"]
     command = [SCRIPTS / "pretrain.py", *options]
@@ -87,11 +87,11 @@ def test_training_goes_on_to_its_end_when_nobody_reads_its_output(text_file, tmp
     ("error", "message"),
     [
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "a.txt"), r"No more files .*ulimit -n.*Errno 24"),
-        (RuntimeError("Too many open files. Communication with the workers is"), r"\(RuntimeError: Too many open files\)\.$"),
+        (RuntimeError("Too many open files. Communication with the"), r"\(RuntimeError: Too many open files\)\.$"),
         (RuntimeError("received 0 items of ancdata"), "No more files"),
         (MemoryError(), r"not enough memory.*\(MemoryError:\)\.$"),
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "not enough memory"),
-        (RuntimeError("[enforce fail at alloc_cpu.cpp:124] . DefaultCPUAllocator: can't allocate memory"), "not enough memory"),
+        (RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory"), "not enough memory"),
         (ImportError("libtorch_cpu.so: failed to map segment from shared object"), "not enough memory"),
         (RuntimeError("can't start new thread"), "No more threads or processes.*ulimit -u"),
         (OSError("Cannot fork"), "No more threads or processes"),
@@ -206,8 +206,8 @@ def test_directory_that_is_gone_is_named(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a child")
 def test_lack_of_memory_for_the_imports_is_one_line():
-    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (300_000_000, 300_000_000)); sys.argv = sys.argv[1:]"
-    code += "; from scratch_bert_cli.commands.convert_checkpoint import main; main()"
+    code = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (300_000_000, 300_000_000)); "
+    code += "sys.argv = sys.argv[1:]; from scratch_bert_cli.commands.convert_checkpoint import main; main()"
     result = run_process("-c", code, "convert", "from", "to", check=False, OMP_NUM_THREADS="1")
     assert result.returncode == 1 and "Traceback" not in result.stderr
     assert result.stderr.splitlines()[-1].startswith("error: There is not enough memory")

@@ -12,8 +12,10 @@ from transformers import Trainer
 from helpers import NO_DROPOUT, SMALL, launch, make_model
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.pretraining import DataArguments, ModelOptions, PretrainingOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
 
 
 SHAPES = [(48, 48), (48, 48), (96, 24), (24, 96), (96, 24), (40, 24)]  # square, tall, wide
@@ -133,7 +135,7 @@ def make_run(text_file, tmp_path_factory):
         training = {"optim": "muon", "bf16": False, "max_steps": 6, "save_steps": 3, "logging_steps": 1} | training
         return prepare_pretraining(
             ModelOptions(config_overrides=json.dumps(overrides)),
-            DataArguments(train_file=[str(text_file)], **data),
+            DataOptions(train_file=[str(text_file)], **data),
             *from_keywords(
                 PretrainingOptions, output_dir=output_dir, disable_tqdm=True, learning_rate=LEARNING_RATE, **training
             ),

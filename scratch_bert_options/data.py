@@ -1,0 +1,243 @@
+"""The options from text to masked examples."""
+
+import os
+import re
+from pathlib import Path
+from typing import ClassVar
+
+from huggingface_hub.constants import HF_HOME
+
+from .declare import OptionGroup, option, options, similar
+
+
+@options
+class SourceOptions(OptionGroup, group="Source"):
+    """The source of the text: files or a dataset; without either, the built-in corpus."""
+
+    part_kind: ClassVar[str] = "held-out"
+    """What the validation text is called in messages."""
+
+    train_file: list[str] | None = option(
+        None,
+        "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json or .jsonl, gzipped or not, or .parquet. "
+        "Default: the built-in corpus, Python's help texts and docstrings.",
+        path=True,
+    )
+    validation_file: list[str] | None = option(
+        None,
+        "Text to evaluate on. Default: a part of the training text is held out.",
+        unless="prepared_data",
+        path=True,
+    )
+    validation_share: float = option(
+        0.1,
+        "Approximate fraction of the text to hold out: documents drawn at random, or the ends of long ones; 0 for "
+        "none.",
+        within="[0, 1)",
+        unless="prepared_data streaming",
+    )
+    dataset_name: str | None = option(
+        None,
+        "Dataset on the Hub, or a directory for datasets.load_dataset: its splits train and validation.",
+        path=True,
+    )
+    dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
+    prepared_data: str | None = option(
+        None, "Directory of preprocessed examples, by inspect_data.py --output_dir or prepare_data.py.", path=True
+    )
+    cache_dir: str = option(
+        str(Path(os.environ.get("HF_DATASETS_CACHE", Path(HF_HOME, "datasets")), "scratch_bert")),
+        "Directory for token ids and trained tokenizers.",
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len(self.sources) > 1:
+            raise ValueError(f"Give one of {' and '.join(self.sources)}, not both.")
+
+    @property
+    def sources(self) -> list[str]:
+        """The options that name the training text, one at most."""
+        return [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
+
+
+@options
+class StreamOptions(OptionGroup, group="Source"):
+    streaming: bool = option(
+        False, "Read the text during training. Examples then depend on the number of workers and machines."
+    )
+    stream_buffer: int = option(
+        1000, "Documents to draw pairs among, or examples to shuffle.", within="[2, 1e9]", requires="streaming"
+    )
+
+
+SPLITTERS = ("sentencex", "line")
+
+
+LANGUAGES = (  # ISO 639-1
+    "aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de dv dz ee el "
+    "en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it "
+    "iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt "
+    "my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg sh si sk "
+    "sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
+    "yo za zh zu"
+)
+
+
+def check_splitting(sentence_splitter: str, language: str | None) -> None:
+    """Raise `ValueError` for an empty or misspelt splitter, and for a language that is not an ISO 639 code (any three
+    letters pass)."""
+    if language and language not in LANGUAGES.split() and not re.fullmatch(r"[a-z]{3}", language):
+        raise ValueError(f"language must be an ISO 639 code, such as en, got {language}.")
+    if not sentence_splitter:
+        raise ValueError("sentence_splitter must not be empty.")
+    typo = similar(sentence_splitter, SPLITTERS) if sentence_splitter not in SPLITTERS else ""
+    if typo:
+        raise ValueError(f"There is no sentence_splitter {sentence_splitter}.{typo}")
+
+
+@options
+class TextOptions(OptionGroup, group="Text", unless="prepared_data"):
+    """How text is split into documents and sentences."""
+
+    text_column: str = option("text", "Column that holds the text of a table or dataset.")
+    text_format: str | None = option(
+        None,
+        "How text is split into documents. Default: blank_line for text files, file for tables. blank_line: a blank "
+        "line ends a document; file: a file, or a record of a table, is a document, and blank lines separate its "
+        "paragraphs; wikitext: ' = Title = ' begins a document; gutenberg: a file is a book, without Project "
+        "Gutenberg's licence; html: as file, with <br> tags for line breaks and entities such as &amp;.",
+    )
+    sentence_splitter: str = option(
+        "sentencex",
+        "How to split text into sentences. sentencex: by the language's rules; line: at line ends; else: a delimiter.",
+    )
+    language: str | None = option(
+        None, "ISO 639 code of the language, for sentencex (default: en) and the model card."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        check_splitting(self.sentence_splitter, self.language)
+
+
+@options
+class TokenizerTrainingOptions(OptionGroup, group="Tokenizer", unless="prepared_data tokenizer_name_or_path"):
+    tokenizer_type: str = option(
+        "wordpiece", "Tokenizer to train: BERT's WordPiece, or complete words.", choices=["wordpiece", "wordlevel"]
+    )
+    vocab_size: int | None = option(
+        None, "Maximum vocabulary size. Default: 30528, or 2048 for the built-in corpus.", within="[6, 100000000]"
+    )
+    min_frequency: int = option(2, "Minimum frequency of a word or word piece.", within="[0, 4294967296)")
+    lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT.")
+    first_segment_id: int = option(
+        0, "Segment id of segment A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
+    )
+
+    def max_vocab_size(self) -> int:
+        """The size limit of a tokenizer that is trained on the text."""
+        return self.vocab_size or (30528 if self.sources else 2048)  # 30522 is BERT's, but GPUs prefer multiples of 64
+
+
+TOKENIZER_TRAINING = tuple(TokenizerTrainingOptions.__dataclass_fields__)
+
+
+@options
+class TokenizerOptions(TokenizerTrainingOptions, group="Tokenizer"):
+    tokenizer_name_or_path: str | None = option(
+        None, "Tokenizer to use instead of training one: a directory or Hub repository.", path=True
+    )
+
+
+@options
+class ExampleOptions(OptionGroup, group="Examples", unless="prepared_data"):
+    """How sequences are built."""
+
+    fits_models: ClassVar[bool] = False
+    """Whether sequences are shortened to the length that the evaluated models take."""
+
+    sentence_objective: str = option(
+        "nsp",
+        "Objective of the second head. nsp: next-sentence prediction, as in BERT; sop: sentence order, as in ALBERT; "
+        "none: masked language modelling alone; or one that your own code registers.",
+    )
+    max_seq_length: int | str | None = option(
+        None,
+        "Maximum number of tokens in a sequence; or auto:70, to fit two sentences of the 70th percentile of length. "
+        "Default: 128; built-in corpus: 64.",
+    )
+    short_seq_prob: float = option(0.1, "Probability that an example is cut to a random length.", within="[0, 1]")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.max_seq_length is None:
+            self.max_seq_length = 128 if self.sources else 64
+        match = re.fullmatch(r"([0-9]+)|auto:0*([1-9][0-9]?|100)", str(self.max_seq_length))
+        if not match or int(match[1] or 0) > 1_000_000:
+            raise ValueError(
+                f"max_seq_length must be a number up to 1000000 or auto:1 to auto:100, got {self.max_seq_length}."
+            )
+        self.max_seq_length = int(match[1]) if match[1] else match[0]
+
+
+@options
+class SegmentOptions(OptionGroup, group="Examples", unless="prepared_data"):
+    single_segment_prob: float = option(
+        0.0,
+        "Probability that a training example is one segment, for MLM alone, to learn to read single texts.",
+        within="[0, 1)",
+    )
+
+
+@options
+class MaskingOptions(OptionGroup, group="Masking"):
+    mlm_probability: float = option(
+        0.3, "Fraction of the tokens to predict in training; evaluation uses BERT's 0.15.", within="(0, 1]"
+    )
+    mask_replace_prob: float = option(0.8, "Fraction of the selected tokens that [MASK] replaces.", within="[0, 1]")
+    random_replace_prob: float = option(
+        0.1, "Fraction of the selected tokens that a random token replaces; the others stay.", within="[0, 1]"
+    )
+    whole_word_mask: bool = option(False, "Whole-word masking: select all pieces of a word together.")
+    max_predictions_per_seq: int | None = option(
+        None, "Maximum number of tokens to predict in a sequence.", within="[1, 1000000]"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        total = self.mask_replace_prob + self.random_replace_prob
+        if total > 1 + 1e-9:
+            raise ValueError(f"mask_replace_prob and random_replace_prob must add up to 1 at most, got {total:g}.")
+
+
+@options
+class DataOptions(
+    MaskingOptions,
+    SegmentOptions,
+    ExampleOptions,
+    TokenizerOptions,
+    TextOptions,
+    StreamOptions,
+    SourceOptions,
+    group="Examples",
+):
+    """The options of all steps from the text to masked examples."""
+
+    static_pairs: bool = option(
+        False, "Keep the first epoch's pairs, instead of drawing new ones.", unless="prepared_data streaming"
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.streaming and not self.sources:
+            raise ValueError("streaming needs a train_file, a dataset_name or prepared_data.")
+
+
+@options
+class InMemoryDataOptions(DataOptions):
+    """The options for texts in memory, which no option names."""
+
+    @property
+    def sources(self) -> list[str]:
+        return ["texts in memory", *super().sources]
