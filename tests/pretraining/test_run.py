@@ -325,7 +325,7 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file,
         (
             {},
             {"streaming": True},
-            {"final_max_seq_length": 64},
+            {"final_max_seq_length": 64, "max_steps": 10},
             "needs text that is neither streamed nor preprocessed",
         ),
         ({}, {"streaming": True}, {"max_steps": -1}, "streaming needs max_steps"),
