@@ -145,13 +145,3 @@ def from_keywords(*groups: Callable, **given: Any) -> tuple:
         values = {name: value for name, value in given.items() if name in group.__dataclass_fields__}
         objects.append(check(group, values | ({"trainer": others} if takes else {})))
     return tuple(objects)
-
-
-def convert_to(hint: Any, name: str, value: Any) -> Any:
-    """A value of Trainer's option `name`, perhaps text, as the annotation `hint` says. Raises `ValueError`."""
-    text = str(hint)
-    if value in ("true", "false") and "bool" in text:
-        return value == "true"
-    if "list[str]" in text and "str |" not in text and isinstance(value, str):
-        value = [value]
-    return check(hint, value, name)

@@ -11,7 +11,8 @@ import torch
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
 
-from scratch_bert_options.declare import convert_to, similar
+from scratch_bert_options.declare import similar
+from scratch_bert_options.schema import check
 from scratch_bert_options.training import CommonOptions
 
 from .clock import UNKNOWN_STEPS
@@ -51,7 +52,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         if name not in hints:
             known = {*hints, *options.__dataclass_fields__}
             raise ValueError(f"There is no option {name}.{similar(name, known)}")
-        values[name] = convert_to(hints[name], name, value)
+        values[name] = converted(name, value, hints[name])
     for name, (value, reason) in fixed.items():
         if values[name] != value:
             raise ValueError(f"{name} must stay {value}: {reason}.")
@@ -74,6 +75,15 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         if tracker not in installed:
             raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
     return args
+
+
+def converted(name: str, value: Any, hint: Any) -> Any:
+    """The value of an option of Trainer, perhaps as text, in the type that its annotation names. Raises `ValueError`."""
+    switch = "bool" in str(hint) or TrainingArguments.__dataclass_fields__[name].metadata.get("const") is True
+    if switch and value in (True, False, "true", "false"):
+        return value in (True, "true")
+    one_of_several = "list[str]" in str(hint) and "str |" not in str(hint) and isinstance(value, str)
+    return check(hint, [value] if one_of_several else value, name)
 
 
 def recorded(options: CommonOptions, args: TrainingArguments) -> dict[str, Any]:
