@@ -38,8 +38,7 @@ OTHER_NAMES = {
     "--use_cpu true for the CPU; a GPU is used if there is one, CUDA_VISIBLE_DEVICES=1 chooses it": "device",
     "--use_cpu": "no_cuda",
     "--dataloader_num_workers": "num_workers",
-    "--preset, or --config_overrides num_hidden_layers=4": "num_hidden_layers num_layers",
-    "--preset, or --config_overrides hidden_size=256": "hidden_size",
+    "--preset, or --config_overrides num_hidden_layers=4,hidden_size=256": "num_hidden_layers num_layers hidden_size",
     "--preset, or --config_overrides num_attention_heads=4": "num_attention_heads",
     "--model_name_or_path": "model",
     "--tokenizer_name_or_path": "tokenizer",
@@ -79,21 +78,18 @@ def read_options(
     if {"-h", "--help"} & set(argv):
         print(f"{parser.format_usage()}\n{_help(groups, description, takes_others)}")
         parser.exit()
-    task: list[Any] = []
+    task, argv = argv[:takes_task], argv[takes_task:]
     try:
-        if takes_task:
-            if not argv or argv[0].startswith("-"):
-                raise ValueError("The first argument must be a task: see --help.")
-            *task, argv = argv[0], argv[1:]
+        if takes_task and (not task or task[0].startswith("-")):
+            raise ValueError("The first argument must be a task: see --help.")
         values: dict[str, Any] = {}
         if argv and argv[0].endswith(OPTION_FILES):
             values, argv = _read_file(argv[0], known), argv[1:]
         values |= _read_flags(argv, known)
         for name in values.keys() - known.keys():
             hint = ALIASES.get(name)
-            if (
-                hint or not takes_others or similar(name, known, cutoff=0.85)
-            ):  # Trainer has no option so much like ours
+            # Trainer has no option so much like ours.
+            if hint or not takes_others or similar(name, known, cutoff=0.85):
                 raise ValueError(f"There is no option {name}." + (f" Use {hint}." if hint else similar(name, known)))
         objects = from_keywords(*every, **values)
     except ValueError as error:
@@ -174,9 +170,6 @@ def _beside(recipe: Path, value: Any) -> Any:
     return str(beside) if os.path.lexists(beside) or glob(str(beside), recursive=True) else value
 
 
-# -------------------------------------------------------------------------------------------------------------- help
-
-
 def _help(groups: Iterable[type], description: str, takes_others: bool) -> str:
     width = min(shutil.get_terminal_size((119, 24)).columns, 119)
     by_title: dict[str, list[Field]] = {}
@@ -189,17 +182,16 @@ def _help(groups: Iterable[type], description: str, takes_others: bool) -> str:
     for title, options in by_title.items():
         lines += [f"{title}:", *(_describe(option, width) for option in options), ""]
     if takes_others:
-        lines += [
-            "All other options of transformers' TrainingArguments can be given, too: "
-            "https://huggingface.co/docs/transformers/main_classes/trainer"
-        ]
+        link = "https://huggingface.co/docs/transformers/main_classes/trainer"
+        lines.append(f"All other options of transformers' TrainingArguments can be given, too: {link}")
     return "\n".join(lines).rstrip()
 
 
 def _describe(option: Field, width: int) -> str:
     text, choices, default = option.metadata["description"], option.metadata["choices"], option.default
     last, kind = option.name.split("_")[-1], str(option.type)
-    value = "N" if "int" in kind else "X" if "float" in kind else last.upper() if last in _VALUES else "VALUE"
+    value = last.upper() if last in ("column", "dir", "file", "name", "path") else "VALUE"
+    value = "N" if "int" in kind else "X" if "float" in kind else value
     if is_boolean(option):
         value = "" if default is False else "[true|false]"
     elif choices and f"{choices[0]}: " not in text:
@@ -208,6 +200,3 @@ def _describe(option: Field, width: int) -> str:
     if default is not False and default not in (None, "", MISSING):
         text += f" (default: {str(default).lower() if default is True else default})"
     return textwrap.fill(text, width, initial_indent=f"  {flag:<28}  ", subsequent_indent=" " * 32)
-
-
-_VALUES = ("column", "dir", "file", "name", "path")  # endings of option names that describe the value

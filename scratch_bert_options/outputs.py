@@ -1,4 +1,4 @@
-"""The default directory of results, and checks that results can be written, before any work. They leave nothing behind."""
+"""The default directory of results, and checks before any work that results can be written, which leave no trace."""
 
 import errno
 import os
