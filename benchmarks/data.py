@@ -29,7 +29,7 @@ from scratch_bert.text.formats import TextSource
 from scratch_bert.training.counting import CountingCollator
 from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import OptionGroup, option, options
 
 
@@ -37,7 +37,7 @@ BATCH_SIZE, BATCH_SIZE_ON_GPUS = 32, 256
 
 
 @options
-class BenchmarkArguments(OptionGroup):
+class BenchmarkOptions(OptionGroup):
     repeats: int = option(5, "Number of measurements of each speed.")
     memory_megabytes: list[int] | None = option(
         None, "Sizes of text to measure the memory for, such as 20 500; the text is repeated to reach them."
@@ -162,7 +162,7 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
 
 @script
 def main() -> None:
-    data_args, args = read_options(DataArguments, BenchmarkArguments, description=__doc__)
+    data_args, args = read_options(DataOptions, BenchmarkOptions, description=__doc__)
     found = find_source(data_args, seed=0)
     source, tokenizer = found.text, found.train_tokenizer()
     tokens, percentile = data_args.max_tokens, data_args.length_percentile

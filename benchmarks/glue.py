@@ -27,7 +27,7 @@ from scratch_bert.text.tables import open_dataset
 from scratch_bert.training.arguments import recorded
 from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 
 logger = logging.getLogger("scratch_bert")
@@ -115,7 +115,7 @@ def main(argv: list[str] | None = None) -> None:
             print(f"\nglue.json, glue.md and the runs are in {training.output_dir}")
 
 
-def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskArguments, FinetuningOptions]:
+def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskOptions, FinetuningOptions]:
     """The options of this program, and those that it shares with scripts/finetune.py."""
     parser = argparse.ArgumentParser(
         description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -131,14 +131,14 @@ def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskArgu
     for name, values in DEFAULTS.items():
         if f"--{name}" not in others:
             others += [f"--{name}", *values]
-    return options, *read_options(TaskArguments, FinetuningOptions, description=__doc__, argv=others)
+    return options, *read_options(TaskOptions, FinetuningOptions, description=__doc__, argv=others)
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs
 
 
 def open_runs(
-    data: str, tasks: list[str] | None, task_args: TaskArguments, training: FinetuningOptions
+    data: str, tasks: list[str] | None, task_args: TaskOptions, training: FinetuningOptions
 ) -> dict[str, FinetuningRun]:
     """A run for each task of GLUE, in its subdirectory of `training.output_dir`, with its data read and checked.
 
@@ -208,7 +208,7 @@ class Row:
 class GlueReport:
     """What is reported of the `results` of runs on tasks of GLUE, all with the same seeds and options."""
 
-    def __init__(self, results: dict[str, FinetuningResults], task_args: TaskArguments, run: SeedRun):
+    def __init__(self, results: dict[str, FinetuningResults], task_args: TaskOptions, run: SeedRun):
         self.tasks, self.task_args = list(results), task_args
         self.options, self.recorded = run.options, recorded(run.options, run.args)
         name = task_args.model_name_or_path

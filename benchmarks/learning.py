@@ -56,9 +56,9 @@ from scratch_bert.pretraining.sources import PretrainingData, build_collator, lo
 from scratch_bert.training.console import PlainLines
 from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import option, options, reject_non_default
-from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
@@ -74,7 +74,7 @@ logger = logging.getLogger("learning")
 
 
 @options
-class LearningArguments(PretrainingOptions):
+class LearningOptions(PretrainingOptions):
     output_dir: str | None = option("runs/learning", "Directory for results, curves, and the models of all runs.")
     max_minutes: float | None = option(20.0, "Time to train each model.", within="(0, 1e6]")
     seeds: list[int] | None = option(None, "Train both sides with each of these seeds. Default: --seed.")
@@ -107,16 +107,16 @@ class LearningArguments(PretrainingOptions):
 # ------------------------------------------------------------------------------------------- evaluation of any model
 
 
-def evaluation_options(data_args: DataArguments, sentence_objective: str) -> DataArguments:
+def evaluation_options(data_args: DataOptions, sentence_objective: str) -> DataOptions:
     """The options for the same documents as examples of this objective, with BERT's masking."""
     options = copy.copy(data_args)
     options.sentence_objective = sentence_objective
     for name in MASKING:
-        setattr(options, name, getattr(EvaluationDataArguments, name))
+        setattr(options, name, getattr(EvaluationDataOptions, name))
     return options
 
 
-def held_out_batches(data_args: DataArguments, data: PretrainingData) -> list[dict[str, torch.Tensor]]:
+def held_out_batches(data_args: DataOptions, data: PretrainingData) -> list[dict[str, torch.Tensor]]:
     """All held-out examples, in the batches and with the masks of scripts/evaluate_model.py."""
     collator, examples = build_collator(data_args, data.tokenizer), data.eval_dataset
     starts = range(0, len(examples), EVAL_BATCH_SIZE)
@@ -188,7 +188,7 @@ def concatenated_blocks(data: PretrainingData) -> datasets.Dataset:
 class Benchmark:
     """Both sides with one seed."""
 
-    def __init__(self, model_args: ModelOptions, data_args: DataArguments, args: LearningArguments, seed: int):
+    def __init__(self, model_args: ModelOptions, data_args: DataOptions, args: LearningOptions, seed: int):
         self.model_args, self.data_args, self.args, self.seed = model_args, data_args, args, seed
         config = ScratchBertConfig.from_preset(model_args.preset, **parse_overrides(model_args.config_overrides))
         self.shape = {name: getattr(config, name) for name in SHAPE}
@@ -301,7 +301,7 @@ class Benchmark:
 
     def evaluate_saved(self, directory: str, side: str) -> dict[str, float]:
         """The metrics of scripts/evaluate_model.py: on the same masked tokens, and on pairs, for a model with NSP."""
-        args = EvaluationArguments(
+        args = EvaluationOptions(
             model_name_or_path=[directory], per_device_eval_batch_size=EVAL_BATCH_SIZE, seed=self.seed
         )
         metrics = evaluate(self.evaluation, args)[0][directory]
@@ -312,7 +312,7 @@ class Benchmark:
         return metrics
 
 
-def measure_all(model_args: ModelOptions, data_args: DataArguments, args: LearningArguments) -> list[dict]:
+def measure_all(model_args: ModelOptions, data_args: DataOptions, args: LearningOptions) -> list[dict]:
     """The results of all runs, seed by seed, scratch_bert's last."""
     results, learning_rates = [], args.transformers_learning_rates
     for seed in args.seeds:
@@ -403,7 +403,7 @@ def draw_curves(results: list[dict], file: Path) -> None:
 
 @script
 def main() -> None:
-    groups = (ModelOptions, DataArguments, LearningArguments)
+    groups = (ModelOptions, DataOptions, LearningOptions)
     model_args, data_args, args = read_options(*groups, description=__doc__)
     configure_logging(logging.WARNING)
     logger.setLevel(logging.INFO)

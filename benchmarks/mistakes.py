@@ -34,7 +34,7 @@ from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
@@ -283,7 +283,7 @@ def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
     training |= {"logging_steps": min(LOGGING_STEPS, steps)}
     with tempfile.TemporaryDirectory() as directory, mistake.patch():
         model = ModelOptions(dropout=mistake.dropout)
-        run = prepare_pretraining(model, DataArguments(), PretrainingOptions(output_dir=directory, **training))
+        run = prepare_pretraining(model, DataOptions(), PretrainingOptions(output_dir=directory, **training))
         run.trainer.remove_callback(PlainLines)
         run.trainer.train()
     return run.trainer
@@ -292,7 +292,7 @@ def train(name: str, seed: int, steps: int) -> PretrainingTrainer:
 @cache
 def held_out_examples(seed: int) -> SentencePairDataset:
     """The package's held-out examples, without a mistake."""
-    return load_data(DataArguments(), seed).eval_dataset
+    return load_data(DataOptions(), seed).eval_dataset
 
 
 def measure(name: str, seed: int, steps: int) -> dict[str, float]:
@@ -301,7 +301,7 @@ def measure(name: str, seed: int, steps: int) -> dict[str, float]:
     trainer = train("none" if mistake.scope == "evaluation" else name, seed, steps)
     log = [entry for entry in trainer.state.log_history if "mlm_loss" in entry][-1]
     with mistake.patch():
-        shown = trainer.evaluate(load_data(DataArguments(), seed).eval_dataset)
+        shown = trainer.evaluate(load_data(DataOptions(), seed).eval_dataset)
     held_out = held_out_examples(seed)
     with mistake.patch() if mistake.scope == "model" else nullcontext():
         true = trainer.evaluate(held_out)

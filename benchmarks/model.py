@@ -53,7 +53,7 @@ SHAPES = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 768, 3072), (4096, 3072
 
 
 @options
-class BenchmarkArguments(OptionGroup):
+class BenchmarkOptions(OptionGroup):
     preset: str = option("tiny", "Size of the model.", choices=list(PRESETS))
     mode: str = option(
         "train",
@@ -104,7 +104,7 @@ class BenchmarkArguments(OptionGroup):
             raise ValueError("Trainer would use all GPUs: choose one with CUDA_VISIBLE_DEVICES.")
 
 
-def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
+def suite(args: BenchmarkOptions) -> list[BenchmarkOptions]:
     """The cases of docs/performance.md: those of the mode `trainer`, or all others."""
     if args.device == "cuda":
         return gpu_suite(replace(args, preset="base"), tokens=256 * 128)
@@ -125,7 +125,7 @@ def suite(args: BenchmarkArguments) -> list[BenchmarkArguments]:
     return cases
 
 
-def gpu_suite(args: BenchmarkArguments, tokens: int) -> list[BenchmarkArguments]:
+def gpu_suite(args: BenchmarkOptions, tokens: int) -> list[BenchmarkOptions]:
     """Training with batches of up to this many tokens."""
     base = replace(args, precision="bf16", length=128, batch_size=tokens // 128)
     long = replace(base, length=512, batch_size=tokens // 512)
@@ -144,7 +144,7 @@ def gpu_suite(args: BenchmarkArguments, tokens: int) -> list[BenchmarkArguments]
 # ------------------------------------------------------------------------------------------------------ the batches
 
 
-def draw_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarray:
+def draw_lengths(args: BenchmarkOptions, rng: np.random.Generator) -> np.ndarray:
     """Tokens of each sequence of a batch: (B,) int64."""
     if args.fill == 0:
         lengths = rng.lognormal(np.log(48), 1.0, args.batch_size)
@@ -154,7 +154,7 @@ def draw_lengths(args: BenchmarkArguments, rng: np.random.Generator) -> np.ndarr
     return rng.integers(max(low, 4), high, args.batch_size, endpoint=True)
 
 
-def random_batch(args: BenchmarkArguments, seed: int) -> dict[str, torch.Tensor]:
+def random_batch(args: BenchmarkOptions, seed: int) -> dict[str, torch.Tensor]:
     rng = np.random.default_rng(seed)
     lengths = draw_lengths(args, rng)
     shape = (args.batch_size, int(lengths.max()))  # (B, S)
@@ -173,7 +173,7 @@ def random_batch(args: BenchmarkArguments, seed: int) -> dict[str, torch.Tensor]
     return {name: torch.from_numpy(values) for name, values in batch.items()}
 
 
-def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
+def make_batches(args: BenchmarkOptions) -> list[dict[str, torch.Tensor]]:
     """A batch for each step, on the CPU, the warm-up's first."""
     count = WARM_UP + args.repeats
     if args.prepared_data is None:
@@ -201,7 +201,7 @@ def make_batches(args: BenchmarkArguments) -> list[dict[str, torch.Tensor]]:
 # ------------------------------------------------------------------------------------------------------ the sides
 
 
-def build_model(side: str, args: BenchmarkArguments) -> torch.nn.Module:
+def build_model(side: str, args: BenchmarkOptions) -> torch.nn.Module:
     """Our model, or transformers' with the same weights, which are the same in each call."""
     torch.manual_seed(0)
     config = ScratchBertConfig.from_preset(args.preset, attn_implementation=args.attention)
@@ -218,7 +218,7 @@ def build_model(side: str, args: BenchmarkArguments) -> torch.nn.Module:
     return model.train(not inference)
 
 
-def build_optimizer(model: torch.nn.Module, args: BenchmarkArguments) -> torch.optim.Optimizer:
+def build_optimizer(model: torch.nn.Module, args: BenchmarkOptions) -> torch.optim.Optimizer:
     if args.optim == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     dtype = torch.bfloat16 if args.precision == "bf16" else torch.float32
@@ -228,7 +228,7 @@ def build_optimizer(model: torch.nn.Module, args: BenchmarkArguments) -> torch.o
 class Side:
     """A model with its optimizer, ready to take a step."""
 
-    def __init__(self, name: str, args: BenchmarkArguments):
+    def __init__(self, name: str, args: BenchmarkOptions):
         self.name, self.args, self.device = name, args, torch.device(args.device)
         self.model = build_model(name, args).to(self.device)
         self.optimizer = build_optimizer(self.model, args)
@@ -254,7 +254,7 @@ class Side:
         return time.perf_counter() - start
 
 
-def time_steps(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
+def time_steps(args: BenchmarkOptions, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
     """Seconds of each step after the warm-up, with alternating sides."""
     sides = {name: Side(name, args) for name in SIDES}
     seconds = {name: [] for name in SIDES}
@@ -274,7 +274,7 @@ class StepTimes(TrainerCallback):
         self.ends.append(time.perf_counter())
 
 
-def time_trainer(args: BenchmarkArguments, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
+def time_trainer(args: BenchmarkOptions, batches: list[dict[str, torch.Tensor]]) -> dict[str, list[float]]:
     """Seconds of each step after the warm-up, under Trainer, one side after the other."""
     seconds = {}
     for name in SIDES:
@@ -323,7 +323,7 @@ KINDS = {
 OTHER = "views, autograd, Python"
 
 
-def time_fractions(name: str, args: BenchmarkArguments) -> dict[str, float]:
+def time_fractions(name: str, args: BenchmarkOptions) -> dict[str, float]:
     """Fractions of a step's time that kinds of operations take."""
     side, batches = Side(name, args), make_batches(args)
     for batch in batches[:WARM_UP]:
@@ -343,7 +343,7 @@ def time_fractions(name: str, args: BenchmarkArguments) -> dict[str, float]:
     return fractions | {OTHER: 1 - sum(fractions.values())}
 
 
-def profile_table(args: BenchmarkArguments) -> str:
+def profile_table(args: BenchmarkOptions) -> str:
     fractions = {name: time_fractions(name, args) for name in SIDES}
     lines = [f"| {args.preset}, {args.precision} | " + " | ".join(SIDES) + " |", "| --- | ---: | ---: |"]
     lines += [
@@ -353,7 +353,7 @@ def profile_table(args: BenchmarkArguments) -> str:
     return "\n".join(lines)
 
 
-def write_trace(args: BenchmarkArguments) -> None:
+def write_trace(args: BenchmarkOptions) -> None:
     side, (*warm_up, last) = Side("scratch_bert", args), make_batches(replace(args, repeats=1))
     for batch in warm_up:
         side.step(batch)
@@ -377,7 +377,7 @@ def useful_flops(config: ScratchBertConfig, tokens: int, squared_lengths: int, s
     return 2 * (config.num_hidden_layers * layer + sequences * pooler + predicted * mlm_head)
 
 
-def step_flops(args: BenchmarkArguments, batch: dict[str, torch.Tensor]) -> float:
+def step_flops(args: BenchmarkOptions, batch: dict[str, torch.Tensor]) -> float:
     """Floating-point operations of the matrix products that a batch needs: non-padding tokens, labelled positions."""
     config, lengths = ScratchBertConfig.from_preset(args.preset), sequence_lengths(batch)
     training = args.mode != "inference"
@@ -410,7 +410,7 @@ def resident_peak() -> int:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 
 
-def peak_memory(name: str, args: BenchmarkArguments) -> int:
+def peak_memory(name: str, args: BenchmarkOptions) -> int:
     """Peak memory of building a model and three steps, in bytes. Call it in a separate process."""
     batches = make_batches(replace(args, repeats=1))
     before = resident_peak()
@@ -423,7 +423,7 @@ def peak_memory(name: str, args: BenchmarkArguments) -> int:
 # ---------------------------------------------------------------------------------------------------- the results
 
 
-def measure(args: BenchmarkArguments, peak: float) -> dict:
+def measure(args: BenchmarkOptions, peak: float) -> dict:
     batches = make_batches(args)
     seconds = (time_trainer if args.mode == "trainer" else time_steps)(args, batches)
     timed = batches[WARM_UP:]
@@ -469,7 +469,7 @@ def table_row(result: dict) -> str:
 
 
 def main() -> None:
-    (args,) = read_options(BenchmarkArguments, description=__doc__)
+    (args,) = read_options(BenchmarkOptions, description=__doc__)
     transformers.utils.logging.set_verbosity_error()
     if args.profile:
         print(profile_table(args))

@@ -55,8 +55,8 @@ from scratch_bert.pretraining.sources import build_collator, load_data
 from scratch_bert.text.builtin import builtin_documents
 from scratch_bert.text.formats import TextSource
 from scratch_bert.training.console import PlainLines
-from scratch_bert_options.data import DataArguments
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.data import DataOptions
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
@@ -91,7 +91,7 @@ document = documents[40]
 show("\n".join(document[:3]))
 
 # %%
-data_args = DataArguments(cache_dir=str(WORK / "cache"))
+data_args = DataOptions(cache_dir=str(WORK / "cache"))
 data = load_data(data_args, seed=42)
 tokenizer = data.tokenizer
 show(" ".join(tokenizer.tokenize(document[0])))
@@ -280,7 +280,7 @@ def write_examples(split):
 
 def finetune(name, random_init):
     """The accuracy of a classifier that is trained on the first nouns and predicts the others."""
-    task_args = TaskArguments(
+    task_args = TaskOptions(
         str(WORK / "my-bert"),
         random_init=random_init,
         train_file=write_examples(0),

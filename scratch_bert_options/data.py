@@ -11,7 +11,7 @@ from .declare import OptionGroup, option, options, similar
 
 
 @options
-class SourceArguments(OptionGroup, group="Source"):
+class SourceOptions(OptionGroup, group="Source"):
     """The source of the text: files or a dataset; without either, the built-in corpus."""
 
     part_kind: ClassVar[str] = "held-out"
@@ -62,7 +62,7 @@ class SourceArguments(OptionGroup, group="Source"):
 
 
 @options
-class StreamArguments(OptionGroup, group="Source"):
+class StreamOptions(OptionGroup, group="Source"):
     streaming: bool = option(
         False, "Read the text during training. Examples then depend on the number of workers and machines."
     )
@@ -97,7 +97,7 @@ def check_splitting(sentence_splitter: str, language: str | None) -> None:
 
 
 @options
-class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
+class TextOptions(OptionGroup, group="Text", unless="prepared_data"):
     """How text is split into documents and sentences."""
 
     text_column: str = option("text", "Column that holds the text of a table or dataset.")
@@ -122,7 +122,7 @@ class TextArguments(OptionGroup, group="Text", unless="prepared_data"):
 
 
 @options
-class TokenizerTrainingArguments(OptionGroup, group="Tokenizer", unless="prepared_data tokenizer_name_or_path"):
+class TokenizerTrainingOptions(OptionGroup, group="Tokenizer", unless="prepared_data tokenizer_name_or_path"):
     tokenizer_type: str = option(
         "wordpiece", "Tokenizer to train: BERT's WordPiece, or complete words.", choices=["wordpiece", "wordlevel"]
     )
@@ -140,18 +140,18 @@ class TokenizerTrainingArguments(OptionGroup, group="Tokenizer", unless="prepare
         return self.vocab_size or (30528 if self.sources else 2048)  # 30522 is BERT's, but GPUs prefer multiples of 64
 
 
-TOKENIZER_TRAINING = tuple(TokenizerTrainingArguments.__dataclass_fields__)
+TOKENIZER_TRAINING = tuple(TokenizerTrainingOptions.__dataclass_fields__)
 
 
 @options
-class TokenizerArguments(TokenizerTrainingArguments, group="Tokenizer"):
+class TokenizerOptions(TokenizerTrainingOptions, group="Tokenizer"):
     tokenizer_name_or_path: str | None = option(
         None, "Tokenizer to use instead of training one: a directory or Hub repository.", path=True
     )
 
 
 @options
-class ExampleArguments(OptionGroup, group="Examples", unless="prepared_data"):
+class ExampleOptions(OptionGroup, group="Examples", unless="prepared_data"):
     """How sequences are built."""
 
     fits_models: ClassVar[bool] = False
@@ -188,7 +188,7 @@ def parse_max_seq_length(text: str | int) -> tuple[int | None, int | None]:
 
 
 @options
-class SegmentArguments(OptionGroup, group="Examples", unless="prepared_data"):
+class SegmentOptions(OptionGroup, group="Examples", unless="prepared_data"):
     single_segment_prob: float = option(
         0.0,
         "Probability that a training example is one segment, for MLM alone, to learn to read single texts.",
@@ -197,7 +197,7 @@ class SegmentArguments(OptionGroup, group="Examples", unless="prepared_data"):
 
 
 @options
-class MaskingArguments(OptionGroup, group="Masking"):
+class MaskingOptions(OptionGroup, group="Masking"):
     mlm_probability: float = option(
         0.3, "Fraction of the tokens to predict in training; evaluation uses BERT's 0.15.", within="(0, 1]"
     )
@@ -218,14 +218,14 @@ class MaskingArguments(OptionGroup, group="Masking"):
 
 
 @options
-class DataArguments(
-    MaskingArguments,
-    SegmentArguments,
-    ExampleArguments,
-    TokenizerArguments,
-    TextArguments,
-    StreamArguments,
-    SourceArguments,
+class DataOptions(
+    MaskingOptions,
+    SegmentOptions,
+    ExampleOptions,
+    TokenizerOptions,
+    TextOptions,
+    StreamOptions,
+    SourceOptions,
     group="Examples",
 ):
     """The options of all steps from the text to masked examples."""
@@ -241,7 +241,7 @@ class DataArguments(
 
 
 @options
-class InMemoryDataOptions(DataArguments):
+class InMemoryDataOptions(DataOptions):
     """The options for texts in memory, which no option names."""
 
     @property

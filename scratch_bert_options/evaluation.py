@@ -4,7 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import ClassVar
 
-from .data import ExampleArguments, MaskingArguments, SourceArguments, TextArguments
+from .data import ExampleOptions, MaskingOptions, SourceOptions, TextOptions
 from .declare import OptionGroup, option, options, reject_non_default
 from .outputs import check_new_file
 
@@ -13,7 +13,7 @@ EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever the value i
 
 
 @options
-class SuiteArguments(OptionGroup, group="Evaluation"):
+class SuiteOptions(OptionGroup, group="Evaluation"):
     suite: str | None = option(
         None,
         "Evaluate on minimal pairs instead of text. blimp: how often the model prefers the grammatical sentence of a "
@@ -34,7 +34,7 @@ class SuiteArguments(OptionGroup, group="Evaluation"):
 
 
 @options
-class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments, SourceArguments, SuiteArguments):
+class EvaluationDataOptions(MaskingOptions, ExampleOptions, TextOptions, SourceOptions, SuiteOptions):
     """The text to evaluate on: all of `validation_file`, if given alone. The models provide the tokenizer."""
 
     part_kind: ClassVar = "evaluated"
@@ -47,9 +47,7 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
 
     def __post_init__(self):
         if self.suite:
-            of_text = [
-                option.name for option in fields(self) if option.name not in SuiteArguments.__dataclass_fields__
-            ]
+            of_text = [option.name for option in fields(self) if option.name not in SuiteOptions.__dataclass_fields__]
             reject_non_default(self, of_text, "with suite")
         if self.validation_file and not self.sources:
             self.train_file, self.validation_file, self.validation_share = self.validation_file, None, 0.0
@@ -58,7 +56,7 @@ class EvaluationDataArguments(MaskingArguments, ExampleArguments, TextArguments,
 
 
 @options
-class EvaluationArguments(SuiteArguments, group="Evaluation"):
+class EvaluationOptions(SuiteOptions, group="Evaluation"):
     model_name_or_path: list[str] | None = option(
         None,
         "Models to evaluate: directories or Hub repositories, scratch_bert or BERT; on text, with the same tokenizer. "

@@ -14,7 +14,7 @@ TASKS = ("sequence-classification", "token-classification", "question-answering"
 
 
 @options
-class CheckpointArguments(OptionGroup, group="Model"):
+class CheckpointOptions(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None, "Pretrained checkpoint: a directory or a Hub repository, scratch_bert or BERT. Required.", path=True
     )
@@ -46,7 +46,7 @@ class CheckpointArguments(OptionGroup, group="Model"):
 
 
 @options
-class RunArguments(OptionGroup, group="Task"):
+class RunOptions(OptionGroup, group="Task"):
     max_seq_length: int | None = option(
         None,
         "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
@@ -63,7 +63,7 @@ class RunArguments(OptionGroup, group="Task"):
 
 
 @options
-class TaskDataArguments(OptionGroup, group="Data"):
+class TaskDataOptions(OptionGroup, group="Data"):
     train_file: list[str] | None = option(
         None,
         "Training data: files, globs or directories of .csv, .tsv (without quoting), .json or .jsonl, also gzipped, "
@@ -115,7 +115,7 @@ class TaskDataArguments(OptionGroup, group="Data"):
 
 
 @options
-class TaskArguments(RunArguments, TaskDataArguments, CheckpointArguments, group="Task"):
+class TaskOptions(RunOptions, TaskDataOptions, CheckpointOptions, group="Task"):
     """What to fine-tune, on which data, for which task."""
 
     problem_type: str | None = option(

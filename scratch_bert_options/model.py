@@ -4,7 +4,7 @@ from .declare import OptionGroup, option, options
 
 
 @options
-class ContinuationArguments(OptionGroup, group="Model"):
+class ContinuationOptions(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None,
         "Continue from this scratch_bert or BERT, a directory or Hub repository. New heads are randomly initialised.",
@@ -20,7 +20,7 @@ class ContinuationArguments(OptionGroup, group="Model"):
 
 
 @options
-class ArchitectureArguments(OptionGroup, group="Model"):
+class ArchitectureOptions(OptionGroup, group="Model"):
     preset: str = option(
         "micro",
         "Size of the model, as published for BERT: tiny, mini, small, medium, base or large; micro is tiny with four "
@@ -48,5 +48,5 @@ class ArchitectureArguments(OptionGroup, group="Model"):
 
 
 @options
-class ModelOptions(ContinuationArguments, ArchitectureArguments):
+class ModelOptions(ContinuationOptions, ArchitectureOptions):
     """The model to start from."""

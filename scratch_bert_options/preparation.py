@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
-from .data import ExampleArguments, SegmentArguments, TextArguments
+from .data import ExampleOptions, SegmentOptions, TextOptions
 from .declare import OptionGroup, option, options
 from .outputs import check_new_dir, check_output_dir
 
 
 @options
-class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments, group="Tokenizer"):
+class PreparationDataOptions(SegmentOptions, ExampleOptions, TextOptions, group="Tokenizer"):
     """From the documents that datatrove reads to examples."""
 
     max_seq_length: str | None = option("128", "Maximum number of tokens in a sequence.")
@@ -26,7 +26,7 @@ class PreparationDataArguments(SegmentArguments, ExampleArguments, TextArguments
 
 
 @options
-class PreparationArguments(OptionGroup, group="Tasks"):
+class PreparationOptions(OptionGroup, group="Tasks"):
     input_dir: str | None = option(
         None, "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required.", path=True
     )
@@ -69,7 +69,7 @@ class PreparationArguments(OptionGroup, group="Tasks"):
 
 
 @options
-class InspectionArguments(OptionGroup, group="Inspection"):
+class InspectionOptions(OptionGroup, group="Inspection"):
     output_dir: str | None = option(None, "Write the examples and the tokenizer to this new directory.")
     show: int = option(3, "Number of examples to show as text.", within="[0, 1000000]")
     sample: int = option(20_000, "Maximum number of examples to compute the statistics from.", within="[1, 1e9]")

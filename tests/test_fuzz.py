@@ -36,8 +36,8 @@ from scratch_bert.finetuning.dataset import Columns, load_splits
 from scratch_bert.finetuning.load import TASKS, load_task
 from scratch_bert.text.formats import TextSource
 from scratch_bert_cli.command_line import read_options
-from scratch_bert_options.data import DataArguments
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.data import DataOptions
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
@@ -118,12 +118,12 @@ def test_examples_of_any_bytes(suffix, file_format, content):
 
 OPTIONS = sorted(
     name
-    for arguments in (ModelOptions, DataArguments, PretrainingOptions)
+    for arguments in (ModelOptions, DataOptions, PretrainingOptions)
     for name in arguments.__dataclass_fields__
     if name
     not in ("deepspeed", "fsdp", "ddp_backend", "local_rank", "output_dir", "cache_dir", "push_to_hub", "log_level")
 )
-GROUPS = (ModelOptions, DataArguments, PretrainingOptions)
+GROUPS = (ModelOptions, DataOptions, PretrainingOptions)
 NUMBERS = ("nan", "inf", "-1", "0", "1e30", "1e-30", "2.5", "99999999999999999999", "0x10", "true", "")
 
 
@@ -340,7 +340,7 @@ def test_tables_of_any_values(saved, task, kind, data):
         content = (
             table if kind == "DataFrame" else dict(zip(names, columns, strict=True)) if kind == "dict" else [str(file)]
         )
-        task_args = TaskArguments(model_name_or_path=str(saved), validation_share=0.4)
+        task_args = TaskOptions(model_name_or_path=str(saved), validation_share=0.4)
         args = FinetuningOptions(output_dir=str(Path(temporary, "out")))
         with only_expected_errors():
             loaded = load_task(task, task_args, args, load_config(str(saved)), {"train": content})

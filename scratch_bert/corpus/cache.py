@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.errors import is_lack_of_space
 
 from ..atomic import STAGING, find_damaged_file, locked, remove, seal
@@ -18,7 +18,7 @@ from ..atomic import STAGING, find_damaged_file, locked, remove, seal
 
 logger = logging.getLogger("scratch_bert")
 
-CACHE_DIR = DataArguments.cache_dir  # the default of the option
+CACHE_DIR = DataOptions.cache_dir  # the default of the option
 VERSION = 3  # increase it when the same settings give different files
 BUILDING = "building-"  # prefix of directories that are not complete yet
 SECONDS_TO_LOCK = 60  # an older directory is locked, if its builder is alive

@@ -6,7 +6,7 @@ from typing import Any
 
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.errors import plain_errors
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 from ..logs import shown_messages
 from .dataset import as_splits
@@ -44,7 +44,7 @@ def finetune(
         ValueError, OSError: For options, data and models that can't be used; and the errors of `FinetuningRun.train`.
     """
     options |= {"model_name_or_path": model, "output_dir": output_dir}
-    task_args, training = from_keywords(TaskArguments, FinetuningOptions, **options)
+    task_args, training = from_keywords(TaskOptions, FinetuningOptions, **options)
     with shown_messages(), plain_errors():
         run = prepare_finetuning(task, task_args, training, as_splits(data, validation=validation, test=test))
         results = run.train()

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
 from scratch_bert_options.declare import reject_non_default, similar
-from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskOptions
 
 from ..atomic import checksum
 from ..checkpoints.open import open_checkpoint
@@ -35,7 +35,7 @@ def task_class(name: str) -> type[Task]:
 
 
 def load_task(
-    name: str, args: TaskArguments, training_args: FinetuningOptions, config: PreTrainedConfig, data: Any = None
+    name: str, args: TaskOptions, training_args: FinetuningOptions, config: PreTrainedConfig, data: Any = None
 ) -> Task:
     """The task of this name, one of `TASKS`, with its data read and checked, for the model of this `config`.
 
@@ -85,7 +85,7 @@ def load_task(
     )
 
 
-def find_columns(name: str, args: TaskArguments) -> Columns:
+def find_columns(name: str, args: TaskOptions) -> Columns:
     """The columns that the options name, or else the task's usual ones. Raises `ValueError` for an option without
     effect, or a column named twice."""
     cls, glue = task_class(name), GLUE.get(name)
@@ -104,7 +104,7 @@ def find_columns(name: str, args: TaskArguments) -> Columns:
     return Columns(lists, glue, cls.file_format)
 
 
-def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
+def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
     """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised:
     none if all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are
     the same, and what is saved contains the model's code."""
@@ -137,7 +137,7 @@ def load_model(task: Task, args: TaskArguments, config: PreTrainedConfig) -> tup
     return model, new
 
 
-def identify_model(config: PreTrainedConfig, args: TaskArguments) -> str:
+def identify_model(config: PreTrainedConfig, args: TaskOptions) -> str:
     """The type and size of the checkpoint's model, given by its config, and checksums of its weights."""
     sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     size = " × ".join(map(str, (config.model_type, *sizes)))

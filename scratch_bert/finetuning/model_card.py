@@ -4,7 +4,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from scratch_bert_options.finetuning import TaskArguments
+from scratch_bert_options.finetuning import TaskOptions
 
 from ..hub.model_card import PIPELINES, write_card
 from ..training.console import TIMINGS
@@ -14,7 +14,7 @@ from .baselines import scores_by_baseline
 from .tasks.base import Task
 
 
-def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Task, task_args: TaskArguments) -> None:
+def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Task, task_args: TaskOptions) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, checkpoint = model_name(trainer), task_args.model_name_or_path
     base_model = None if Path(checkpoint).exists() or task_args.random_init else checkpoint

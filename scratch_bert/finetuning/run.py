@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedConfig, TrainingArguments, set_seed
 
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.outputs import check_output_dir
 
 from ..checkpoints.open import load_config
@@ -55,7 +55,7 @@ class SeedRun(NamedTuple):
 
 
 def prepare_finetuning(
-    task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: Any = None
+    task_name: str, task_args: TaskOptions, options: FinetuningOptions, data: Any = None
 ) -> "FinetuningRun":
     """A run that is ready to train: `open_run`, whose arguments and errors these are, and `FinetuningRun.prepare`."""
     run = open_run(task_name, task_args, options, data)
@@ -63,9 +63,7 @@ def prepare_finetuning(
     return run.prepare()
 
 
-def open_run(
-    task_name: str, task_args: TaskArguments, options: FinetuningOptions, data: Any = None
-) -> "FinetuningRun":
+def open_run(task_name: str, task_args: TaskOptions, options: FinetuningOptions, data: Any = None) -> "FinetuningRun":
     """A run that trains once, in `args.output_dir`, or with each of `task_args.seeds`, in its subdirectories `seed-N`.
 
     Args:
@@ -126,7 +124,7 @@ class FinetuningRun:
     """A run with its data; with several seeds, a run for each."""
 
     task: Task
-    task_args: TaskArguments
+    task_args: TaskOptions
     config: PreTrainedConfig
     """Config of the checkpoint to fine-tune."""
     seed_runs: list[SeedRun]

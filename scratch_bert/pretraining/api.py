@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from scratch_bert_options.data import DataArguments, InMemoryDataOptions
+from scratch_bert_options.data import DataOptions, InMemoryDataOptions
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.errors import plain_errors
 from scratch_bert_options.model import ModelOptions
@@ -62,7 +62,7 @@ def pretrain(
             options[option] = files
         elif given is not None:  # an iterator could be read only once
             in_memory[name] = list(given) if isinstance(given, Iterator) else given
-    data_options = InMemoryDataOptions if "texts" in in_memory else DataArguments
+    data_options = InMemoryDataOptions if "texts" in in_memory else DataOptions
     arguments = from_keywords(ModelOptions, data_options, PretrainingOptions, **options)
     with shown_messages(), plain_errors():
         run = prepare_pretraining(*arguments, **in_memory)

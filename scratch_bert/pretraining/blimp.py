@@ -13,7 +13,7 @@ import torch
 from pydantic import StringConstraints
 from transformers import BatchEncoding
 
-from scratch_bert_options.evaluation import EvaluationArguments
+from scratch_bert_options.evaluation import EvaluationOptions
 from scratch_bert_options.schema import check
 
 from ..atomic import locked, write_json
@@ -60,7 +60,7 @@ class Pair:
         self.linguistics_term = RENAMED.get(self.linguistics_term, self.linguistics_term)
 
 
-def evaluate_blimp(args: EvaluationArguments) -> Iterator[tuple[str, Scores]]:
+def evaluate_blimp(args: EvaluationOptions) -> Iterator[tuple[str, Scores]]:
     """The name and the scores of each model, when they are known. Each has its own tokenizer.
 
     Raises `ValueError` or `OSError`, before anything is computed, for pairs that can't be read or encoded; and for a

@@ -9,7 +9,7 @@ import psutil
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from scratch_bert_options.data import TOKENIZER_TRAINING, DataArguments
+from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
 from scratch_bert_options.declare import reject_non_default
 from scratch_bert_options.model import ModelOptions
 
@@ -34,7 +34,7 @@ class TokenizerChoice(NamedTuple):
     """The tokenizer that the options name, which must be the same when a run is resumed."""
 
 
-def choose_tokenizer(args: ModelOptions, data_args: DataArguments, checkpoint: str | None = None) -> TokenizerChoice:
+def choose_tokenizer(args: ModelOptions, data_args: DataOptions, checkpoint: str | None = None) -> TokenizerChoice:
     """Load the tokenizer of the `checkpoint` to resume from, or else of the model to continue from, with added tokens,
     or else the one that `tokenizer_name_or_path` names. Raises `ValueError` for tokens that can't be added."""
     for name in (args.model_name_or_path, data_args.tokenizer_name_or_path):

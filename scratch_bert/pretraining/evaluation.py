@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
 
 from ..checkpoints.open import load_config, open_checkpoint, open_pretrained
 from ..corpus.tokenizer import check_vocabulary, gives_same_input, load_tokenizer
@@ -23,14 +23,14 @@ from .sources import PretrainingData, build_collator, load_data
 
 
 def evaluate(
-    data_args: EvaluationDataArguments, args: EvaluationArguments
+    data_args: EvaluationDataOptions, args: EvaluationOptions
 ) -> tuple[dict[str, dict[str, float]], PretrainingData]:
     """The metrics of each model, by its name, and the data. Raises what `load_examples` and `evaluate_model` raise."""
     data = load_examples(data_args, args)
     return {name: evaluate_model(name, data, data_args, args)[0] for name in args.model_name_or_path}, data
 
 
-def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments) -> PretrainingData:
+def load_examples(data_args: EvaluationDataOptions, args: EvaluationOptions) -> PretrainingData:
     """The examples to evaluate on, made with the tokenizer that all models share.
 
     Raises `ValueError` or `OSError` for models that can't be evaluated on the same examples, and for text and options
@@ -59,7 +59,7 @@ def load_examples(data_args: EvaluationDataArguments, args: EvaluationArguments)
 
 
 def evaluate_model(
-    name: str, data: PretrainingData, data_args: EvaluationDataArguments, args: EvaluationArguments
+    name: str, data: PretrainingData, data_args: EvaluationDataOptions, args: EvaluationOptions
 ) -> tuple[dict[str, float], str]:
     """The metrics of one model, by the stock Trainer, and its predictions for `args.show_predictions` words and pairs.
 
@@ -128,7 +128,7 @@ def open_with_objective(objective: Objective, name: str, trust_remote_code: bool
     return model, OBJECTIVES["nsp"] if custom else objective
 
 
-def name_of_text(data: PretrainingData, data_args: EvaluationDataArguments, names: Iterable[str]) -> str:
+def name_of_text(data: PretrainingData, data_args: EvaluationDataOptions, names: Iterable[str]) -> str:
     """What the text is called for a reader: held-out text, if the runs that trained all models have held it out."""
     whole = data.eval_dataset is data.train_dataset or data_args.validation_file
     if not whole and all(_held_out_checksum(Path(name)) == f"CRC-32 {data.eval_checksum:08x}" for name in names):

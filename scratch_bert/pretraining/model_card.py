@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult
 
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.model import ModelOptions
 
 from ..hub.model_card import TAGS, write_card
@@ -24,7 +24,7 @@ def write_pretraining_card(
     trainer: PretrainingTrainer,
     directory: Path,
     model_args: ModelOptions,
-    data_args: DataArguments,
+    data_args: DataOptions,
     data: PretrainingData,
     in_memory: Collection[str] = (),
 ) -> None:
@@ -70,7 +70,7 @@ def write_pretraining_card(
     )
 
 
-def _source(data_args: DataArguments, in_memory: Collection[str]) -> str:
+def _source(data_args: DataOptions, in_memory: Collection[str]) -> str:
     sources = {
         "texts in memory": "texts" in in_memory,
         "a local dataset": data_args.dataset_name,

@@ -18,7 +18,7 @@ from datatrove.pipeline.extractors import Trafilatura
 from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, WarcReader
 from datatrove.pipeline.readers.base import BaseDiskReader
 
-from scratch_bert_options.preparation import PreparationArguments, PreparationDataArguments
+from scratch_bert_options.preparation import PreparationDataOptions, PreparationOptions
 
 from ..atomic import LOCK, move_into_place, write_json
 from ..corpus.corpus import TokenizedCorpus
@@ -52,7 +52,7 @@ class WriteExamples(PipelineStep):
         reader: BaseDiskReader,
         output_dir: Path,
         split: str,
-        args: PreparationDataArguments,
+        args: PreparationDataOptions,
         seed: int,
         extractors: Iterable[PipelineStep] = (),
     ):
@@ -135,7 +135,7 @@ def files_of(reader: BaseDiskReader, rank: int = 0, world_size: int = 1) -> list
     return reader.data_folder.get_shard(rank, world_size, recursive=reader.recursive, glob_pattern=reader.glob_pattern)
 
 
-def build_executor(data_args: PreparationDataArguments, args: PreparationArguments) -> PipelineExecutor:
+def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) -> PipelineExecutor:
     """The executor, whose `run` runs the tasks. Writes the options and the tokenizer to the output directory.
 
     Raises `ValueError` or `OSError` if there are no files, for options that the executor does not accept, and if the

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
-from scratch_bert_options.data import TOKENIZER_TRAINING, DataArguments
+from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
 from scratch_bert_options.declare import similar
 from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY
 from scratch_bert_options.model import ModelOptions
@@ -45,7 +45,7 @@ class Options(NamedTuple):
     """The options of a run, and its texts if they are in memory."""
 
     model: ModelOptions
-    data: DataArguments
+    data: DataOptions
     training: PretrainingOptions
     args: TrainingArguments
     """What Trainer gets of `training`."""
@@ -153,7 +153,7 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, flo
 
 
 def prepare_pretraining(
-    model_args: ModelOptions, data_args: DataArguments, training: PretrainingOptions, **texts: Iterable | None
+    model_args: ModelOptions, data_args: DataOptions, training: PretrainingOptions, **texts: Iterable | None
 ) -> PretrainingRun:
     """Build a run, and find errors in options, text, checkpoint and model before any training.
 

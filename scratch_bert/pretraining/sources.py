@@ -14,7 +14,7 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
@@ -75,7 +75,7 @@ class MappedSource(Source):
     """Text that is encoded once into the cache, which is mapped into memory: files, a dataset, texts in memory, or the
     built-in corpus."""
 
-    args: DataArguments
+    args: DataOptions
     seed: int
     text: TextSource
     eval_text: TextSource | None = None
@@ -247,7 +247,7 @@ def warn_of_unknown(share: float) -> None:
 class PreprocessedSource(Source):
     """Examples written by inspect_data.py or prepare_data.py, mapped or streamed."""
 
-    args: DataArguments
+    args: DataOptions
     seed: int
     tokenizer: PreTrainedTokenizerBase | None = None
     """A tokenizer that must give the same input as that of the examples."""
@@ -293,7 +293,7 @@ class PreprocessedSource(Source):
 
 
 def find_source(
-    args: DataArguments,
+    args: DataOptions,
     seed: int,
     tokenizer: PreTrainedTokenizerBase | None = None,
     texts: Iterable | None = None,
@@ -324,13 +324,13 @@ def find_source(
 
 
 def load_data(
-    args: DataArguments, seed: int, tokenizer: PreTrainedTokenizerBase | None = None, **texts
+    args: DataOptions, seed: int, tokenizer: PreTrainedTokenizerBase | None = None, **texts
 ) -> PretrainingData:
     """The examples of the source that `find_source` returns."""
     return find_source(args, seed, tokenizer, **texts).load()
 
 
-def _named_texts(args: DataArguments) -> tuple[TextSource, TextSource | None]:
+def _named_texts(args: DataOptions) -> tuple[TextSource, TextSource | None]:
     """The text to train on, and the text to evaluate on, if the dataset has a validation split."""
     if args.train_file:
         return _text(args, find_files(args.train_file)), None
@@ -344,7 +344,7 @@ def _named_texts(args: DataArguments) -> tuple[TextSource, TextSource | None]:
     return train, _text(args, _shards(splits["validation"])) if "validation" in splits else None
 
 
-def _text(args: DataArguments, shards: list) -> TextSource:
+def _text(args: DataOptions, shards: list) -> TextSource:
     return TextSource(shards, args.text_format, args.text_column, args.sentence_splitter, args.language or "en")
 
 
@@ -355,7 +355,7 @@ def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
 
 
 def build_collator(
-    args: DataArguments,
+    args: DataOptions,
     tokenizer: PreTrainedTokenizerBase,
     pack_to: int | None = None,
     mlm_probability: float | None = None,

@@ -9,7 +9,7 @@ compared on the same masked tokens. For single segments, evaluate with --sentenc
 import json
 from pathlib import Path
 
-from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
 
 from ..command_line import read_options
 from ..process import script
@@ -17,7 +17,7 @@ from ..process import script
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    groups = (EvaluationArguments, EvaluationDataArguments)
+    groups = (EvaluationOptions, EvaluationDataOptions)
     args, data_args = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.logs import configure_logging

@@ -4,7 +4,7 @@ classification, extractive question answering, multiple choice, or a GLUE task b
 Data come from files or a dataset. The checkpoint with the best metric on the validation split is kept, with its
 predictions and metrics."""
 
-from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskOptions
 
 from ..command_line import read_options
 from ..main import command
@@ -14,7 +14,7 @@ from ..process import script
 @script
 def main(argv: list[str] | None = None) -> None:
     description = f"{__doc__}\n\nTASK is one of {', '.join(TASKS)}."
-    groups = (TaskArguments, FinetuningOptions)
+    groups = (TaskOptions, FinetuningOptions)
     task, task_args, training = read_options(*groups, description=description, argv=argv, takes_task=True)
 
     from scratch_bert.finetuning.run import prepare_finetuning

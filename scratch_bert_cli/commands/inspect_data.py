@@ -7,9 +7,9 @@ import json
 import logging
 from pathlib import Path
 
-from scratch_bert_options.data import DataArguments
-from scratch_bert_options.model import ContinuationArguments, ModelOptions
-from scratch_bert_options.preparation import InspectionArguments
+from scratch_bert_options.data import DataOptions
+from scratch_bert_options.model import ContinuationOptions, ModelOptions
+from scratch_bert_options.preparation import InspectionOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..command_line import read_options
@@ -18,7 +18,7 @@ from ..process import script
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    groups = (ContinuationArguments, DataArguments, InspectionArguments)
+    groups = (ContinuationOptions, DataOptions, InspectionOptions)
     ignored = (ModelOptions, PretrainingOptions)
     model_args, data_args, args = read_options(*groups, description=__doc__, argv=argv, ignored=ignored)
 

@@ -6,7 +6,7 @@ them with pretrain.py --prepared_data DIR, and --streaming if they do not fit on
 
 from pathlib import Path
 
-from scratch_bert_options.preparation import PreparationArguments, PreparationDataArguments
+from scratch_bert_options.preparation import PreparationDataOptions, PreparationOptions
 
 from ..command_line import read_options
 from ..process import script
@@ -14,7 +14,7 @@ from ..process import script
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    groups = (PreparationArguments, PreparationDataArguments)
+    groups = (PreparationOptions, PreparationDataOptions)
     args, data_args = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.atomic import locked

@@ -3,7 +3,7 @@ Face's Trainer.
 
 Without options: a tiny model on the built-in corpus, in a few minutes on two CPU cores."""
 
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
@@ -14,7 +14,7 @@ from ..process import script
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    groups = (ModelOptions, DataArguments, PretrainingOptions)
+    groups = (ModelOptions, DataOptions, PretrainingOptions)
     model_args, data_args, training = read_options(*groups, description=__doc__, argv=argv)
 
     from scratch_bert.logs import configure_logging

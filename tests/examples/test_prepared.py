@@ -18,7 +18,7 @@ from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import PreprocessedDataset, open_examples, write_examples
 from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.sources import load_data
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 
 
 def as_lists(examples):
@@ -221,7 +221,7 @@ def test_prepared_examples_that_look_wrong_get_a_warning(written, tmp_path, capl
     unknown = [[ids[0], *[1] * (len(ids) - 2), ids[-1]] for ids in columns["input_ids"]]
     pq.write_table(pa.table(columns | {"input_ids": unknown}), file)
     shutil.copy(file, file.with_name("more.parquet"))
-    args = DataArguments(prepared_data=str(tmp_path / "prepared"), cache_dir=str(tmp_path / "cache"))
+    args = DataOptions(prepared_data=str(tmp_path / "prepared"), cache_dir=str(tmp_path / "cache"))
     load_data(args, seed=0)
     for warning in (
         "examples.json does not name 1 of the files, such as .*more.parquet: left out",

@@ -5,7 +5,7 @@ from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 from scratch_bert.finetuning.dataset import Columns, load_splits
 from scratch_bert.finetuning.load import find_columns
-from scratch_bert_options.finetuning import TaskArguments
+from scratch_bert_options.finetuning import TaskOptions
 
 
 TEXTS = ["007", 'say "hi"', "a, b", "NA"]
@@ -13,7 +13,7 @@ PLAIN = Columns({"text": ["text"], "label": ["label"]})
 
 
 def columns_of(task, **options):
-    return find_columns(task, TaskArguments(model_name_or_path="x", **options))
+    return find_columns(task, TaskOptions(model_name_or_path="x", **options))
 
 
 def read(columns=PLAIN, **files):

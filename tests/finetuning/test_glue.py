@@ -3,7 +3,7 @@ import pytest
 from scratch_bert.finetuning.dataset import load_splits
 from scratch_bert.finetuning.glue import GLUE
 from scratch_bert.finetuning.load import find_columns
-from scratch_bert_options.finetuning import TaskArguments
+from scratch_bert_options.finetuning import TaskOptions
 
 
 # The beginnings of GLUE's own files.
@@ -22,7 +22,7 @@ FILES = {
 
 def read(task, file, content, **options):
     file.write_text(content, encoding="utf-8")
-    columns = find_columns(task, TaskArguments(model_name_or_path="x", **options))
+    columns = find_columns(task, TaskOptions(model_name_or_path="x", **options))
     return load_splits(columns, {"train": [str(file)]})["train"].remove_columns("origin").to_dict()
 
 

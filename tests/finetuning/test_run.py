@@ -23,7 +23,7 @@ from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.finetuning.trainer import FinetuningTrainer
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 
 WORDS = ["class", "function", "module", "value", "name"]
@@ -64,8 +64,8 @@ def run(saved, tmp_path):
     """Fine-tune in `tmp_path`/`name`, and return the metrics."""
 
     def run(name="run", task="sequence-classification", model=saved, **options):
-        task_options = {key: options.pop(key) for key in list(options) if key in TaskArguments.__dataclass_fields__}
-        task_args = TaskArguments(model_name_or_path=str(model), **task_options)
+        task_options = {key: options.pop(key) for key in list(options) if key in TaskOptions.__dataclass_fields__}
+        task_args = TaskOptions(model_name_or_path=str(model), **task_options)
         args = FinetuningOptions(output_dir=str(tmp_path / name), **{**FAST, **options})
         return prepare_finetuning(task, task_args, args).train().mean
 
@@ -88,7 +88,7 @@ def evaluations(directory, name):
 def test_text_classification_and_its_model(saved, files, tmp_path, curves):
     (tmp_path / "test.csv").write_text("text\nan object\na class\n")
     output = tmp_path / "run"
-    task_args = TaskArguments(model_name_or_path=str(saved), test_file=[str(tmp_path / "test.csv")], **files)
+    task_args = TaskOptions(model_name_or_path=str(saved), test_file=[str(tmp_path / "test.csv")], **files)
     args = FinetuningOptions(output_dir=str(output), num_train_epochs=5, **FAST | {"logging_strategy": "steps"})
     results = prepare_finetuning("sequence-classification", task_args, args).train()
     metrics = results.mean
@@ -255,7 +255,7 @@ def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(tokenizer, r
 
 def test_new_weights_learn_at_their_own_rate_and_narrow_models_at_a_higher_one(saved, files, tmp_path):
     def prepare(learning_rate, **options):
-        task_args = TaskArguments(model_name_or_path=str(saved), **options, **files)
+        task_args = TaskOptions(model_name_or_path=str(saved), **options, **files)
         args = FinetuningOptions(output_dir=str(tmp_path / "run"), learning_rate=learning_rate, use_cpu=True)
         return prepare_finetuning("sequence-classification", task_args, args).first_trainer
 
@@ -330,7 +330,7 @@ def test_early_stopping_patience_is_that_of_the_resumed_run(before, after, run, 
 
 def test_seeds_free_the_model_of_the_seed_before(saved, files, tmp_path, monkeypatch):
     (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **FAST)
-    run = prepare_finetuning("sequence-classification", TaskArguments(str(saved), seeds=[1, 2], **files), args)
+    run = prepare_finetuning("sequence-classification", TaskOptions(str(saved), seeds=[1, 2], **files), args)
     first, alive = weakref.ref(run.first_trainer.model), []
 
     def train_and_predict(trainer, task, checkpoint):
@@ -361,7 +361,7 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
 
     def finetune_seeds(data=None, **options):
         (args,) = from_keywords(FinetuningOptions, output_dir=tmp_path / "run", **(FAST | few_steps | options))
-        task_args = TaskArguments(**{"model_name_or_path": str(saved), "seeds": [1, 2, 3], **files, **(data or {})})
+        task_args = TaskOptions(**{"model_name_or_path": str(saved), "seeds": [1, 2, 3], **files, **(data or {})})
         return prepare_finetuning("sequence-classification", task_args, args).train()
 
     results = finetune_seeds()
@@ -402,7 +402,7 @@ def test_seeds_are_averaged_and_resumed(saved, run, files, tmp_path):
 
 def test_weights_in_files_of_any_kind_are_recorded_by_their_checksums(saved, tmp_path):
     def described(directory):
-        return identify_model(load_config(str(directory)), TaskArguments(model_name_or_path=str(directory)))
+        return identify_model(load_config(str(directory)), TaskOptions(model_name_or_path=str(directory)))
 
     assert re.fullmatch(r"scratch_bert × 2 × 32 × 2000, CRC-32 \w{8}", described(saved))
     model = ScratchBertForPreTraining.from_pretrained(saved)

@@ -13,15 +13,15 @@ from scratch_bert import ScratchBertConfig
 from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
 from scratch_bert_cli.command_line import ALIASES, read_options
 from scratch_bert_cli.main import VERBS, command
-from scratch_bert_options.data import DataArguments, parse_max_seq_length
+from scratch_bert_options.data import DataOptions, parse_max_seq_length
 from scratch_bert_options.declare import OptionGroup, from_keywords, known_options, option, options
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
-GROUPS = (ModelOptions, DataArguments, PretrainingOptions)
+GROUPS = (ModelOptions, DataOptions, PretrainingOptions)
 
 
 def parse(*argv):
@@ -143,7 +143,7 @@ def test_option_of_an_empty_name_is_an_error(name, capsys):
 
 
 def test_aliases_are_not_options_and_lead_to_some():
-    known = known_options((*GROUPS, TaskArguments, FinetuningOptions))
+    known = known_options((*GROUPS, TaskOptions, FinetuningOptions))
     assert not known.keys() & ALIASES.keys()
     for hint in ALIASES.values():
         named = re.findall(r"--(\w+)", hint)
@@ -177,7 +177,7 @@ def test_ignored_options_are_checked_and_left_out(capsys):
     class Own(OptionGroup, group="Own"):
         show: int = option(1, "", within="[0, 9]")
 
-    read = {"description": "", "ignored": (DataArguments,)}
+    read = {"description": "", "ignored": (DataOptions,)}
     (own,) = read_options(Own, argv=["--show", "2", "--language", "de"], **read)
     assert own.show == 2
     with pytest.raises(SystemExit):
@@ -216,7 +216,7 @@ def test_keywords_build_what_flags_build(tmp_path):
     flags = [text for name, value in keywords.items() for text in (f"--{name}", str(value))]
     assert built == parse(*flags, "--report_to", "none")
     assert built[1].train_file == [str(tmp_path)] and built[1].max_seq_length == "32"
-    (task_args,) = from_keywords(TaskArguments, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
+    (task_args,) = from_keywords(TaskOptions, model_name_or_path=Path("x"), train_file="a.csv", seeds=3, dropout=0)
     assert (task_args.model_name_or_path, task_args.seeds, task_args.dropout) == ("x", [3], 0.0)
 
 
@@ -234,7 +234,7 @@ def test_keywords_build_what_flags_build(tmp_path):
 )
 def test_keywords_raise_what_the_command_line_shows(given, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        from_keywords(ModelOptions, DataArguments, **given)
+        from_keywords(ModelOptions, DataOptions, **given)
 
 
 def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path, monkeypatch):

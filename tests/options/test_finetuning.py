@@ -2,7 +2,7 @@ import pytest
 
 from scratch_bert.finetuning.arguments import finetuning_arguments
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
 )
 def test_task_arguments_that_do_not_fit(options, message):
     with pytest.raises(ValueError, match=message):
-        TaskArguments(**{"model_name_or_path": "x", "train_file": ["a.csv"], **options})
+        TaskOptions(**{"model_name_or_path": "x", "train_file": ["a.csv"], **options})
 
 
 @pytest.mark.parametrize(

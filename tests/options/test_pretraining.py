@@ -4,11 +4,11 @@ import pytest
 
 from scratch_bert.pretraining.arguments import parse_overrides
 from scratch_bert.pretraining.build_model import start_config
-from scratch_bert_options.data import DataArguments, parse_max_seq_length
+from scratch_bert_options.data import DataOptions, parse_max_seq_length
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
 from scratch_bert_options.model import ModelOptions
-from scratch_bert_options.preparation import PreparationDataArguments
+from scratch_bert_options.preparation import PreparationDataOptions
 
 
 def test_overrides_have_the_types_of_yaml():
@@ -64,14 +64,14 @@ def test_model_that_does_not_fit_into_memory_is_found_before_the_text_is_read(te
 )
 def test_max_seq_length_is_a_number_or_a_percentile(text, expected):
     assert parse_max_seq_length(text) == expected
-    data_args = DataArguments(max_seq_length=text)
+    data_args = DataOptions(max_seq_length=text)
     assert data_args.max_seq_length == text and (data_args.max_tokens, data_args.length_percentile) == expected
 
 
 @pytest.mark.parametrize("text", ["auto", "auto:0", "auto:101", "auto:70%", "12.5", "-3"])
 def test_max_seq_length_of_another_form_is_rejected(text):
     with pytest.raises(ValueError, match="max_seq_length must be a number or auto:1 to auto:100, got"):
-        DataArguments(max_seq_length=text)
+        DataOptions(max_seq_length=text)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_max_seq_length_of_another_form_is_rejected(text):
     ids=["built-in corpus", "text", "given"],
 )
 def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
-    assert DataArguments(**options).max_vocab_size() == expected
+    assert DataOptions(**options).max_vocab_size() == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
 )
 def test_data_arguments_reject(options, message):
     with pytest.raises(ValueError, match=message):
-        from_keywords(DataArguments, **options)
+        from_keywords(DataOptions, **options)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_data_arguments_reject(options, message):
 def test_options_without_effect_are_rejected(source, options):
     given = {"streaming": True, "train_file": ["a"]} if source == "streaming" else {source: "a"}
     with pytest.raises(ValueError, match=f"{next(iter(options))} has no effect with {source}: leave it out"):
-        DataArguments(**given, **options)
+        DataOptions(**given, **options)
 
 
 def test_model_arguments_reject_options_without_effect():
@@ -137,25 +137,25 @@ def test_options_of_pretraining_alone_are_no_options_elsewhere():
         "static_pairs",
         "tokenizer_name_or_path",
     }
-    names = {field.name for field in dataclasses.fields(EvaluationDataArguments)}
-    assert {field.name for field in dataclasses.fields(DataArguments)} - names == missing
+    names = {field.name for field in dataclasses.fields(EvaluationDataOptions)}
+    assert {field.name for field in dataclasses.fields(DataOptions)} - names == missing
     text = {"text_column", "text_format", "sentence_splitter", "language", "tokenizer_name_or_path"}
     examples = {"sentence_objective", "max_seq_length", "short_seq_prob", "single_segment_prob"}
-    assert {field.name for field in dataclasses.fields(PreparationDataArguments)} == text | examples
+    assert {field.name for field in dataclasses.fields(PreparationDataOptions)} == text | examples
 
 
 def test_evaluation_takes_all_of_a_validation_file_alone():
-    args = EvaluationDataArguments(validation_file=["a"])
+    args = EvaluationDataOptions(validation_file=["a"])
     assert (args.train_file, args.validation_file, args.validation_share) == (["a"], None, 0.0)
-    args = EvaluationDataArguments(train_file=["a"], validation_file=["b"])
+    args = EvaluationDataOptions(train_file=["a"], validation_file=["b"])
     assert (args.train_file, args.validation_file, args.validation_share) == (["a"], ["b"], 0.1)
 
 
 def test_evaluation_rejects_an_output_file_that_exists_or_cannot_be_written(tmp_path):
     (tmp_path / "old.json").touch()
     with pytest.raises(ValueError, match="old.json exists: choose another name"):
-        EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "old.json"))
+        EvaluationOptions(model_name_or_path=["a"], output_file=str(tmp_path / "old.json"))
     with pytest.raises(ValueError, match="The directory of output_file .*new.json does not exist"):
-        EvaluationArguments(model_name_or_path=["a"], output_file=str(tmp_path / "missing" / "new.json"))
+        EvaluationOptions(model_name_or_path=["a"], output_file=str(tmp_path / "missing" / "new.json"))
     with pytest.raises(ValueError, match="the models to evaluate"):
-        EvaluationArguments()
+        EvaluationOptions()

@@ -10,7 +10,7 @@ from scratch_bert.corpus.tokenizer import gives_same_input, load_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import PreprocessedDataset, write_examples
 from scratch_bert.pretraining.sources import build_collator, find_source
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def arguments(text_file, saved, tmp_path):
         defaults = {"cache_dir": str(tmp_path / "cache"), "tokenizer_name_or_path": str(saved), "max_seq_length": "64"}
         if not {"dataset_name", "prepared_data"} & set(options):
             defaults["train_file"] = [str(text_file)]
-        return DataArguments(**{**defaults, **options})
+        return DataOptions(**{**defaults, **options})
 
     return make
 
@@ -146,7 +146,7 @@ def test_data_of_a_stream_without_text_is_an_error(arguments, tmp_path):
 def test_data_that_was_prepared(arguments, small_corpus, tokenizer, tmp_path):
     dataset = SentencePairDataset(small_corpus, tokenizer, max_seq_length=40, objective="sop")
     write_examples(tmp_path / "prepared", {"train": dataset})
-    args = DataArguments(prepared_data=str(tmp_path / "prepared"), cache_dir=str(tmp_path / "cache"))
+    args = DataOptions(prepared_data=str(tmp_path / "prepared"), cache_dir=str(tmp_path / "cache"))
     data = load_data(args, 0)
     assert isinstance(data.train_dataset, PreprocessedDataset) and data.eval_dataset is None
     assert (data.max_seq_length, data.objective.name) == (dataset.lengths().max(), "sop")
@@ -165,7 +165,7 @@ def test_collator_has_the_options_of_masking(arguments, tokenizer):
 
 
 def test_min_frequency_that_no_word_reaches_is_a_warning(text_file, tmp_path, caplog):
-    args = DataArguments(
+    args = DataOptions(
         train_file=[str(text_file)],
         min_frequency=1_000_000,
         vocab_size=300,

@@ -13,7 +13,7 @@ from helpers import make_bert, make_inputs
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.pretraining.run import prepare_pretraining
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
@@ -30,7 +30,7 @@ def run(text_file, tmp_path):
         data = {"max_seq_length": 32, "cache_dir": str(tmp_path / "cache")} | (data or {})
         return prepare_pretraining(
             ModelOptions(model_name_or_path=str(model), **options),
-            DataArguments(train_file=[str(text_file)], **data),
+            DataOptions(train_file=[str(text_file)], **data),
             *from_keywords(PretrainingOptions, output_dir=tmp_path / output, **training),
         )
 

@@ -15,7 +15,7 @@ from scratch_bert.pretraining import optimizer
 from scratch_bert.pretraining.arguments import pretraining_arguments
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
 from scratch_bert.pretraining.run import prepare_pretraining
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
@@ -138,7 +138,7 @@ def make_run(text_file, tmp_path_factory):
         training = {"optim": "muon", "bf16": False, "max_steps": 6, "save_steps": 3, "logging_steps": 1} | training
         return prepare_pretraining(
             ModelOptions(config_overrides=json.dumps(overrides)),
-            DataArguments(train_file=[str(text_file)], **data),
+            DataOptions(train_file=[str(text_file)], **data),
             *from_keywords(
                 PretrainingOptions, output_dir=output_dir, disable_tqdm=True, learning_rate=LEARNING_RATE, **training
             ),

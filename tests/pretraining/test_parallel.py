@@ -18,7 +18,7 @@ from helpers import SCRIPTS, run_process, run_script
 from scratch_bert.corpus.tokenizer import load_tokenizer
 from scratch_bert.examples.prepared import open_examples
 from scratch_bert.pretraining.sources import load_data
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 
 
 pytestmark = pytest.mark.integrations
@@ -114,7 +114,7 @@ def test_pretraining_reads_both_splits_mapped_or_streamed(prepared, prepare, tex
     splits = json.loads((prepared / "examples.json").read_text())["splits"]
     assert [len(splits[split]["files"]) for split in ("train", "validation")] == [FILES, 1]
     for streaming in (False, True):
-        data = load_data(DataArguments(prepared_data=str(prepared), streaming=streaming, cache_dir=str(tmp_path)), 0)
+        data = load_data(DataOptions(prepared_data=str(prepared), streaming=streaming, cache_dir=str(tmp_path)), 0)
         assert data.objective.name == "nsp" and len(data.eval_dataset) > 1
         options = ["--prepared_data", prepared, "--cache_dir", tmp_path / "cache", "--bf16", "false"]
         options += ["--streaming"] if streaming else []

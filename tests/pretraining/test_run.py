@@ -24,9 +24,9 @@ from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.tables import TextError
 from scratch_bert.training import clock
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.evaluation import EvaluationArguments, EvaluationDataArguments
+from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
@@ -45,7 +45,7 @@ def options(text_file, tmp_path_factory):
         data = {"vocab_size": 500, "max_seq_length": "32", "cache_dir": cache_dir} | (data or {})
         return (
             ModelOptions(**({"config_overrides": OVERRIDES} | (model or {}))),
-            DataArguments(train_file=[str(text_file)], **data),
+            DataOptions(train_file=[str(text_file)], **data),
             *from_keywords(PretrainingOptions, output_dir=output_dir, **training),
         )
 
@@ -480,7 +480,7 @@ def evaluation(data_args, name, **data):
     """The metrics of one model on the text of a run, and the data."""
     options = {"max_seq_length": "32", "cache_dir": data_args.cache_dir, "train_file": data_args.train_file}
     results, found = evaluate(
-        EvaluationDataArguments(**(options | data)), EvaluationArguments(model_name_or_path=[str(name)])
+        EvaluationDataOptions(**(options | data)), EvaluationOptions(model_name_or_path=[str(name)])
     )
     return results[str(name)], found
 

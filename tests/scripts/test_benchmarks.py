@@ -25,7 +25,7 @@ from transformers import (
 
 from helpers import ROOT, SMALL, run_process, run_script
 from scratch_bert import ScratchBertConfig
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -100,7 +100,7 @@ def test_useful_operations_are_those_that_pytorch_counts_in_transformers_bert(op
 def test_cases_of_a_gpu_run_as_far_as_a_cpu_can():
     """Where they are not compiled, which takes a minute each."""
     module = runpy.run_path(str(BENCHMARKS / "model.py"))
-    args = module["BenchmarkArguments"](preset="tiny", device="cpu", repeats=1)
+    args = module["BenchmarkOptions"](preset="tiny", device="cpu", repeats=1)
     cases = [case for case in module["gpu_suite"](args, tokens=512) if case.compile == "none"]
     assert [(case.length, case.batch_size, case.dropout) for case in cases[::3]] == [(128, 4, 0.0), (512, 1, 0.0)]
     for case in cases:
@@ -159,7 +159,7 @@ def learning_benchmark(name: str):
 
 
 def test_learning_benchmark_evaluates_with_berts_masking_whatever_that_of_training():
-    options = DataArguments(mlm_probability=0.4, whole_word_mask=True, max_predictions_per_seq=5)
+    options = DataOptions(mlm_probability=0.4, whole_word_mask=True, max_predictions_per_seq=5)
     evaluated = learning_benchmark("evaluation_options")(options, "none")
     assert (evaluated.mlm_probability, evaluated.mask_replace_prob, evaluated.random_replace_prob) == (0.15, 0.8, 0.1)
     assert not evaluated.whole_word_mask and evaluated.max_predictions_per_seq is None

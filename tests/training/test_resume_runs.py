@@ -15,9 +15,9 @@ from helpers import SMALL, make_bert
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.training.trainer import ScratchBertTrainer
-from scratch_bert_options.data import DataArguments
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.finetuning import FinetuningOptions, TaskArguments
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
@@ -49,9 +49,9 @@ def prepare(text_file, saved, tmp_path_factory):
     def prepare(half, output_dir, **options):
         options = COMMON | OPTIONS[half] | {"output_dir": output_dir} | options
         if half == "pretraining":
-            groups = (ModelOptions, DataArguments, PretrainingOptions)
+            groups = (ModelOptions, DataOptions, PretrainingOptions)
             return prepare_pretraining(*from_keywords(*groups, **of_pretraining | options))
-        groups = (TaskArguments, FinetuningOptions)
+        groups = (TaskOptions, FinetuningOptions)
         return prepare_finetuning("sequence-classification", *from_keywords(*groups, **of_finetuning | options))
 
     return prepare

@@ -59,7 +59,7 @@ class Task:
     file_format: ClassVar[str | None] = None
     """Format of files other than tables: `conll` or `squad`."""
     options: ClassVar[tuple[str, ...]] = ()
-    """Fields of `TaskArguments` that are specific to this kind of task: arguments of `read_labels`."""
+    """Fields of `TaskOptions` that are specific to this kind of task: arguments of `read_labels`."""
     default_max_seq_length: ClassVar[int | None] = None
     """Used where the model's limit is larger."""
     auto_class: ClassVar[type]
