@@ -162,7 +162,7 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
 
 @script
 def main() -> None:
-    data_args, args = read_options(DataOptions, BenchmarkOptions, description=__doc__).groups
+    data_args, args = read_options(DataOptions, BenchmarkOptions, description=__doc__)
     source, _ = find_texts(data_args)
     tokenizer = trained_tokenizer(data_args, source)
     tokens = sequence_length(data_args, TokenizedCorpus.from_source(source, tokenizer, data_args.cache_dir))

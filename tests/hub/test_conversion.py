@@ -138,7 +138,7 @@ WEIGHT = "bert.encoder.layer.1.output.dense.weight"
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ({"classifier.bias": torch.zeros(3)}, "BertForMaskedLM has not: classifier.bias"),
+        ({"classifier.bias": torch.zeros(3)}, "BertForMaskedLM lacks: classifier.bias"),
         ({WEIGHT: torch.full((32, 64), torch.inf)}, f"{WEIGHT} of .* not finite"),
     ],
     ids=["another head", "infinite"],

@@ -78,7 +78,7 @@ DAMAGED = {
     "syntax": (lambda d: add_code(d, "def"), "invalid syntax .*modeling_scratch_bert.py"),
     "import": (lambda d: add_code(d, "import private_of_mine"), "not found .*: private_of_mine"),
     "module": (lambda d: add_code(d, "from .none import x"), "none.py"),
-    "NaN": (lambda d: edit_weights(d, with_nan), f"{BIAS} is not finite. The training has diverged"),
+    "NaN": (lambda d: edit_weights(d, with_nan), f"{BIAS} is not finite, the training diverged"),
     "vocabulary": (add_token, "tokenizer of .* has 2001 entries, but the model's vocab_size is 2000"),
     "head": (lambda d: edit_weights(d, without_head), "is a ScratchBertForPreTraining without its head: cls.seq_rel"),
 }
