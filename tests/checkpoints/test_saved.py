@@ -229,9 +229,7 @@ def test_checkpoints_without_the_optimizers_state_cannot_be_resumed_from(checkpo
     (checkpoint / "optimizer.pt").unlink()
     seal(checkpoint)
     assert find_damage(checkpoint) == "optimizer.pt is missing"
-    with pytest.raises(
-        ValueError, match="checkpoint-2 cannot be resumed from: optimizer.pt is missing"
-    ):
+    with pytest.raises(ValueError, match="checkpoint-2 cannot be resumed from: optimizer.pt is missing"):
         find(tmp_path, "auto")
     assert checkpoint.is_dir()
 
