@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
 
     configure_logging()
     try:
-        from scratch_bert.pretraining.parallel import build_executor
+        from ..parallel import build_executor
     except ImportError as error:
         raise ImportError(f'{error}. Install what this script needs: pip install "scratch_bert[datatrove]"') from error
     with locked(Path(args.output_dir)):

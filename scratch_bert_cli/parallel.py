@@ -18,16 +18,15 @@ from datatrove.pipeline.extractors import Trafilatura
 from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, WarcReader
 from datatrove.pipeline.readers.base import BaseDiskReader
 
+from scratch_bert.atomic import LOCK, move_into_place, write_json
+from scratch_bert.corpus.corpus import TokenizedCorpus
+from scratch_bert.corpus.tokenizer import gives_same_input, load_tokenizer
+from scratch_bert.examples.dataset import SentencePairDataset
+from scratch_bert.examples.prepared import ABOUT, describe_tokenizer, parquet_file
+from scratch_bert.objectives import find_objective
+from scratch_bert.repository import read_json
+from scratch_bert.text.formats import TextSource
 from scratch_bert_options.preparation import PreparationDataOptions, PreparationOptions
-
-from ..atomic import LOCK, move_into_place, write_json
-from ..corpus.corpus import TokenizedCorpus
-from ..corpus.tokenizer import gives_same_input, load_tokenizer
-from ..examples.dataset import SentencePairDataset
-from ..examples.prepared import ABOUT, describe_tokenizer, parquet_file
-from ..objectives import find_objective
-from ..repository import read_json
-from ..text.formats import TextSource
 
 
 logger = logging.getLogger("scratch_bert")
