@@ -66,8 +66,8 @@ def read_options(
     """An object for each group of options, from `argv` or the command line. A mistake ends the program with one line.
 
     The first argument may be a YAML or JSON file of options, over which flags take precedence. With `takes_task`, a
-    task comes before it, and is the first of the results. Options of `ignored` groups are checked, but neither shown
-    by `--help` nor returned.
+    task comes before it, and is the first of the results. Options of `ignored` groups are checked, but not shown by
+    `--help`; they come last.
     """
     argv = sys.argv[1:] if argv is None else argv
     every = (*groups, *ignored)
@@ -95,7 +95,7 @@ def read_options(
     except ValueError as error:
         parser.error(str(error))
     announce_imports()
-    return (*task, *objects[: len(groups)])
+    return (*task, *objects)
 
 
 def announce_imports() -> None:
@@ -143,7 +143,7 @@ def _read_file(name: str, known: Mapping[str, Field]) -> dict[str, Any]:
     current directory."""
     file = _find_recipe(Path(name))
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+        values = yaml.load(file.read_text(encoding="utf-8"), _EachKeyOnce) or {}
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{name} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
@@ -152,6 +152,14 @@ def _read_file(name: str, known: Mapping[str, Field]) -> dict[str, Any]:
         if option in known and known[option].metadata.get("path"):
             values[option] = [_beside(file, v) for v in value] if isinstance(value, list) else _beside(file, value)
     return values
+
+
+class _EachKeyOnce(yaml.SafeLoader):
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [str(key.value) for key, _ in node.value]
+        if repeated := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.YAMLError(f"{repeated} is given twice")
+        return super().construct_mapping(node, deep)
 
 
 def _find_recipe(file: Path) -> Path:

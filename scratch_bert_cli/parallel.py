@@ -26,6 +26,7 @@ from scratch_bert.examples.prepared import ABOUT, describe_tokenizer, parquet_fi
 from scratch_bert.objectives import find_objective
 from scratch_bert.repository import read_json
 from scratch_bert.text.formats import TextSource
+from scratch_bert_options.errors import explain_limit, is_lack_of_space
 from scratch_bert_options.preparation import PreparationDataOptions, PreparationOptions
 
 
@@ -69,6 +70,8 @@ class WriteExamples(PipelineStep):
                 try:
                     self._write(file, parquet)
                 except Exception as error:  # of any reader: the others' examples are not lost
+                    if is_lack_of_space(error) or explain_limit(error):
+                        raise
                     errors.append(f"{file}: {error or type(error).__name__}")
         if errors:
             raise ValueError(f"{len(errors):,} files without examples: {'; '.join(errors[:5])}")
@@ -142,6 +145,9 @@ def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) 
     files = files_of(reader)
     if not files:
         raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
+    inside = Path(args.output_dir).resolve().is_relative_to(Path(args.input_dir).resolve())
+    if reader.data_folder.is_local() and inside and not args.glob_pattern:
+        raise ValueError("output_dir is in input_dir, and would be read as text: choose another place.")
     find_objective(data_args.sentence_objective).check_length(data_args.max_seq_length)
     tokenizer = load_tokenizer(data_args.tokenizer_name_or_path)
     tokenizer.model_max_length = data_args.max_seq_length

@@ -73,7 +73,7 @@ class PretrainingOptions(CommonOptions, group="Training"):
         super().__post_init__()
         if self.optim != "muon":
             reject_non_default(self, ["muon_learning_rate"], "without optim muon")
-        if "tensorboard" not in (self.report_to or ()):
+        if {"tensorboard", "all"}.isdisjoint(self.report_to or ()):
             reject_non_default(self, ["tensorboard_graph"], "without report_to tensorboard")
         if not self.has_final_phase and self.final_share != type(self).final_share:
             raise ValueError("final_share has no effect without final_max_seq_length or final_mlm_probability.")

@@ -51,6 +51,8 @@ class OptimizationOptions(OptionGroup, group="Training"):
 
     def __post_init__(self):
         super().__post_init__()
+        if str(self.resume_from_checkpoint).lower() == "false":
+            self.resume_from_checkpoint = None
         self.is_numbered = not self.output_dir
         self.output_dir = self.output_dir or numbered_dir(self.numbered, self.resume_from_checkpoint)
         if not (1 <= self.max_steps <= 1e9 or self.max_steps == -1):

@@ -20,6 +20,7 @@ from .weights import INDEX, WEIGHTS
 
 
 logger = logging.getLogger("scratch_bert")
+AVERAGES = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of gradients, in an optimizer's state
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's groups: a resume may change them
 
 
@@ -96,6 +97,11 @@ def warn_of_missing_state(optimizer: torch.optim.Optimizer) -> None:
         return  # others may keep their state elsewhere
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     weights = [weight for weight in weights if weight.numel()]  # FSDP has empty ones
+    for weight in weights:
+        for name in AVERAGES:
+            average = optimizer.state.get(weight, {}).get(name)
+            if average is not None and average.shape != weight.shape:  # beyond whose end PyTorch may read
+                raise OSError(f"The optimizer's state in the checkpoint is of another model: {name} {average.shape}.")
     missing = sum(not optimizer.state.get(weight) for weight in weights)
     if missing and (optimizer.state or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
         which = f"lacks {missing} of {len(weights)} weights"

@@ -171,6 +171,8 @@ def push_to_hub(
     """
     if create_pr and (revision or tag):
         raise ValueError("A pull request has no revision or tag of its own: leave them out.")
+    if tag and tag in ("main", revision):
+        raise ValueError(f"The tag {tag} has the name of a branch: choose another one.")
     files = files or public_files(directory)
     api = HfApi(token=token)
     get_session().timeout = 300  # seconds, instead of none, for an answer

@@ -6,9 +6,21 @@ from pathlib import Path
 
 from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_class
 from detect_secrets.plugins.base import RegexBasedDetector
+from huggingface_hub import get_token
 
 
-HUB_TOKEN = r"\b(hf|api_org)_[A-Za-z0-9]{30,}"  # not in detect-secrets 1.5
+# Not in detect-secrets 1.5.
+PATTERNS = {
+    "Hugging Face Token": r"\b(hf|api_org)_[A-Za-z0-9]{30,}",
+    "GitHub Token": r"\bgithub_pat_\w{22,}",
+    "Google API Key": r"\bAIza[\w-]{35}",
+    "Anthropic Key": r"\bsk-ant-[\w-]{20,}",
+    "NPM Token": r"\bnpm_[A-Za-z0-9]{36}\b",
+    "Private Key": r"BEGIN [A-Z ]*PRIVATE KEY",
+    # A long value with letters and digits under such a name, quoted or not: AWS_SECRET_ACCESS_KEY, WANDB_API_KEY, …
+    "Key": r"(?i)(access_?key|api_?key|secret|token(?!iz)|password|passwd)[\w-]*[\"']?\s*[:=]\s*[\"']?"
+    r"(?=[A-Z/+]*\d)[A-Z\d/+]{32,}",
+}
 # Detectors that match ordinary words, such as APFELSTRUDEL, or take seconds for a vocabulary.
 LOOSE = ("Artifactory", "Cloudant", "IBM", "Public IP", "SoftLayer")
 PATHS = r"/(home|Users)/[\w.-]+|/(mnt|media|Volumes|content/drive)/[\w.-]+/[\w.-]+|([A-Z]:[\\/]+|file:/+)[\w.-]+"
@@ -26,7 +38,9 @@ def _detectors() -> list[RegexBasedDetector]:
 def check_private(text: str, where: str | Path, paths: bool = True) -> None:
     """Raise `ValueError`, which names the line of `where` but not the secret, if `text` contains a secret or, with
     `paths`, a local path."""
-    patterns = {"a secret (Hugging Face Token)": HUB_TOKEN}
+    patterns = {f"a secret ({kind})": pattern for kind, pattern in PATTERNS.items()}
+    if token := get_token():
+        patterns["an access token"] = re.escape(token)
     if paths:
         home = f"|{re.escape(str(Path.home()))}/" if Path.home() != Path("/") else ""
         in_json = f"|{PATHS_IN_JSON}" if str(where).endswith(".json") else ""

@@ -375,6 +375,8 @@ class TextSource:
     def _records(self, shard) -> Iterator[str | list[str]]:
         if not isinstance(shard, Path | datasets.Dataset | datasets.IterableDataset):
             for number, text in enumerate(shard, 1):
+                if self.text_format and isinstance(text, list):
+                    raise TextError("text_format has no effect on lists of sentences: leave it out.")
                 yield _check_record(text, "The texts", number)
             return
         name, number = str(shard) if isinstance(shard, Path) else "The dataset", 0

@@ -15,6 +15,8 @@ import datasets
 import pyarrow.parquet
 from datasets.exceptions import DatasetGenerationError
 
+from scratch_bert_options.errors import explain_limit, is_lack_of_space
+
 from ..repository import one_line
 
 
@@ -37,6 +39,8 @@ def read_errors(source: Path | str, place: Callable[[], str] = str) -> Generator
     except (TextError, MemoryError):
         raise
     except Exception as error:
+        if is_lack_of_space(error) or explain_limit(error):
+            raise
         reason = (isinstance(error, DatasetGenerationError) and error.__cause__) or error
         if isinstance(reason, UnicodeDecodeError):
             raise TextError(
@@ -117,6 +121,8 @@ def read_lines(file: Path) -> Iterator[str]:
                 raise TextError(f"{file} is not text: line {number} holds a NUL byte, as binary data and UTF-16 do.")
             if number == 1 and line.startswith(b"version https://git-lfs.github.com/spec/"):
                 raise TextError(f"{file} is a Git LFS pointer: fetch the file with git lfs pull.")
+            if number == 1 and line.startswith((b"{\\rtf", b"%PDF-")):  # which may be ASCII
+                raise TextError(f"{file} is RTF or PDF: extract its text, as with pandoc or pdftotext.")
             # -sig drops a byte-order mark
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             if number == 1 and "\r" in text and not line.endswith(b"\n"):  # no LF in the file

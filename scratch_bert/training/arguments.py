@@ -56,8 +56,6 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     for name, (value, reason) in fixed.items():
         if values[name] != value:
             raise ValueError(f"{name} must stay {value}: {reason}.")
-    if str(options.resume_from_checkpoint).lower() == "false":
-        values["resume_from_checkpoint"] = None
     if values.get("fp16") and values["use_cpu"]:  # the stock Trainer would use fp32 without a word
         raise ValueError("fp16 needs a GPU: leave it out, or choose bf16.")
     if options.bf16 is None:
@@ -69,6 +67,8 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         values["accelerator_config"] = {"non_blocking": True}  # otherwise each batch waits for the step before it
     if options.max_minutes is not None:
         values["max_steps"] = UNKNOWN_STEPS
+    if values.get("eval_accumulation_steps") == 0:  # which would divide by it in the first evaluation
+        raise ValueError("eval_accumulation_steps must be at least 1, got 0.")
     args = TrainingArguments(**values)
     installed = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not list
     for tracker in args.report_to or ():

@@ -86,6 +86,16 @@ def test_table_that_looks_wrong_gets_a_warning(make_task, caplog):
     assert caplog.messages[0].startswith("The labels are numbers, such as 0.125: this is a regression")
 
 
+def test_texts_that_are_all_empty_are_rejected(make_task):
+    with pytest.raises(ValueError, match="train: all texts are empty"):
+        make_task(SequenceClassification, {"text": ["", " "] * 4, "label": ["a", "b"] * 4})
+
+
+def test_spellings_of_one_label_get_a_warning(make_task, caplog):
+    make_task(*classified(["good", "Good ", "bad"] * 3)[:2])
+    assert "Several labels differ in case or spaces alone, as spellings of 'good'" in caplog.text
+
+
 def test_validation_examples_that_are_training_examples_get_a_warning(make_task, caplog):
     columns = {"text": ["a", "class", "a class", "class a"], "label": ["yes", "no"] * 2}
     make_task(SequenceClassification, columns, {"text": ["b", "function"], "label": ["no", "yes"]})

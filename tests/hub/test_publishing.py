@@ -121,6 +121,9 @@ def test_publish_sharded_weights(directory):
         (f"see {Path.home()}/notes", "a local path"),
         ("hf_" + "x" * 34, r"a secret \(Hugging Face Token\)"),
         ("AKIA" + "X" * 16, r"a secret \(AWS Access Key\)"),
+        ("sk-ant-api03-" + "x" * 24, r"a secret \(Anthropic Key\)"),
+        ("github_pat_" + "x" * 22, r"a secret \(GitHub Token\)"),
+        ("WANDB_API_KEY=" + "1a2b" * 10, r"a secret \(Key\)"),
         ("https://ann:xxxx@example.org", r"a secret \(Basic Auth Credentials\)"),
     ],
 )

@@ -97,6 +97,7 @@ def test_recipe_and_its_text_are_found_by_name_from_any_directory(tmp_path, monk
         pytest.param("max_steps: [2, 3]", "max_steps: input should be a valid integer, got [2, 3]", id="list"),
         pytest.param("max_steps: 0", "max_steps must be at least 1", id="range"),
         pytest.param("text_column: no", "text_column: input should be a valid string, got False", id="YAML's no"),
+        pytest.param("seed: 1\nseed: 2", "seed is given twice", id="key twice"),
         pytest.param("- preset", "must hold options as name: value pairs", id="no mapping"),
         pytest.param("a: [", "options.yaml cannot be read: while parsing", id="not YAML"),
         pytest.param(b"\xdf", "options.yaml cannot be read: 'utf-8' codec", id="not UTF-8"),
@@ -173,14 +174,14 @@ def test_task_is_the_first_argument_and_an_options_file_the_second(tmp_path, cap
     assert (model_args.preset, task) == ("mini", "two")
 
 
-def test_ignored_options_are_checked_and_left_out(capsys):
+def test_ignored_options_are_checked_and_come_last(capsys):
     @options
     class Own(OptionGroup, group="Own"):
         show: int = option(1, "", within="[0, 9]")
 
     read = {"description": "", "ignored": (DataOptions,)}
-    (own,) = read_options(Own, argv=["--show", "2", "--language", "de"], **read)
-    assert own.show == 2
+    own, ignored = read_options(Own, argv=["--show", "2", "--language", "de"], **read)
+    assert (own.show, ignored.language) == (2, "de")
     with pytest.raises(SystemExit):
         read_options(Own, argv=["--language", "deu-DE"], **read)
     assert "language must be an ISO 639 code" in capsys.readouterr().err

@@ -30,6 +30,12 @@ def examples(prepared):
     return datasets.load_dataset("parquet", data_files=str(prepared / "train" / "examples.parquet"), split="train")
 
 
+def test_option_that_nobody_has_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="error: There is no option validation_split"):
+        run_script(monkeypatch, "inspect_data.py", "--validation_split", "0.2")
+
+
 def test_statistics_alone_are_printed_as_json(monkeypatch, capsys):
     run_script(monkeypatch, "inspect_data.py", "--json", "--sample", 1000)
     shown = capsys.readouterr()

@@ -121,6 +121,9 @@ class Task:
         self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
         for split in splits:
             deque(self.parse_rows(split, self.row.model_validate), maxlen=0)
+            texts = splits[split]["text"][:]
+            if not any("".join(text).strip() for text in texts):  # or lists of words
+                raise ValueError(f"{split}: all texts are empty. Name the right column with --text_column.")
         self.model_options: dict[str, Any] = {}  # the fields that the model's config needs, by `read_labels`
         self.windows: dict[
             str, tuple

@@ -1,6 +1,8 @@
 """What tasks with a closed set of labels share: the names of the labels, and their ids."""
 
+import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +10,8 @@ from datasets import ClassLabel
 
 from .base import Task, Tensors
 
+
+logger = logging.getLogger("scratch_bert")
 
 Label = str | bool | int | float
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
@@ -25,6 +29,10 @@ class ClassLabelTask(Task):
         self.label_names = list(label_names or self.class_names.values()) or _sorted_names(values)
         if len(self.label_names) < at_least:
             raise ValueError(f"The training examples have too few labels: {self.label_names}. Pass --label_column.")
+        alike = Counter(str(name).strip().lower() for name in self.label_names)
+        if len(alike) < len(self.label_names):
+            same = next(name for name, count in alike.items() if count > 1)
+            logger.warning(f"Several labels differ in case or spaces alone, as spellings of {same!r}: each is a class")
         self.label_ids = {name: number for number, name in enumerate(self.label_names)}
         self.model_options = {"id2label": dict(enumerate(self.label_names)), "label2id": self.label_ids}
         if label_names:  # GLUE's files have ids where its dataset on the Hub has names

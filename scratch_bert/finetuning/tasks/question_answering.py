@@ -66,7 +66,10 @@ class QuestionAnswering(Task):
         for split in self.splits:
             if len(set(self.question_ids(split))) < len(self.splits[split]):
                 raise ValueError(f"{split}: several questions have the same id, so predictions would be lost.")
-        self.has_unanswerable = not all(self.parse_rows("train", gold_answers))
+        answered = list(map(bool, self.parse_rows("train", gold_answers)))
+        if not any(answered):
+            raise ValueError("train: no question has an answer. Name the right column with --label_column.")
+        self.has_unanswerable = not all(answered)
 
     def question_ids(self, split: str) -> list[str]:
         """The column `id`, or numbers from 1 if there is none."""
