@@ -11,6 +11,7 @@ from multiprocessing.queues import Queue
 import datasets
 import pytest
 import torch
+import transformers
 from accelerate.data_loader import DataLoaderShard
 from transformers import PreTrainedModel, Trainer
 from transformers.utils import PushInProgress
@@ -92,6 +93,7 @@ def test_private_methods_of_trainer_that_are_overridden_are_five_at_most(trainer
     assert 0 < len(overridden) <= 5, f"Use a public hook instead of one of {sorted(overridden)}."
 
 
+@pytest.mark.skipif(not transformers.__version__.startswith("5.23."), reason="other versions have other parameters")
 def test_overriding_methods_take_the_parameters_of_the_stock_trainer(trainers):
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     overrides = {(child, name): getattr(Trainer, name, None) for child in trainers for name in vars(child)}
