@@ -108,8 +108,8 @@ def show_results(
     link: bool = True,
 ) -> Results:
     """A button and the columns, filled for the inputs, of which texts are the first, and updated on a click on the
-    button or an example, on Enter, and when another input changes. With `link`, the page's address carries the
-    texts."""
+    button or an example, on Enter, and when another visible input changes. With `link`, the page's address carries
+    the texts."""
 
     def show(*values: Any) -> list[gr.Component]:
         return [component for column in columns for component in column(*values)]
@@ -122,14 +122,19 @@ def show_results(
                 components += column(*(component.value for component in inputs))
     results = Results(name, inputs, components, show)
     script = link_script(name, len(results.texts)) if link else None
-    chosen = [component.submit if isinstance(component, gr.Textbox) else component.change for component in inputs]
-    triggers = [button.click, *chosen]
-    gr.on(triggers, show, inputs, components, js=script, api_name=name, trigger_mode="always_last", **LIMIT)
+    shown = [component for component in inputs if component.visible]
+    chosen = [component.submit if isinstance(component, gr.Textbox) else component.change for component in shown]
+    answer_last([button.click, *chosen], show, inputs, components, js=script, api_name=name)
     if examples:
         boxes = results.texts
         filled = examples.click(lambda sample: sample if len(boxes) > 1 else sample[0], examples, boxes, **SILENT)
         results.show_on(filled.then, js=script)
     return results
+
+
+def answer_last(triggers: Sequence[Any], *event: Any, **options: Any) -> None:
+    """A model's answer to any of the triggers, one at a time; of those in the meantime, to the last."""
+    gr.on(triggers, *event, trigger_mode="always_last", **LIMIT, **options)
 
 
 def columns_of(models: Sequence[Model], parts: list[Part], answer: Callable[..., Contents]) -> list[Column]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from . import components as ui
 from . import drawing
@@ -49,13 +50,14 @@ def attention(name: str, models: list[Model], runs: Sequence[Run], examples: lis
     layer, head = gr.Number(1, label="Layer", visible=False), gr.Number(1, label="Head", visible=False)
     columns = [show, show_first] if runs else [show]
     results = ui.show_results(columns, [text, chosen, layer, head], name, "Show", chips)
-    for grid in results.components[1::3]:
-        results.show_on(grid.click(choose_head, None, [layer, head], queue=False, **ui.SILENT).then)
+
+    def choose_head(text: str, name: str, click: gr.EventData) -> list[Any]:
+        return [click.layer, click.head, *results.show(text, name, click.layer, click.head)]
+
+    clicks = [grid.click for grid in results.components[1::3]]
+    # One event, so that the answer to an earlier click never replaces that to a later one.
+    ui.answer_last(clicks, choose_head, [text, chosen], [layer, head, *results.components], api_visibility="private")
     return results
-
-
-def choose_head(click: gr.EventData) -> tuple[int, int]:
-    return click.layer, click.head
 
 
 def embeddings(name: str, models: list[Model], examples: Sequence[tuple[str, str]]) -> ui.Results:
