@@ -37,7 +37,7 @@ BATCH_SIZE, BATCH_SIZE_ON_GPUS = 32, 256
 
 
 @options
-class BenchmarkOptions(OptionGroup):
+class BenchmarkOptions(OptionGroup, group="Options"):
     repeats: int = option(5, "Number of measurements of each speed.")
     memory_megabytes: list[int] | None = option(
         None, "Sizes of text to measure the memory for, such as 20 500; the text is repeated to reach them."

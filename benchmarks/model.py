@@ -53,7 +53,7 @@ SHAPES = [(1024, 1024, 1024), (2048, 2048, 2048), (4096, 768, 3072), (4096, 3072
 
 
 @options
-class BenchmarkOptions(OptionGroup):
+class BenchmarkOptions(OptionGroup, group="Options"):
     preset: str = option("tiny", "Size of the model.", choices=list(PRESETS))
     mode: str = option(
         "train",
