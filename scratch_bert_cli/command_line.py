@@ -118,7 +118,7 @@ def _read_flags(argv: list[str], known: Mapping[str, Field]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, given in flags[1:]:
         option, negated = known.get(name), known.get(name.removeprefix("no_"))
-        if not option and negated and negated.default is True:
+        if not option and negated and is_boolean(negated) and negated.default is not False:
             option, name, given = negated, negated.name, ["false", *given]
         if not given:
             const = "true" if not option or is_boolean(option) else option.metadata["const"]

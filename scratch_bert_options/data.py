@@ -121,16 +121,27 @@ class TextOptions(OptionGroup, group="Text", unless="prepared_data"):
         check_splitting(self.sentence_splitter, self.language)
 
 
+TOKENIZER_TYPES = {
+    "wordpiece": "BERT's, words and parts of words",
+    "wordlevel": "complete words",
+    "character": "characters, as for proteins and SMILES",
+    **{f"{k}-mer": f"runs of {k} characters, as for DNA" for k in (3, 4, 5, 6)},
+}
+
+
 @options
 class TokenizerTrainingOptions(OptionGroup, group="Tokenizer", unless="prepared_data tokenizer_name_or_path"):
-    tokenizer_type: str = option(
-        "wordpiece", "Tokenizer to train: BERT's WordPiece, or complete words.", choices=["wordpiece", "wordlevel"]
-    )
+    tokenizer_type: str = option("wordpiece", "Tokenizer to train.", choices=TOKENIZER_TYPES)
     vocab_size: int | None = option(
         None, "Maximum vocabulary size. Default: 30528, or 2048 for the built-in corpus.", within="[6, 100000000]"
     )
     min_frequency: int = option(2, "Minimum frequency of a word or word piece.", within="[0, 4294967296)")
-    lowercase: bool = option(True, "Lower-case the text and strip its accents, as uncased BERT.")
+    lowercase: bool | None = option(None, "Lower-case the text. auto: for word pieces and words.")
+    strip_accents: bool | None = option(
+        None,
+        "Remove accents (é → e), as uncased BERT. auto: from lower-cased text in which they are as rare as in English; "
+        "in other languages they are part of the spelling.",
+    )
     first_segment_id: int = option(
         0, "Segment id of segment A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
     )

@@ -69,6 +69,8 @@ class OptionGroup:
         """Accepts other forms of a value: one item for a list, a path or a dict for text, YAML's false for `no`."""
         declared = cls.__dataclass_fields__[info.field_name]
         rules, const = declared.metadata, declared.metadata.get("const")
+        if value == "auto" and is_boolean(declared) and declared.default is None:
+            return None
         if isinstance(value, bool) and const:
             return const if value else None
         if value is False and "no" in rules.get("choices", ()):

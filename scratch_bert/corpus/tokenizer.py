@@ -6,6 +6,7 @@ import logging
 import re
 import tempfile
 from collections.abc import Iterable
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from ..repository import find_file, one_line, read_json
+from ..text import MAX_WORD
 
 
 logger = logging.getLogger("scratch_bert")
@@ -149,6 +151,24 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name: 
             f"The tokenizer of {name} has {entries:,} entries, but the model's vocab_size is {vocab_size:,}: make sure "
             "that it is the model's"
         )
+
+
+def check_unknown(share: float, texts: Iterable[str] = ()) -> None:
+    """Warn if many of a text's tokens are unknown. Raises `ValueError`, which names the cause, if most are."""
+    if share <= 0.1:
+        return
+    words = [word for text in islice(texts, 1000) for word in text.split()]
+    in_long_words = sum(len(word) for word in words if len(word) > MAX_WORD) > sum(map(len, words)) / 2
+    cause = (
+        f"most of the text is in words of more than {MAX_WORD} characters, which the tokenizer does not split. As for "
+        "proteins or DNA, use tokenizer_type=character or 6-mer"
+        if in_long_words
+        else "the tokenizer is for other text, such as that in another script. Train one on this text"
+    )
+    message = f"{share:.0%} of the tokens are unknown: {cause}"
+    if share > 0.5 or in_long_words:
+        raise ValueError(f"{message}.")
+    logger.warning(f"{message}. A model learns little from them, and their predictions are no measure of it")
 
 
 def segment_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:

@@ -6,24 +6,30 @@ from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel, WordPiece
 from tokenizers.processors import TemplateProcessing
 from tokenizers.trainers import WordPieceTrainer
 from tqdm.auto import tqdm
 from transformers import BertTokenizer, PreTrainedTokenizerFast
 
+from scratch_bert_options.data import TOKENIZER_TYPES
 from scratch_bert_options.schema import check
 
 from ..text import MAX_PIECE, MAX_WORD, UNK_TOKEN
 from ..text.formats import TextSource
+from .normalization import RARE, count_characters, find_changes
+
+
+SPACE = "▁"  # among characters
 
 
 def train_tokenizer(
     texts: Iterable,
     vocab_size: int = 30528,
     tokenizer_type: str = "wordpiece",
-    lowercase: bool = True,
+    lowercase: bool | None = None,
+    strip_accents: bool | None = None,
     min_frequency: int = 2,
     model_max_length: int = 512,
     first_segment_id: int = 0,
@@ -38,8 +44,10 @@ def train_tokenizer(
     Args:
         texts: A `TextSource`, or what `SentencePairDataset.from_texts` accepts, with its `text_column`.
         vocab_size: The maximum number of entries.
-        tokenizer_type: `wordpiece`, which is BERT's, or `wordlevel`, with complete words only.
-        lowercase: Lower-case the text and strip its accents, as uncased BERT.
+        tokenizer_type: One of `TOKENIZER_TYPES`, such as `wordpiece`, which is BERT's.
+        lowercase: Lower-case the text. Default: for word pieces and words.
+        strip_accents: Remove accents, as uncased BERT. Default: for lower-cased text in which they are as rare as in
+            English. Elsewhere they are part of the spelling, as are the umlauts of German and the vowels of Thai.
         min_frequency: Words and word pieces with fewer occurrences are left out.
         model_max_length: The length in tokens to which texts are truncated by default.
         first_segment_id: The segment id of text A; B's is one more, and padding's always 0.
@@ -49,15 +57,21 @@ def train_tokenizer(
             too small for the characters alone.
     """
     check(Annotated[int, Field(ge=1, le=10_000_000)], vocab_size, "vocab_size")
-    check(Literal["wordpiece", "wordlevel"], tokenizer_type, "tokenizer_type")
+    check(Literal[tuple(TOKENIZER_TYPES)], tokenizer_type, "tokenizer_type")
     check(Literal[0, 1], first_segment_id, "first_segment_id")
     if not isinstance(texts, TextSource):
         texts = TextSource.from_texts(list(texts) if isinstance(texts, Iterator) else texts, text_column)
-    blank = BertTokenizer(do_lower_case=lowercase)
+    has_words = tokenizer_type in ("wordpiece", "wordlevel")
+    lowercase = has_words if lowercase is None else lowercase
+    if strip_accents is None:
+        strip_accents = lowercase and accents_are_rare(texts)
+    bert = {"do_lower_case": lowercase, "strip_accents": None if strip_accents == lowercase else strip_accents}
+    blank = BertTokenizer(**bert)
+    backend = blank.backend_tokenizer if has_words else _unit_tokenizer(tokenizer_type, lowercase, strip_accents)
     special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]
 
     def words() -> Iterator[str]:
-        training_text = _TrainingText(blank.backend_tokenizer)
+        training_text = _TrainingText(backend, has_words)
         with tqdm(
             desc="Training a tokenizer", unit=" characters", unit_scale=True, leave=False, disable=None
         ) as progress:
@@ -67,21 +81,22 @@ def train_tokenizer(
                     progress.update(len(piece))
 
     train_vocab = _wordpiece_vocab if tokenizer_type == "wordpiece" else _wordlevel_vocab
-    vocab = train_vocab(words, vocab_size, min_frequency, blank.backend_tokenizer, special_tokens)
+    vocab = train_vocab(words, vocab_size, min_frequency, backend, special_tokens)
     if len(vocab) == len(special_tokens):
+        units = f"word of up to {MAX_WORD} characters" if has_words else tokenizer_type
         raise ValueError(
-            f"The text is empty, or no word of up to {MAX_WORD} characters occurs {min_frequency} times, so there is "
-            "no vocabulary to learn."
+            f"The text is empty, or no {units} occurs {min_frequency} times, so there is no vocabulary to learn."
         )
     if tokenizer_type == "wordpiece":
-        bert = BertTokenizer(vocab=vocab, do_lower_case=lowercase, model_max_length=model_max_length)
+        tokenizer = BertTokenizer(vocab=vocab, **bert, model_max_length=model_max_length)
         if first_segment_id == 0:
-            return bert
-        tokenizer = bert.backend_tokenizer  # a BertTokenizer always gives BERT's segment ids
+            return tokenizer
+        tokenizer = tokenizer.backend_tokenizer  # a BertTokenizer always gives BERT's segment ids
     else:
         tokenizer = Tokenizer(WordLevel(vocab, unk_token=blank.unk_token))
-        tokenizer.normalizer = blank.backend_tokenizer.normalizer
-        tokenizer.pre_tokenizer = blank.backend_tokenizer.pre_tokenizer
+        tokenizer.normalizer, tokenizer.pre_tokenizer = backend.normalizer, backend.pre_tokenizer
+        if tokenizer_type == "character":
+            tokenizer.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse()])
     a, b = first_segment_id, first_segment_id + 1
     tokenizer.post_processor = TemplateProcessing(
         single=f"[CLS]:{a} $A:{a} [SEP]:{a}",
@@ -97,6 +112,31 @@ def train_tokenizer(
     )
 
 
+def accents_are_rare(texts: TextSource) -> bool:
+    """Whether the text has so few accents that they hardly distinguish words, judged by a sample."""
+    kept, stripped = (
+        normalizers.BertNormalizer(strip_accents=strips, lowercase=True).normalize_str for strips in (False, True)
+    )
+    return find_changes(count_characters(texts), stripped, before=kept).share <= RARE
+
+
+def _unit_tokenizer(tokenizer_type: str, lowercase: bool, strip_accents: bool) -> Tokenizer:
+    """The normalizer and pre-tokenizer of characters, of which a space is one, or of k-mers, the runs of k characters
+    of a word, which do not overlap: the last one may be shorter."""
+    tokenizer = Tokenizer(WordLevel())
+    normalizer = normalizers.BertNormalizer(
+        handle_chinese_chars=False, strip_accents=strip_accents, lowercase=lowercase
+    )
+    if tokenizer_type == "character":
+        tokenizer.normalizer = normalizers.Sequence([normalizer, normalizers.Replace(Regex(r"\s+"), SPACE)])
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    else:
+        k_mer = pre_tokenizers.Split(Regex(f".{{1,{int(tokenizer_type[0])}}}"), "isolated")
+        tokenizer.normalizer = normalizer
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), k_mer])
+    return tokenizer
+
+
 class _TrainingText:
     """The text that a tokenizer is trained on, in pieces of bounded length and cost.
 
@@ -109,14 +149,16 @@ class _TrainingText:
     UNBROKEN = re.compile(rf"[^\s!-/:-@\[-`{{-~\u3001-\u301f\u4e00-\u9fff]{{{MAX_WORD + 1},}}")  # perhaps one word
     ALLOWANCE, SHARE = 500_000, 0.05  # characters of distinct long words: so many, and this part of the text
 
-    def __init__(self, blank: Tokenizer):
+    def __init__(self, blank: Tokenizer, has_words: bool):
         self.normalize, self.split = blank.normalizer.normalize_str, blank.pre_tokenizer.pre_tokenize_str
+        self.has_words = has_words
         self.long_words: set[int] = set()  # hashes
         self.spare = float(self.ALLOWANCE)
 
     def pieces(self, text: str) -> Iterator[str]:
-        self.spare += self.SHARE * len(text)
-        text = self.UNBROKEN.sub(self._cut, self.LONG.sub(self._keep_or_drop, text))
+        if self.has_words:
+            self.spare += self.SHARE * len(text)
+            text = self.UNBROKEN.sub(self._cut, self.LONG.sub(self._keep_or_drop, text))
         start = 0
         while len(text) - start > MAX_PIECE:
             space = max(text.rfind(space, start + 1, start + MAX_PIECE) for space in " \n")

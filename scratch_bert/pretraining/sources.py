@@ -18,8 +18,9 @@ from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
 
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
+from ..corpus.normalization import MUCH, count_characters, find_changes
 from ..corpus.overlap import report_overlap
-from ..corpus.tokenizer import load_tokenizer, vocabulary_size
+from ..corpus.tokenizer import check_unknown, load_tokenizer, vocabulary_size
 from ..corpus.tokenizer_training import train_tokenizer
 from ..examples.collator import PretrainingCollator
 from ..examples.dataset import SentencePairDataset
@@ -165,6 +166,7 @@ def _load_text(
 ) -> PretrainingData:
     """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a
     copy: its examples by index are those of its first documents."""
+    changes = _describe_changes(text, tokenizer)
     corpus, eval_corpus, held_out = _encode(args, text, tokenizer), None, ""
     if eval_text:
         eval_corpus = _encode(args, eval_text, tokenizer, evaluates=True)
@@ -199,7 +201,7 @@ def _load_text(
         eval_checksum=eval_corpus.checksum() if eval_corpus else None,
         eval_kind=eval_kind,
         held_out=held_out,
-        quality=corpus.quality(),
+        quality="; ".join(filter(None, (corpus.quality(), changes))),
     )
     if args.streaming:
         logger.info(f"Training text: a stream, in examples of up to {data.max_seq_length} tokens")
@@ -234,7 +236,7 @@ def _encode(
         return corpus
     corpus = TokenizedCorpus.from_source(text, tokenizer, args.cache_dir)
     logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
-    _warn_of_unknown(corpus.unknown_share)
+    check_unknown(corpus.unknown_share, text)
     if hint := text.document_hint(corpus.num_documents, corpus.num_sentences):
         logger.info(f"Hint: {hint}")
     return corpus
@@ -256,12 +258,18 @@ def _stream_checksum(files: Iterable, checksum: int) -> int:
     return crc32(repr([file.stat().st_size for file in files if isinstance(file, Path)]).encode(), checksum)
 
 
-def _warn_of_unknown(share: float) -> None:
-    if share > 0.1:
-        logger.warning(
-            f"{share:.0%} of the tokens are unknown: the tokenizer is for other text, such as that in another script. "
-            "A model learns little from them, and their predictions are no measure of it."
-        )
+def _describe_changes(text: TextSource, tokenizer: PreTrainedTokenizerBase) -> str:
+    """What the tokenizer's normalizer changes in the text; a warning if it is much."""
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    changes = find_changes(count_characters(text), normalizer.normalize_str) if normalizer else None
+    if not changes or not changes.share:
+        return ""
+    described = f"The tokenizer's normalizer changes {changes}"
+    if changes.share > MUCH:
+        logger.warning(f"{described}. If these are letters, train a tokenizer with strip_accents=false")
+    else:
+        logger.info(described)
+    return described[0].lower() + described[1:]
 
 
 # ------------------------------------------------------------------------------------------------- preprocessed
@@ -290,7 +298,7 @@ def _load_preprocessed(args: DataOptions, seed: int, tokenizer: PreTrainedTokeni
         train_checksum=first.checksum(),
         eval_checksum=validation.checksum() if validation else None,
     )
-    _warn_of_unknown(data.token_counts[tokenizer.unk_token_id] / data.token_counts.sum())
+    check_unknown(data.token_counts[tokenizer.unk_token_id] / data.token_counts.sum())
     if validation:
         names = ("validation text", "the first file" if args.streaming else "the training text")
         data.held_out = report_overlap(first, validation, vocab_size, args.cache_dir, *names)

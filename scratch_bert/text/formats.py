@@ -102,6 +102,18 @@ def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
     return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
 
 
+def _fasta(lines: Iterable[str]) -> Iterator[str | None]:
+    letters: list[str] = []
+    for line in chain(lines, [">"]):
+        if not line.startswith((">", ";")):
+            letters.append(line.strip())
+            continue
+        if sequence := "".join(letters).removesuffix("*"):  # which marks the end of some proteins
+            yield sequence
+        yield None
+        letters = []
+
+
 # To add a format, add an entry, here or from outside: `FORMATS["mine"] = TextFormat("…", read_mine)`.
 FORMATS = {
     "blank_line": TextFormat("a blank line ends a document", _end_at_blank_lines),
@@ -113,6 +125,12 @@ FORMATS = {
     ),
     "gutenberg": TextFormat(
         "Project Gutenberg: a file is a book; its licence is left out", _gutenberg, mark=_GUTENBERG_START
+    ),
+    "fasta": TextFormat(
+        "FASTA: a sequence is a document; its header is left out",
+        _fasta,
+        records_are_lines=True,
+        mark=re.compile(r">[\w|.]*\d"),
     ),
     "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
 }
@@ -166,20 +184,18 @@ def _segment(language: str, paragraph: str) -> Iterator[str]:
 
 # --------------------------------------------------------------------------------------------------- encoded data
 
-# A word beyond BERT's limit, or base64 and the like: in one piece, or in lines of at least 60 characters.
+# Base64 and the like: in one piece, or in lines of at least 60 characters.
 _UNBROKEN = re.compile(
     rf"[A-Za-z0-9+/=_-]{{{MAX_WORD + 1},}}"
     r"|[A-Za-z0-9+/]{60,}(?:\s+[A-Za-z0-9+/]{60,})+(?:\s+[A-Za-z0-9+/]+={1,2})?"
 )
-_LONG_WORD = re.compile(rf"[A-Za-z0-9]{{{MAX_WORD + 1},}}")
-ENCODED = f"stretches of more than {MAX_WORD} letters and digits without a space, read as {UNK_TOKEN}"
+ENCODED = f"stretches of encoded data, such as images in base64, read as {UNK_TOKEN}"
 REPLACEMENT = "characters U+FFFD, left by a program that read the text in another encoding than its own"
 _DIGIT_IN_WORD = re.compile(r"[A-Za-z][0-9]")
 
 
 def replace_encoded(paragraph: str) -> tuple[str, int]:
-    """The paragraph with an unknown word in place of encoded data, such as an image in base64, and of each word that
-    BERT turns into one anyway; and the number of replacements.
+    """The paragraph with an unknown word in place of encoded data, and the number of replacements.
 
     Encoded data would give more tokens than the text around it, of which there is nothing to learn.
     """
@@ -189,12 +205,10 @@ def replace_encoded(paragraph: str) -> tuple[str, int]:
         nonlocal count
         longest = max(map(len, re.split("[/_=-]", match[0])))  # not that of a path or a URL
         many_digits = len(_DIGIT_IN_WORD.findall(match[0])) > len(match[0]) / 20  # in base64, 1 in 8
-        if match[0].isalnum() or longest > 30 and many_digits:
+        if longest > 30 and many_digits:
             count += 1
             return UNK_TOKEN
-        replaced, number = _LONG_WORD.subn(UNK_TOKEN, match[0])
-        count += number
-        return replaced
+        return match[0]
 
     return _UNBROKEN.sub(replace, paragraph), count
 

@@ -3,12 +3,15 @@ import json
 import random
 import string
 import time
+import unicodedata
+from collections import Counter
 
 import pytest
 from tokenizers import Tokenizer, models
 from tokenizers.processors import RobertaProcessing
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
+from scratch_bert.corpus.normalization import find_changes
 from scratch_bert.corpus.tokenizer import (
     continues_word,
     gives_same_input,
@@ -80,6 +83,52 @@ def test_wordlevel_vocabulary_is_that_of_a_count():
     assert sorted(vocab, key=vocab.get) == [*TOKENS, "b", "a", "c", ","]
     assert train_tokenizer(texts, 9, "wordlevel").tokenize("A d") == ["a", "[UNK]"]
     assert "Zürich" in train_tokenizer(texts, 99, "wordlevel", lowercase=False, min_frequency=1).get_vocab()
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "tokens"),
+    [
+        pytest.param("MKV LAA", {"tokenizer_type": "character"}, list("MKV▁LAA"), id="characters"),
+        pytest.param("C1=CC=C", {"tokenizer_type": "character"}, list("C1=CC=C"), id="case of SMILES"),
+        pytest.param("ACGTACG TTT", {"tokenizer_type": "3-mer"}, ["ACG", "TAC", "G", "TTT"], id="k-mers"),
+        pytest.param("ACGT" * 500, {"tokenizer_type": "4-mer", "lowercase": True}, ["acgt"] * 500, id="a long word"),
+    ],
+)
+def test_tokenizer_of_units_other_than_words(text, options, tokens, tmp_path):
+    train_tokenizer([text], 100, **options, min_frequency=1).save_pretrained(tmp_path)
+    opened = AutoTokenizer.from_pretrained(tmp_path)
+    assert opened.tokenize(text) == tokens
+    if "character" in options.values():
+        assert opened.decode(opened(text)["input_ids"], skip_special_tokens=True) == text
+
+
+SPELLINGS = {  # languages whose marks distinguish words
+    "German": "Die schöne Tür führt über große Höfe",
+    "Russian": "мой чай стой рай край",
+    "Thai": "ที่นี่มีน้ำ",
+    "Hindi": "मेरी हिन्दी किताब",
+    "Arabic": "إنّ أوّل آية",
+    "Korean": "모든 사람은 자유롭다",
+    "Japanese": "ガラスがきれいだ",
+    "Vietnamese": unicodedata.normalize("NFD", "Tất cả mọi người"),
+}
+
+
+@pytest.mark.parametrize("text", SPELLINGS.values(), ids=SPELLINGS)
+def test_tokenizer_keeps_the_letters_of_a_language(text):
+    backend = train_tokenizer([text], 100, min_frequency=1).backend_tokenizer
+    assert backend.normalizer.normalize_str(text) == text.lower()
+    assert find_changes(Counter(text), backend.normalizer.normalize_str) == (0, [])
+
+
+def test_tokenizer_removes_rare_accents(sentences):
+    """As uncased BERT does; unless an option says otherwise."""
+    texts = [*sentences, "a café"]
+    assert train_tokenizer(texts, 500).tokenize("Café") == train_tokenizer(texts, 500).tokenize("cafe")
+    assert "é" in "".join(train_tokenizer(texts, 500, strip_accents=False, min_frequency=1).tokenize("Café"))
+    stripped = train_tokenizer(["schöne Tür"] * 2, 99, strip_accents=True).backend_tokenizer.normalizer
+    counts = Counter("schöne, scho\u0308ne")
+    assert find_changes(counts, stripped.normalize_str) == (2 / 14, ["ö → o", "◌̈ → nothing"])
 
 
 def test_tokenizer_training_without_room_for_the_characters_is_an_error(sentences):

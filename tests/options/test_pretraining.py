@@ -114,7 +114,7 @@ def test_model_arguments_reject_options_without_effect():
 
 
 def test_options_of_pretraining_alone_are_no_options_elsewhere():
-    tokenizer = {"tokenizer_type", "vocab_size", "min_frequency", "lowercase", "first_segment_id"}
+    tokenizer = {"tokenizer_type", "vocab_size", "min_frequency", "lowercase", "strip_accents", "first_segment_id"}
     missing = tokenizer | {
         "streaming",
         "stream_buffer",

@@ -11,11 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from datasets import Dataset
+from pyarrow.compute import list_flatten
 from pydantic import BaseModel, ValidationError
 from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
 
 from scratch_bert_options.schema import explain
 
+from ...corpus.tokenizer import check_unknown
 from ...training.trainer import DivergenceError
 from ..metrics import MAIN_SCORES, load_metric
 
@@ -163,6 +165,10 @@ class Task:
     def features(self) -> dict[str, Dataset]:
         """The model's inputs by split, with labels where they are known. Encoded on first use, as it takes minutes."""
         features = {split: self.encode(split) for split in self.splits}
+        ids = list_flatten(features["train"].data.column("input_ids"), recursive=True).to_numpy()
+        ids = ids[(ids != self.tokenizer.cls_token_id) & (ids != self.tokenizer.sep_token_id)]
+        texts = (text if isinstance(text, str) else " ".join(text) for text in self.splits["train"]["text"])
+        check_unknown((ids == self.tokenizer.unk_token_id).mean(), texts)
         training = {hash(repr(ids)) for ids in features["train"]["input_ids"]}
         shared = [hash(repr(ids)) in training for ids in features["validation"]["input_ids"]]
         if sum(shared) > 0.01 * len(shared):
