@@ -146,6 +146,11 @@ class TokenizerTrainingOptions(OptionGroup, group="Tokenizer", unless="prepared_
         0, "Segment id of segment A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
     )
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.lowercase is None:
+            self.lowercase = self.tokenizer_type in ("wordpiece", "wordlevel")
+
     def max_vocab_size(self) -> int:
         """The size limit of a tokenizer that is trained on the text."""
         return self.vocab_size or (30528 if self.sources else 2048)  # 30522 is BERT's, but GPUs prefer multiples of 64
