@@ -146,10 +146,9 @@ class TokenizerTrainingOptions(OptionGroup, group="Tokenizer", unless="prepared_
         0, "Segment id of segment A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
     )
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.lowercase is None:
-            self.lowercase = self.tokenizer_type in ("wordpiece", "wordlevel")
+    @property
+    def lowercases(self) -> bool:
+        return self.tokenizer_type in ("wordpiece", "wordlevel") if self.lowercase is None else self.lowercase
 
     def max_vocab_size(self) -> int:
         """The size limit of a tokenizer that is trained on the text."""
@@ -240,6 +239,11 @@ class DataOptions(
 ):
     """The options of all steps from the text to masked examples."""
 
+    split_seed: int = option(
+        42,
+        "Random seed of the held-out text, its pairs and masks: runs of several seeds are compared on the same.",
+        within="[0, 4294967296)",
+    )
     static_pairs: bool = option(
         False, "Keep the first epoch's pairs, instead of drawing new ones.", unless="prepared_data streaming"
     )

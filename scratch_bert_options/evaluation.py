@@ -40,6 +40,8 @@ class EvaluationDataOptions(MaskingOptions, ExampleOptions, TextOptions, SourceO
     static_pairs: ClassVar = False
     single_segment_prob: ClassVar = 0.0
     tokenizer_name_or_path: ClassVar = None
+    split_seed: ClassVar = None
+    """The seed is that of `EvaluationOptions`."""
 
     mlm_probability: float = option(EVAL_MLM_PROBABILITY, "Fraction of the tokens to predict.", within="(0, 1]")
 
@@ -68,7 +70,7 @@ class EvaluationOptions(SuiteOptions, group="Evaluation"):
     bf16: bool = option(False, "bf16 autocast instead of fp32.")
     seed: int = option(
         42,
-        "Random seed for held-out text, pairs and masks. Default: that of pretraining.",
+        "Random seed of the held-out text, pairs and masks: the split_seed of pretraining, if that was given.",
         within="[0, 4294967296)",
         unless="suite",
     )

@@ -309,7 +309,7 @@ def describe_run(options: Options, data: PretrainingData, named: PreTrainedToken
     args = options.args
     values: dict[str, Any] = asdict(options.model) | asdict(options.data) | recorded(options.training, args)
     fixed = {"seed": args.seed, "optim": options.training.optim, "sentence objective": data.objective.name}
-    fixed |= {name: values[name] for name in TOKENIZER_TRAINING}
+    fixed |= {name: values[name] for name in TOKENIZER_TRAINING} | {"lowercase": options.data.lowercases}
     fixed["tokenizer"] = "trained on the text"
     if named:
         fixed["tokenizer"] = describe_vocabulary(named)

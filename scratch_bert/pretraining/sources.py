@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import datasets
@@ -35,6 +35,12 @@ from ..text.tables import find_files, open_dataset
 logger = logging.getLogger("scratch_bert")
 
 STREAM_TOKENIZER_PARAGRAPHS = 200_000
+
+
+class Seeds(NamedTuple):
+    training: int
+    evaluation: int
+    """Of the held-out text, and of the pairs and masks to evaluate on."""
 
 
 @dataclass(kw_only=True)
@@ -75,13 +81,14 @@ def load_data(
 
     Raises `ValueError` or `OSError` for text or options that give no examples.
     """
+    seeds = Seeds(seed, seed if args.split_seed is None else args.split_seed)
     if args.prepared_data:
         if eval_texts is not None:
             raise ValueError("Preprocessed examples have their own validation split: leave out other texts.")
-        return _load_preprocessed(args, seed, tokenizer)
+        return _load_preprocessed(args, seeds, tokenizer)
     find_objective(args.sentence_objective)  # an unknown one is reported before any work
     text, eval_text = find_texts(args, texts, eval_texts)
-    return _load_text(args, seed, text, eval_text, tokenizer or trained_tokenizer(args, text))
+    return _load_text(args, seeds, text, eval_text, tokenizer or trained_tokenizer(args, text))
 
 
 # ----------------------------------------------------------------------------------------------------- from text
@@ -134,7 +141,8 @@ def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
 
 def trained_tokenizer(args: DataOptions, text: TextSource) -> PreTrainedTokenizerBase:
     """A tokenizer trained on the text, from the cache if it was trained before; or on the beginning of a stream."""
-    options = {name: getattr(args, name) for name in TOKENIZER_TRAINING} | {"vocab_size": args.max_vocab_size()}
+    options = {name: getattr(args, name) for name in TOKENIZER_TRAINING}
+    options |= {"vocab_size": args.max_vocab_size(), "lowercase": args.lowercases}
     if args.streaming:
         logger.info("Training a tokenizer on the beginning of the stream")
         paragraphs = list(islice(text, STREAM_TOKENIZER_PARAGRAPHS))
@@ -162,7 +170,7 @@ def sequence_length(args: DataOptions, corpus: TokenizedCorpus) -> int:
 
 
 def _load_text(
-    args: DataOptions, seed: int, text: TextSource, eval_text: TextSource | None, tokenizer: PreTrainedTokenizerBase
+    args: DataOptions, seeds: Seeds, text: TextSource, eval_text: TextSource | None, tokenizer: PreTrainedTokenizerBase
 ) -> PretrainingData:
     """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a
     copy: its examples by index are those of its first documents."""
@@ -172,7 +180,7 @@ def _load_text(
         eval_corpus = _encode(args, eval_text, tokenizer, evaluates=True)
         held_out = f"other text, {eval_corpus.summary()}"
     elif not args.streaming:
-        corpus, eval_corpus, held_out = _hold_out(corpus, args.validation_share, seed)
+        corpus, eval_corpus, held_out = _hold_out(corpus, args.validation_share, seeds.evaluation)
     eval_kind, vocab_size = "validation" if eval_text else args.part_kind, vocabulary_size(tokenizer)
     name = f"{eval_kind} text"
     if eval_corpus:
@@ -183,11 +191,12 @@ def _load_text(
         "tokenizer": tokenizer,
         "max_seq_length": sequence_length(args, corpus),
         "short_seq_prob": args.short_seq_prob,
-        "seed": seed,
         "objective": find_objective(args.sentence_objective),
     }
     single = args.single_segment_prob  # in training only
-    examples = SentencePairDataset(corpus, **settings, static_pairs=args.static_pairs, single_segment_prob=single)
+    examples = SentencePairDataset(
+        corpus, **settings, seed=seeds.training, static_pairs=args.static_pairs, single_segment_prob=single
+    )
     data = PretrainingData(
         tokenizer=tokenizer,
         objective=settings["objective"],
@@ -205,7 +214,9 @@ def _load_text(
     )
     if args.streaming:
         logger.info(f"Training text: a stream, in examples of up to {data.max_seq_length} tokens")
-        data.train_dataset = stream_examples(text, args.stream_buffer, **settings, single_segment_prob=single)
+        data.train_dataset = stream_examples(
+            text, args.stream_buffer, **settings, seed=seeds.training, single_segment_prob=single
+        )
         data.description, data.quality = "a stream", ""
         data.train_checksum = _stream_checksum(text.shards, data.train_checksum)
     else:
@@ -213,7 +224,7 @@ def _load_text(
         logger.info(f"{kind}: {corpus.summary()} → {examples.summary()}")
     if eval_corpus:
         try:
-            data.eval_dataset = SentencePairDataset(eval_corpus, **settings)
+            data.eval_dataset = SentencePairDataset(eval_corpus, **settings, seed=seeds.evaluation)
         except ValueError as error:
             raise ValueError(f"The {name}, {eval_corpus.summary()}, gives no examples. {error}") from None
         logger.info(f"{name.capitalize()}: {eval_corpus.summary()} → {data.eval_dataset.summary()}")
@@ -275,13 +286,14 @@ def _describe_changes(text: TextSource, tokenizer: PreTrainedTokenizerBase) -> s
 # ------------------------------------------------------------------------------------------------- preprocessed
 
 
-def _load_preprocessed(args: DataOptions, seed: int, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
+def _load_preprocessed(args: DataOptions, seeds: Seeds, tokenizer: PreTrainedTokenizerBase | None) -> PretrainingData:
     """Examples written by inspect_data.py or prepare_data.py, mapped into memory or streamed."""
     examples = open_examples(Path(args.prepared_data), tokenizer)  # ty: ignore[invalid-argument-type]: it is set
     files, tokenizer = examples.files["train"], examples.tokenizer
     if args.streaming:  # only the first file is mapped
         examples = examples._replace(files=examples.files | {"train": files[:1]})
-    splits = {split: examples.mapped(split, seed, args.cache_dir) for split in examples.files}
+    seed_of = {"train": seeds.training, "validation": seeds.evaluation}
+    splits = {split: examples.mapped(split, seed_of[split], args.cache_dir) for split in examples.files}
     for split, dataset in splits.items():
         logger.info(f"Preprocessed examples, {split}: {dataset.summary()}")
     first, validation = splits["train"], splits.get("validation")
@@ -307,7 +319,7 @@ def _load_preprocessed(args: DataOptions, seed: int, tokenizer: PreTrainedTokeni
     logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")
     return replace(
         data,
-        train_dataset=examples._replace(files={"train": files}).streamed("train", seed, args.stream_buffer),
+        train_dataset=examples._replace(files={"train": files}).streamed("train", seeds.training, args.stream_buffer),
         max_seq_length=examples.max_seq_length,
         description="a stream of preprocessed examples",
         train_checksum=_stream_checksum(files, data.train_checksum),

@@ -121,6 +121,7 @@ def test_options_of_pretraining_alone_are_no_options_elsewhere():
         "single_segment_prob",
         "static_pairs",
         "tokenizer_name_or_path",
+        "split_seed",
     }
     names = {field.name for field in dataclasses.fields(EvaluationDataOptions)}
     assert {field.name for field in dataclasses.fields(DataOptions)} - names == missing

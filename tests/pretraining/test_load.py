@@ -59,8 +59,11 @@ def test_tokenizer_in_the_cache_is_that_of_its_options(options, arguments):
     assert len(list(Path(first.cache_dir).iterdir())) == 2
 
 
-def test_data_of_a_text_is_held_out_by_seed(arguments):
-    data, again, other = (load_data(arguments(), seed) for seed in (1, 1, 2))
+def test_data_of_a_text_is_held_out_by_a_seed_of_its_own(arguments):
+    data, again, other = (load_data(arguments(split_seed=split), seed) for seed, split in ((1, 1), (3, 1), (1, 2)))
+    assert all(np.array_equal(data.eval_dataset[5][name], ids) for name, ids in again.eval_dataset[5].items())
+    drawn = [[example["input_ids"].tolist() for example in each.train_dataset] for each in (data, again)]
+    assert drawn[0] != drawn[1]
     train, held_out = data.train_dataset.corpus, data.eval_dataset.corpus
     assert (train.num_documents, held_out.num_documents) == (54, 6)
     assert np.array_equal(held_out.documents, again.eval_dataset.corpus.documents)
