@@ -20,6 +20,7 @@ VERBS = {  # verb → command's file and script, summary
     "prepare-data": ("prepare_data", "Preprocess a large corpus in parallel."),
     "convert": ("convert_checkpoint", "Convert a checkpoint from BERT to scratch_bert, or back."),
     "push": ("push_to_hub", "Publish a model on the Hugging Face Hub."),
+    "compare": ("compare", "Compare runs: figures over seeds, differences, options, curves."),
     "demo": ("demo", "Try models on a web page."),
 }
 

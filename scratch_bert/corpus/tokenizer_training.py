@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
@@ -57,7 +57,8 @@ def train_tokenizer(
             too small for the characters alone.
     """
     check(Annotated[int, Field(ge=1, le=10_000_000)], vocab_size, "vocab_size")
-    check(Literal[tuple(TOKENIZER_TYPES)], tokenizer_type, "tokenizer_type")
+    if tokenizer_type not in TOKENIZER_TYPES:
+        raise ValueError(f"tokenizer_type must be one of {', '.join(TOKENIZER_TYPES)}, got {tokenizer_type!r}.")
     check(Literal[0, 1], first_segment_id, "first_segment_id")
     if not isinstance(texts, TextSource):
         texts = TextSource.from_texts(list(texts) if isinstance(texts, Iterator) else texts, text_column)
@@ -65,7 +66,10 @@ def train_tokenizer(
     lowercase = has_words if lowercase is None else lowercase
     if strip_accents is None:
         strip_accents = lowercase and accents_are_rare(texts)
-    bert = {"do_lower_case": lowercase, "strip_accents": None if strip_accents == lowercase else strip_accents}
+    bert: dict[str, Any] = {
+        "do_lower_case": lowercase,
+        "strip_accents": None if strip_accents == lowercase else strip_accents,
+    }
     blank = BertTokenizer(**bert)
     backend = blank.backend_tokenizer if has_words else _unit_tokenizer(tokenizer_type, lowercase, strip_accents)
     special_tokens = [blank.pad_token, blank.unk_token, blank.cls_token, blank.sep_token, blank.mask_token]

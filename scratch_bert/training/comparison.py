@@ -1,0 +1,195 @@
+"""Runs beside each other: their figures over seeds, the options that differ, and their curves."""
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas
+from scipy import stats
+
+from ..checkpoints.output_dir import read_metrics
+from ..checkpoints.resume import RunRecord
+from ..checkpoints.saved import checkpoints_in
+from ..repository import RUN_FILE, read_json
+from .console import TIMINGS
+
+
+logger = logging.getLogger("scratch_bert")
+
+NOT_COMPARED = (*TIMINGS, "_stderr", "_unigram_loss", "_majority_loss", "_majority_accuracy")  # the same for all runs
+LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_character", "mse")
+CONFIDENCE = 0.95
+TEXTS = ("held-out text", "validation split")  # in a record: what the figures were measured on
+
+
+class Run(NamedTuple):
+    directory: Path
+    seed: int
+    options: dict[str, Any]
+    """All that is recorded of the run, but for its seed."""
+    evaluations: list[dict[str, float]]
+    """By step; the last one is that of metrics.json, if the run has ended."""
+    ended: bool
+
+
+class Group(NamedTuple):
+    """Runs that differ in their seeds alone."""
+
+    name: str
+    runs: list[Run]
+
+
+def read_run(directory: Path) -> Run:
+    """A run, also one that has not ended, from its record, its newest checkpoint and its metrics.json.
+
+    Raises `ValueError` or `OSError` for a directory that is no run's, or has no evaluation.
+    """
+    record = RunRecord.model_validate(read_json(directory / RUN_FILE))
+    options = record.fixed | record.options
+    checkpoints = checkpoints_in(directory)
+    log = read_json(checkpoints[-1] / "trainer_state.json")["log_history"] if checkpoints else []
+    evaluations = [
+        {name: value for name, value in entry.items() if name == "step" or _is_figure(name, value)}
+        for entry in log
+        if any(map(_is_figure, entry, entry.values()))
+    ]
+    final = {name: value for name, value in read_metrics(directory).items() if _is_figure(name, value)}
+    if final:
+        evaluations.append(final)
+    if not evaluations:
+        raise ValueError(f"{directory} has no evaluation yet: wait for its first checkpoint.")
+    return Run(directory, options.pop("seed", 0), options, evaluations, bool(final))
+
+
+def _is_figure(name: str, value: Any) -> bool:
+    return name.startswith(("eval_", "test_")) and not name.endswith(NOT_COMPARED) and isinstance(value, int | float)
+
+
+def read_groups(directories: Iterable[str | Path]) -> list[Group]:
+    """The runs in the directories, or in their subdirectories `seed-N`, grouped by their options."""
+    runs: list[Run] = []
+    for directory in map(Path, directories):
+        seeds = sorted(directory.glob(f"seed-*/{RUN_FILE}"), key=lambda file: int(file.parent.name[5:] or 0))
+        if not seeds and not (directory / RUN_FILE).is_file():
+            raise FileNotFoundError(f"{directory} is no run: it has no {RUN_FILE}.")
+        runs += map(read_run, [file.parent for file in seeds] or [directory])
+    groups: list[Group] = []
+    for run in runs:
+        same = next((group for group in groups if group.runs[0].options == run.options), None)
+        if same and run.seed in [other.seed for other in same.runs]:
+            raise ValueError(f"{same.runs[0].directory} and {run.directory} have the same options and seed.")
+        if same:
+            same.runs.append(run)
+        else:
+            groups.append(Group("", [run]))
+    return [group._replace(name=_common_name(group.runs)) for group in groups]
+
+
+def _common_name(runs: Sequence[Run]) -> str:
+    """`rope` for runs in rope-1 and rope-2, or in rope/seed-1 and rope/seed-2."""
+    places = [run.directory.parent if run.directory.name.startswith("seed-") else run.directory for run in runs]
+    return os.path.commonprefix([place.name for place in places]).rstrip("-_.") or places[0].name
+
+
+def differing_options(groups: Sequence[Group]) -> dict[str, list[Any]]:
+    """The options in which the groups differ: name → the value in each group."""
+    options = [group.runs[0].options for group in groups]
+    names = list(dict.fromkeys(name for one in options for name in one))
+    values = {name: [one.get(name) for one in options] for name in names}
+    return {name: given for name, given in values.items() if any(value != given[0] for value in given)}
+
+
+def compare_runs(groups: Sequence[Group]) -> pandas.DataFrame:
+    """A row for each figure of each group.
+
+    Columns: `figure`; `group`; `runs`, their number; `final` and `final_std`, mean and sample standard deviation over
+    the seeds; `best` and `best_std` of each run's best evaluation; and for all groups but the first, the mean
+    `difference` of the final figure from that of the first group with its 95% interval `low` to `high`: paired, over
+    the seeds that both have, by Student's t.
+    """
+    rows = []
+    shared = set.intersection(*({*run.evaluations[-1]} for group in groups for run in group.runs)) - {"step"}
+    order = [name for name in groups[0].runs[0].evaluations[-1] if name in shared]
+    for name in order:
+        best = min if name.endswith(LOWER_IS_BETTER) else max
+        finals = [{run.seed: run.evaluations[-1][name] for run in group.runs} for group in groups]
+        for group, final in zip(groups, finals, strict=True):
+            bests = [best(entry[name] for entry in run.evaluations if name in entry) for run in group.runs]
+            row = {"figure": name.removeprefix("eval_"), "group": group.name, "runs": len(group.runs)}
+            row |= _spread("final", list(final.values())) | _spread("best", bests)
+            if group is not groups[0]:
+                row |= _difference(finals[0], final)
+            rows.append(row)
+    return pandas.DataFrame(rows)
+
+
+def _spread(name: str, values: list[float]) -> dict[str, float]:
+    return {name: float(np.mean(values)), f"{name}_std": float(np.std(values, ddof=1)) if len(values) > 1 else np.nan}
+
+
+def _difference(first: dict[int, float], other: dict[int, float]) -> dict[str, float]:
+    seeds = [seed for seed in first if seed in other]
+    if not seeds:
+        return {"difference": float(np.mean([*other.values()]) - np.mean([*first.values()]))}
+    differences = [other[seed] - first[seed] for seed in seeds]
+    found = {"difference": float(np.mean(differences))}
+    if len(seeds) > 1 and np.ptp(differences):
+        interval = stats.ttest_1samp(differences, 0).confidence_interval(CONFIDENCE)
+        found |= {"low": float(interval.low), "high": float(interval.high)}
+    return found
+
+
+def describe_comparison(groups: Sequence[Group], table: pandas.DataFrame) -> str:
+    """For the terminal: the table, the differences, and the options that differ."""
+    width = max(14, *(len(group.name) + 2 for group in groups))
+    lines = [f"{'':<26}" + "".join(f"{group.name:>{width + 12}}" for group in groups)]
+    lines.append(f"{'runs':<26}" + "".join(f"{len(group.runs):>{width + 12}}" for group in groups))
+    for figure, rows in table.groupby("figure", sort=False):
+        for kind in ("final", "best"):
+            if kind == "best" and np.allclose(rows["best"], rows["final"]):
+                continue
+            label = f"{str(figure).replace('_', ' ')}{', best' if kind == 'best' else ''}"
+            cells = (_cell(row[kind], row[f"{kind}_std"]) for _, row in rows.iterrows())
+            lines.append(f"{label:<26}" + "".join(f"{cell:>{width + 12}}" for cell in cells))
+    if "difference" in table:
+        lines += ["", f"Differences from {groups[0].name}, paired by seed, with 95% intervals:"]
+        for _, row in table[table["difference"].notna()].iterrows():
+            interval = f" [{row['low']:+.4f}, {row['high']:+.4f}]" if pandas.notna(row.get("low")) else ""
+            lines.append(f"  {row['figure'].replace('_', ' ')}: {row['group']} {row['difference']:+.4f}{interval}")
+    options = differing_options(groups)
+    lines += ["", "Options that differ:"] if options else []
+    lines += [f"  {name}: {', '.join(str(value) for value in values)}" for name, values in options.items()]
+    running = [str(run.directory) for group in groups for run in group.runs if not run.ended]
+    lines += ["", f"Not ended yet, shown as of the last evaluation: {', '.join(running)}"] if running else []
+    for name in options.keys() & set(TEXTS):
+        logger.warning(f"The runs were evaluated on different text ({name}): their figures can't be compared")
+    return "\n".join(lines)
+
+
+def _cell(value: float, std: float) -> str:
+    return f"{value:.4f}" + (f" ± {std:.4f}" if np.isfinite(std) else "")
+
+
+def draw_curves(groups: Sequence[Group], file: Path) -> bool:
+    """Draw the evaluation loss of each run over its steps. False without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return False
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    figures = {*groups[0].runs[0].evaluations[-1]}
+    loss = "eval_mlm_loss" if "eval_mlm_loss" in figures else "eval_loss"
+    for number, group in enumerate(groups):
+        for index, run in enumerate(group.runs):
+            points = [(entry["step"], entry[loss]) for entry in run.evaluations if {"step", loss} <= entry.keys()]
+            label = None if index else group.name
+            axes.plot(*zip(*points, strict=True) if points else ([], []), color=f"C{number}", label=label, alpha=0.8)
+    axes.set(xlabel="step", ylabel=f"{loss.removeprefix('eval_').replace('_', ' ')} (nats)")
+    axes.legend()
+    figure.savefig(file, dpi=150)
+    return True

@@ -1,0 +1,37 @@
+"""Compare runs: their final and best figures with mean and deviation over seeds, the paired difference from the first
+with its 95% interval, and the options that differ. Works on runs that have not ended.
+
+Runs with the same options but for --seed are one group, also those in the subdirectories seed-N of a run with
+--seeds."""
+
+import argparse
+from pathlib import Path
+
+from scratch_bert_options.outputs import check_new_file
+
+from ..command_line import announce_imports
+from ..process import script
+
+
+@script
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="The output directory of pretraining or fine-tuning.")
+    parser.add_argument("--output_file", type=Path, help="CSV file to write the table to; it must not exist yet.")
+    parser.add_argument("--curves", type=Path, help="PNG file to draw the evaluation losses to.")
+    args = parser.parse_args(argv)
+    if args.output_file:
+        check_new_file("output_file", args.output_file)
+    announce_imports()
+
+    from scratch_bert.logs import configure_logging
+    from scratch_bert.training.comparison import compare_runs, describe_comparison, draw_curves, read_groups
+
+    configure_logging()
+    groups = read_groups(args.runs)
+    table = compare_runs(groups)
+    print(f"\n{describe_comparison(groups, table)}")
+    if args.output_file:
+        table.to_csv(args.output_file, index=False)
+    if args.curves and not draw_curves(groups, args.curves):
+        raise ImportError("--curves needs matplotlib: pip install matplotlib")
