@@ -105,7 +105,7 @@ def test_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(run, tmp_path, 
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
     monkeypatch.setattr(atomic, "checksum", fail)
-    with pytest.raises(OSError, match="Permission denied: .*checkpoint-2.* rename this checkpoint to resume from"):
+    with pytest.raises(OSError, match="Permission denied: .*checkpoint-2"):
         find(tmp_path / "run", "auto")
     assert (tmp_path / "run" / "checkpoint-2").is_dir()
 
