@@ -61,7 +61,7 @@ def is_lack_of_space(error: BaseException) -> bool:
     return getattr(error, "errno", None) in FULL or any(message in str(error) for message in messages)
 
 
-def one_line(error: BaseException) -> str | None:
+def plain_message(error: BaseException) -> str | None:
     """What a user is told of an error; None for one that only a change of the code can prevent."""
     package, text = type(error).__module__.partition(".")[0], str(error) or type(error).__name__
     if is_lack_of_space(error):
@@ -87,7 +87,7 @@ def plain_errors() -> Generator[None]:
     try:
         yield
     except Exception as error:
-        message = one_line(error)
+        message = plain_message(error)
         if message is None or message == str(error) and isinstance(error, PLAIN):
             raise
         raise (ValueError if isinstance(error, ValueError) else OSError)(message) from error

@@ -141,9 +141,7 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     if args.resume_from_checkpoint and not resumes_newest(args):
         checkpoint = Path(args.resume_from_checkpoint)
         if not checkpoint.is_dir():
-            here = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{checkpoint.name.removeprefix(f'{PREFIX_CHECKPOINT_DIR}-')}"
-            name = f"Name {here}, or pass" if here.is_dir() else "Pass"
-            raise ValueError(f"There is no checkpoint {checkpoint}. {name} auto for the newest one in {output_dir}.")
+            raise ValueError(f"There is no checkpoint {checkpoint}. Pass auto for the newest one in {output_dir}.")
         if damage := find_damage(checkpoint):
             another = f"Name another one, or pass auto for the newest intact one in {output_dir}."
             raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: {damage}. {another}")

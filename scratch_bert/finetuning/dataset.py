@@ -79,10 +79,13 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
         files = find_files(paths, (*TABLES, *FILE_TYPES[columns.file_format]))
         parts = [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
         return datasets.concatenate_datasets(parts)
-    if isinstance(part, dict):
-        part = Dataset.from_dict(part)
-    elif isinstance(part, pandas.DataFrame):
-        part = Dataset.from_pandas(part, preserve_index=False)
+    try:
+        if isinstance(part, dict):
+            part = Dataset.from_dict(part)
+        elif isinstance(part, pandas.DataFrame):
+            part = Dataset.from_pandas(part, preserve_index=False)
+    except (TypeError, OverflowError) as error:  # of pyarrow, for a column of several types
+        raise ValueError(f"{where} cannot be read as a table: {error}") from None
     if not isinstance(part, Dataset):
         raise ValueError(f"{where} must be files, a DataFrame, a Dataset or a dict, not {type(part).__name__}.")
     if len(part) == 0:
