@@ -128,7 +128,8 @@ class SentencePairDataset(EpochDataset):
         text, and for other tokenizers and options.
         """
         check_tokenizer(tokenizer)
-        source = TextSource.from_texts(texts, text_column, text_format, sentence_splitter, language)
+        settings = {"text_format": text_format, "splitter": sentence_splitter, "language": language}
+        source = TextSource.from_texts(texts, text_column, **settings)
         corpus = TokenizedCorpus.from_source(source, tokenizer, cache_dir if source.can_be_read_again else None)
         return cls(corpus, tokenizer, max_seq_length, **options)
 
