@@ -179,7 +179,7 @@ def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) 
     if args.executor == "slurm":
         executor_options["job_name"] = "prepare_data"
     try:
-        executor = EXECUTORS[args.executor]([step], **executor_options | args.executor_options)
+        executor = EXECUTORS[args.executor]([step], **executor_options | (args.executor_options or {}))
     except TypeError as error:  # a missing or unknown option
         raise ValueError(f"executor_options do not fit {args.executor}: {error}.") from None
 

@@ -335,5 +335,13 @@ def _spans(starts: np.ndarray, end: int) -> np.ndarray:
     return np.stack([starts, np.append(starts[1:], end)[: len(starts)]], axis=1)
 
 
+def union_length(start: np.ndarray, end: np.ndarray) -> int:
+    """The number of tokens that are in at least one of these spans (n,)."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    before = np.append(0, np.maximum.accumulate(end))[: len(end)]  # where the spans before a span have reached
+    return int(np.maximum(end - np.maximum(start, before), 0).sum())
+
+
 def _describe(skipped: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in skipped.items() if count) or "nothing"

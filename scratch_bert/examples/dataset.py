@@ -14,7 +14,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase, TrainerCallback
 from scratch_bert_options.schema import check_range
 
 from ..corpus.cache import CACHE_DIR
-from ..corpus.corpus import TokenizedCorpus
+from ..corpus.corpus import TokenizedCorpus, union_length
 from ..corpus.encoder import mask_seed
 from ..corpus.tokenizer import check_tokenizer
 from ..objectives import Objective, find_objective
@@ -203,10 +203,8 @@ class SentencePairDataset(EpochDataset):
 
     def coverage(self) -> float:
         """Fraction of the corpus' tokens that are in a pair of this epoch."""
-        segments = np.concatenate([self.pairs[:, :2], self.pairs[:, 2:4]])
-        start, end = segments[np.argsort(segments[:, 0])].T
-        before = np.append(0, np.maximum.accumulate(end)[:-1])  # where the segments before a segment have reached
-        return float(np.maximum(end - np.maximum(start, before), 0).sum() / self.corpus.num_tokens)
+        start, end = np.concatenate([self.pairs[:, :2], self.pairs[:, 2:4]]).T
+        return union_length(start, end) / self.corpus.num_tokens
 
     def _pairs(self) -> np.ndarray:
         return self.pairs[self._pair(np.arange(len(self)))]

@@ -19,7 +19,7 @@ import sentencex
 
 from scratch_bert_options.data import SPLITTERS, check_splitting
 
-from . import MAX_PIECE, MAX_WORD, UNK_TOKEN
+from . import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
 from .tables import TABLES, TextError, has_records, open_table, read_errors, read_lines, suffix
 
 
@@ -136,18 +136,9 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
         else:
             paragraph = " ".join(paragraph.split())
             parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
-        return [sentence for part in parts for piece in _bounded(part) if (sentence := piece.strip())]
+        return [sentence for part in parts for piece in pieces(part, MAX_SENTENCE) if (sentence := piece.strip())]
 
     return split
-
-
-def _bounded(sentence: str) -> Iterator[str]:
-    start = 0
-    while len(sentence) - start > MAX_SENTENCE:
-        end = sentence.rfind(" ", start + 1, start + MAX_SENTENCE) + 1 or start + MAX_SENTENCE
-        yield sentence[start:end]
-        start = end
-    yield sentence[start:]
 
 
 def _segment(language: str, paragraph: str) -> Iterator[str]:
