@@ -2,11 +2,13 @@
 
 import json
 import os
+import resource
 import runpy
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,9 @@ SMALL = {
     "intermediate_size": 64,
     "max_position_embeddings": 40,
 }
+SIZES = {  # those of a preset's options
+    name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 TOLERANCE = {"rtol": 0, "atol": 1e-5}  # of two ways to compute the same in fp32
 SECOND_NAME = "cls.predictions.decoder.bias"  # that transformers' BERT has for the bias of its MLM head
@@ -57,6 +62,17 @@ MODEL_FILES = CODE_FILES | {
     "tokenizer.json",
     "tokenizer_config.json",
 }
+
+
+@contextmanager
+def files_limited_to(size):
+    """Writes beyond this many bytes in a file fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def varlen_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale):

@@ -14,7 +14,7 @@ from torch.utils.data import Subset
 from transformers import Trainer, TrainingArguments
 
 import scratch_bert
-from helpers import ROOT, SMALL, run_process
+from helpers import ROOT, SIZES, SMALL, run_process
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.logs import shown_messages
 from scratch_bert.pretraining import (
@@ -37,14 +37,11 @@ def texts(documents):
 @pytest.fixture
 def pretrain(tmp_path):
     def call(texts=None, name="run", **options):
-        sizes = {} if "model_name_or_path" in options else {"config_overrides": {k: SMALL[k] for k in SIZES}}
+        sizes = {} if "model_name_or_path" in options else {"config_overrides": SIZES}
         options = {"max_steps": 2, "max_seq_length": 32, "disable_tqdm": True, "use_cpu": True} | sizes | options
         return scratch_bert.pretrain(texts, output_dir=tmp_path / name, cache_dir=tmp_path / "cache", **options)
 
     return call
-
-
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 def test_pretrain_takes_texts_of_any_kind_in_memory(pretrain, texts):
