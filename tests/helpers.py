@@ -128,6 +128,14 @@ def run_without_package(code: str, *arguments, home: Path, environment: dict[str
     return run_process("-c", code, *arguments, cwd=home, **environment).stdout
 
 
+def as_lists(examples):
+    return [{name: np.asarray(value).tolist() for name, value in example.items()} for example in examples]
+
+
+def all_examples(dataset):
+    return as_lists(dataset[index] for index in range(len(dataset)))
+
+
 def make_corpus(*documents):
     """Documents given by the lengths of their sentences. Each token tells its place: they count up from 5, with a gap
     between documents."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from helpers import all_examples, as_lists
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
@@ -19,14 +20,6 @@ from scratch_bert.examples.prepared import PreprocessedDataset, open_examples, w
 from scratch_bert.objectives import OBJECTIVES
 from scratch_bert.pretraining.sources import load_data
 from scratch_bert_options.data import DataOptions
-
-
-def as_lists(examples):
-    return [{name: np.asarray(value).tolist() for name, value in example.items()} for example in examples]
-
-
-def all_examples(dataset):
-    return as_lists(dataset[index] for index in range(len(dataset)))
 
 
 def test_prepared_dataset_gives_the_examples_with_new_masks_each_epoch(pairs, tokenizer):

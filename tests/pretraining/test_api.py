@@ -2,7 +2,6 @@
 
 import json
 import logging
-import pickle
 from pathlib import Path
 
 import datasets
@@ -104,17 +103,6 @@ def test_tokenizer_of_any_kind_of_texts_is_the_same(texts):
     expected = train_tokenizer(texts, vocab_size=500).get_vocab()
     for given in (pandas.DataFrame({"x": texts}), [*texts, None], [[text] for text in texts], iter(texts)):
         assert train_tokenizer(given, vocab_size=500).get_vocab() == expected
-
-
-@pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_dataset_of_any_objective_can_be_sent_to_another_process(name, small_corpus, tokenizer):
-    dataset = SentencePairDataset(small_corpus, tokenizer, 64, objective=name)
-    dataset.set_epoch(2)
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert copy.epoch == 2
-    for index in (0, len(dataset) - 1):
-        for column, values in dataset[index].items():
-            assert np.array_equal(copy[index][column], values)
 
 
 FORK = """
