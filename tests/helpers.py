@@ -2,13 +2,11 @@
 
 import json
 import os
-import resource
 import runpy
 import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -62,17 +60,6 @@ MODEL_FILES = CODE_FILES | {
     "tokenizer.json",
     "tokenizer_config.json",
 }
-
-
-@contextmanager
-def files_limited_to(size):
-    """Writes beyond this many bytes in a file fail, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def varlen_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale):

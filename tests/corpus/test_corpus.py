@@ -7,7 +7,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from helpers import files_limited_to, make_corpus
+from helpers import make_corpus
 from scratch_bert.corpus import cache
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
@@ -122,15 +122,6 @@ def test_corpus_is_pickled_as_the_name_of_its_directory(on_disk):
     assert_same(opened, train)
     assert not opened.tokens.flags.owndata
     assert (opened.directory, opened.skipped, opened.unknown) == (train.directory, train.skipped, train.unknown)
-
-
-def test_corpus_on_a_full_disk_leaves_nothing_behind(source, tokenizer, tmp_path):
-    with (
-        files_limited_to(100_000),
-        pytest.raises(OSError, match="There is no space left in the cache_dir .*File too large"),
-    ):
-        TokenizedCorpus.from_source(source, tokenizer, tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------------- text and tokens

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import resource
 import shutil
+from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 
@@ -12,7 +14,6 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
-from helpers import files_limited_to
 from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.atomic import seal
 from scratch_bert.corpus.tokenizer import segment_ids
@@ -333,6 +334,17 @@ def test_best_model_is_selected_by_one_measure_on_one_text(prepare, text_file, t
     held_out.write_text(text_file.read_text(encoding="utf-8") + "\n\nAnd more.\n", encoding="utf-8")
     with pytest.raises(ValueError, match="has another held-out text: CRC-32 .*, not CRC-32"):
         prepare(tmp_path / "run", **best)
+
+
+@contextmanager
+def files_limited_to(size):
+    """Writes beyond this many bytes in a file fail, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "modeling_scratch_bert.py", "model.safetensors", "optimizer.pt"])
