@@ -2,7 +2,7 @@
 
 import operator
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +130,8 @@ class SentencePairDataset(EpochDataset):
         check_tokenizer(tokenizer)
         settings = {"text_format": text_format, "splitter": sentence_splitter, "language": language}
         source = TextSource.from_texts(texts, text_column, **settings)
-        corpus = TokenizedCorpus.from_source(source, tokenizer, cache_dir if source.can_be_read_again else None)
+        read_once = any(isinstance(shard, Iterator) for shard in source.shards)
+        corpus = TokenizedCorpus.from_source(source, tokenizer, None if read_once else cache_dir)
         return cls(corpus, tokenizer, max_seq_length, **options)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["SentencePairDataset", "SentencePairDataset"]:

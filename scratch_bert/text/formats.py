@@ -216,7 +216,7 @@ class TextSource:
         check_splitting(self.splitter, self.language)
 
     @classmethod
-    def from_texts(cls, texts: Iterable, text_column: str | int | None = None, **settings: Any) -> "TextSource":
+    def from_texts(cls, texts: Iterable, text_column: str | None = None, **settings: Any) -> "TextSource":
         """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset`,
         DataFrame or dict of lists with the text in `text_column`, by default `text`, or the only column. `settings`
         are the other fields."""
@@ -240,11 +240,6 @@ class TextSource:
         if is_dataset:
             return cls([texts], text_column=text_column, **settings)
         return cls.from_texts(columns[str(text_column)], **settings)
-
-    @property
-    def can_be_read_again(self) -> bool:
-        """Whether no shard is an iterator, such as a generator."""
-        return not any(isinstance(shard, Iterator) for shard in self.shards)
 
     def document_hint(self, documents: int, sentences: int) -> str:
         """What to check if the text gives numbers of documents or sentences that look wrong; otherwise empty."""
