@@ -214,6 +214,7 @@ class TextSource:
         if self.text_format is not None and self.text_format not in FORMATS:
             raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {self.text_format!r}.")
         check_splitting(self.splitter, self.language)
+        self.shards = list(self.shards)
 
     @classmethod
     def from_texts(cls, texts: Iterable, text_column: str | None = None, **settings: Any) -> "TextSource":
