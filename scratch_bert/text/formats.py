@@ -5,6 +5,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from itertools import chain, islice, tee
@@ -18,7 +19,7 @@ import sentencex
 
 from scratch_bert_options.data import SPLITTERS, check_splitting
 
-from . import MAX_PIECE, MAX_WORD, UNK_TOKEN
+from . import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
 from .tables import TABLES, TextError, has_records, open_table, read_errors, read_lines, suffix
 
 
@@ -135,18 +136,9 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
         else:
             paragraph = " ".join(paragraph.split())
             parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
-        return [sentence for part in parts for piece in _bounded(part) if (sentence := piece.strip())]
+        return [sentence for part in parts for piece in pieces(part, MAX_SENTENCE) if (sentence := piece.strip())]
 
     return split
-
-
-def _bounded(sentence: str) -> Iterator[str]:
-    start = 0
-    while len(sentence) - start > MAX_SENTENCE:
-        end = sentence.rfind(" ", start + 1, start + MAX_SENTENCE) + 1 or start + MAX_SENTENCE
-        yield sentence[start:end]
-        start = end
-    yield sentence[start:]
 
 
 def _segment(language: str, paragraph: str) -> Iterator[str]:
@@ -202,6 +194,7 @@ def replace_encoded(paragraph: str) -> tuple[str, int]:
 # --------------------------------------------------------------------------------------------------------- sources
 
 
+@dataclass(eq=False)
 class TextSource:
     """Text to pretrain on: files, the records of a dataset, or texts in memory. Each iteration reads it again.
 
@@ -211,31 +204,23 @@ class TextSource:
     decompressed or parsed, or lacks `text_column`, and for a record that is not text.
     """
 
-    def __init__(
-        self,
-        shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | Iterable[str] | Iterable[list[str]]],
-        text_format: str | None = None,
-        text_column: str = "text",
-        splitter: str = "sentencex",
-        language: str = "en",
-    ):
-        if text_format is not None and text_format not in FORMATS:
-            raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {text_format!r}.")
-        check_splitting(splitter, language)
-        self.shards, self.text_format, self.text_column = list(shards), text_format, text_column
-        self.splitter, self.language = splitter, language
+    shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | Iterable[str] | Iterable[list[str]]]
+    text_format: str | None = None
+    text_column: str = "text"
+    splitter: str = "sentencex"
+    language: str = "en"
+
+    def __post_init__(self):
+        if self.text_format is not None and self.text_format not in FORMATS:
+            raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {self.text_format!r}.")
+        check_splitting(self.splitter, self.language)
+        self.shards = list(self.shards)
 
     @classmethod
-    def from_texts(
-        cls,
-        texts: Iterable,
-        text_column: str | None = None,
-        text_format: str | None = None,
-        splitter: str = "sentencex",
-        language: str = "en",
-    ) -> "TextSource":
+    def from_texts(cls, texts: Iterable, text_column: str | None = None, **settings: Any) -> "TextSource":
         """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset`,
-        DataFrame or dict of lists with the text in `text_column`, by default `text`, or the only column."""
+        DataFrame or dict of lists with the text in `text_column`, by default `text`, or the only column. `settings`
+        are the other fields."""
         if isinstance(texts, str | bytes | Path) or not (hasattr(texts, "__iter__") or hasattr(texts, "__getitem__")):
             raise ValueError(
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
@@ -244,7 +229,7 @@ class TextSource:
         if not is_dataset and not isinstance(texts, dict | pandas.DataFrame):
             if text_column is not None:
                 raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
-            return cls([texts], text_format, "text", splitter, language)
+            return cls([texts], **settings)
         # Names of columns may be numbers; a stream may not know its own.
         columns: dict[str, Any] = (
             dict.fromkeys(texts.column_names or []) if is_dataset else {str(name): texts[name] for name in texts}
@@ -254,13 +239,8 @@ class TextSource:
         if str(text_column) not in columns and (columns or not is_dataset):
             raise TextError(f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column.")
         if is_dataset:
-            return cls([texts], text_format, text_column, splitter, language)
-        return cls.from_texts(columns[str(text_column)], None, text_format, splitter, language)
-
-    @property
-    def can_be_read_again(self) -> bool:
-        """Whether no shard is an iterator, such as a generator."""
-        return not any(isinstance(shard, Iterator) for shard in self.shards)
+            return cls([texts], text_column=text_column, **settings)
+        return cls.from_texts(columns[str(text_column)], **settings)
 
     def document_hint(self, documents: int, sentences: int) -> str:
         """What to check if the text gives numbers of documents or sentences that look wrong; otherwise empty."""
@@ -281,10 +261,6 @@ class TextSource:
         if documents <= len(files) < 20 and sentences >= 100 * len(files):
             return f"{found}, and there is none. If a line is a document, put a blank line after each, as sed G does"
         return ""
-
-    def with_shards(self, shards: Sequence) -> "TextSource":
-        """A source of other text with the same settings."""
-        return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
 
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
         """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts the files

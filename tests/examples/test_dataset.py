@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
-from helpers import launch, make_corpus, run_process
+from helpers import all_examples, launch, make_corpus, run_process
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.stream import stream_examples
 from scratch_bert.text.formats import TextSource
-
-
-def as_lists(examples):
-    return [{name: np.asarray(value).tolist() for name, value in example.items()} for example in examples]
-
-
-def all_examples(dataset):
-    return as_lists(dataset[index] for index in range(len(dataset)))
 
 
 def test_examples_are_encoded_pairs(pairs, tokenizer, corpus):
@@ -135,10 +127,10 @@ def train_corpus(documents, tokenizer, tmp_path_factory):
     return TokenizedCorpus.from_source(source, tokenizer, tmp_path_factory.mktemp("cache")).split(0.2, seed=0)[0]
 
 
-@pytest.mark.parametrize("static_pairs", [False, True])
-def test_dataset_is_pickled_by_name(train_corpus, tokenizer, static_pairs):
+@pytest.mark.parametrize("options", [{}, {"static_pairs": True}, {"objective": "sop"}, {"objective": "none"}], ids=str)
+def test_dataset_is_pickled_by_name(train_corpus, tokenizer, options):
     """As for a data loader's workers where processes are spawned: little is sent, and the examples are the same."""
-    dataset = SentencePairDataset(train_corpus, tokenizer, static_pairs=static_pairs)
+    dataset = SentencePairDataset(train_corpus, tokenizer, **options)
     dataset.set_epoch(2)
     sent = pickle.dumps(dataset)
     assert len(sent) < len(pickle.dumps(tokenizer)) + 60_000
