@@ -26,7 +26,9 @@ def mlm_predictions(
         inputs = _inputs(model, example)
         inputs["input_ids"][0, position] = tokenizer.mask_token_id
         context = inputs["input_ids"][0, max(1, position - CONTEXT) : position + CONTEXT + 1].tolist()
-        top = model(**inputs)[0][0, position].float().softmax(-1).topk(top_k)
+        outputs = model(**inputs)
+        logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
+        top = logits[0, position].float().softmax(-1).topk(top_k)
         tokens = tokenizer.convert_ids_to_tokens(top.indices.tolist())
         word = tokenizer.convert_ids_to_tokens(int(example["input_ids"][position]))
         predictions.append((tokenizer.decode(context), word, list(zip(tokens, top.values.tolist(), strict=True))))

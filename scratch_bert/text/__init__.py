@@ -2,8 +2,11 @@
 
 from collections.abc import Iterator
 
+from scratch_bert_options.text_formats import UNK_TOKEN
 
-UNK_TOKEN = "[UNK]"  # in a text: a word that the corpus itself replaces, as WikiText-2 by <unk>
+
+__all__ = ["MAX_PIECE", "MAX_WORD", "UNK_TOKEN", "pieces"]
+
 MAX_WORD = 100  # characters; BERT's WordPiece turns a longer word into one unknown token
 MAX_PIECE = 20_000  # characters of text to process at once: time and memory grow faster than the length
 
