@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def anonymous_memory() -> int:
 def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes: int) -> float:
     """`peak_memory` in a fresh process, for the source's shards, repeated until they reach the size."""
     shards, size = [], 0
-    sizes = [sum(len(text.encode()) for text in source.with_shards([shard])) for shard in source.shards]
+    sizes = [sum(len(text.encode()) for text in replace(source, shards=[shard])) for shard in source.shards]
     for shard, bytes_in_shard in cycle(zip(source.shards, sizes, strict=True)):
         shards.append(shard)
         size += bytes_in_shard
@@ -157,7 +158,7 @@ def measure_memory(source: TextSource, tokenizer, max_seq_length: int, megabytes
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            return pool.submit(peak_memory, source.with_shards(shards), directory, max_seq_length).result()
+            return pool.submit(peak_memory, replace(source, shards=shards), directory, max_seq_length).result()
 
 
 @script

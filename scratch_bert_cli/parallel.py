@@ -3,7 +3,7 @@
 import logging
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -126,7 +126,7 @@ class WriteExamples(PipelineStep):
         args = self.args
         source = TextSource([], args.text_format, splitter=args.sentence_splitter, language=args.language or "en")
         for record in records:
-            yield from source.with_shards([[record.text]]).documents()
+            yield from replace(source, shards=[[record.text]]).documents()
 
 
 def files_of(reader: BaseDiskReader, rank: int = 0, world_size: int = 1) -> list[str]:
@@ -179,7 +179,7 @@ def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) 
     if args.executor == "slurm":
         executor_options["job_name"] = "prepare_data"
     try:
-        executor = EXECUTORS[args.executor]([step], **executor_options | args.executor_options)
+        executor = EXECUTORS[args.executor]([step], **executor_options | (args.executor_options or {}))
     except TypeError as error:  # a missing or unknown option
         raise ValueError(f"executor_options do not fit {args.executor}: {error}.") from None
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 
-from scratch_bert_options.errors import one_line
+from scratch_bert_options.errors import plain_message
 
 
 LOST = (errno.EPIPE, errno.EIO, errno.EBADF)  # the reader of a pipe or the terminal has gone, or never was
@@ -70,7 +70,7 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
             print(str(interrupt) or "Stopped.", file=sys.stderr)
             sys.exit(getattr(interrupt, "exit_code", 128 + signal.SIGINT))
         except BaseException as error:  # Rust's panics are not Exceptions
-            message = one_line(error)
+            message = plain_message(error)
             if message is None or os.environ.get("SCRATCH_BERT_TRACEBACK"):
                 raise
             sys.exit(f"error: {message}")

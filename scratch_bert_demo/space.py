@@ -1,7 +1,7 @@
 """A Gradio Space that shows a published model with the page of scripts/demo.py."""
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +85,7 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
     Raises `ImportError` for a required package that is not installed, and `ValueError` for a module that is a link or
     contains a secret.
     """
-    try:
-        pins = {name: version(name).partition("+")[0] for name in REQUIREMENTS}  # not 2.13.0+cpu
-    except PackageNotFoundError as error:
-        raise ImportError(f"A Space needs {error.name}: pip install 'scratch_bert[demo]'") from None
+    pins = {name: version(name).partition("+")[0] for name in REQUIREMENTS}  # not 2.13.0+cpu
     python = f"{sys.version_info.major}.{sys.version_info.minor}"  # which the pinned versions support
     values = {"repo_id": repo_id, "revision": revision, "title": repo_id.split("/")[-1], "tag": TAGS[-1]}
     files = {
@@ -106,15 +103,19 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
     return {path: text.encode() for path, text in sorted(files.items())}
 
 
-def check_space(space_id: str, api: HfApi) -> None:
-    """Raise `ValueError` for an existing Space that scratch_bert did not create."""
+def check_space(space_id: str, api: HfApi, private: bool = False) -> None:
+    """Raise `ValueError` for an existing Space that scratch_bert did not create, or that is public if the model that
+    it is to show is `private`."""
+    space_id = full_name(space_id, api)
     try:
-        card = SpaceCard.load(full_name(space_id, api), token=api.token)
-        tags = card.data.tags or []
+        public = not api.repo_info(space_id, repo_type="space").private
+        tags = SpaceCard.load(space_id, token=api.token).data.tags or []
     except RepositoryNotFoundError:
         return
     except EntryNotFoundError:
         tags = []
+    if private and public:
+        raise ValueError(f"The Space {space_id} is public, the model private: make the Space private in its settings.")
     if TAGS[-1] not in tags:
         raise ValueError(
             f"The Space {space_id} was not made by scratch_bert: choose another name, or delete it first."
@@ -122,12 +123,11 @@ def check_space(space_id: str, api: HfApi) -> None:
 
 
 def push_space(space_id: str, repo_id: str, revision: str, api: HfApi) -> CommitInfo:
-    """Create or update a Space that passes `check_space`, in one commit. The Space of a private model must be private:
-    `ValueError` if it exists and is public. Other errors are those of `space_files`."""
+    """Create or update a Space in one commit; that of a private model is private. Errors are those of `space_files` and
+    `check_space`."""
     files, space_id, private = space_files(repo_id, revision), full_name(space_id, api), api.repo_info(repo_id).private
+    check_space(space_id, api, private)
     api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private or None, exist_ok=True)
-    if private and not api.repo_info(space_id, repo_type="space").private:
-        raise ValueError(f"The Space {space_id} is public, the model private: make the Space private in its settings.")
     stale = set(api.list_repo_files(space_id, repo_type="space")) - files.keys()
     stale = [path for path in sorted(stale) if path.startswith(("scratch_bert/", "scratch_bert_"))]
     operations: list[Any] = [CommitOperationDelete(path) for path in stale]

@@ -8,6 +8,7 @@ from typing import ClassVar
 from huggingface_hub.constants import HF_HOME
 
 from .declare import OptionGroup, option, options, similar
+from .text_formats import FORMATS
 
 
 @options
@@ -84,9 +85,11 @@ LANGUAGES = (  # ISO 639-1
 )
 
 
-def check_splitting(sentence_splitter: str, language: str | None) -> None:
-    """Raise `ValueError` for an empty or misspelt splitter, and for a language that is not an ISO 639 code (any three
-    letters pass)."""
+def check_splitting(sentence_splitter: str, language: str | None, text_format: str | None = None) -> None:
+    """Raise `ValueError` for an empty or misspelt splitter, for a language that is not an ISO 639 code (any three
+    letters pass), and for an unknown format."""
+    if text_format is not None and text_format not in FORMATS:
+        raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {text_format!r}.")
     if language and language not in LANGUAGES.split() and not re.fullmatch(r"[a-z]{3}", language):
         raise ValueError(f"language must be an ISO 639 code, such as en, got {language}.")
     if not sentence_splitter:
@@ -103,10 +106,9 @@ class TextOptions(OptionGroup, group="Text", unless="prepared_data"):
     text_column: str = option("text", "Column that holds the text of a table or dataset.")
     text_format: str | None = option(
         None,
-        "How text is split into documents. Default: blank_line for text files, file for tables. blank_line: a blank "
-        "line ends a document; file: a file, or a record of a table, is a document, and blank lines separate its "
-        "paragraphs; wikitext: ' = Title = ' begins a document; gutenberg: a file is a book, without Project "
-        "Gutenberg's licence; html: as file, with <br> tags for line breaks and entities such as &amp;.",
+        "How text is split into documents. Default: blank_line for text files, file for tables. "
+        + "; ".join(f"{name}: {text_format.description}" for name, text_format in FORMATS.items())
+        + ".",
     )
     sentence_splitter: str = option(
         "sentencex",
@@ -118,7 +120,7 @@ class TextOptions(OptionGroup, group="Text", unless="prepared_data"):
 
     def __post_init__(self):
         super().__post_init__()
-        check_splitting(self.sentence_splitter, self.language)
+        check_splitting(self.sentence_splitter, self.language, self.text_format)
 
 
 TOKENIZER_TYPES = {

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields
 from types import MappingProxyType
-from typing import Any, dataclass_transform, get_origin
+from typing import Any, dataclass_transform
 
 from pydantic import ConfigDict, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass as pydantic_dataclass
@@ -104,7 +104,7 @@ class OptionGroup:
 
 
 def is_list(option: Field) -> bool:
-    return get_origin(option.type) is list or str(option.type).startswith("list")
+    return str(option.type).startswith("list")
 
 
 def is_boolean(option: Field) -> bool:

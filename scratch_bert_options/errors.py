@@ -13,6 +13,7 @@ from .schema import explain
 # Packages whose errors are those of the network, whichever layer raises them, and those of data that can't be read.
 NETWORK = {"httpx", "httpx2", "httpcore", "httpcore2", "h11", "requests", "urllib3", "aiohttp", "botocore"}
 DATA = {"datasets", "huggingface_hub", "pyarrow", "safetensors", "yaml", "zlib"}
+PLAIN = (OSError, ValueError, ImportError)  # whose message is for the user as it is
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
 # Pattern in the last line of an error → the message.
 LIMITS = {
@@ -60,7 +61,7 @@ def is_lack_of_space(error: BaseException) -> bool:
     return getattr(error, "errno", None) in FULL or any(message in str(error) for message in messages)
 
 
-def one_line(error: BaseException) -> str | None:
+def plain_message(error: BaseException) -> str | None:
     """What a user is told of an error; None for one that only a change of the code can prevent."""
     package, text = type(error).__module__.partition(".")[0], str(error) or type(error).__name__
     if is_lack_of_space(error):
@@ -73,7 +74,7 @@ def one_line(error: BaseException) -> str | None:
         return (
             f"The network failed ({type(error).__name__}: {text}): check the connection and the proxy, and try again."
         )
-    if isinstance(error, OSError | ValueError | ImportError):
+    if isinstance(error, PLAIN):
         return text
     if package in DATA:  # "An error occurred while generating the dataset" has the reason as its cause
         return ": ".join(dict.fromkeys(filter(None, (text, error.__cause__ and str(error.__cause__)))))
@@ -86,7 +87,7 @@ def plain_errors() -> Generator[None]:
     try:
         yield
     except Exception as error:
-        message = one_line(error)
-        if message is None or message == str(error) and isinstance(error, OSError | ValueError | ImportError):
+        message = plain_message(error)
+        if message is None or message == str(error) and isinstance(error, PLAIN):
             raise
         raise (ValueError if isinstance(error, ValueError) else OSError)(message) from error

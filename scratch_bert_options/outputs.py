@@ -1,6 +1,5 @@
 """The default directory of results, and checks before any work that results can be written, which leave no trace."""
 
-import errno
 import os
 import re
 import tempfile
@@ -25,13 +24,9 @@ def check_output_dir(option: str, directory: Path) -> None:
     """Raise `ValueError`, which names the option, if no file can be written to `directory`, which need not exist."""
     try:
         # Nothing is created but a nameless file: other processes may make the same directories at the same time.
-        if "\0" in str(directory):
-            raise ValueError("embedded null byte")
         str(directory).encode()  # tokenizers writes to names in UTF-8 only
         existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
         tempfile.TemporaryFile(dir=existing).close()
-        if len(os.fsencode(directory.name)) > _name_limit(existing):
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     except (OSError, ValueError) as error:
         raise ValueError(_refuse(option, directory, error)) from None
 
@@ -60,10 +55,6 @@ def check_new_file(option: str, file: Path) -> None:
         raise ValueError(f"The directory of {option} {file} does not exist: create it first.") from None
     except (OSError, ValueError) as error:
         raise ValueError(_refuse(option, file, error)) from None
-
-
-def _name_limit(directory: Path) -> int:
-    return os.pathconf(directory, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255  # not on Windows
 
 
 def _refuse(option: str, path: Path, error: OSError | ValueError) -> str:

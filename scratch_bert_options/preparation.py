@@ -1,7 +1,8 @@
 """The options of preprocessing and of inspecting examples."""
 
-import json
 from pathlib import Path
+
+from pydantic import Json
 
 from .data import ExampleOptions, SegmentOptions, TextOptions
 from .declare import OptionGroup, option, options
@@ -48,7 +49,7 @@ class PreparationOptions(OptionGroup, group="Tasks"):
     executor: str = option(
         "local", "What runs the tasks: one of datatrove's executors.", choices=["local", "slurm", "ray"]
     )
-    executor_options: str | None = option(
+    executor_options: Json | None = option(
         None, """More options of the executor, as JSON; for Slurm, '{"partition": "cpu", "time": "10:00:00"}'."""
     )
 
@@ -60,12 +61,6 @@ class PreparationOptions(OptionGroup, group="Tasks"):
         check_output_dir("output_dir", Path(self.output_dir))
         if self.workers == 0:
             raise ValueError("workers must be at least 1, or -1 for all tasks at a time.")
-        try:
-            self.executor_options = json.loads(self.executor_options or "{}")
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"executor_options must be JSON: {error}.") from None
-        if not isinstance(self.executor_options, dict):
-            raise ValueError("executor_options must be a JSON object.")
 
 
 @options

@@ -44,6 +44,9 @@ SMALL = {
     "intermediate_size": 64,
     "max_position_embeddings": 40,
 }
+SIZES = {  # those of a preset's options
+    name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+}
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 TOLERANCE = {"rtol": 0, "atol": 1e-5}  # of two ways to compute the same in fp32
 SECOND_NAME = "cls.predictions.decoder.bias"  # that transformers' BERT has for the bias of its MLM head
@@ -110,6 +113,14 @@ def run_without_package(code: str, *arguments, home: Path, environment: dict[str
     code = textwrap.dedent(preamble) + textwrap.dedent(code)
     environment = {"HF_HOME": str(home / "hf"), **(environment or {})}
     return run_process("-c", code, *arguments, cwd=home, **environment).stdout
+
+
+def as_lists(examples):
+    return [{name: np.asarray(value).tolist() for name, value in example.items()} for example in examples]
+
+
+def all_examples(dataset):
+    return as_lists(dataset[index] for index in range(len(dataset)))
 
 
 def make_corpus(*documents):

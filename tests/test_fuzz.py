@@ -39,7 +39,7 @@ from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
 
-EXPECTED = (ValueError, OSError, StrictDataclassError)  # as `one_line_errors` catches
+EXPECTED = (ValueError, OSError, StrictDataclassError)  # as `plain_message` explains
 
 
 @contextmanager

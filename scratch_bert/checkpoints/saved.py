@@ -136,33 +136,34 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     Raises `ValueError` if the named checkpoint does not exist or is damaged, or if output_dir has no checkpoint but
     the files of something else than a run that has just begun; `OSError` if the newest checkpoint can't be read.
     """
-    output_dir = Path(args.output_dir)
+    output_dir, checkpoint = Path(args.output_dir), None
+    remedy = "Pass --resume_from_checkpoint to continue the run in it, or another --output_dir to start a new one."
     if args.resume_from_checkpoint and not resumes_newest(args):
         checkpoint = Path(args.resume_from_checkpoint)
         if not checkpoint.is_dir():
-            here = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{checkpoint.name.removeprefix(f'{PREFIX_CHECKPOINT_DIR}-')}"
-            remedy = f"Name {here}, or pass" if here.is_dir() else "Pass"
-            raise ValueError(f"There is no checkpoint {checkpoint}. {remedy} auto for the newest one in {output_dir}.")
-        damage = find_damage(checkpoint)
-        if damage:
-            remedy = f"Name another one, or pass auto for the newest intact one in {output_dir}."
-            raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: {damage}. {remedy}")
-        if checkpoint.absolute().parent.resolve() != output_dir.resolve():
-            _check_new(output_dir, args, "Pass an empty one, or that of the checkpoint.")
-        return str(checkpoint)
-    if args.resume_from_checkpoint:
+            raise ValueError(f"There is no checkpoint {checkpoint}. Pass auto for the newest one in {output_dir}.")
+        if damage := find_damage(checkpoint):
+            another = f"Name another one, or pass auto for the newest intact one in {output_dir}."
+            raise ValueError(f"The checkpoint {checkpoint} cannot be resumed from: {damage}. {another}")
+        if checkpoint.absolute().parent.resolve() == output_dir.resolve():
+            return str(checkpoint)
+        remedy = "Pass an empty one, or that of the checkpoint."
+    elif args.resume_from_checkpoint:
         with args.main_process_first():
             newest = _newest_intact(output_dir, renames=args.should_save)
         if newest:
             return str(newest)
-        if not (output_dir / RUN_FILE).is_file() or (output_dir / METRICS_FILE).exists():  # no unfinished run
-            remedy = "There is no complete checkpoint in it: pass another --output_dir to start a new run."
-            _check_new(output_dir, args, remedy)
+        begun = (output_dir / RUN_FILE).is_file() and not (output_dir / METRICS_FILE).exists()
+        remedy = (
+            "" if begun else "There is no complete checkpoint in it: pass another --output_dir to start a new run."
+        )
+    beginnings, logs = (LOCK, f".{RUN_FILE}"), (".log", ".out", ".err")  # of a run that has just begun, and of its job
+    there = output_dir.iterdir() if args.should_save and output_dir.exists() else ()
+    if remedy and any(path.name not in beginnings and path.suffix not in logs for path in there):
+        raise ValueError(f"The output directory {output_dir} is not empty. {remedy}")
+    if args.resume_from_checkpoint and not checkpoint:
         logger.info(f"There is no checkpoint to resume from in {output_dir}: a new run")
-        return None
-    remedy = "Pass --resume_from_checkpoint to continue the run in it, or another --output_dir to start a new one."
-    _check_new(output_dir, args, remedy)
-    return None
+    return checkpoint and str(checkpoint)
 
 
 def find_damage(checkpoint: Path) -> str | None:
@@ -192,11 +193,7 @@ def saved_step(checkpoint: str) -> int:
 def _newest_intact(output_dir: Path, renames: bool) -> Path | None:
     """Return the newest intact checkpoint. One process looks first, and `renames` damaged ones."""
     for checkpoint in reversed(checkpoints_in(output_dir)):
-        try:
-            damage = find_damage(checkpoint) if renames else None
-        except OSError as error:
-            remedy = "Check the disk, or rename this checkpoint to resume from the one before."
-            raise OSError(f"{checkpoint} cannot be read: {error}. {remedy}") from error
+        damage = find_damage(checkpoint) if renames else None
         if not damage:
             return checkpoint
         if find_damaged_file(checkpoint) is None:  # as it was saved
@@ -224,12 +221,3 @@ def archive_later_checkpoints(checkpoint: str, output_dir: Path) -> None:
         for path in checkpoints_in(output_dir):
             if _step_of(path) > step:
                 logger.warning(f"{path} is later than {Path(checkpoint).name}: renamed to {_rename(path, ABANDONED)}")
-
-
-def _check_new(output_dir: Path, args: TrainingArguments, remedy: str) -> None:
-    """Raise `ValueError`, with this remedy, if a new run would write into a directory that is not empty."""
-    beginnings, logs = (LOCK, f".{RUN_FILE}"), (".log", ".out", ".err")  # of a run that has just begun, and of its job
-    if not args.should_save or not output_dir.exists():
-        return
-    if any(path.name not in beginnings and path.suffix not in logs for path in output_dir.iterdir()):
-        raise ValueError(f"The output directory {output_dir} is not empty. {remedy}")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import Field
 from transformers.modeling_utils import load_state_dict
 
 from scratch_bert_options.schema import check
@@ -19,13 +19,8 @@ FILES = (WEIGHTS, INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")  #
 ADAPTER = "adapter_config.json"
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGERS = ("position_ids", "token_type_ids")  # buffers that old checkpoints hold beside their weights
-
-
-class Index(BaseModel):
-    """The index of sharded weights."""
-
-    weight_map: dict[str, Annotated[str, Field(pattern=r"^\w[\w.-]*$")]] = Field(min_length=1)
-    """The name of the file, beside the index, of each weight."""
+# In the index of sharded weights: the file of each weight, which is beside the index.
+WeightMap = Annotated[dict[str, Annotated[str, Field(pattern=r"^\w[\w.-]*$")]], Field(min_length=1)]
 
 
 def find_weights(name: str | Path, revision: str | None = None) -> list[Path]:
@@ -38,14 +33,11 @@ def find_weights(name: str | Path, revision: str | None = None) -> list[Path]:
         raise ValueError(f"{name} is an adapter ({ADAPTER}): merge it into its model with PEFT, and save that.")
     for file in FILES:
         if found := find_file(name, file, revision):
-            parts = read_index(found) if found.suffix == ".json" else [file]
-            return [find_file(name, part, revision, required=True) for part in parts]
+            parts = {file}
+            if found.suffix == ".json":
+                parts = set(check(WeightMap, read_json(found).get("weight_map"), f"{found}: weight_map").values())
+            return [find_file(name, part, revision, required=True) for part in sorted(parts)]
     raise FileNotFoundError(f"{name} has no weights: neither {WEIGHTS} nor pytorch_model.bin.")
-
-
-def read_index(file: Path) -> list[str]:
-    """The names of the files of sharded weights, sorted, which are beside the index."""
-    return sorted(set(check(Index, read_json(file), str(file)).weight_map.values()))
 
 
 def read_shapes(files: Iterable[Path]) -> dict[str, torch.Tensor]:

@@ -82,16 +82,9 @@ class TokenizedCorpus(Tokens):
     skipped: dict[str, int] | None = None  # what was left out of the complete corpus: reason → count
     directory: Path | None = None  # where the mapped files are
 
-    def __getstate__(self) -> dict:
-        """Return the name of the directory instead of its content, for another process."""
-        state = {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
-        return state | ({"tokens": None, "sentence_offsets": None} if self.directory else {})
-
-    def __setstate__(self, state: dict) -> None:
-        self.__dict__.update(state)
-        if self.directory:
-            complete = TokenizedCorpus.open(self.directory)
-            self.__dict__.update(tokens=complete.tokens, sentence_offsets=complete.sentence_offsets)
+    def __reduce_ex__(self, protocol):
+        """The name of the directory instead of its content, for another process."""
+        return (_reopen, (self.directory, self.documents)) if self.directory else super().__reduce_ex__(protocol)
 
     @property
     def num_documents(self) -> int:
@@ -246,6 +239,10 @@ class TokenizedCorpus(Tokens):
         return cls(tokens, offsets, _spans(np.flatnonzero(np.diff(numbers, prepend=-1)), len(numbers)))
 
 
+def _reopen(directory: Path, documents: np.ndarray) -> TokenizedCorpus:
+    return replace(TokenizedCorpus.open(directory), documents=documents)
+
+
 @cache
 def _scratch_directory() -> str:
     directory = tempfile.mkdtemp(prefix="scratch_bert-")
@@ -302,10 +299,8 @@ def _write(source: TextSource, tokenizer: PreTrainedTokenizerBase, directory: Pa
     """Write the files that `TokenizedCorpus.open` maps: arrays as in memory, and their shapes and counts as JSON."""
     skipped: Counter[str] = Counter()
     num_tokens = num_sentences = num_documents = unknown = 0
-    first_sentences, last_number = (
-        [np.zeros(0, dtype=np.int64)],
-        -1,
-    )  # of the documents in each batch; of the batch before
+    first_sentences = [np.zeros(0, dtype=np.int64)]  # of the documents in each batch
+    last_number = -1  # of the documents in the batches before
     with (directory / "tokens").open("wb") as tokens_file, (directory / "sentence_offsets").open("wb") as offsets_file:
         offsets_file.write(np.zeros(1, dtype=np.int64))
         for tokens, lengths, numbers in _encode_all(_batches(source, skipped), tokenizer):
@@ -338,6 +333,14 @@ def _write(source: TextSource, tokenizer: PreTrainedTokenizerBase, directory: Pa
 def _spans(starts: np.ndarray, end: int) -> np.ndarray:
     """Consecutive spans (n, 2) int64 with these starts (n,), of which the last ends at `end`."""
     return np.stack([starts, np.append(starts[1:], end)[: len(starts)]], axis=1)
+
+
+def union_length(start: np.ndarray, end: np.ndarray) -> int:
+    """The number of tokens that are in at least one of these spans (n,)."""
+    order = np.argsort(start, kind="stable")
+    start, end = start[order], end[order]
+    before = np.append(0, np.maximum.accumulate(end))[: len(end)]  # where the spans before a span have reached
+    return int(np.maximum(end - np.maximum(start, before), 0).sum())
 
 
 def _describe(skipped: dict[str, int]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from .cache import cached
-from .corpus import Block, Tokens
+from .corpus import Block, Tokens, union_length
 
 
 logger = logging.getLogger("scratch_bert")
@@ -81,10 +81,7 @@ def shared_fraction(training: Iterable[Block], held_out: Iterable[Block], num_he
             found[places[wanted[places] == values]] = True
 
     shared = found[number]
-    order = np.argsort(start[shared], kind="stable")
-    start, end = start[shared][order], end[shared][order]
-    before = np.append(0, np.maximum.accumulate(end))[: len(end)]  # where the windows before a window have reached
-    return min(float(np.maximum(end - np.maximum(start, before), 0).sum() / total), 1.0)
+    return min(union_length(start[shared], end[shared]) / total, 1.0)
 
 
 class _HashedWindows:

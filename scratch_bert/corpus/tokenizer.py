@@ -44,12 +44,9 @@ def _infer_case(name: str, revision: str | None) -> dict[str, bool]:
 
 
 def load_tokenizer(
-    name_or_path: str,
-    model_max_length: int | None = None,
-    trust_remote_code: bool = False,
-    revision: str | None = None,
+    name_or_path: str, trust_remote_code: bool = False, revision: str | None = None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a local directory or a Hub repository; `model_max_length` replaces the saved value.
+    """Load the tokenizer of a local directory or a Hub repository.
 
     Raises `OSError` if it does not exist, and `ValueError` if it can't be read, has no vocabulary, lacks a special
     token that BERT's input needs, can't encode unknown words, or is not a fast tokenizer.
@@ -76,8 +73,6 @@ def load_tokenizer(
         raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")
     tokenizer.backend_tokenizer.no_padding()  # a tokenizer.json may pad and truncate to a length of its own
     tokenizer.backend_tokenizer.no_truncation()
-    if model_max_length is not None:
-        tokenizer.model_max_length = model_max_length
     return tokenizer
 
 

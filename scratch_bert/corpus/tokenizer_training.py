@@ -16,7 +16,7 @@ from transformers import BertTokenizer, PreTrainedTokenizerFast
 from scratch_bert_options.data import TOKENIZER_TYPES
 from scratch_bert_options.schema import check
 
-from ..text import MAX_PIECE, MAX_WORD, UNK_TOKEN
+from ..text import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
 from ..text.formats import TextSource
 from .normalization import RARE, count_characters, find_changes
 
@@ -163,13 +163,7 @@ class _TrainingText:
         if self.has_words:
             self.spare += self.SHARE * len(text)
             text = self.UNBROKEN.sub(self._cut, self.LONG.sub(self._keep_or_drop, text))
-        start = 0
-        while len(text) - start > MAX_PIECE:
-            space = max(text.rfind(space, start + 1, start + MAX_PIECE) for space in " \n")
-            end = space + 1 or start + MAX_PIECE
-            yield text[start:end]
-            start = end
-        yield text[start:]
+        return pieces(text, MAX_PIECE)
 
     def _keep_or_drop(self, match: re.Match) -> str:
         word = match[0]

@@ -2,7 +2,7 @@
 
 import operator
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerBase, TrainerCallback
 from scratch_bert_options.schema import check_range
 
 from ..corpus.cache import CACHE_DIR
-from ..corpus.corpus import TokenizedCorpus
+from ..corpus.corpus import TokenizedCorpus, union_length
 from ..corpus.encoder import mask_seed
 from ..corpus.tokenizer import check_tokenizer
 from ..objectives import Objective, find_objective
@@ -128,8 +128,10 @@ class SentencePairDataset(EpochDataset):
         text, and for other tokenizers and options.
         """
         check_tokenizer(tokenizer)
-        source = TextSource.from_texts(texts, text_column, text_format, sentence_splitter, language)
-        corpus = TokenizedCorpus.from_source(source, tokenizer, cache_dir if source.can_be_read_again else None)
+        settings = {"text_format": text_format, "splitter": sentence_splitter, "language": language}
+        source = TextSource.from_texts(texts, text_column, **settings)
+        read_once = any(isinstance(shard, Iterator) for shard in source.shards)
+        corpus = TokenizedCorpus.from_source(source, tokenizer, None if read_once else cache_dir)
         return cls(corpus, tokenizer, max_seq_length, **options)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["SentencePairDataset", "SentencePairDataset"]:
@@ -202,10 +204,8 @@ class SentencePairDataset(EpochDataset):
 
     def coverage(self) -> float:
         """Fraction of the corpus' tokens that are in a pair of this epoch."""
-        segments = np.concatenate([self.pairs[:, :2], self.pairs[:, 2:4]])
-        start, end = segments[np.argsort(segments[:, 0])].T
-        before = np.append(0, np.maximum.accumulate(end)[:-1])  # where the segments before a segment have reached
-        return float(np.maximum(end - np.maximum(start, before), 0).sum() / self.corpus.num_tokens)
+        start, end = np.concatenate([self.pairs[:, :2], self.pairs[:, 2:4]]).T
+        return union_length(start, end) / self.corpus.num_tokens
 
     def _pairs(self) -> np.ndarray:
         return self.pairs[self._pair(np.arange(len(self)))]

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import datasets
 import numpy as np
@@ -52,4 +53,4 @@ def stream_examples(
 
 
 def _documents(shards: list, source: TextSource) -> Iterator[dict[str, list[str]]]:
-    return ({"sentences": document} for document in source.with_shards(shards).documents())
+    return ({"sentences": document} for document in replace(source, shards=shards).documents())

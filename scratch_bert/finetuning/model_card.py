@@ -27,7 +27,7 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
     if best != "loss" and any(f"eval_{best}" in entry for entry in trainer.state.log_history):
         panels[best.replace("_", " ")] = [f"eval_{best}"]
     auto_class = task.auto_class.__name__
-    task_type = PIPELINES.get(auto_class, "multiple-choice")
+    task_type = PIPELINES.get(auto_class, task.name)
     eval_results = [
         EvalResult(task_type, dataset or "text", source, metric_type=key, metric_value=round(value, 4))
         for key, value in results.items()

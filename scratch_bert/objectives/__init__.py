@@ -22,5 +22,6 @@ def find_objective(objective: str | Objective) -> Objective:
     if isinstance(objective, Objective):
         return objective
     if objective not in OBJECTIVES:
-        raise ValueError(f"The sentence objective must be one of {', '.join(OBJECTIVES)}; got {objective!r}.")
+        known = "; ".join(f"{name}: {known.description}" for name, known in OBJECTIVES.items())
+        raise ValueError(f"There is no sentence_objective {objective!r}, but {known}.")
     return OBJECTIVES[objective]

@@ -37,7 +37,7 @@ class Objective:
     """Key in `OBJECTIVES`, and value of the option `sentence_objective`."""
     title: str
     description: str
-    """Phrase for `--help`."""
+    """Phrase for the error that lists the objectives."""
     model_class: type[PreTrainedModel] = ScratchBertForMaskedLM
     losses: tuple[str, ...] = ()
     """The model's outputs that add up to its loss, for the log; empty if MLM's is the only loss."""

@@ -15,23 +15,20 @@ SENTENCE_ENDS = frozenset(".!?。！？।؟")
 
 @torch.no_grad()
 def mlm_predictions(
-    model: PreTrainedModel,
-    dataset: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    count: int = 4,
-    top_k: int = 3,
-    seed: int = 0,
+    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4, top_k: int = 3
 ) -> list[tuple[str, str, list[tuple[str, float]]]]:
     """Top-k predictions for `count` one-token words, masked one at a time: (context, word, tokens with probabilities).
 
-    `seed` draws the examples and a word of each; with fewer than `count` examples, a second word of each, and so on.
+    Examples and a word of each are drawn; with fewer than `count` examples, a second word of each, and so on.
     """
     predictions = []
-    for example, position in _draw_words(dataset, tokenizer, count, seed):
+    for example, position in _draw_words(dataset, tokenizer, count):
         inputs = _inputs(model, example)
         inputs["input_ids"][0, position] = tokenizer.mask_token_id
         context = inputs["input_ids"][0, max(1, position - CONTEXT) : position + CONTEXT + 1].tolist()
-        top = model(**inputs)[0][0, position].float().softmax(-1).topk(top_k)
+        outputs = model(**inputs)
+        logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
+        top = logits[0, position].float().softmax(-1).topk(top_k)
         tokens = tokenizer.convert_ids_to_tokens(top.indices.tolist())
         word = tokenizer.convert_ids_to_tokens(int(example["input_ids"][position]))
         predictions.append((tokenizer.decode(context), word, list(zip(tokens, top.values.tolist(), strict=True))))
@@ -51,13 +48,13 @@ def describe_mlm_predictions(
 
 @torch.no_grad()
 def nsp_predictions(
-    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4, seed: int = 0
+    model: PreTrainedModel, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int = 4
 ) -> list[tuple[str, str, bool, float]]:
-    """NSP or SOP predictions for `count` examples, half of each label, drawn by `seed`: (end of A, start of B, whether
-    the label is 0, predicted probability of 0)."""
+    """NSP or SOP predictions for `count` drawn examples, half of each label: (end of A, start of B, whether the label
+    is 0, predicted probability of 0)."""
     return [
         (*pair, model(**_inputs(model, example)).seq_relationship_logits.float().softmax(-1)[0, 0].item())
-        for example, *pair in _draw_pairs(dataset, tokenizer, count, seed)
+        for example, *pair in _draw_pairs(dataset, tokenizer, count)
     ]
 
 
@@ -66,14 +63,14 @@ def examples_to_try(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> dic
     `pairs` (A, B, whether the label is 0)."""
     texts = _masked_texts(dataset, tokenizer, count=6)
     has_pairs = len(dataset) and "next_sentence_label" in dataset[0]
-    pairs = [pair[1:] for pair in _draw_pairs(dataset, tokenizer, count=6, seed=0)] if has_pairs else []
+    pairs = [pair[1:] for pair in _draw_pairs(dataset, tokenizer, count=6)] if has_pairs else []
     return {"texts": [text for text, _ in texts], "answers": [word for _, word in texts], "pairs": pairs}
 
 
 def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> list[tuple[str, str]]:
     """Up to `count` sentences, or pieces of long ones, each with one masked word, and that word."""
     texts = []
-    for example, position in _draw_words(dataset, tokenizer, 20 * count, seed=0):
+    for example, position in _draw_words(dataset, tokenizer, 20 * count):
         input_ids = np.array(example["input_ids"])  # (S,), a copy
         tokens = tokenizer.convert_ids_to_tokens(input_ids.tolist())
         ends = [i for i, token in enumerate(tokens) if token in SENTENCE_ENDS]
@@ -89,11 +86,9 @@ def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: i
     return texts[:count]
 
 
-def _draw_words(
-    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int, seed: int
-) -> Iterator[tuple[dict, int]]:
+def _draw_words(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> Iterator[tuple[dict, int]]:
     """Draw `count` words that are one token: (example, position of the word in it)."""
-    rng, words = np.random.default_rng(seed), []
+    rng, words = np.random.default_rng(0), []
     for index in rng.permutation(len(dataset))[:count].tolist():
         example = dataset[index]
         tokens = tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
@@ -106,11 +101,11 @@ def _draw_words(
 
 
 def _draw_pairs(
-    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int, seed: int
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int
 ) -> Iterator[tuple[dict, str, str, bool]]:
     """Draw `count` examples, half of each label: (example, end of A, start of B, whether the label is 0)."""
     wanted = {0: count - count // 2, 1: count // 2}
-    for index in np.random.default_rng(seed).permutation(len(dataset)).tolist():
+    for index in np.random.default_rng(0).permutation(len(dataset)).tolist():
         if not any(wanted.values()):
             return
         example = dataset[index]

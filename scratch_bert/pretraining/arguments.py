@@ -13,6 +13,7 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..training.arguments import Fixed, make_training_arguments
+from .optimizer import OPTIMIZERS
 
 
 FIXED: Fixed = {
@@ -25,20 +26,22 @@ FIXED: Fixed = {
 
 
 def pretraining_arguments(options: PretrainingOptions) -> TrainingArguments:
-    """Trainer's arguments. Those of the `optim` muon, which Trainer lacks, name AdamW: see `PretrainingTrainer`."""
+    """Trainer's arguments. For an `optim` that Trainer lacks, they name AdamW: see `OPTIMIZERS`."""
     if options.trainer.get("train_sampling_strategy") == "group_by_length":  # of the first epoch's examples
         raise ValueError("group_by_length is no train_sampling_strategy here: lengths change with each epoch's pairs.")
-    if options.optim != "muon":
+    if options.optim not in OPTIMIZERS:
         return make_training_arguments(options, FIXED)
     for name in {"optim_args", "optim_target_modules"} & options.trainer.keys():
-        raise ValueError(f"{name} has no effect with optim muon: leave it out.")
+        raise ValueError(f"{name} has no effect with optim {options.optim}: leave it out.")
     return make_training_arguments(options, FIXED, optim="adamw_torch")
 
 
 def overrides(options: ModelOptions) -> dict[str, Any]:
-    """The config fields that the options set."""
-    dropout = {"hidden_dropout_prob": options.dropout, "attention_probs_dropout_prob": options.dropout}
-    return dropout | parse_overrides(options.config_overrides)
+    """The config fields that the options set: those of the same name as an option, dropout, and `config_overrides`."""
+    fields = inspect.get_annotations(ScratchBertConfig).keys() - {"max_position_embeddings"}  # see `resolve_config`
+    named = {name: value for name, value in vars(options).items() if name in fields and value is not None}
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), options.dropout)
+    return dropout | named | parse_overrides(options.config_overrides)
 
 
 def new_config(options: ModelOptions) -> ScratchBertConfig:

@@ -63,7 +63,7 @@ def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBe
         config = convert_config(config, "scratch_bert")
     elif config.model_type != "scratch_bert":
         raise ValueError(f"{name} is a {config.model_type}: pretraining continues from a scratch_bert or a BERT.")
-    config.hidden_dropout_prob = config.attention_probs_dropout_prob = args.dropout
+    config.update(overrides(args))
     return config
 
 

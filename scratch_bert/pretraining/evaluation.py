@@ -66,6 +66,8 @@ def evaluate_model(
     """
     model, objective = open_with_objective(data.objective, name, args.trust_remote_code)
     accepted = inspect.signature(model.forward).parameters
+    is_own = isinstance(model, objective.model_class)  # which may take its columns as keywords
+    takes_all = is_own and any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     if "seq_idx" in data.objective.features() and "seq_idx" not in accepted:
         raise ValueError(f"{name} takes no packed segments, of which {data.objective.name} is made.")
     predictions = ""
@@ -75,7 +77,7 @@ def evaluate_model(
     collator = build_collator(data_args, data.tokenizer)
 
     def collate(examples: list[dict]) -> dict[str, torch.Tensor]:
-        batch = {name: tensor for name, tensor in collator(examples).items() if name in accepted}
+        batch = {name: tensor for name, tensor in collator(examples).items() if takes_all or name in accepted}
         # The metrics need the MLM head at the masked tokens only; at all of them, it takes longer than the encoder.
         return batch | ({"sparse_prediction": True} if "sparse_prediction" in accepted else {})
 
@@ -91,7 +93,7 @@ def evaluate_model(
                 use_cpu=on_cpu,
                 bf16=args.bf16,
                 seed=args.seed,
-                label_names=["labels", objective.label_column] if objective.label_column else ["labels"],
+                label_names=["labels", *(name for name in objective.features() if "label" in name)],
                 remove_unused_columns=False,
                 batch_eval_metrics=True,
                 dataloader_pin_memory=not on_cpu,

@@ -37,8 +37,8 @@ class PretrainingMetrics:
     @property
     def names(self) -> list[str]:
         """Names of the metrics."""
-        objective_names = [name for row in self.objective.metric_rows for name in row[1:3] if name]
-        return ["mlm_loss", "mlm_unigram_loss", "mlm_perplexity", "mlm_accuracy", *objective_names]
+        rows = (*MLM_ROWS, *self.objective.metric_rows)
+        return [name for row in rows for name in (row.metric, row.baseline) if name]
 
     def reduce(self, logits, labels) -> torch.Tensor:
         """Sums per example, (B, columns), of logits and labels, MLM's first: (B, S, V) or (M, V), and (B, S)."""

@@ -38,7 +38,7 @@ def write_pretraining_card(
     start = model_args.model_name_or_path
     base_model = start if start and not Path(start).exists() else None
     hub_dataset = data_args.dataset_name if not Path(data_args.dataset_name or ".").exists() else None
-    source = hub_dataset or _source(data_args)
+    source = hub_dataset or (SOURCES[data_args.sources[0]] if data_args.sources else BUILTIN)
     eval_source = "text held out from training" if data.eval_kind == "held-out" else f"{data.eval_kind} text"
     losses = {"MLM loss (nats)": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
     for row in objective.metric_rows:
@@ -72,10 +72,6 @@ def write_pretraining_card(
         held_out_examples=len(data.eval_dataset) if data.eval_dataset else 0,
         **training_context(trainer, directory, losses),
     )
-
-
-def _source(data_args: DataOptions) -> str:
-    return SOURCES[data_args.sources[0]] if data_args.sources else BUILTIN
 
 
 def _eval_results(metrics: dict[str, float], dataset: str, objective: Objective) -> list[EvalResult]:

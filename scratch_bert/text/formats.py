@@ -1,15 +1,15 @@
 """Readers of text in any form: its documents, paragraphs and sentences."""
 
 import hashlib
-import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
-from itertools import chain, islice, tee
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import datasets
 import numpy as np
@@ -17,124 +17,14 @@ import pandas
 import sentencex
 
 from scratch_bert_options.data import SPLITTERS, check_splitting
+from scratch_bert_options.text_formats import FORMATS, TextFormat
 
-from . import MAX_PIECE, MAX_WORD, UNK_TOKEN
+from . import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
 from .tables import TABLES, TextError, has_records, open_table, read_errors, read_lines, suffix
 
 
 MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
-MAX_LINES = 10_000  # a longer paragraph is read in several pieces, to bound memory
-
-# ------------------------------------------------------------------------------------------------- formats of text
-
-
-class TextFormat(NamedTuple):
-    """A way to split text into documents and paragraphs."""
-
-    description: str
-    read: Callable[[Iterable], Iterator]
-    """Function from the lines of a file, or of a table's record, to paragraphs, with `None` where a document ends.
-
-    The end of a file or record always ends its last document.
-    """
-    records_are_lines: bool = False
-    """Whether the records of a table are the lines of one text, which holds many documents."""
-    mark: re.Pattern | None = None
-    """What lines of this format begin with, those of no other, for a hint."""
-    version: int = 1
-    """Raise it when `read` changes: stale caches are then rebuilt."""
-
-
-def _end_at_blank_lines(lines: Iterable[str]) -> Iterator[str | None]:
-    paragraph: list[str] = []
-    for line in chain(lines, [""]):
-        blank = not line.strip()
-        if not blank:
-            paragraph.append(line)
-        if paragraph and (blank or len(paragraph) == MAX_LINES):
-            yield "\n".join(paragraph)
-            paragraph = []
-        if blank:
-            yield None
-
-
-def _one_document(lines: Iterable[str]) -> Iterator[str]:
-    return (paragraph for paragraph in _end_at_blank_lines(lines) if paragraph is not None)
-
-
-_WIKITEXT_HEADING = re.compile(r" ((?:= )+)(.+?)(?: =)+ ?$")
-_WIKITEXT_JOINED = re.compile(r" @([-,.])@ ")
-
-
-def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
-    before, here, after = tee(chain([""], lines, [""]), 3)
-    for previous, line, following in zip(before, islice(here, 1, None), islice(after, 2, None), strict=False):
-        heading = _WIKITEXT_HEADING.match(line)
-        # Blank lines around it tell a title from a table's " = Wins ; L = ".
-        if heading and heading[1] == "= " and not previous.strip() and not following.strip():
-            yield None
-        text = heading[2] if heading else line
-        if text.strip():
-            yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNK_TOKEN)
-
-
-_GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
-_GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
-
-
-def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
-    lines = iter(lines)
-    head = list(islice(lines, 1000))
-    starts = [number for number, line in enumerate(head, 1) if _GUTENBERG_START.match(line)]
-    text = chain(head[starts[0] if starts else 0 :], lines)
-    for paragraph in _one_document(text):
-        end = _GUTENBERG_END.search(paragraph)
-        yield " ".join(paragraph[: end.start() if end else None].split("\n"))
-        if end:
-            return
-
-
 _WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
-_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
-
-
-def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
-    return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
-
-
-def _fasta(lines: Iterable[str]) -> Iterator[str | None]:
-    letters: list[str] = []
-    for line in chain(lines, [">"]):
-        if not line.startswith((">", ";")):
-            letters.append(line.strip())
-            continue
-        if sequence := "".join(letters).removesuffix("*"):  # which marks the end of some proteins
-            yield sequence
-        yield None
-        letters = []
-
-
-# To add a format, add an entry, here or from outside: `FORMATS["mine"] = TextFormat("…", read_mine)`.
-FORMATS = {
-    "blank_line": TextFormat("a blank line ends a document", _end_at_blank_lines),
-    "file": TextFormat(
-        "a file, or a record of a table, is a document; blank lines separate its paragraphs", _one_document
-    ),
-    "wikitext": TextFormat(
-        "WikiText: ' = Title = ' begins a document", _wikitext, records_are_lines=True, mark=_WIKITEXT_HEADING
-    ),
-    "gutenberg": TextFormat(
-        "Project Gutenberg: a file is a book; its licence is left out", _gutenberg, mark=_GUTENBERG_START
-    ),
-    "fasta": TextFormat(
-        "FASTA: a sequence is a document; its header is left out",
-        _fasta,
-        records_are_lines=True,
-        mark=re.compile(r">[\w|.]*\d"),
-    ),
-    "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
-}
-
 SENTENCES = TextFormat("a document is a list of its sentences", lambda sentences: filter(None, [sentences]))
 
 # ------------------------------------------------------------------------------------------------------- sentences
@@ -153,18 +43,9 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
         else:
             paragraph = " ".join(paragraph.split())
             parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
-        return [sentence for part in parts for piece in _bounded(part) if (sentence := piece.strip())]
+        return [sentence for part in parts for piece in pieces(part, MAX_SENTENCE) if (sentence := piece.strip())]
 
     return split
-
-
-def _bounded(sentence: str) -> Iterator[str]:
-    start = 0
-    while len(sentence) - start > MAX_SENTENCE:
-        end = sentence.rfind(" ", start + 1, start + MAX_SENTENCE) + 1 or start + MAX_SENTENCE
-        yield sentence[start:end]
-        start = end
-    yield sentence[start:]
 
 
 def _segment(language: str, paragraph: str) -> Iterator[str]:
@@ -216,6 +97,7 @@ def replace_encoded(paragraph: str) -> tuple[str, int]:
 # --------------------------------------------------------------------------------------------------------- sources
 
 
+@dataclass(eq=False)
 class TextSource:
     """Text to pretrain on: files, the records of a dataset, or texts in memory. Each iteration reads it again.
 
@@ -225,31 +107,21 @@ class TextSource:
     decompressed or parsed, or lacks `text_column`, and for a record that is not text.
     """
 
-    def __init__(
-        self,
-        shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | Iterable[str] | Iterable[list[str]]],
-        text_format: str | None = None,
-        text_column: str = "text",
-        splitter: str = "sentencex",
-        language: str = "en",
-    ):
-        if text_format is not None and text_format not in FORMATS:
-            raise ValueError(f"text_format must be one of {', '.join(FORMATS)}; got {text_format!r}.")
-        check_splitting(splitter, language)
-        self.shards, self.text_format, self.text_column = list(shards), text_format, text_column
-        self.splitter, self.language = splitter, language
+    shards: Sequence[Path | datasets.Dataset | datasets.IterableDataset | Iterable[str] | Iterable[list[str]]]
+    text_format: str | None = None
+    text_column: str = "text"
+    splitter: str = "sentencex"
+    language: str = "en"
+
+    def __post_init__(self):
+        check_splitting(self.splitter, self.language, self.text_format)
+        self.shards = list(self.shards)
 
     @classmethod
-    def from_texts(
-        cls,
-        texts: Iterable,
-        text_column: str | None = None,
-        text_format: str | None = None,
-        splitter: str = "sentencex",
-        language: str = "en",
-    ) -> "TextSource":
+    def from_texts(cls, texts: Iterable, text_column: str | None = None, **settings: Any) -> "TextSource":
         """Texts in memory: any iterable of strings, or of lists of sentences; or a `Dataset`, `IterableDataset`,
-        DataFrame or dict of lists with the text in `text_column`, by default `text`, or the only column."""
+        DataFrame or dict of lists with the text in `text_column`, by default `text`, or the only column. `settings`
+        are the other fields."""
         if isinstance(texts, str | bytes | Path) or not (hasattr(texts, "__iter__") or hasattr(texts, "__getitem__")):
             raise ValueError(
                 f"A list of texts is needed, one for each document, not {type(texts).__name__} {texts!r:.80}."
@@ -258,7 +130,7 @@ class TextSource:
         if not is_dataset and not isinstance(texts, dict | pandas.DataFrame):
             if text_column is not None:
                 raise ValueError(f"text_column is for a dataset or DataFrame, not for a {type(texts).__name__}.")
-            return cls([texts], text_format, "text", splitter, language)
+            return cls([texts], **settings)
         # Names of columns may be numbers; a stream may not know its own.
         columns: dict[str, Any] = (
             dict.fromkeys(texts.column_names or []) if is_dataset else {str(name): texts[name] for name in texts}
@@ -268,13 +140,8 @@ class TextSource:
         if str(text_column) not in columns and (columns or not is_dataset):
             raise TextError(f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column.")
         if is_dataset:
-            return cls([texts], text_format, text_column, splitter, language)
-        return cls.from_texts(columns[str(text_column)], None, text_format, splitter, language)
-
-    @property
-    def can_be_read_again(self) -> bool:
-        """Whether no shard is an iterator, such as a generator."""
-        return not any(isinstance(shard, Iterator) for shard in self.shards)
+            return cls([texts], text_column=text_column, **settings)
+        return cls.from_texts(columns[str(text_column)], **settings)
 
     def document_hint(self, documents: int, sentences: int) -> str:
         """What to check if the text gives numbers of documents or sentences that look wrong; otherwise empty."""
@@ -295,10 +162,6 @@ class TextSource:
         if documents <= len(files) < 20 and sentences >= 100 * len(files):
             return f"{found}, and there is none. If a line is a document, put a blank line after each, as sed G does"
         return ""
-
-    def with_shards(self, shards: Sequence) -> "TextSource":
-        """A source of other text with the same settings."""
-        return TextSource(shards, self.text_format, self.text_column, self.splitter, self.language)
 
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
         """Every paragraph, as a text or as a list of its sentences, and `None` where a document ends. Counts the files

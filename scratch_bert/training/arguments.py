@@ -35,8 +35,8 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     Raises `ValueError` for an option that neither we nor Trainer has, and for values that Trainer would ignore.
     """
     renew_rendezvous()
-    hints = get_type_hints(TrainingArguments)
-    values = {name: value for name, value in asdict(options).items() if name in hints}
+    names = TrainingArguments.__dataclass_fields__
+    values = {name: value for name, value in asdict(options).items() if name in names}
     values |= {
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "ddp_find_unused_parameters": False,
@@ -48,11 +48,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     }
     fixed = {"label_names": (None, "the model names its labels"), **fixed}
     values |= {name: value for name, (value, _) in fixed.items()} | replaced
-    for name, value in options.trainer.items():
-        if name not in hints:
-            known = {*hints, *options.__dataclass_fields__}
-            raise ValueError(f"There is no option {name}.{similar(name, known)}")
-        values[name] = converted(name, value, hints[name])
+    values |= trainer_options(options)
     for name, (value, reason) in fixed.items():
         if values[name] != value:
             raise ValueError(f"{name} must stay {value}: {reason}.")
@@ -77,13 +73,22 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     return args
 
 
-def converted(name: str, value: Any, hint: Any) -> Any:
-    """The value of an option of Trainer, perhaps as text, in the type that its annotation names. Raises `ValueError`."""
-    switch = "bool" in str(hint) or TrainingArguments.__dataclass_fields__[name].metadata.get("const") is True
-    if switch and value in (True, False, "true", "false"):
-        return value in (True, "true")
-    one_of_several = "list[str]" in str(hint) and "str |" not in str(hint) and isinstance(value, str)
-    return check(hint, [value] if one_of_several else value, name)
+def trainer_options(options: CommonOptions) -> dict[str, Any]:
+    """The options that are Trainer's alone, perhaps given as text, in the types that it names. Raises `ValueError` for
+    those that it does not have."""
+    hints, values = get_type_hints(TrainingArguments), {}
+    for name, value in options.trainer.items():
+        if name not in hints:
+            known = {*hints, *options.__dataclass_fields__}
+            raise ValueError(f"There is no option {name}.{similar(name, known)}")
+        hint = str(hints[name])
+        switch = "bool" in hint or TrainingArguments.__dataclass_fields__[name].metadata.get("const") is True
+        if switch and value in (True, False, "true", "false"):
+            values[name] = value in (True, "true")
+        else:
+            one_of_several = "list[str]" in hint and "str |" not in hint and isinstance(value, str)
+            values[name] = check(hints[name], [value] if one_of_several else value, name)
+    return values
 
 
 def recorded(options: CommonOptions, args: TrainingArguments) -> dict[str, Any]:

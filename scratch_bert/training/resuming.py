@@ -1,12 +1,21 @@
 """Resumes: a run ends as if nothing had stopped it, but takes the hyperparameters of its own options."""
 
+import logging
+from pathlib import Path
+
+import torch
 from torch.optim.lr_scheduler import LambdaLR
-from transformers.trainer_utils import TrainOutput, get_last_checkpoint
+from transformers import TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
 from ..checkpoints.output_dir import read_metrics
-from ..checkpoints.resume import ResumeCallback, check_processes, merge_hyperparameters, warn_of_missing_state
-from ..checkpoints.saved import saved_step
+from ..checkpoints.saved import FSDP_STATES, archive_later_checkpoints, saved_step
 from .clock import TimedTrainer
+
+
+logger = logging.getLogger("scratch_bert")
+AVERAGES = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of gradients, in an optimizer's state
+HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's groups: a resume may change them
 
 
 class ResumingTrainer(TimedTrainer):
@@ -61,12 +70,61 @@ class ResumingTrainer(TimedTrainer):
             ) from error
         if checkpoint:
             warn_of_missing_state(getattr(self.optimizer, "optimizer", self.optimizer))
-        groups = self.optimizer.param_groups
-        for group, merged in zip(groups, merge_hyperparameters(groups, requested), strict=True):
-            group.update(merged)
-        scheduler = self.lr_scheduler
+        groups, scheduler = self.optimizer.param_groups, self.lr_scheduler
+        for group, options in zip(groups, requested, strict=True):
+            if group.get("initial_lr") and "initial_lr" in options:  # not every schedule has it
+                group["lr"] *= options["initial_lr"] / group["initial_lr"]
+            group.update({name: options[name] for name in HYPERPARAMETERS if name in options})
         scheduler.base_lrs = [group.get("initial_lr") for group in groups]
         if isinstance(scheduler, LambdaLR):  # the schedule may be longer than the one that saved the rates
             for group, base_lr, factor in zip(groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True):
                 group["lr"] = base_lr * factor(scheduler.last_epoch)
         scheduler._last_lr = [group["lr"] for group in groups]
+
+
+def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
+    """Raise `OSError` if `checkpoint` was saved with another `state_dict_type` than `fsdp`, which is None without
+    FSDP. Log it if the checkpoint has no file `rng_state` with the state of this process's random generators."""
+    saved = next((kind for kind, name in FSDP_STATES.items() if Path(checkpoint, name).exists()), None)
+    if saved != fsdp:
+        how = f"with FSDP and the state_dict_type {saved}" if saved else "without FSDP"
+        raise OSError(f"{checkpoint} was saved {how}: resume it in the same way, on any number of processes.")
+    if not Path(checkpoint, rng_state).is_file():
+        logger.warning(
+            f"{checkpoint} has no {rng_state}, as if saved by another number of processes: the run resumes, but its "
+            "results will not be bit-identical to those of an uninterrupted run"
+        )
+
+
+def warn_of_missing_state(optimizer: torch.optim.Optimizer) -> None:
+    """Log it if the loaded state lacks weights, as that of another model does: PyTorch silently starts them anew."""
+    if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):
+        return  # others may keep their state elsewhere
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    weights = [weight for weight in weights if weight.numel()]  # FSDP has empty ones
+    for weight in weights:
+        for name in AVERAGES:
+            average = optimizer.state.get(weight, {}).get(name)
+            if average is not None and average.shape != weight.shape:  # beyond whose end PyTorch may read
+                raise OSError(f"The optimizer's state in the checkpoint is of another model: {name} {average.shape}.")
+    missing = sum(not optimizer.state.get(weight) for weight in weights)
+    if missing and (optimizer.state or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
+        which = f"lacks {missing} of {len(weights)} weights"
+        logger.warning(f"The optimizer's state in the checkpoint {which}: their averages of the gradients start anew")
+
+
+class ResumeCallback(TrainerCallback):
+    """Adapts a checkpoint's loaded state to the resumed run: intervals are those of its options, the best checkpoint
+    may have been moved with this one, and later checkpoints in the output directory are renamed."""
+
+    checkpoint: str | None = None
+    step = 0  # of the checkpoint
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        state.compute_steps(args, state.max_steps)
+        if self.checkpoint:
+            best = Path(self.checkpoint).with_name(f"{PREFIX_CHECKPOINT_DIR}-{state.best_global_step}")
+            if best.is_dir():
+                state.best_model_checkpoint = str(best)
+            if args.should_save:  # not before the checkpoint is loaded
+                archive_later_checkpoints(self.checkpoint, Path(args.output_dir))

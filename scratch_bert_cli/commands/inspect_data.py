@@ -26,13 +26,13 @@ def main(argv: list[str] | None = None) -> None:
 
     from scratch_bert.examples.prepared import write_examples
     from scratch_bert.logs import configure_logging
-    from scratch_bert.pretraining.arguments import pretraining_arguments
     from scratch_bert.pretraining.build_model import choose_tokenizer
     from scratch_bert.pretraining.inspection import describe_examples, describe_statistics, example_statistics
     from scratch_bert.pretraining.sources import build_collator, load_data
+    from scratch_bert.training.arguments import trainer_options
 
     configure_logging(logging.ERROR if args.json else logging.INFO)
-    pretraining_arguments(training)  # rejects what is an option of nobody
+    trainer_options(training)  # rejects what is an option of nobody
     set_seed(args.seed)
     if args.output_dir and (data_args.streaming or data_args.prepared_data):
         raise ValueError("--output_dir can't be used with --streaming or --prepared_data.")

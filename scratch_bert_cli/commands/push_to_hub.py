@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
 
     from scratch_bert import __version__
     from scratch_bert.hub.code import update_code
-    from scratch_bert.hub.publishing import public_files, push_to_hub
+    from scratch_bert.hub.publishing import full_name, public_files, push_to_hub
     from scratch_bert_demo.space import check_space, push_space, space_files
 
     files = public_files(directory)  # complete, before anything is replaced
@@ -63,7 +63,9 @@ def main(argv: list[str] | None = None) -> None:
         return
     api = HfApi()
     if args.space:
-        check_space(args.space, api)
+        repository = full_name(args.repository, api)
+        private = args.private or (api.repo_exists(repository) and api.repo_info(repository).private)
+        check_space(args.space, api, private)
     commit = push_to_hub(
         directory,
         args.repository,

@@ -105,7 +105,7 @@ def test_checkpoint_that_cannot_be_read_is_not_taken_for_damaged(run, tmp_path, 
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file))
 
     monkeypatch.setattr(atomic, "checksum", fail)
-    with pytest.raises(OSError, match="Permission denied: .*checkpoint-2.* rename this checkpoint to resume from"):
+    with pytest.raises(OSError, match="Permission denied: .*checkpoint-2"):
         find(tmp_path / "run", "auto")
     assert (tmp_path / "run" / "checkpoint-2").is_dir()
 
@@ -140,7 +140,7 @@ def test_auto_resume_without_a_checkpoint_starts_a_new_run(tmp_path, caplog):
     [
         ("full", "auto", "full is not empty. There is no complete checkpoint"),
         ("full", "checkpoint-2", "full is not empty. Pass an empty one"),
-        ("run", "2", "There is no checkpoint 2. Name .*checkpoint-2, or pass auto"),
+        ("run", "2", "There is no checkpoint 2. Pass auto"),
         ("run", None, "run is not empty.*--resume_from_checkpoint"),
     ],
 )

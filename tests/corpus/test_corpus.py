@@ -1,8 +1,6 @@
 import json
 import pickle
-import resource
 import shutil
-from contextlib import contextmanager
 from itertools import pairwise
 from zlib import crc32
 
@@ -124,25 +122,6 @@ def test_corpus_is_pickled_as_the_name_of_its_directory(on_disk):
     assert_same(opened, train)
     assert not opened.tokens.flags.owndata
     assert (opened.directory, opened.skipped, opened.unknown) == (train.directory, train.skipped, train.unknown)
-
-
-@contextmanager
-def files_of_at_most(size):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_corpus_on_a_full_disk_leaves_nothing_behind(source, tokenizer, tmp_path):
-    with (
-        files_of_at_most(100_000),
-        pytest.raises(OSError, match="There is no space left in the cache_dir .*File too large"),
-    ):
-        TokenizedCorpus.from_source(source, tokenizer, tmp_path)
-    assert list(tmp_path.iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------------- text and tokens

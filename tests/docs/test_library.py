@@ -30,6 +30,7 @@ def test_snippets_of_the_library_run(documents, tmp_path):
         "mine/checkpoint-4": "ScratchBertForPreTraining",
         "mlm/checkpoint-3": "ScratchBertForMaskedLM",
         "distance/checkpoint-3": "ScratchBertForMaskedLM",
+        "distance-in-one-call": "ScratchBertForMaskedLM",
         "one-call": "ScratchBertForPreTraining",
         "labels": "ScratchBertForSequenceClassification",
     }

@@ -61,7 +61,6 @@ def test_glue_task_of_a_table(tune):
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        pytest.param(COLUMNS, {"learning_rat": 1}, "There is no option learning_rat", id="typo"),
         pytest.param({"review": ["x"]}, {}, "train has no column 'text', but review. Name the right one", id="column"),
         pytest.param(COLUMNS, {"validation": pandas.DataFrame()}, "validation contains no examples", id="empty"),
         pytest.param(pandas.Series(["x"]), {}, "train must be files, .* not Series", id="Series"),

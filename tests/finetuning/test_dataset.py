@@ -75,10 +75,6 @@ def test_conll_files_with_and_without_tags(tmp_path):
     assert splits["test"].to_dict() == {"text": [["Ada", "ran"], ["No"]]}
     numbered = columns_of("token-classification", text_column="2", label_column="4")
     assert read(numbered, train=tmp_path / "set")["train"].to_dict() == expected
-    tags_numbered = columns_of("token-classification", label_column="2")
-    splits = read(tags_numbered, train=tmp_path / "b.txt", test=tmp_path / "test.conll")
-    assert splits["train"][0] == {"text": ["Ada"], "label": ["PROPN"]}
-    assert splits["test"]["text"][:] == [["Ada", "ran"], ["No"]]
 
 
 def test_squad_in_its_own_format_and_as_a_table(tmp_path):

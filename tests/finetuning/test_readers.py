@@ -38,21 +38,6 @@ def test_table_with_gaps_and_with_a_trailing_comma(tmp_path):
     assert records.to_dict() == {"id": ["1", "2"], "text": ["a", "b"], "label": ["x", "y"]}
 
 
-def test_table_without_a_header(tmp_path):
-    (tmp_path / "a.tsv").write_text("gj04\t1\tThey ran.\n")
-    records = read_table(tmp_path / "a.tsv", {"sentence"}, header=("source", "label", "sentence"))
-    assert records.to_list() == [{"source": "gj04", "label": "1", "sentence": "They ran."}]
-
-
-def test_table_that_cannot_be_read(tmp_path):
-    (tmp_path / "a.csv").write_text("text,label\n")
-    with pytest.raises(ValueError, match="a.csv contains no records"):
-        read_table(tmp_path / "a.csv", {"text"})
-    (tmp_path / "a.csv.gz").write_text("text,label\nx,1\n")
-    with pytest.raises(ValueError, match="a.csv.gz cannot be read"):
-        read_table(tmp_path / "a.csv.gz", {"text"})
-
-
 # ------------------------------------------------------------------------------------------------------------- CoNLL
 
 

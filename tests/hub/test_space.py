@@ -81,23 +81,16 @@ def test_dry_run_lists_the_space_and_sends_nothing(directory, hub, monkeypatch, 
     assert not hub.requests
 
 
-def test_space_needs_packages_that_are_installed(push, hub, monkeypatch):
-    def missing(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(space_module, "version", missing)
-    with pytest.raises(SystemExit, match=r"A Space needs .*: pip install 'scratch_bert\[demo\]'"):
-        push("me/my-bert", "me/my-demo")
-    assert not hub.requests
-
-
 def test_space_of_a_private_model_is_private(push, directory, hub):
     push_to_hub(directory, "me/my-bert", private=True)
     push("me/my-bert", "me/my-demo")
     assert hub.repositories["spaces/me/my-demo"].private
     hub.repositories["spaces/me/my-demo"].private = False
-    with pytest.raises(SystemExit, match="The Space me/my-demo is public, the model private"):
-        push("me/my-bert", "me/my-demo")
+    pushed = hub.messages("me/my-bert")
+    for repo_id, options in (("me/my-bert", []), ("me/another", ["--private"])):
+        with pytest.raises(SystemExit, match="The Space me/my-demo is public, the model private"):
+            push(repo_id, "me/my-demo", *options)
+    assert hub.messages("me/my-bert") == pushed and "me/another" not in hub.repositories
 
 
 @pytest.mark.parametrize("card", ["---\n# a comment\nlicense: mit\n---\nText.\n", "Text.\n\n```\n# code\n```\n"])

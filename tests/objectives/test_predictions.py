@@ -19,7 +19,6 @@ def test_mlm_predictions_are_the_top_k_at_the_masked_word(model, pairs, tokenize
     predictions = mlm_predictions(model, pairs, tokenizer, count=4, top_k=5)
     assert len(predictions) == 4
     assert predictions == mlm_predictions(model, pairs, tokenizer, count=4, top_k=5)
-    assert predictions != mlm_predictions(model, pairs, tokenizer, count=4, top_k=5, seed=1)
     for context, word, top_k in predictions:
         assert context.count("[MASK]") == 1 and word.isalpha() and word in tokenizer.get_vocab()
         probabilities = [probability for _, probability in top_k]

@@ -90,9 +90,7 @@ def test_recipe_and_its_text_are_found_by_name_from_any_directory(tmp_path, monk
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param("train_fil: a.txt", "There is no option train_fil. Did you mean train_file?", id="typo"),
         pytest.param("lr: 1", "There is no option lr. Use --learning_rate", id="alias"),
-        pytest.param("max_steps: 2.5", "max_steps: input should be a valid integer", id="type"),
         pytest.param("train_file: [a, [b]]", "train_file.1: input should be a valid string, got ['b']", id="nested"),
         pytest.param("max_steps: [2, 3]", "max_steps: input should be a valid integer, got [2, 3]", id="list"),
         pytest.param("max_steps: 0", "max_steps must be at least 1", id="range"),
@@ -112,12 +110,10 @@ def test_options_file_with_an_error_ends_the_program(content, message, tmp_path,
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        ("--learning_rat 1", "There is no option learning_rat. Did you mean learning_rate?"),
         ("--mask_prob 1", "There is no option mask_prob. Use --mlm_probability."),
         ("--device cpu", "There is no option device. Use --use_cpu true for the CPU"),
         ("--learning_rate 11", "learning_rate: input should be less than or equal to 10, got '11'"),
         ("--learning_rate nan", "learning_rate: input should be a finite number, got 'nan'"),
-        ("--max_steps many", "max_steps: input should be a valid integer"),
         ("--lowercase perhaps", "lowercase: input should be a valid boolean"),
         ("--token_embedding_init lsx", "token_embedding_init: must be one of lsa, normal, got 'lsx'"),
         ("--train_file a --train_file b", "--train_file is given twice: give it once, with all its values"),
@@ -225,12 +221,9 @@ def test_keywords_build_what_flags_build(tmp_path):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"train_fil": "a"}, "There is no option train_fil. Did you mean train_file?"),
         ({"entirely_other": 1}, "There is no option entirely_other.$"),
         ({"dropout": 1.5}, "dropout: input should be less than 1, got 1.5"),
         ({"model_name_or_path": object()}, "model_name_or_path: input should be a valid string, got <object"),
-        ({"preset": "mini", "model_name_or_path": "x"}, "preset has no effect with model_name_or_path: leave it out"),
-        ({"add_tokens": "x"}, "add_tokens has no effect without model_name_or_path"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )

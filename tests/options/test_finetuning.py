@@ -8,10 +8,8 @@ from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param({"model_name_or_path": None}, "Name the pretrained checkpoint", id="no model"),
         pytest.param({"dataset_name": "x"}, "Give train_file or dataset_name", id="file and dataset"),
         pytest.param({"train_file": None, "test_file": ["a"]}, "need a train_file", id="test file alone"),
-        pytest.param({"dataset_config": "x"}, "has no effect without dataset_name", id="dataset_config"),
         pytest.param(
             {"validation_file": ["a"], "validation_share": 0.2},
             "validation_share has no effect with validation_file",

@@ -218,8 +218,6 @@ def test_lack_of_memory_for_the_imports_is_one_line():
 PLACES = {
     "file": "a file",
     "below a file": "file/below",
-    "too long": "x" * 300,
-    "NUL": "a\0b",
     "not UTF-8": "a\udcff",
     "a link to itself": "loop",
     "no file system for it": "/proc/here",
@@ -246,7 +244,7 @@ def test_place_for_results_is_refused_with_the_name_of_its_option(check, place, 
     with pytest.raises(
         ValueError, match=r"(?s)output.*choose another|directory of output.*create it first|output.*exists"
     ):
-        check("output", tmp_path / places[place] if place != "NUL" else type(tmp_path)(places[place]))
+        check("output", tmp_path / places[place])
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import pickle
 from pathlib import Path
 
 import datasets
@@ -14,7 +13,7 @@ from torch.utils.data import Subset
 from transformers import Trainer, TrainingArguments
 
 import scratch_bert
-from helpers import ROOT, SMALL, run_process
+from helpers import ROOT, SIZES, SMALL, run_process
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.logs import shown_messages
 from scratch_bert.pretraining import (
@@ -37,14 +36,11 @@ def texts(documents):
 @pytest.fixture
 def pretrain(tmp_path):
     def call(texts=None, name="run", **options):
-        sizes = {} if "model_name_or_path" in options else {"config_overrides": {k: SMALL[k] for k in SIZES}}
+        sizes = {} if "model_name_or_path" in options else {"config_overrides": SIZES}
         options = {"max_steps": 2, "max_seq_length": 32, "disable_tqdm": True, "use_cpu": True} | sizes | options
         return scratch_bert.pretrain(texts, output_dir=tmp_path / name, cache_dir=tmp_path / "cache", **options)
 
     return call
-
-
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 def test_pretrain_takes_texts_of_any_kind_in_memory(pretrain, texts):
@@ -107,17 +103,6 @@ def test_tokenizer_of_any_kind_of_texts_is_the_same(texts):
     expected = train_tokenizer(texts, vocab_size=500).get_vocab()
     for given in (pandas.DataFrame({"x": texts}), [*texts, None], [[text] for text in texts], iter(texts)):
         assert train_tokenizer(given, vocab_size=500).get_vocab() == expected
-
-
-@pytest.mark.parametrize("name", list(OBJECTIVES))
-def test_dataset_of_any_objective_can_be_sent_to_another_process(name, small_corpus, tokenizer):
-    dataset = SentencePairDataset(small_corpus, tokenizer, 64, objective=name)
-    dataset.set_epoch(2)
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert copy.epoch == 2
-    for index in (0, len(dataset) - 1):
-        for column, values in dataset[index].items():
-            assert np.array_equal(copy[index][column], values)
 
 
 FORK = """

@@ -18,11 +18,9 @@ from helpers import SMALL, make_bert, run_process
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining import (
     PretrainingCollator,
-    PretrainingMetrics,
     SentencePairDataset,
     init_token_embeddings,
     muon,
-    unigram_log_probs,
 )
 from scratch_bert.text.tables import TextError
 
@@ -156,21 +154,6 @@ def test_stock_trainer_has_new_pairs_each_epoch_and_resumes_exactly(workers, tex
         assert all(torch.equal(one[name], other[name]) for name in one)
     weights, again = (load_file(tmp_path / name / "checkpoint-12" / "model.safetensors") for name in ("run", "again"))
     assert all(torch.equal(weights[name], again[name]) for name in weights)
-
-
-def test_stock_trainer_with_metrics_of_both_objectives(texts, from_texts, tokenizer, tmp_path):
-    train, held_out = from_texts(texts).split(0.2)
-    metrics = PretrainingMetrics(unigram_log_probs(train.corpus.token_counts(len(tokenizer))))
-    model = ScratchBertForPreTraining(ScratchBertConfig(**SMALL | {"vocab_size": 2000, "max_position_embeddings": 64}))
-    trainer = Trainer(
-        model,
-        TrainingArguments(str(tmp_path), use_cpu=True, batch_eval_metrics=True, disable_tqdm=True),
-        eval_dataset=held_out,
-        data_collator=PretrainingCollator(tokenizer),
-        compute_metrics=metrics,
-        preprocess_logits_for_metrics=metrics.reduce,
-    )
-    assert {f"eval_{name}" for name in metrics.names} <= trainer.evaluate().keys()
 
 
 def test_muon_trains_transformers_bert(texts, from_texts, tokenizer):

@@ -12,29 +12,14 @@ from transformers import AutoTokenizer, BertForPreTraining, DistilBertConfig, Di
 from helpers import make_bert, make_inputs
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.hub.conversion import convert_checkpoint
-from scratch_bert.pretraining.run import prepare_pretraining
-from scratch_bert_options.data import DataOptions
-from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.model import ModelOptions
-from scratch_bert_options.pretraining import PretrainingOptions
 
 
 @pytest.fixture
-def run(text_file, tmp_path):
+def run(prepare, tmp_path):
     """A prepared run of two steps that continues from a model."""
-
-    def make(model, data=None, output="run", **options):
-        training = {"max_steps": 2, "report_to": [], "bf16": False, "disable_tqdm": True, "save_steps": 1}
-        names = [name for name in options if name in PretrainingOptions.__dataclass_fields__]
-        training |= {name: options.pop(name) for name in names}
-        data = {"max_seq_length": 32, "cache_dir": str(tmp_path / "cache")} | (data or {})
-        return prepare_pretraining(
-            ModelOptions(model_name_or_path=str(model), **options),
-            DataOptions(train_file=[str(text_file)], **data),
-            *from_keywords(PretrainingOptions, output_dir=tmp_path / output, **training),
-        )
-
-    return make
+    return lambda model, output="run", **options: prepare(
+        tmp_path / output, model_name_or_path=model, **{"max_steps": 2, "save_steps": 1} | options
+    )
 
 
 @pytest.fixture
@@ -103,12 +88,12 @@ def test_encoder_that_is_not_complete_is_not_trained_further(run, saved, tmp_pat
 
 
 def test_nsp_head_is_left_behind_by_another_objective(run, saved):
-    model = run(saved, {"sentence_objective": "none", "mlm_probability": 0.2}).trainer.model
+    model = run(saved, sentence_objective="none", mlm_probability=0.2).trainer.model
     assert isinstance(model, ScratchBertForMaskedLM)
 
 
 def test_positions_that_are_added_are_copies_of_the_first_ones(run, bert, tokenizer):
-    model = run(bert, {"max_seq_length": 100}).trainer.model
+    model = run(bert, max_seq_length=100).trainer.model
     old = BertForPreTraining.from_pretrained(bert).bert.embeddings.position_embeddings.weight  # (40, H)
     assert model.config.max_position_embeddings == 100
     new = model.bert.embeddings.position_embeddings.weight
@@ -187,7 +172,7 @@ def test_added_tokens_are_checked(lines, message, run, saved, words):
 def test_options_that_a_continued_run_has_no_use_for_are_rejected(run, saved):
     for data in ({"vocab_size": 100}, {"tokenizer_name_or_path": str(saved)}):
         with pytest.raises(ValueError, match=f"{next(iter(data))} has no effect with model_name_or_path"):
-            run(saved, data)
+            run(saved, **data)
 
 
 def test_model_of_another_kind_is_rejected(run, tokenizer, tmp_path):

@@ -9,19 +9,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import Trainer
 
-from helpers import NO_DROPOUT, SMALL, launch, make_model
+from helpers import NO_DROPOUT, SIZES, launch, make_model
 from scratch_bert.pretraining.optimizer import MuonWithAdamW, orthogonalize, parameter_groups
-from scratch_bert.pretraining.run import prepare_pretraining
-from scratch_bert_options.data import DataOptions
-from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
 
 SHAPES = [(48, 48), (48, 48), (96, 24), (24, 96), (96, 24), (40, 24)]  # square, tall, wide
 LEARNING_RATE, MUON_LEARNING_RATE = 1e-3, 0.02
 RATES = [LEARNING_RATE] * 2 + [MUON_LEARNING_RATE]  # of the optimizer's groups
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # All tokens are masked, so that batches do not depend on how they are drawn.
 SAME_BATCHES = {"mlm_probability": 1.0, "mask_replace_prob": 1.0, "random_replace_prob": 0.0}
 
@@ -124,22 +119,10 @@ def test_groups_other_than_muons_are_adamws():
 
 
 @pytest.fixture(scope="module")
-def make_run(text_file, tmp_path_factory):
-    cache_dir = str(tmp_path_factory.mktemp("cache"))
-
-    def make(output_dir, data=None, overrides=None, **training):
-        overrides = {name: SMALL[name] for name in SIZES} | (overrides or {})
-        data = {"vocab_size": 500, "max_seq_length": "32", "cache_dir": cache_dir, "validation_share": 0.0} | (
-            data or {}
-        )
-        training = {"optim": "muon", "bf16": False, "max_steps": 6, "save_steps": 3, "logging_steps": 1} | training
-        return prepare_pretraining(
-            ModelOptions(config_overrides=json.dumps(overrides)),
-            DataOptions(train_file=[str(text_file)], **data),
-            *from_keywords(
-                PretrainingOptions, output_dir=output_dir, disable_tqdm=True, learning_rate=LEARNING_RATE, **training
-            ),
-        )
+def make_run(prepare):
+    def make(output_dir, **options):
+        training = {"validation_share": 0.0, "max_steps": 6, "save_steps": 3, "logging_steps": 1}
+        return prepare(output_dir, learning_rate=LEARNING_RATE, **training | options)
 
     return make
 
@@ -219,48 +202,6 @@ def test_model_card_has_both_learning_rates(finished):
     assert f"| learning rate | Muon {MUON_LEARNING_RATE}, AdamW {LEARNING_RATE} (peak), linear" in text
 
 
-def test_resumed_run_ends_with_the_same_weights_and_state(finished, make_run, tmp_path):
-    checkpoint = f"{finished.trainer.args.output_dir}/checkpoint-3"
-    resumed = make_run(tmp_path / "again", resume_from_checkpoint=checkpoint)
-    resumed.train()
-    assert resumed.trainer.state.global_step == 6
-    for name, expected in finished.trainer.model.state_dict().items():
-        assert torch.equal(resumed.trainer.model.state_dict()[name], expected), name
-    one, other = (run.trainer.optimizer.state_dict() for run in (finished, resumed))
-    assert one["param_groups"] == other["param_groups"] and one["state"].keys() == other["state"].keys()
-    for number, expected in one["state"].items():
-        for name, value in expected.items():
-            assert torch.equal(other["state"][number][name], value), (number, name)
-
-
-def assert_same_matrices(one, other, layers=2):
-    """Those of Muon: AdamW also moves what has no influence, such as the keys' bias, and by rounding errors."""
-    names = [name for name, value in one.items() if "encoder.layer" in name and value.ndim == 2]
-    assert len(names) == 6 * layers
-    for name in names:
-        torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
-
-
-def test_gradient_accumulation_trains_as_one_batch_does(make_run, tmp_path):
-    weights = []
-    for batch_size, accumulation_steps in ((32, 1), (8, 4)):
-        run = make_run(
-            tmp_path / f"run{batch_size}",
-            {**SAME_BATCHES, "sentence_objective": "none"},
-            NO_DROPOUT,
-            per_device_train_batch_size=batch_size,
-            gradient_accumulation_steps=accumulation_steps,
-            max_steps=3,
-            save_strategy="no",
-        )
-        before = {name: value.clone() for name, value in run.trainer.model.state_dict().items()}
-        run.train()
-        weights.append(run.trainer.model.state_dict())
-    assert_same_matrices(*weights)
-    moved = weights[0]["bert.encoder.layer.0.output.dense.weight"] - before["bert.encoder.layer.0.output.dense.weight"]
-    assert moved.abs().mean() > 1e-3
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "device",
@@ -277,8 +218,7 @@ def test_muon_in_two_processes_trains_as_in_one(device, text_file, tmp_path):
     options = ["--optim", "muon", "--train_file", text_file, "--cache_dir", tmp_path / "cache", "--vocab_size", 500]
     options += ["--max_seq_length", 32, "--sentence_objective", "none", "--validation_share", 0]
     layers = 3  # an odd number to divide
-    sizes = {name: SMALL[name] for name in SIZES} | {"num_hidden_layers": layers}
-    options += ["--config_overrides", json.dumps({**sizes, **NO_DROPOUT})]
+    options += ["--config_overrides", json.dumps({**SIZES, "num_hidden_layers": layers, **NO_DROPOUT})]
     options += [*device, "--bf16", "false", "--max_steps", 4, "--save_strategy", "no", "--disable_tqdm", "true"]
     options += [argument for name, value in SAME_BATCHES.items() for argument in (f"--{name}", value)]
     weights = []
@@ -288,7 +228,11 @@ def test_muon_in_two_processes_trains_as_in_one(device, text_file, tmp_path):
         options_of_run = ["--output_dir", output_dir, "--per_device_train_batch_size", batch_size]
         launch(torchrun, "pretrain.py", *options, *options_of_run)
         weights.append(load_file(output_dir / "model.safetensors"))
-    assert_same_matrices(*weights, layers=layers)
+    # Of Muon's: AdamW also moves what has no influence, such as the keys' bias, and by rounding errors.
+    matrices = [name for name, value in weights[0].items() if "encoder.layer" in name and value.ndim == 2]
+    assert len(matrices) == 6 * layers
+    for name in matrices:
+        torch.testing.assert_close(weights[0][name], weights[1][name], rtol=0, atol=1e-5, msg=name)
 
 
 # ------------------------------------------------------------------------------------------------------ the options

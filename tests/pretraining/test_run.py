@@ -1,8 +1,8 @@
 """Pretraining and evaluation from Python: what the scripts call."""
 
-import dataclasses
 import json
 import logging
+import resource
 import shutil
 from contextlib import contextmanager
 from itertools import count
@@ -14,49 +14,23 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
-from helpers import SMALL
 from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.atomic import seal
 from scratch_bert.corpus.tokenizer import segment_ids
 from scratch_bert.pretraining import run as pretraining
 from scratch_bert.pretraining.evaluation import evaluate
-from scratch_bert.pretraining.run import PretrainingRun, prepare_pretraining
+from scratch_bert.pretraining.run import PretrainingRun
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.tables import TextError
 from scratch_bert.training import clock
-from scratch_bert_options.data import DataOptions
-from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
-from scratch_bert_options.model import ModelOptions
-from scratch_bert_options.pretraining import PretrainingOptions
-
-
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-OVERRIDES = ",".join(f"{name}={SMALL[name]}" for name in SIZES)
 
 
 @pytest.fixture(scope="module")
-def options(text_file, tmp_path_factory):
-    """The three kinds of options of a short run."""
-    cache_dir = str(tmp_path_factory.mktemp("cache"))
-
-    def make(output_dir, model=None, data=None, **training):
-        training = {"max_steps": 4, "save_steps": 2, "report_to": [], "bf16": False, "disable_tqdm": True} | training
-        data = {"vocab_size": 500, "max_seq_length": "32", "cache_dir": cache_dir} | (data or {})
-        return (
-            ModelOptions(**({"config_overrides": OVERRIDES} | (model or {}))),
-            DataOptions(train_file=[str(text_file)], **data),
-            *from_keywords(PretrainingOptions, output_dir=output_dir, **training),
-        )
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def finished(options, tmp_path_factory):
+def finished(prepare, tmp_path_factory):
     """(the output directory, the run, what `train` returned). To be read only."""
     directory = tmp_path_factory.mktemp("runs") / "finished"
-    run = prepare_pretraining(*options(directory))
+    run = prepare(directory)
     return directory, run, run.train()
 
 
@@ -75,7 +49,7 @@ def test_run_fits_model_and_tokenizer_to_each_other(finished):
     assert isinstance(run.trainer.model, ScratchBertForPreTraining)
     assert config.vocab_size == len(run.data.tokenizer) == 500
     assert config.max_position_embeddings == run.trainer.processing_class.model_max_length == 32
-    assert {name: getattr(config, name) for name in SIZES} == {name: SMALL[name] for name in SIZES}
+    assert (config.hidden_size, config.num_attention_heads) == (32, 4)
 
 
 def test_run_masks_more_tokens_in_training_than_in_evaluation(finished):
@@ -92,9 +66,9 @@ def test_run_masks_more_tokens_in_training_than_in_evaluation(finished):
     assert share(run.trainer.get_eval_dataloader()) == pytest.approx(0.15 / (1 - 0.8 * 0.15), rel=0.1)
 
 
-def test_run_takes_dropout_from_its_option_or_from_the_overrides(options, tmp_path):
+def test_run_takes_dropout_from_its_option_or_from_the_overrides(prepare, tmp_path):
     def dropout(number, **model):
-        config = prepare_pretraining(*options(tmp_path / str(number), model)).trainer.model.config
+        config = prepare(tmp_path / str(number), **model).trainer.model.config
         return config.hidden_dropout_prob, config.attention_probs_dropout_prob
 
     assert dropout(0) == (0, 0)
@@ -103,11 +77,9 @@ def test_run_takes_dropout_from_its_option_or_from_the_overrides(options, tmp_pa
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_token_embeddings_start_from_the_text_unless_asked_not_to(streaming, options, tmp_path):
+def test_token_embeddings_start_from_the_text_unless_asked_not_to(streaming, prepare, tmp_path):
     def embeddings(number, **model):
-        run = prepare_pretraining(
-            *options(tmp_path / str(number), {"config_overrides": OVERRIDES} | model, {"streaming": streaming})
-        )
+        run = prepare(tmp_path / str(number), streaming=streaming, **model)
         return run.trainer.model.get_input_embeddings().weight
 
     normal, default, again = embeddings(0, token_embedding_init="normal"), embeddings(1), embeddings(2)
@@ -115,26 +87,23 @@ def test_token_embeddings_start_from_the_text_unless_asked_not_to(streaming, opt
     assert torch.equal(default[:5], normal[:5])  # special tokens
 
 
-def test_run_with_room_for_more_tokens(options, tmp_path):
-    model = {"config_overrides": f"{OVERRIDES},vocab_size=512", "max_position_embeddings": 48}
-    config = prepare_pretraining(*options(tmp_path / "run", model)).trainer.model.config
+def test_run_with_room_for_more_tokens(prepare, tmp_path):
+    model = {"config_overrides": "hidden_size=32,vocab_size=512", "max_position_embeddings": 48}
+    config = prepare(tmp_path / "run", **model).trainer.model.config
     assert (config.vocab_size, config.max_position_embeddings) == (512, 48)
 
 
-def test_run_with_a_segment_id_for_padding(options, tmp_path):
+def test_run_with_a_segment_id_for_padding(prepare, tmp_path):
     """The ids are those of the tokenizer in the run, its evaluation and its continuation."""
-    arguments = options(tmp_path / "run", data={"first_segment_id": 1})
-    run = prepare_pretraining(*arguments)
+    run = prepare(tmp_path / "run", first_segment_id=1)
     assert run.trainer.model.config.type_vocab_size == 3
     expected = run.train()
     (batch, *_) = run.trainer.get_eval_dataloader()
     assert (batch["token_type_ids"].eq(0) == batch["attention_mask"].eq(0)).all()
-    metrics, data = evaluation(arguments[1], tmp_path / "run")
+    metrics, data = evaluation(run, tmp_path / "run")
     assert segment_ids(data.tokenizer) == (1, 2)
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(expected), rel=1e-5)
-    prepare_pretraining(
-        *options(tmp_path / "run", data={"first_segment_id": 1}, max_steps=6, resume_from_checkpoint="auto")
-    ).train()
+    prepare(tmp_path / "run", first_segment_id=1, max_steps=6, resume_from_checkpoint="auto").train()
 
 
 WORST = {"load_best_model_at_end": True, "metric_for_best_model": "mlm_loss", "greater_is_better": True}
@@ -148,14 +117,14 @@ WORST = {"load_best_model_at_end": True, "metric_for_best_model": "mlm_loss", "g
         pytest.param({"eval_steps": 2, "muon_learning_rate": 0.1, **WORST}, 2, 2, id="of another checkpoint"),
     ],
 )
-def test_model_is_evaluated_once(training, evaluations, step, options, tmp_path, monkeypatch):
+def test_model_is_evaluated_once(training, evaluations, step, prepare, tmp_path, monkeypatch):
     passes, evaluation_loop = [], PretrainingTrainer.evaluation_loop
     monkeypatch.setattr(
         PretrainingTrainer,
         "evaluation_loop",
         lambda *args, **kwargs: passes.append(1) or evaluation_loop(*args, **kwargs),
     )
-    run = prepare_pretraining(*options(tmp_path / "run", **training))
+    run = prepare(tmp_path / "run", **training)
     metrics = run.train()
     assert len(passes) == evaluations
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(run.trainer.evaluate()), rel=1e-6)
@@ -163,17 +132,17 @@ def test_model_is_evaluated_once(training, evaluations, step, options, tmp_path,
     assert f"After {step} steps" in card and f" {metrics['eval_mlm_loss']:.3f} " in card
 
 
-def test_weights_are_those_of_the_checkpoint_that_was_loaded(options, tmp_path):
+def test_weights_are_those_of_the_checkpoint_that_was_loaded(prepare, tmp_path):
     """The best step, if nothing was saved after it, is that of other weights."""
-    run = prepare_pretraining(*options(tmp_path / "run", eval_steps=2, muon_learning_rate=0.1, **WORST))
+    run = prepare(tmp_path / "run", eval_steps=2, muon_learning_rate=0.1, **WORST)
     run.train()
     assert run.trainer.state.best_model_checkpoint.endswith("checkpoint-2")
     run.trainer.state.best_global_step = 3
     assert run.trainer.weights_step == 2
 
 
-def test_run_without_sentence_objective_and_held_out_text(options, tmp_path):
-    run = prepare_pretraining(*options(tmp_path / "run", data={"sentence_objective": "none", "validation_share": 0.0}))
+def test_run_without_sentence_objective_and_held_out_text(prepare, tmp_path):
+    run = prepare(tmp_path / "run", sentence_objective="none", validation_share=0.0)
     assert isinstance(run.trainer.model, ScratchBertForMaskedLM) and run.trainer.eval_dataset is None
     assert not any("eval" in name for name in run.train())
 
@@ -182,9 +151,9 @@ SPEED = {"tokens_per_second", "data_share", "memory_mib"}
 TRAIN = {"loss", "grad_norm", "learning_rate", "mlm_loss", "nsp_loss", "mlm_accuracy"}
 
 
-def test_run_with_all_that_tensorboard_can_show_trains_as_without(finished, options, tmp_path):
+def test_run_with_all_that_tensorboard_can_show_trains_as_without(finished, prepare, tmp_path):
     logging = {"report_to": ["tensorboard"], "tensorboard_graph": True, "logging_steps": 2, "eval_steps": 2}
-    metrics = prepare_pretraining(*options(tmp_path / "run", **logging)).train()
+    metrics = prepare(tmp_path / "run", **logging).train()
     assert mlm_and_nsp(metrics) == mlm_and_nsp(finished[2])
     (directory,) = (tmp_path / "run" / "runs").iterdir()
     events = EventAccumulator(str(directory)).Reload()
@@ -196,19 +165,13 @@ def test_run_with_all_that_tensorboard_can_show_trains_as_without(finished, opti
 
 
 @pytest.fixture(scope="module")
-def phases(options, tmp_path_factory):
+def phases(prepare, tmp_path_factory):
     """A run of ten steps, the last four of them with sequences of 96 tokens instead of 32, and the lengths it has seen."""
     lengths = {}
 
     def make(directory, **training):
-        training = {
-            "max_steps": 10,
-            "final_max_seq_length": 96,
-            "final_share": 0.4,
-            "save_total_limit": 99,
-            "logging_steps": 1,
-        } | training
-        return prepare_pretraining(*options(directory, **training))
+        steps = {"max_steps": 10, "final_max_seq_length": 96, "final_share": 0.4}
+        return prepare(directory, **steps | {"save_total_limit": 99, "logging_steps": 1} | training)
 
     def watch(trainer):
         forward = trainer.model.forward
@@ -265,7 +228,7 @@ def test_run_of_two_lengths_continues_where_nothing_else_would_be_saved(phases, 
     assert (tmp_path / "run" / "checkpoint-6").is_dir() and run.trainer.state.global_step == 10
 
 
-def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch, caplog):
+def test_final_phase_begins_by_the_clock(prepare, tmp_path, monkeypatch, caplog):
     times, seen, build = count(1000), {}, pretraining.build_trainer
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))
 
@@ -283,7 +246,7 @@ def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch, caplog)
     monkeypatch.setattr(pretraining, "build_trainer", watch)
     training = {"max_steps": -1, "max_minutes": 10 / 60, "warmup_steps": 0, "eval_strategy": "no", "save_steps": 100}
     training |= {"final_share": 0.4, "final_max_seq_length": 96, "final_mlm_probability": 0.15}
-    run = prepare_pretraining(*options(tmp_path / "run", **training))
+    run = prepare(tmp_path / "run", **training)
     caplog.clear()
     with caplog.at_level(logging.INFO, "scratch_bert"):
         run.train()
@@ -292,113 +255,90 @@ def test_final_phase_begins_by_the_clock(options, tmp_path, monkeypatch, caplog)
     assert [seen[step][0] for step in range(1, 10)] == [0.3] * 6 + [0.15] * 3
     assert all((seen[step][1] > 32) == (step > 6) for step in seen if step < 10)
 
-    resumed = prepare_pretraining(
-        *options(tmp_path / "run", **training, resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-6"))
-    )
+    resumed = prepare(tmp_path / "run", **training, resume_from_checkpoint=tmp_path / "run" / "checkpoint-6")
     assert [phase.mlm_probability for phase in resumed.phases] == [0.15] and resumed.data.max_seq_length == 96
 
 
-def test_time_that_is_over_before_the_final_phase_is_reported(options, tmp_path, monkeypatch, caplog):
+def test_time_that_is_over_before_the_final_phase_is_reported(prepare, tmp_path, monkeypatch, caplog):
     times = count(1000)
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     training = {"max_steps": -1, "max_minutes": 4 / 60, "warmup_steps": 0, "eval_strategy": "no", "save_steps": 100}
-    run = prepare_pretraining(*options(tmp_path / "run", **training, final_share=0.3, final_mlm_probability=0.15))
+    run = prepare(tmp_path / "run", **training, final_share=0.3, final_mlm_probability=0.15)
     metrics = run.train()  # of four seconds, three are steps, and one the reading for the checkpoint
     assert run.trainer.state.global_step == 3 and metrics["train_loss"] > 1
     assert "The time was over before the final phase" in caplog.text
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
-def test_run_of_two_lengths_stops_where_the_text_has_changed(options, text_file, tmp_path):
+def test_run_of_two_lengths_stops_where_the_text_has_changed(prepare, text_file, tmp_path):
     text = shutil.copy(text_file, tmp_path / "text.txt")
-    steps = {"max_steps": 4, "final_max_seq_length": 64, "final_share": 0.5}
-    model, data, training = options(tmp_path / "run", **steps)
-    run = prepare_pretraining(model, dataclasses.replace(data, train_file=[str(text)]), training)
+    run = prepare(tmp_path / "run", train_file=[text], final_max_seq_length=64, final_share=0.5)
     text.write_text(text_file.read_text() + "\n\nAnd more.\n", encoding="utf-8")
     with pytest.raises(TextError, match="cannot continue with its final phase.* has another training text"):
         run.train()
 
 
 @pytest.mark.parametrize(
-    ("model", "data", "training", "message"),
+    ("options", "message"),
     [
         (
-            {},
-            {"streaming": True},
-            {"final_max_seq_length": 64, "max_steps": 10},
+            {"streaming": True, "final_max_seq_length": 64, "max_steps": 10},
             "needs text that is neither streamed nor preprocessed",
         ),
-        ({}, {"streaming": True}, {"max_steps": -1}, "streaming needs max_steps"),
-        (
-            {"config_overrides": f"{OVERRIDES},vocab_size=400"},
-            {},
-            {},
-            "has 500 entries, but the model's vocab_size is 400",
-        ),
-        (
-            {"max_position_embeddings": 16},
-            {},
-            {},
-            r"max_seq_length \(32\) is longer than max_position_embeddings \(16\)",
-        ),
-        ({"config_overrides": "type_vocab_size=1"}, {}, {}, "type_vocab_size must be 2 or more"),
-        ({"config_overrides": "type_vocab_size=2"}, {"first_segment_id": 1}, {}, "type_vocab_size must be 3 or more"),
-        ({}, {}, {"metric_for_best_model": "mlm_acuracy"}, "mlm_acuracy. Did you mean mlm_accuracy?"),
+        ({"streaming": True, "max_steps": -1}, "streaming needs max_steps"),
+        ({"config_overrides": "vocab_size=400"}, "has 500 entries, but the model's vocab_size is 400"),
+        ({"max_position_embeddings": 16}, r"max_seq_length \(32\) is longer than max_position_embeddings \(16\)"),
+        ({"config_overrides": "type_vocab_size=1"}, "type_vocab_size must be 2 or more"),
+        ({"config_overrides": "type_vocab_size=2", "first_segment_id": 1}, "type_vocab_size must be 3 or more"),
+        ({"metric_for_best_model": "mlm_acuracy"}, "mlm_acuracy. Did you mean mlm_accuracy?"),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
 )
-def test_run_rejects(model, data, training, message, options, tmp_path):
+def test_run_rejects(options, message, prepare, tmp_path):
     with pytest.raises(ValueError, match=message):
-        prepare_pretraining(*options(tmp_path / "run", model, data, **training))
+        prepare(tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
 
 
-def test_tokenizer_of_the_checkpoint_must_fit_its_model(finished, options, tmp_path):
+def test_tokenizer_of_the_checkpoint_must_fit_its_model(finished, prepare, tmp_path):
     copy = shutil.copytree(finished[0], tmp_path / "copy")
     tokenizer = AutoTokenizer.from_pretrained(copy / "checkpoint-4")
     tokenizer.add_tokens(["newword"])
     tokenizer.save_pretrained(copy / "checkpoint-4")
     seal(copy / "checkpoint-4")
     with pytest.raises(ValueError, match="The tokenizer has 501 entries, but the model's vocab_size is 500"):
-        prepare_pretraining(*options(copy, resume_from_checkpoint="auto"))
+        prepare(copy, resume_from_checkpoint="auto")
 
 
-def test_documents_in_another_order_are_another_text(options, text_file, tmp_path):
+def test_documents_in_another_order_are_another_text(prepare, text_file, tmp_path):
     documents = text_file.read_text(encoding="utf-8").split("\n\n")
     text = tmp_path / "text.txt"
 
     def run(order, **training):
         text.write_text("\n\n".join(documents[::order]), encoding="utf-8")
-        model, data, args = options(tmp_path / "run", data={"validation_share": 0}, **training)
-        return prepare_pretraining(model, dataclasses.replace(data, train_file=[str(text)]), args)
+        return prepare(tmp_path / "run", train_file=[text], validation_share=0, **training)
 
     run(1, max_steps=1, save_steps=1).train()
     with pytest.raises(ValueError, match="another training text: .* CRC-32"):
         run(-1, resume_from_checkpoint="auto")
 
 
-def test_best_model_is_selected_by_one_measure_on_one_text(options, text_file, tmp_path):
+def test_best_model_is_selected_by_one_measure_on_one_text(prepare, text_file, tmp_path):
     held_out = shutil.copy(text_file, tmp_path / "held-out.txt")
-
-    def prepare(**training):
-        best = {"load_best_model_at_end": True, "eval_steps": 2}
-        return prepare_pretraining(
-            *options(tmp_path / "run", data={"validation_file": [str(held_out)]}, **best, **training)
-        )
-
-    prepare().train()
-    prepare(resume_from_checkpoint="auto")
+    best = {"validation_file": [held_out], "load_best_model_at_end": True, "eval_steps": 2}
+    prepare(tmp_path / "run", **best).train()
+    best["resume_from_checkpoint"] = "auto"
+    prepare(tmp_path / "run", **best)
     with pytest.raises(ValueError, match="has another metric_for_best_model: loss, not"):
-        prepare(resume_from_checkpoint="auto", metric_for_best_model="mlm_accuracy")
+        prepare(tmp_path / "run", **best, metric_for_best_model="mlm_accuracy")
     held_out.write_text(text_file.read_text(encoding="utf-8") + "\n\nAnd more.\n", encoding="utf-8")
     with pytest.raises(ValueError, match="has another held-out text: CRC-32 .*, not CRC-32"):
-        prepare(resume_from_checkpoint="auto")
+        prepare(tmp_path / "run", **best)
 
 
 @contextmanager
 def files_limited_to(size):
     """Writes beyond this many bytes in a file fail, as on a full disk."""
-    resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -408,12 +348,12 @@ def files_limited_to(size):
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "modeling_scratch_bert.py", "model.safetensors", "optimizer.pt"])
-def test_run_that_cannot_write_a_file_says_so_and_resumes_when_it_can(name, finished, options, tmp_path):
+def test_run_that_cannot_write_a_file_says_so_and_resumes_when_it_can(name, finished, prepare, tmp_path):
     directory, *_ = finished
     size = (directory / "checkpoint-4" / name).stat().st_size
 
     def run():
-        prepare_pretraining(*options(tmp_path / "run", resume_from_checkpoint="auto")).train()
+        prepare(tmp_path / "run", resume_from_checkpoint="auto").train()
 
     with files_limited_to(size - 1), pytest.raises(OSError, match="could not be written to .*(large|full)"):
         run()
@@ -429,8 +369,9 @@ def mlm_and_nsp(metrics):
     return {name: value for name, value in metrics.items() if name.startswith(("eval_mlm", "eval_nsp"))}
 
 
-def evaluation(data_args, name, **data):
+def evaluation(run, name, **data):
     """The metrics of one model on the text of a run, and the data."""
+    data_args = run.options.data
     options = {"max_seq_length": "32", "cache_dir": data_args.cache_dir, "train_file": data_args.train_file}
     results, found = evaluate(
         EvaluationDataOptions(**(options | data)), EvaluationOptions(model_name_or_path=[str(name)])
@@ -438,31 +379,30 @@ def evaluation(data_args, name, **data):
     return results[str(name)], found
 
 
-def test_evaluation_gives_the_metrics_of_pretraining(finished, options):
+def test_evaluation_gives_the_metrics_of_pretraining(finished):
     directory, run, expected = finished
-    metrics, data = evaluation(options(directory)[1], directory)
+    metrics, data = evaluation(run, directory)
     assert len(mlm_and_nsp(expected)) == 9
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(expected), rel=1e-5)
     assert data.eval_dataset is not data.train_dataset
     assert len(data.eval_dataset) == len(run.data.eval_dataset)
 
 
-def test_evaluation_without_held_out_text_is_on_all_of_it(finished, options):
-    directory, *_ = finished
-    data_args = options(directory)[1]
-    metrics, data = evaluation(data_args, directory, train_file=None, validation_file=data_args.train_file)
+def test_evaluation_without_held_out_text_is_on_all_of_it(finished, text_file):
+    directory, run, _ = finished
+    metrics, data = evaluation(run, directory, train_file=None, validation_file=[text_file])
     assert data.eval_dataset is data.train_dataset and metrics["eval_mlm_loss"] > 0
 
 
-def test_evaluation_of_sequences_that_are_too_long_is_rejected(finished, options):
-    directory, *_ = finished
+def test_evaluation_of_sequences_that_are_too_long_is_rejected(finished):
+    directory, run, _ = finished
     with pytest.raises(ValueError, match="finished takes 32 tokens at most: pass a max_seq_length of 32 or less"):
-        evaluation(options(directory)[1], directory, max_seq_length="64")
+        evaluation(run, directory, max_seq_length="64")
 
 
-def test_evaluation_in_training_is_on_evenly_spread_examples(options, tmp_path, caplog):
+def test_evaluation_in_training_is_on_evenly_spread_examples(prepare, tmp_path, caplog):
     caplog.set_level("INFO", "scratch_bert")
-    run = prepare_pretraining(*options(tmp_path / "run", max_eval_examples=7))
+    run = prepare(tmp_path / "run", max_eval_examples=7)
     complete, capped = run.data.eval_dataset, run.trainer.eval_dataset
     assert len(capped) == 7 < len(complete)
     assert f"Evaluation: 7 of the {len(complete)} held-out examples, evenly spread" in caplog.text
@@ -473,5 +413,5 @@ def test_evaluation_in_training_is_on_evenly_spread_examples(options, tmp_path, 
     assert f"After 4 steps, on 7 of {len(complete)} examples from text held out" in card
     assert "| held-out text | 9.4% of the tokens, 6 documents drawn at random; " in card
     for number in (0, 10**6):
-        run = prepare_pretraining(*options(tmp_path / f"all{number}", max_eval_examples=number))
+        run = prepare(tmp_path / f"all{number}", max_eval_examples=number)
         assert run.trainer.eval_dataset is run.data.eval_dataset

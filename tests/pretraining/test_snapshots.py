@@ -10,24 +10,17 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForPreTraining, AutoTokenizer
 
-import scratch_bert
-from helpers import SMALL
 from scratch_bert.checkpoints.saved import snapshots_in
 from scratch_bert.hub.publishing import public_files
 from scratch_bert.pretraining.snapshots import default_count, snapshot_fractions
 from scratch_bert_demo.runs import Run
 
 
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-
-
 @pytest.fixture
-def pretrain(text_file, tmp_path):
-    def call(name="run", **options):
-        options = {"max_steps": 20, "save_steps": 10, "max_seq_length": 32, "vocab_size": 500, "seed": 1} | options
-        options |= {"config_overrides": {size: SMALL[size] for size in SIZES}, "use_cpu": True, "disable_tqdm": True}
-        scratch_bert.pretrain(text_file, output_dir=tmp_path / name, cache_dir=tmp_path / "cache", **options)
-        return tmp_path / name
+def pretrain(prepare, tmp_path):
+    def call(**options):
+        prepare(tmp_path / "run", **{"max_steps": 20, "save_steps": 10, "seed": 1} | options).train()
+        return tmp_path / "run"
 
     return call
 

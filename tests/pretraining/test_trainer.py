@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
@@ -18,7 +18,7 @@ from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.pretraining import PretrainingOptions
 
 
-def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_to=None, **options):
+def make_trainer(output_dir, corpus, tokenizer, dropout=0.1, pack_to=None, **options):
     torch.manual_seed(0)
     config = ScratchBertConfig(
         **{**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 64},
@@ -37,16 +37,7 @@ def make_trainer(output_dir, corpus, tokenizer, callbacks=(), dropout=0.1, pack_
         train_collator=PretrainingCollator(tokenizer, pack_to=pack_to),
         train_dataset=SentencePairDataset(corpus, tokenizer, max_seq_length=64),
         processing_class=tokenizer,
-        callbacks=list(callbacks),
     )
-
-
-class SeenEpochs(TrainerCallback):
-    def __init__(self):
-        self.epochs = []
-
-    def on_step_end(self, args, state, control, train_dataloader=None, **kwargs):
-        self.epochs.append(train_dataloader.dataset.epoch)
 
 
 @pytest.mark.parametrize(("kind", "workers"), [("corpus", 0), ("corpus", 2), ("stream", 2)])
@@ -70,14 +61,6 @@ def test_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, doc
     names = ("step", "loss", "mlm_loss", "nsp_loss")
     logs = [[[log[n] for n in names] for log in t.state.log_history if "loss" in log] for t in (straight, resumed)]
     assert len(logs[0]) == 12 and logs[0] == logs[1]
-
-
-def test_epoch_is_set_in_the_training_set(small_corpus, tokenizer, tmp_path):
-    seen = SeenEpochs()
-    trainer = make_trainer(tmp_path, small_corpus, tokenizer, [seen], max_steps=-1, num_train_epochs=3)
-    trainer.train()
-    steps = len(trainer.get_train_dataloader())
-    assert seen.epochs == [0] * steps + [1] * steps + [2] * steps
 
 
 def test_evaluation_drops_no_examples(small_corpus, tokenizer, tmp_path):

@@ -2,11 +2,15 @@
 
 import json
 
+import datasets
 import pytest
 from transformers import BertForMaskedLM, PreTrainedModel
 
 from helpers import make_bert, run_script
+from scratch_bert import ScratchBertForMaskedLM
 from scratch_bert.hub.conversion import convert_checkpoint
+from scratch_bert.objectives import OBJECTIVES
+from scratch_bert.objectives.mlm_only import MaskedLanguageModelling
 
 
 @pytest.fixture
@@ -93,6 +97,32 @@ def test_text_is_called_held_out_if_the_training_has_not_seen_it(evaluate, text_
 def test_mlm_alone_is_evaluated_without_sentence_objective(evaluate, bert, converted, text_file):
     one, two = evaluate(bert, converted, text=("--train_file", text_file, "--sentence_objective", "none"))
     assert "eval_nsp_loss" not in one and mlm_and_nsp(one) == pytest.approx(mlm_and_nsp(two), rel=1e-5)
+
+
+class WithTokenLabels(ScratchBertForMaskedLM):
+    """Has an input for each token whose name, like that of all labels, contains "label"."""
+
+    def forward(self, token_label=None, **inputs):
+        assert token_label is not None
+        return super().forward(**inputs)
+
+
+class TokenLabels(MaskedLanguageModelling):
+    name, model_class = "token-labels", WithTokenLabels
+
+    def features(self):
+        return datasets.Features(super().features() | {"token_label": datasets.List(datasets.Value("int8"))})
+
+    def encoder(self, tokenizer):
+        encode = super().encoder(tokenizer)
+        return lambda *pair: (example := encode(*pair)) | {"token_label": 0 * example["input_ids"]}
+
+
+def test_labels_of_tokens_are_evaluated(evaluate, converted, monkeypatch, text_file):
+    monkeypatch.setitem(OBJECTIVES, "token-labels", TokenLabels())
+    text = ["--train_file", text_file, "--sentence_objective"]
+    with_labels, without = (evaluate(converted, text=[*text, name], name=name)[0] for name in ("token-labels", "none"))
+    assert mlm_and_nsp(with_labels) == pytest.approx(mlm_and_nsp(without))
 
 
 def test_prepared_examples_need_their_own_tokenizer(text_file, saved, tmp_path, monkeypatch):

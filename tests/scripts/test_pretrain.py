@@ -155,13 +155,8 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [  # one of each kind: the others are tested where they are raised
-        (["--learnin_rate", "1"], "no option learnin_rate. Did you mean learning_rate?"),
-        (["--fsdp_confi", "1"], "no option fsdp_confi. Did you mean fsdp_config?"),
         (["--preset", "huge"], "huge"),
-        (["--learning_rate", "nan"], "learning_rate: input should be a finite number"),
         (["--train_file", "two.txt", "--streaming", "--static_pairs"], "static_pairs has no effect with streaming"),
-        (["--dataloader_persistent_workers", "true"], "dataloader_persistent_workers must stay False"),
-        (["typo.yaml"], "no option train_fil. Did you mean train_file?"),
         (["--config_overrides", "num_attention_heads=3"], "hidden_size (128) must be a multiple"),
         (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
         (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
@@ -179,10 +174,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
 def test_options_with_an_error_end_with_one_clear_line(arguments, message, tmp_path, monkeypatch, capsys):
     (tmp_path / "two.txt").write_text("One sentence.\n\nAnother one.")
     (tmp_path / "latin.txt").write_bytes(b"Stra\xdfe")
-    (tmp_path / "typo.yaml").write_text("train_fil: a.txt")
-    (tmp_path / "bad.yaml").write_text("train_file: [a.txt\nmax_steps: 2")
     (tmp_path / "commas.csv").write_text("text,id\nWell, Some more,1\nNo comma,2\n")
-    os.mkfifo(tmp_path / "pipe")
     ScratchBertConfig().save_pretrained(tmp_path / "absent")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as exit:

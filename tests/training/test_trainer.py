@@ -439,11 +439,16 @@ def test_resume_takes_the_learning_rate_of_its_options(tmp_path):
     whole.train()
     for learning_rate in (6e-4, 3e-4):
         again = make_trainer(
-            tmp_path / f"again{learning_rate}", learning_rate=learning_rate, weight_decay=0.2, **options
+            tmp_path / f"again{learning_rate}",
+            learning_rate=learning_rate,
+            weight_decay=0.2,
+            adam_beta1=0.8,
+            **options,
         )
         again.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-3"))
         assert rates(again) == pytest.approx(rates(whole)[:3] + [r * learning_rate / 6e-4 for r in rates(whole)[3:]])
-        assert [group["weight_decay"] for group in again.optimizer.param_groups] == [0.2, 0.0]
+        groups = again.optimizer.param_groups
+        assert [(group["weight_decay"], group["betas"][0]) for group in groups] == [(0.2, 0.8), (0.0, 0.8)]
 
 
 def test_optimizers_state_that_lacks_weights_is_logged(tmp_path, caplog):

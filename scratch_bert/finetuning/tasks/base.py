@@ -2,7 +2,6 @@
 
 import json
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -122,14 +121,11 @@ class Task:
         self.name, self.splits, self.dataset_name = name, splits, dataset_name
         self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
         for split in splits:
-            deque(self.parse_rows(split, self.row.model_validate), maxlen=0)
-            texts = splits[split]["text"][:]
-            if not any("".join(text).strip() for text in texts):  # or lists of words
+            rows = list(self.parse_rows(split, self.row.model_validate))
+            if not any("".join(row.text).strip() for row in rows):  # texts, or lists of words
                 raise ValueError(f"{split}: all texts are empty. Name the right column with --text_column.")
         self.model_options: dict[str, Any] = {}  # the fields that the model's config needs, by `read_labels`
-        self.windows: dict[
-            str, tuple
-        ] = {}  # for long examples: where the tokens of each window come from, by `encode`
+        self.windows: dict[str, tuple] = {}  # where the tokens of each window of a long example come from, by `encode`
         self.read_labels(**options)
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)

@@ -1,0 +1,115 @@
+"""The formats of text: how its lines are documents and paragraphs. Here, so that `--help` describes them."""
+
+import html
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice, tee
+from typing import NamedTuple
+
+
+UNK_TOKEN = "[UNK]"  # in a text: a word that the corpus itself replaces, as WikiText-2 by <unk>
+MAX_LINES = 10_000  # a longer paragraph is read in several pieces, to bound memory
+
+
+class TextFormat(NamedTuple):
+    """A way to split text into documents and paragraphs."""
+
+    description: str
+    read: Callable[[Iterable], Iterator]
+    """Function from the lines of a file, or of a table's record, to paragraphs, with `None` where a document ends.
+
+    The end of a file or record always ends its last document.
+    """
+    records_are_lines: bool = False
+    """Whether the records of a table are the lines of one text, which holds many documents."""
+    mark: re.Pattern | None = None
+    """What lines of this format begin with, those of no other, for a hint."""
+    version: int = 1
+    """Raise it when `read` changes: stale caches are then rebuilt."""
+
+
+def _end_at_blank_lines(lines: Iterable[str]) -> Iterator[str | None]:
+    paragraph: list[str] = []
+    for line in chain(lines, [""]):
+        blank = not line.strip()
+        if not blank:
+            paragraph.append(line)
+        if paragraph and (blank or len(paragraph) == MAX_LINES):
+            yield "\n".join(paragraph)
+            paragraph = []
+        if blank:
+            yield None
+
+
+def _one_document(lines: Iterable[str]) -> Iterator[str]:
+    return (paragraph for paragraph in _end_at_blank_lines(lines) if paragraph is not None)
+
+
+_WIKITEXT_HEADING = re.compile(r" ((?:= )+)(.+?)(?: =)+ ?$")
+_WIKITEXT_JOINED = re.compile(r" @([-,.])@ ")
+
+
+def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
+    before, here, after = tee(chain([""], lines, [""]), 3)
+    for previous, line, following in zip(before, islice(here, 1, None), islice(after, 2, None), strict=False):
+        heading = _WIKITEXT_HEADING.match(line)
+        # Blank lines around it tell a title from a table's " = Wins ; L = ".
+        if heading and heading[1] == "= " and not previous.strip() and not following.strip():
+            yield None
+        text = heading[2] if heading else line
+        if text.strip():
+            yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNK_TOKEN)
+
+
+_GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
+_GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
+
+
+def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
+    lines = iter(lines)
+    head = list(islice(lines, 1000))
+    starts = [number for number, line in enumerate(head, 1) if _GUTENBERG_START.match(line)]
+    text = chain(head[starts[0] if starts else 0 :], lines)
+    for paragraph in _one_document(text):
+        end = _GUTENBERG_END.search(paragraph)
+        yield " ".join(paragraph[: end.start() if end else None].split("\n"))
+        if end:
+            return
+
+
+_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
+
+
+def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
+    return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
+
+
+def _fasta(lines: Iterable[str]) -> Iterator[str | None]:
+    letters: list[str] = []
+    for line in chain(lines, [">"]):
+        if not line.startswith((">", ";")):
+            letters.append(line.strip())
+            continue
+        if sequence := "".join(letters).removesuffix("*"):  # which marks the end of some proteins
+            yield sequence
+        yield None
+        letters = []
+
+
+# To add a format, add an entry, here or from outside: `FORMATS["mine"] = TextFormat("…", read_mine)`.
+FORMATS = {
+    "blank_line": TextFormat("a blank line ends a document", _end_at_blank_lines),
+    "file": TextFormat(
+        "a file, or a record of a table, is a document, and blank lines separate its paragraphs", _one_document
+    ),
+    "wikitext": TextFormat(
+        "' = Title = ' begins a document, as in WikiText", _wikitext, records_are_lines=True, mark=_WIKITEXT_HEADING
+    ),
+    "gutenberg": TextFormat(
+        "a file is a book of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START
+    ),
+    "fasta": TextFormat(
+        "a sequence is a document, without its header", _fasta, records_are_lines=True, mark=re.compile(r">[\w|.]*\d")
+    ),
+    "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
+}
