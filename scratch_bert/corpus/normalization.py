@@ -33,7 +33,7 @@ def count_characters(source: TextSource) -> Counter[str]:
     counts: Counter[str] = Counter()
     for shard in chosen:
         left = SAMPLE_CHARACTERS // count
-        for paragraph in source.with_shards([shard]):
+        for paragraph in replace(source, shards=[shard]):
             counts.update(paragraph[:left])
             left -= len(paragraph)
             if left <= 0:
