@@ -15,7 +15,7 @@ help: ## Show what there is to make
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into .venv (a few minutes, mostly PyTorch)"
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,demo]"
 	@touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)

@@ -22,11 +22,21 @@ from .tasks.base import Task
 
 logger = logging.getLogger("scratch_bert")
 
+OTHER_NAMES = {  # as pipelines and others call a task
+    "text-classification": "sequence-classification",
+    "sentiment-analysis": "sequence-classification",
+    "regression": "sequence-classification, with numbers as labels",
+    "ner": "token-classification",
+    "extractive-qa": "question-answering",
+}
+
 
 def task_class(name: str) -> type[Task]:
     """By its file: `token-classification` is `TokenClassification` in tasks/token_classification.py."""
     if name not in TASKS:
-        raise ValueError(f"There is no task {name}.{similar(name, TASKS) or ' There are ' + ', '.join(TASKS)}")
+        other = OTHER_NAMES.get(name)
+        hint = f" Use {other}." if other else similar(name, TASKS) or f" There are {', '.join(TASKS)}"
+        raise ValueError(f"There is no task {name}.{hint}")
     kind = "sequence-classification" if name in GLUE else name
     module = import_module(f"{__package__}.tasks.{kind.replace('-', '_')}")
     return getattr(module, kind.title().replace("-", ""))

@@ -58,7 +58,7 @@ class NextSentencePrediction(NextSentenceHead):
         if metrics["eval_nsp_accuracy"] > chance + margin:
             return mlm
         if mlm:
-            return mlm if evaluated < FEW else f"{mlm} NSP is at chance, and is usually learned later than MLM."
+            return f"{mlm} NSP is usually learned later than MLM."
         if evaluated < FEW:
             return f"{evaluated} examples are too few to tell whether NSP has been learned: raise validation_share."
         found = f"NSP cannot be told from chance on {evaluated:,} examples (±{margin:.0%})."

@@ -4,6 +4,7 @@ For the directory of a training run, also predictions at each checkpoint. The pa
 loads nothing from the network."""
 
 import argparse
+import sys
 
 from ..command_line import announce_imports
 from ..process import script
@@ -29,7 +30,9 @@ def main(argv: list[str] | None = None) -> None:
     try:
         from scratch_bert_demo.page import build_page, serve
     except ModuleNotFoundError as error:
-        raise ImportError(f"{error}. Install what the demo needs: pip install 'scratch_bert[demo]'") from error
+        raise ImportError(
+            f"{error}. Install it beside this package: {sys.executable} -m pip install gradio"
+        ) from error
     page = build_page(*open_models(args.models, args.trust_remote_code))
     print(f"Serving on {serve(page, args.port, inbrowser=not args.no_browser)} (Ctrl-C to stop)", flush=True)
     page.block_thread()

@@ -27,5 +27,6 @@ def main(argv: list[str] | None = None) -> None:
         return
     print(f"\n{run.report(metrics)}\n\nNext:")
     print(f"  {command('demo', training.output_dir)}")
-    print(f"  {command('finetune', 'sst2', '--model_name_or_path', training.output_dir)}")
+    task = ("sequence-classification", "--train_file", "YOUR.csv")
+    print(f"  {command('finetune', *task, '--model_name_or_path', training.output_dir)}")
     print(f"  {command('push', training.output_dir, 'USER/NAME', '--dry_run')}")

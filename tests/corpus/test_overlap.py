@@ -51,7 +51,7 @@ def test_overlap_is_reported_once_measured(corpus, tmp_path, caplog, monkeypatch
     phrase = report_overlap(half, corpus, 2000, tmp_path)
     assert phrase.endswith("overlap with the training text (passages of 50 tokens)")
     [record] = caplog.records
-    assert record.levelname == "WARNING" and "Remove duplicates from the text" in record.message
+    assert record.levelname == "WARNING" and "Remove duplicates" in record.message
     train, held_out = corpus.split(0.1, seed=0)
     phrase = report_overlap(train, held_out, 2000, tmp_path)
     assert caplog.records[-1].levelname == "INFO" and caplog.records[-1].message == f"Held-out text: {phrase}"

@@ -154,6 +154,22 @@ def test_publish_searches_every_file_for_secrets(name, directory):
         public_files(directory)
 
 
+def test_publish_does_not_read_the_pixels_of_a_picture(directory):
+    pixels = b" C:\\Users\\ann "
+    chunks = [(b"IHDR", bytes(13)), (b"IDAT", pixels), (b"tEXt", b"Author\0Ann"), (b"IEND", b"")]
+
+    def write():
+        parts = (len(data).to_bytes(4, "big") + kind + data + bytes(4) for kind, data in chunks)
+        (directory / "curves.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+    write()
+    assert "curves.png" in names(directory)
+    chunks[2] = b"tEXt", b"Source\0" + pixels
+    write()
+    with pytest.raises(ValueError, match=r"curves.png contains a local path"):
+        public_files(directory)
+
+
 @pytest.mark.parametrize(
     "name", ["curves.png", "kernels_scratch_bert.py", "model.safetensors", "1_Pooling", "1_Pooling/config.json"]
 )

@@ -11,5 +11,5 @@ def test_missing_gradio_is_one_line(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.delitem(sys.modules, "scratch_bert_demo.page", raising=False)
     monkeypatch.delitem(sys.modules, "scratch_bert_demo.environment", raising=False)
-    with pytest.raises(SystemExit, match=r"^error: .*gradio.* pip install 'scratch_bert\[demo\]'$"):
+    with pytest.raises(SystemExit, match=r"^error: .*gradio.* -m pip install gradio$"):
         run_script(monkeypatch, "demo.py", tmp_path)

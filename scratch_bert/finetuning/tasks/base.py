@@ -169,7 +169,7 @@ class Task:
         shared = [hash(repr(ids)) in training for ids in features["validation"]["input_ids"]]
         if sum(shared) > 0.01 * len(shared):
             count = f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too"
-            logger.warning(f"{count}, so the metrics measure what is memorised: remove duplicates")
+            logger.warning(f"{count}, which the model may have memorised: remove duplicates")
         return features
 
     def tokenize(self, split: str, function: Callable, **options: Any) -> Dataset:
