@@ -77,11 +77,15 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
             return
 
 
-_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_LINE_BREAK_TAG = re.compile(
+    r"</?(address|article|blockquote|br|dd|div|dl|dt|h[1-6]|hr|li|ol|p|pre|section|table|td|th|tr|ul)\b[^<>]*>", re.I
+)
+_INLINE_TAG = re.compile(r"</?(a|abbr|b|big|code|em|font|i|img|mark|s|small|span|strong|sub|sup|u)\b[^<>]*>", re.I)
 
 
 def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
-    return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
+    broken = (part for line in lines for part in _LINE_BREAK_TAG.sub("\n", line).split("\n"))
+    return _one_document(html.unescape(_INLINE_TAG.sub("", part)) for part in broken)
 
 
 # To add a format, add an entry, here or from outside: `FORMATS["mine"] = TextFormat("…", read_mine)`.
@@ -96,5 +100,9 @@ FORMATS = {
     "gutenberg": TextFormat(
         "a file is a book of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START
     ),
-    "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
+    "html": TextFormat(
+        "as file, with tags such as <br> and <p> for line breaks, others left out, and entities such as &amp;",
+        _html_line_breaks,
+        version=2,
+    ),
 }

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
 from helpers import make_bert, write_glue, write_metric
-from scratch_bert import ScratchBertForPreTraining
+from scratch_bert import ScratchBertForPreTraining, ScratchBertForSequenceClassification
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.finetuning.trainer import FinetuningTrainer
 from scratch_bert.hub.conversion import convert_checkpoint
@@ -113,6 +113,18 @@ def test_text_classification_and_its_model(prepare, files, tmp_path, curves):
     assert f"| {metrics['eval_accuracy']:.4f} | {baselines[0]:.4f} | {baselines[1]:.4f} |\n" in card
     assert baselines == [0.5, 1]
     assert imread(output / "curves.png").shape[1] == 3 * 400  # loss, accuracy, learning rate
+
+
+@pytest.mark.parametrize("labels", [["bad", "good"], ["good", "bad"], ["no", "yes"], ["LABEL_0", "LABEL_1"]])
+def test_head_for_other_labels_starts_anew(labels, prepare, files, saved, tokenizer, tmp_path, caplog):
+    model = ScratchBertForSequenceClassification.from_pretrained(saved, id2label=dict(enumerate(labels)))
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    trained = prepare(model=tmp_path / "model", **files).first_trainer.model
+    fits = labels in (["bad", "good"], ["LABEL_0", "LABEL_1"])
+    assert torch.equal(trained.classifier.weight, model.classifier.weight) == fits
+    assert torch.equal(trained.bert.pooler.dense.weight, model.bert.pooler.dense.weight)
+    assert (f"a head for other labels ({', '.join(labels)}): it starts anew" in caplog.text) != fits
 
 
 def test_regression_with_other_metrics(run, tmp_path):
