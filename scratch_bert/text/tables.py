@@ -48,7 +48,10 @@ def read_errors(source: Path | str, place: Callable[[], str] = str) -> Generator
                 "If it is text in another encoding, convert it, as with iconv -f cp1252 -t utf-8"
             ) from error
         at = place() and f" at {place()}"
-        raise TextError(f"{source} cannot be read{at}: {one_line(reason) or type(reason).__name__}") from error
+        what = one_line(reason) or type(reason).__name__
+        if isinstance(reason, LookupError | TypeError | AttributeError):  # of a library that met what it did not expect
+            what = f"it is empty or damaged ({type(reason).__name__}: {what})"
+        raise TextError(f"{source} cannot be read{at}: {what}") from error
 
 
 # ----------------------------------------------------------------------------------------------------------- files
