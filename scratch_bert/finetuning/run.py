@@ -140,7 +140,7 @@ class FinetuningRun:
         """What `check_same_run` compares."""
         fixed = {"task": self.task.name, "seed": args.seed, "optim": args.optim.value, **self.data_and_model}
         fixed["metric_for_best_model"] = self.task.best_metric
-        fixed["labels"] = ", ".join(self.task.model_options.get("id2label", {}).values())
+        fixed["set of labels"] = ", ".join(self.task.model_options.get("id2label", {}).values())
         fixed["classifier_pooling"] = self.task_args.classifier_pooling
         task_options = ("dropout", "early_stopping_patience", "random_init")
         options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in task_options}

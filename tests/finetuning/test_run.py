@@ -376,6 +376,11 @@ def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
     }.items():
         with pytest.raises(ValueError, match=f"seed-1 has another {name}: .* CRC-32"):
             finetune_seeds(resume_from_checkpoint="auto", **options)
+    label = ["bad", "great"].__getitem__  # the same ids
+    renamed = {"train_file": write_examples(tmp_path / "train.csv", 160, label=label)}
+    renamed["validation_file"] = write_examples(tmp_path / "validation.csv", 60, seed=1, label=label)
+    with pytest.raises(ValueError, match="seed-1 has another set of labels: bad, good, not bad, great"):
+        finetune_seeds(resume_from_checkpoint="auto", **renamed)
     (tmp_path / "run/seed-1/metrics.json").write_text("")
     with pytest.raises(ValueError, match="seed-1/metrics.json cannot be read"):
         finetune_seeds(resume_from_checkpoint="auto")
