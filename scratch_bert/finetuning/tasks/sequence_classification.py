@@ -60,6 +60,8 @@ class SequenceClassification(ClassLabelTask):
         else:
             self.model_options = {"num_labels": 1}
         self.model_options = {**self.model_options, "problem_type": self.problem_type}
+        if self.problem_type == "regression" and len({str(label) for label in labels}) == 1:
+            raise ValueError(f"All labels of the training examples are {labels[0]}: there is nothing to learn.")
 
     def reference(self, row: dict[str, Any]) -> int | float | list[int]:
         if self.problem_type == "regression":
@@ -74,9 +76,7 @@ class SequenceClassification(ClassLabelTask):
         features = self.tokenize(
             split, lambda batch: self.tokenizer(*(batch[column] for column in columns), **self.truncation)
         )
-        if full := sum(len(ids) == self.max_seq_length for ids in features["input_ids"]):
-            message = f"truncated to {self.max_seq_length} tokens, or have exactly as many"
-            logger.info(f"{split}: {full:,} of {len(features):,} examples are {message}")
+        self.log_truncated(split, map(len, features["input_ids"]))
         if split not in self.references:
             return features
         labels = self.references[split]
