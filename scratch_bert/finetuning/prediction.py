@@ -30,7 +30,7 @@ class Predictor:
     Args:
         model: A directory or a Hub repository.
         text_column, text_pair_column, choices_column: Columns, by default those with the usual names.
-        max_seq_length: Default: as in fine-tuning.
+        max_seq_length: Default: that of fine-tuning, the model's limit or 384 for question answering.
         threshold: Of two classes, the second is predicted from this probability on. Default: the config's
             `decision_threshold`, or else the more probable one is.
 
@@ -177,7 +177,7 @@ def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | 
     if kinds[0] == ".parquet":
         schema = pyarrow.parquet.read_schema(file)
         types |= dict(zip(schema.names, schema.types, strict=True))
-    with write_rows(output_file, kinds[1], types) as append, tqdm(unit=" rows", unit_scale=True) as bar:
+    with write_rows(output_file, kinds[1], types) as append, tqdm(unit=" rows", unit_scale=True, disable=None) as bar:
         while rows:
             columns = predictor(rows, count + 1)
             predictions = zip(*columns.values(), strict=True)

@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--text_column", help="Default: as in fine-tuning, such as text.")
     parser.add_argument("--text_pair_column", help="The second text, or the question.")
     parser.add_argument("--choices_column", nargs="+", help="A column of lists, or several of texts.")
-    parser.add_argument("--max_seq_length", type=int, help="Default: as in fine-tuning.")
+    parser.add_argument("--max_seq_length", type=int, help="Default: that of fine-tuning.")
     parser.add_argument(
         "--threshold",
         type=float,
