@@ -186,7 +186,9 @@ def _help(groups: Iterable[type], description: str, takes_others: bool) -> str:
         for option in fields(group):
             if option.name in known:
                 by_title.setdefault(option.metadata["group"], []).append(known.pop(option.name))
-    lines = [textwrap.fill(paragraph, width) + "\n" for paragraph in description.split("\n\n")]
+    lines = [
+        textwrap.fill(paragraph, width) + "\n" for paragraph in (description or "").split("\n\n")
+    ]  # python -OO has no docstrings
     for title, options in by_title.items():
         lines += [f"{title}:", *(_describe(option, width) for option in options), ""]
     if takes_others:

@@ -58,6 +58,8 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
         tolerate_lost_output()
         os.environ.setdefault("TQDM_DELAY", "1")  # tqdm reads its defaults when it is imported
         os.environ.setdefault("TQDM_LEAVE", "")  # false
+        if hasattr(signal, "SIGUSR1") and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until the training begins, there is nothing to save
         try:
             os.getcwd()
         except FileNotFoundError:

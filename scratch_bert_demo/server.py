@@ -34,6 +34,7 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
                 share=False,
                 ssr_mode=False,
                 quiet=True,
+                show_error=True,  # to programs, too
                 prevent_thread_lock=True,
                 footer_links=[],
                 theme=gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]),

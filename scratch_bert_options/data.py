@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from huggingface_hub.constants import HF_HOME
 
-from .declare import OptionGroup, option, options, similar
+from .declare import OptionGroup, option, options, reject_non_default, similar
 from .text_formats import FORMATS
 
 
@@ -252,6 +252,8 @@ class DataOptions(
 
     def __post_init__(self):
         super().__post_init__()
+        if self.sentence_objective == "none":
+            reject_non_default(self, ["single_segment_prob"], "with sentence_objective none")
         if self.streaming and not self.sources:
             raise ValueError("streaming needs a train_file, a dataset_name or prepared_data.")
 

@@ -1,6 +1,7 @@
 """Errors that a user can do something about, as one line with the cause and the remedy."""
 
 import errno
+import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -63,6 +64,8 @@ def is_lack_of_space(error: BaseException) -> bool:
 
 def plain_message(error: BaseException) -> str | None:
     """What a user is told of an error; None for one that only a change of the code can prevent."""
+    if error.__cause__ and (is_lack_of_space(error.__cause__) or explain_limit(error.__cause__)):
+        return plain_message(error.__cause__)
     package, text = type(error).__module__.partition(".")[0], str(error) or type(error).__name__
     if is_lack_of_space(error):
         return f"{text}. Free some space, or raise the limit of the size of files (ulimit -f)."
@@ -75,10 +78,18 @@ def plain_message(error: BaseException) -> str | None:
             f"The network failed ({type(error).__name__}: {text}): check the connection and the proxy, and try again."
         )
     if isinstance(error, PLAIN):
-        return text
+        return f"{text}{_variable_of(text)}"
     if package in DATA:  # "An error occurred while generating the dataset" has the reason as its cause
         return ": ".join(dict.fromkeys(filter(None, (text, error.__cause__ and str(error.__cause__)))))
     return None
+
+
+def _variable_of(text: str) -> str:
+    """The environment variable whose value a message cites, such as HF_HUB_DOWNLOAD_TIMEOUT=abc in "invalid literal for
+    int() with base 10: 'abc'"; empty for other messages."""
+    cited = re.fullmatch(r"(?:invalid literal for|could not convert|Unknown level).*?'?(\w+)'?", text)
+    found = [name for name, value in os.environ.items() if cited and value == cited[1]]
+    return f" (from the environment variable {found[0]})" if found else ""
 
 
 @contextmanager

@@ -77,11 +77,15 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
             return
 
 
-_LINE_BREAK_TAG = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_LINE_BREAK_TAG = re.compile(
+    r"</?(address|article|blockquote|br|dd|div|dl|dt|h[1-6]|hr|li|ol|p|pre|section|table|td|th|tr|ul)\b[^<>]*>", re.I
+)
+_INLINE_TAG = re.compile(r"</?(a|abbr|b|big|code|em|font|i|img|mark|s|small|span|strong|sub|sup|u)\b[^<>]*>", re.I)
 
 
 def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
-    return _one_document(html.unescape(part) for line in lines for part in _LINE_BREAK_TAG.split(line))
+    broken = (part for line in lines for part in _LINE_BREAK_TAG.sub("\n", line).split("\n"))
+    return _one_document(html.unescape(_INLINE_TAG.sub("", part)) for part in broken)
 
 
 def _fasta(lines: Iterable[str]) -> Iterator[str | None]:
@@ -111,5 +115,9 @@ FORMATS = {
     "fasta": TextFormat(
         "a sequence is a document, without its header", _fasta, records_are_lines=True, mark=re.compile(r">[\w|.]*\d")
     ),
-    "html": TextFormat("as file, with <br> tags for line breaks and entities such as &amp;", _html_line_breaks),
+    "html": TextFormat(
+        "as file, with tags such as <br> and <p> for line breaks, others left out, and entities such as &amp;",
+        _html_line_breaks,
+        version=2,
+    ),
 }

@@ -156,6 +156,11 @@ def _part(weight: str, model: PreTrainedModel) -> str:
     return f"cls.{rest.partition('.')[0]}" if first == "cls" else "head"
 
 
+def is_of_head(weight: str, model: PreTrainedModel) -> bool:
+    """Whether the weight of this name is that of a head."""
+    return _part(weight, model) not in (ENCODER, "pooler")
+
+
 def load_with_mismatches(
     model_class: type[Any], name: str, **options
 ) -> tuple[PreTrainedModel, dict[str, dict[str, str]]]:

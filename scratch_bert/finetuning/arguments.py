@@ -14,6 +14,8 @@ HEAD_FACTOR = 10  # docs/finetuning.md
 FIXED: Fixed = {
     "prediction_loss_only": (False, "metrics are computed from predictions"),
     "dataloader_drop_last": (False, "it would drop examples to predict, too"),
+    "eval_do_concat_batches": (True, "predictions are made of all batches together"),
+    "do_eval": (True, "the trained model is evaluated; eval_strategy says how often in training"),
     "train_sampling_strategy": ("random", "another would change the order of predictions"),
 }
 

@@ -10,7 +10,7 @@ import datasets
 import pandas
 from datasets import Dataset, DatasetDict
 
-from ..text.tables import TABLES, find_files, open_dataset, read_table, suffix
+from ..text.tables import TABLES, describe_columns, find_files, open_dataset, read_table, suffix
 from .glue import GlueTask
 from .readers import read_conll, read_squad
 
@@ -116,7 +116,7 @@ def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) 
         if missing := [name for name in names if name not in present]:
             if column == "id" or (column, split) == ("label", "test"):
                 continue
-            have = ", ".join(present)
+            have = describe_columns(present)
             raise ValueError(
                 f"{where} has no column {missing[0]!r}, but {have}. Name the right one: --{column}_column."
             )

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 from scratch_bert_options.declare import reject_non_default, similar
 from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskOptions
 
-from ..checkpoints.open import open_checkpoint
+from ..checkpoints.open import is_of_head, named_head, open_checkpoint
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..hub.conversion import convert_config
 from .dataset import Columns, load_splits
@@ -117,6 +117,13 @@ def find_columns(name: str, args: TaskOptions) -> Columns:
     return Columns(lists, glue, cls.file_format)
 
 
+def has_other_labels(trained: dict[int, str], task: Task) -> bool:
+    """Whether a head was trained for other labels than the task's, or for these in another order. One without names
+    (LABEL_0, …) is taken to fit."""
+    named = any(label != f"LABEL_{number}" for number, label in trained.items())
+    return named and "id2label" in task.model_options and trained != task.model_options["id2label"]
+
+
 def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple[PreTrainedModel, list[str]]:
     """The checkpoint's model with the task's head, in fp32, and the names of its weights that are newly initialised:
     none if all are (`random_init`). `config` is the checkpoint's. A BERT is loaded as scratch_bert: the weights are
@@ -135,6 +142,7 @@ def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple
             if not hasattr(config, field):
                 raise ValueError(f"A {config.model_type} has no {field}: leave out dropout or classifier_pooling.")
             setattr(config, field, value)
+    trained_labels = config.id2label if named_head(config) in task.auto_class.__name__ else {}
     for option, value in {"problem_type": None, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_init:
@@ -142,5 +150,14 @@ def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple
         return task.auto_class.from_config(config, dtype=torch.float32, trust_remote_code=remote), []
     new_heads = ("missing", "of another shape")  # such as those for other labels
     model, new = open_checkpoint(task.auto_class, name, config, new_heads, trust_remote_code=remote)
+    if not new and has_other_labels(trained_labels, task):
+        logger.warning(
+            f"{name} has a head for other labels ({', '.join(trained_labels.values()):.200}): it starts anew"
+        )
+        head = [weight for weight, _ in model.named_parameters() if is_of_head(weight, model)]
+        fresh = dict(task.auto_class.from_config(config, trust_remote_code=remote).named_parameters())
+        for weight in head:
+            model.get_parameter(weight).data.copy_(fresh[weight])
+        return model, head
     logger.info(f"Newly initialised: {', '.join(new)}" if new else "All weights are from the checkpoint")
     return model, new

@@ -72,6 +72,7 @@ class Predictor:
         self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
         self.model = opened.to(self.device).eval()
         self.batch_size, self.bf16 = batch_size, bf16
+        self.truncated = 0  # rows; long lists of words and contexts are split into windows instead
 
     def __call__(self, rows: list[Row], first: int = 1) -> dict[str, list]:
         """The columns of predictions for these rows, the first of which is row number `first`.
@@ -112,6 +113,8 @@ class Predictor:
         collate, rows = self.task.collator_class(self.task.tokenizer), features.to_list()
         ids = [row["input_ids"] for row in rows]  # lists of them, one for each choice, in multiple choice
         lengths = [max(map(len, one)) if isinstance(one[0], list) else len(one) for one in ids]
+        if not self.task.predicts_tokens:
+            self.truncated += lengths.count(self.task.max_seq_length)
         batches: list[list[torch.Tensor]] = []
         order = sorted(range(len(rows)), key=lengths.__getitem__)
         for start in range(0, len(rows), self.batch_size):
@@ -185,4 +188,7 @@ def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | 
             count += len(rows)
             bar.update(len(rows))
             rows = next(chunks, None)
+    if predictor.truncated:
+        limit = f"{predictor.task.max_seq_length} tokens, or have exactly as many"
+        logger.info(f"{predictor.truncated:,} of {count:,} rows are truncated to {limit}")
     return count

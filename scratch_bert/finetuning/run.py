@@ -10,6 +10,7 @@ from zlib import crc32
 
 from transformers import TrainingArguments, set_seed
 
+from scratch_bert_options.declare import reject_non_default
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.outputs import check_output_dir
 
@@ -105,6 +106,8 @@ class FinetuningRun:
         self, task_name: str, task_args: TaskOptions, options: FinetuningOptions, data: dict[str, Any] | None = None
     ):
         args = finetuning_arguments(options)
+        if task_args.seeds:
+            reject_non_default(options, ["seed"], "with seeds")
         if task_args.seeds and args.push_to_hub:
             raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert push.")
         if task_args.early_stopping_patience and args.eval_strategy == "no":
@@ -137,7 +140,9 @@ class FinetuningRun:
         """What `check_same_run` compares."""
         fixed = {"task": self.task.name, "seed": args.seed, "optim": args.optim.value, **self.data_and_model}
         fixed["metric_for_best_model"] = self.task.best_metric
-        task_options = ("dropout", "classifier_pooling", "early_stopping_patience", "random_init")
+        fixed["set of labels"] = ", ".join(self.task.model_options.get("id2label", {}).values())
+        fixed["classifier_pooling"] = self.task_args.classifier_pooling
+        task_options = ("dropout", "early_stopping_patience", "random_init")
         options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in task_options}
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 

@@ -143,10 +143,12 @@ def _without_pixels(png: bytes) -> bytes:
 
 def _check_model(directory: str) -> None:
     """Raise `ValueError` if config, weights and tokenizer don't fit together; custom code is not run for it."""
+    config = None
+    if read_json(Path(directory, "config.json")).get("model_type") in CONFIG_MAPPING:
+        config = load_config(directory)  # before the tokenizer, which reads it as well
     tokenizer = load_tokenizer(directory)
-    if read_json(Path(directory, "config.json")).get("model_type") not in CONFIG_MAPPING:
+    if config is None:
         return
-    config = load_config(directory)
     check_vocabulary(tokenizer, config.vocab_size, directory)
     head = named_head(config)
     new_heads = ["missing"] * (head == "Model")  # which may do without a pooler

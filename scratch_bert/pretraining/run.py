@@ -251,6 +251,10 @@ def build_trainer(
     vocabulary, parameters = f"vocabulary of {model.config.vocab_size:,}", f"{model.num_parameters():,} parameters"
     logger.info(f"Model: {name}, {sizes}, {vocabulary}, {parameters}")
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    if not data_args.streaming and batch_size > len(data.train_dataset):
+        logger.warning(
+            f"The global batch size, {batch_size:,}, is more than an epoch has: {len(data.train_dataset):,}"
+        )
     logger.info(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
         f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f}"

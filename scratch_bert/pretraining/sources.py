@@ -15,6 +15,7 @@ import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
 from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
+from scratch_bert_options.outputs import check_output_dir
 
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
@@ -81,6 +82,7 @@ def load_data(
 
     Raises `ValueError` or `OSError` for text or options that give no examples.
     """
+    check_output_dir("cache_dir", Path(args.cache_dir))
     seeds = Seeds(seed, seed if args.split_seed is None else args.split_seed)
     if args.prepared_data:
         if eval_texts is not None:

@@ -20,7 +20,7 @@ from scratch_bert_options.data import SPLITTERS, check_splitting
 from scratch_bert_options.text_formats import FORMATS, TextFormat
 
 from . import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
-from .tables import TABLES, TextError, has_records, open_table, read_errors, read_lines, suffix
+from .tables import TABLES, TextError, describe_columns, has_records, open_table, read_errors, read_lines, suffix
 
 
 MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
@@ -266,7 +266,7 @@ class TextSource:
             for batch in shard.iter(1000):
                 if self.text_column not in batch:
                     raise TextError(
-                        f"{name} has no column {self.text_column!r}, but {', '.join(batch)}: set text_column."
+                        f"{name} has no column {self.text_column!r}, but {describe_columns(batch)}: set text_column."
                     )
                 for text in batch[self.text_column]:
                     number += 1

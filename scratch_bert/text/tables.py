@@ -4,7 +4,7 @@ import csv
 import gzip
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from glob import escape, glob
 from io import BufferedReader
 from itertools import chain, islice, repeat
@@ -49,7 +49,12 @@ def read_errors(source: Path | str, place: Callable[[], str] = str) -> Generator
                 "If it is text in another encoding, convert it, as with iconv -f cp1252 -t utf-8"
             ) from error
         at = place() and f" at {place()}"
-        raise TextError(f"{source} cannot be read{at}: {one_line(reason) or type(reason).__name__}") from error
+        what = one_line(reason) or type(reason).__name__
+        if isinstance(
+            reason, LookupError | TypeError | AttributeError
+        ):  # of a library that met what it did not expect
+            what = f"it is empty or damaged ({type(reason).__name__}: {what})"
+        raise TextError(f"{source} cannot be read{at}: {what}") from error
 
 
 # ----------------------------------------------------------------------------------------------------------- files
@@ -198,6 +203,14 @@ def read_table(file: Path, columns: set[str], header: Sequence[str] | None = Non
             raise
 
 
+def describe_columns(names: Iterable[str]) -> str:
+    """The columns of a table for the message that one is missing."""
+    names = list(names)
+    separator = next((mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]), None)
+    hint = f" (its separator is {separator!r}: write the file with commas, or as .tsv)" if separator else ""
+    return ", ".join(name if name == name.strip() else repr(name) for name in names) + hint
+
+
 def read_fields(file: Path) -> Iterator[list[str]]:
     """The fields of each record of a CSV or TSV file. Raises `TextError` if it can't be parsed."""
     dialect = TSV if suffix(file) == ".tsv" else {}
@@ -222,10 +235,17 @@ def open_dataset(
     Raises `TextError` or `OSError` for what is no dataset, or can't be read.
     """
     directory = Path(name)
-    if not any((directory / file).is_file() for file in ("state.json", "dataset_dict.json")):
-        try:
-            return datasets.load_dataset(name, config, streaming=streaming)
-        except (DatasetGenerationError, RuntimeError) as error:  # RuntimeError for a loading script
-            raise TextError(f"The dataset {name} cannot be read: {one_line(error.__cause__ or error)}") from error
-    saved = datasets.load_from_disk(directory)
-    return saved if isinstance(saved, datasets.DatasetDict) else datasets.DatasetDict({"train": saved})
+    is_saved = any((directory / file).is_file() for file in ("state.json", "dataset_dict.json"))
+    try:
+        with read_errors(name) if directory.exists() else nullcontext():
+            found = (
+                datasets.load_from_disk(name) if is_saved else datasets.load_dataset(name, config, streaming=streaming)
+            )
+    except (DatasetGenerationError, RuntimeError) as error:  # RuntimeError for a loading script
+        raise TextError(f"The dataset {name} cannot be read: {one_line(error.__cause__ or error)}") from error
+    if isinstance(found, datasets.Dataset):
+        found = datasets.DatasetDict({"train": found})
+    for split, rows in found.items():
+        if isinstance(rows, datasets.Dataset) and not len(rows):
+            raise TextError(f"The split {split} of {name} has no rows.")
+    return found

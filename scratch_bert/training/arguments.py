@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
-from transformers import TrainingArguments
+from transformers import SchedulerType, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
 from scratch_bert_options.declare import similar
@@ -66,8 +66,15 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     if values.get("eval_accumulation_steps") == 0:  # which would divide by it in the first evaluation
         raise ValueError("eval_accumulation_steps must be at least 1, got 0.")
     args = TrainingArguments(**values)
+    scheduler, settings = SchedulerType(args.lr_scheduler_type), check(dict | None, args.lr_scheduler_kwargs)
+    try:  # arguments that this scheduler lacks would end the run at its first step
+        get_scheduler(scheduler, torch.optim.SGD([torch.zeros(1)]), 0, 10, settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"lr_scheduler_type {scheduler.value} with lr_scheduler_kwargs {settings}: {error}") from None
     installed = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not list
     for tracker in args.report_to or ():
+        if tracker == "none":
+            raise ValueError("report_to none excludes other trackers: leave out one of them.")
         if tracker not in installed:
             raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
     return args

@@ -79,6 +79,7 @@ class SignalCallback(TrainerCallback):
         if request is None:
             return
         control.should_save = True
+        args.save_only_model &= request != "stop"  # or the run could not be resumed
         control.should_training_stop |= request == "stop"
         self.stopped |= request == "stop"
         if request == self.requested:

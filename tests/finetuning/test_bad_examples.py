@@ -45,6 +45,7 @@ BAD = {
     "-1 of a ClassLabel": ((SequenceClassification, UNNAMED, {}), "train, example 3: the label -1 is none of"),
     "unknown": (classified("aba", validation=UNSEEN), "validation, example 1: the label 'c'"),
     "id": (classified("aba", validation=ID), "validation, example 1: the label '0'"),
+    "one number": (classified([0.5] * 3, **REGRESSION), "All labels of the training examples are 0.5"),
     "equal numbers": (classified(["0", "1.0", "1"]), "1 and 1.0 are the same number"),
     "one label": (classified("aaa"), r"too few labels: \['a'\]. Pass --label_column"),
     "lists of one label": (classified([["a"], ["b"]], **SINGLE), "Lists of labels need the problem_type multi_label_classification"),

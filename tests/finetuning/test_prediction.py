@@ -220,3 +220,16 @@ def test_model_without_a_fine_tuned_head(saved, make_model):
     (model / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match="ForQuestionAnswering without its head: qa_outputs"):
         predict(model, {"context": TEXTS, "question": TEXTS})
+
+
+def test_damaged_row_of_a_later_chunk_and_truncated_ones(make_model, tmp_path, caplog):
+    model = make_model("SequenceClassification")
+    rows = [{"text": "a class"}] * 1001 + [{"text": "name " * 60}] * 2
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with caplog.at_level("INFO", "scratch_bert"):
+        predict_file(model, str(tmp_path / "rows.jsonl"), str(tmp_path / "out.jsonl"))
+    assert "2 of 1,003 rows are truncated to 40 tokens" in caplog.text
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [*rows[:1001], {"text": None}])))
+    with pytest.raises(ValueError, match="row 1,002: text: input should be a valid string"):
+        predict_file(model, str(tmp_path / "rows.jsonl"), str(tmp_path / "damaged.jsonl"))
+    assert len(read_jsonl(tmp_path / "damaged.jsonl")) == 1000  # what is written remains

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import pipeline
 
 from helpers import make_bert, write_glue, write_metric
-from scratch_bert import ScratchBertForPreTraining
+from scratch_bert import ScratchBertForPreTraining, ScratchBertForSequenceClassification
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.finetuning.trainer import FinetuningTrainer
 from scratch_bert.hub.conversion import convert_checkpoint
@@ -113,6 +113,18 @@ def test_text_classification_and_its_model(prepare, files, tmp_path, curves):
     assert f"| {metrics['eval_accuracy']:.4f} | {baselines[0]:.4f} | {baselines[1]:.4f} |\n" in card
     assert baselines == [0.5, 1]
     assert imread(output / "curves.png").shape[1] == 3 * 400  # loss, accuracy, learning rate
+
+
+@pytest.mark.parametrize("labels", [["bad", "good"], ["good", "bad"], ["no", "yes"], ["LABEL_0", "LABEL_1"]])
+def test_head_for_other_labels_starts_anew(labels, prepare, files, saved, tokenizer, tmp_path, caplog):
+    model = ScratchBertForSequenceClassification.from_pretrained(saved, id2label=dict(enumerate(labels)))
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    trained = prepare(model=tmp_path / "model", **files).first_trainer.model
+    fits = labels in (["bad", "good"], ["LABEL_0", "LABEL_1"])
+    assert torch.equal(trained.classifier.weight, model.classifier.weight) == fits
+    assert torch.equal(trained.bert.pooler.dense.weight, model.bert.pooler.dense.weight)
+    assert (f"a head for other labels ({', '.join(labels)}): it starts anew" in caplog.text) != fits
 
 
 def test_regression_with_other_metrics(run, tmp_path):
@@ -364,6 +376,11 @@ def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
     }.items():
         with pytest.raises(ValueError, match=f"seed-1 has another {name}: .* CRC-32"):
             finetune_seeds(resume_from_checkpoint="auto", **options)
+    label = ["bad", "great"].__getitem__  # the same ids
+    renamed = {"train_file": write_examples(tmp_path / "train.csv", 160, label=label)}
+    renamed["validation_file"] = write_examples(tmp_path / "validation.csv", 60, seed=1, label=label)
+    with pytest.raises(ValueError, match="seed-1 has another set of labels: bad, good, not bad, great"):
+        finetune_seeds(resume_from_checkpoint="auto", **renamed)
     (tmp_path / "run/seed-1/metrics.json").write_text("")
     with pytest.raises(ValueError, match="seed-1/metrics.json cannot be read"):
         finetune_seeds(resume_from_checkpoint="auto")

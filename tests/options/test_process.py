@@ -146,6 +146,7 @@ def with_cause(error, cause):
         (LimitError("There is not enough memory, as was explained."), "There is not enough memory, as was"),
         (OSError(errno.ENOSPC, "No space left on device"), ".*No space left on device. Free some space"),
         (SafetensorError("I/O error: File too large (os error 27)"), "I/O error: File too large .*ulimit -f"),
+        (with_cause(ArrowError("while generating"), OSError(errno.ENOSPC, "No space")), ".*No space. Free some space"),
     ],
     ids=repr,
 )
@@ -158,6 +159,12 @@ def test_expected_error_ends_a_command_with_one_line(error, message):
         main()
     with pytest.raises((OSError, ValueError, ImportError)), plain_errors():
         raise error
+
+
+def test_environment_variable_with_a_wrong_value_is_named(monkeypatch):
+    monkeypatch.setenv("SOME_TIMEOUT", "abc")
+    with pytest.raises(ValueError, match=r"'abc' \(from the environment variable SOME_TIMEOUT\)"), plain_errors():
+        int(os.environ["SOME_TIMEOUT"])
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("a bug"), SystemExit(3)], ids=repr)

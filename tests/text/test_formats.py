@@ -139,7 +139,11 @@ def test_table_gives_a_document_for_each_record(suffix, tmp_path):
     [
         ("bad.jsonl", b'{"text": "One."}\n{"text": ', " cannot be read at record [12] or a later one: JSON parse"),
         ("latin.jsonl", b'{"text": "\xdf"}\n', " is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
-        ("semicolon.csv", b"id;text\n1;One.\n", " has no column 'text', but id;text: set text_column"),
+        (
+            "semicolon.csv",
+            b"id;text\n1;One.\n",
+            " has no column 'text', but id;text .its separator is ';'.*: set text_column",
+        ),
         ("list.jsonl", b'{"text": [1]}\n', ": record 1 is list, not text"),
     ],
 )

@@ -66,7 +66,7 @@ def _handler_is_restored():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_preemption_and_closed_terminal_save_a_checkpoint_to_resume_from(number, tmp_path):
-    trainer = make_trainer(tmp_path, SendSignal(number, step=3))
+    trainer = make_trainer(tmp_path, SendSignal(number, step=3), save_only_model=True)
     trainer.train()
     assert trainer.interrupted and trainer.state.global_step == 4
     with pytest.raises(Interrupted, match="Stopped at step 4") as interrupt:

@@ -143,6 +143,10 @@ class Task:
             rows = list(self.parse_rows(split, self.row.model_validate))
             if not any("".join(row.text).strip() for row in rows):  # texts, or lists of words
                 raise ValueError(f"{split}: all texts are empty. Name the right column with --text_column.")
+            columns = [column for column in ("text", "text_pair") if column in splits[split].column_names]
+            for column in columns:
+                if empty := sum(not "".join(getattr(row, column)).strip() for row in rows):
+                    logger.warning(f"{split}: {empty:,} of {len(rows):,} examples have no {column.replace('_', ' ')}")
         self.read_labels(**options)
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
@@ -174,6 +178,17 @@ class Task:
         examples = self.splits[split]
         known = "label" in examples.column_names
         return known and (split != "test" or not all(map(self.is_unlabelled, examples["label"])))
+
+    def log_truncated(self, split: str, lengths: Iterable[int]) -> None:
+        """Log how many of the inputs of these lengths may have been truncated; not for each chunk of rows to
+        predict."""
+        lengths = list(lengths)
+        full = sum(length == self.max_seq_length for length in lengths)
+        if full and self.references:
+            logger.info(
+                f"{split}: {full:,} of {len(lengths):,} inputs are truncated to {self.max_seq_length} tokens, or have "
+                "exactly as many"
+            )
 
     @cached_property
     def features(self) -> dict[str, Dataset]:

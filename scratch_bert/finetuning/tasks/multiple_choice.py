@@ -70,6 +70,7 @@ class MultipleChoice(Task):
             }
 
         features = self.tokenize(split, tokenize)
+        self.log_truncated(split, (len(ids) for choices in features["input_ids"] for ids in choices))
         labels = self.references.get(split, [0] * len(features))  # the collator requires labels
         return features.add_column("labels", labels)
 

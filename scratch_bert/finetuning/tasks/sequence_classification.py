@@ -62,6 +62,8 @@ class SequenceClassification(ClassLabelTask):
         else:
             self.model_options = {"num_labels": 1}
         self.model_options = {**self.model_options, "problem_type": self.problem_type}
+        if self.problem_type == "regression" and len({str(label) for label in labels}) == 1:
+            raise ValueError(f"All labels of the training examples are {labels[0]}: there is nothing to learn.")
 
     def read_config(self, config: PreTrainedConfig) -> None:
         super().read_config(config)
@@ -109,10 +111,7 @@ class SequenceClassification(ClassLabelTask):
         features = self.tokenize(
             split, lambda batch: self.tokenizer(*(batch[column] for column in columns), **self.truncation)
         )
-        full = sum(len(ids) == self.max_seq_length for ids in features["input_ids"])
-        if full and self.references:  # not for each chunk of the rows to predict
-            message = f"truncated to {self.max_seq_length} tokens, or have exactly as many"
-            logger.info(f"{split}: {full:,} of {len(features):,} examples are {message}")
+        self.log_truncated(split, map(len, features["input_ids"]))
         if split not in self.references:
             return features
         labels = self.references[split]
