@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from scratch_bert.checkpoints.open import load_config, open_pretrained
 from scratch_bert.corpus.tokenizer import check_vocabulary, load_tokenizer
-from scratch_bert.finetuning.tasks.token_classification import merge_tags
+from scratch_bert.finetuning.tasks.spans import merge_tags
 
 
 MASK = "[MASK]"  # what users type, whatever a model's own mask token is

@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
-from scratch_bert.finetuning.tasks.token_classification import merge_tags
+from scratch_bert.finetuning.tasks.spans import merge_tags
 from scratch_bert_demo.model import MAX_ATTENTION, Model
 
 

@@ -1,4 +1,4 @@
-"""Token classification: a label for each word, and the spans of words that labels such as B-X and I-X make."""
+"""Token classification: a label for each word."""
 
 from collections import Counter
 from itertools import chain
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, PreTrainedConfig
 
 from .class_labels import ClassLabelTask, Label
+from .spans import merge_tags
 
 
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
@@ -136,19 +137,3 @@ class TokenClassification(ClassLabelTask):
                 if word >= 0:
                     predictions[example][word] = self.label_names[label_ids[token]]
         return predictions
-
-
-def merge_tags(words: list[tuple[int, int, str, float]]) -> list[tuple[int, int, str, float]]:
-    """Merge labelled words into spans: B-X or I-X and each following I-X are a span of X, with the lowest probability
-    of its words. Words labelled O are omitted; a word with any other label is a span by itself."""
-    spans: list[tuple[int, int, str, float]] = []
-    current = None  # the X that an I-X would continue
-    for start, end, label, probability in words:
-        prefix, _, name = label.partition("-")
-        in_entity = prefix in ("B", "I") and name
-        if in_entity and prefix == "I" and name == current:
-            spans[-1] = (spans[-1][0], end, name, min(probability, spans[-1][3]))
-        elif label != "O":
-            spans.append((start, end, name if in_entity else label, probability))
-        current = name if in_entity else None
-    return spans
