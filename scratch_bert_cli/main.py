@@ -15,6 +15,7 @@ from .process import script
 VERBS = {  # verb → command's file and script, summary
     "pretrain": ("pretrain", "Pretrain a BERT on text, or continue from one."),
     "finetune": ("finetune", "Fine-tune a checkpoint on a task."),
+    "predict": ("predict", "Predict new rows with a fine-tuned model."),
     "evaluate": ("evaluate_model", "Evaluate pretrained models on text or minimal pairs."),
     "inspect-data": ("inspect_data", "Show the examples that pretrain would train on."),
     "prepare-data": ("prepare_data", "Preprocess a large corpus in parallel."),

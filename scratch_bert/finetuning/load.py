@@ -42,6 +42,20 @@ def task_class(name: str) -> type[Task]:
     return getattr(module, kind.title().replace("-", ""))
 
 
+def open_task(
+    name: str, model: str, config: PreTrainedConfig, max_seq_length: int | None = None, trust_remote_code: bool = False
+) -> Task:
+    """The task of this name without examples, with the tokenizer of a model. Raises `ValueError` or `OSError` for a
+    tokenizer or a length that does not fit the model."""
+    cls, tokenizer = task_class(name), load_tokenizer(model, trust_remote_code=trust_remote_code)
+    check_vocabulary(tokenizer, config.vocab_size, model)
+    limit = min(config.max_position_embeddings, tokenizer.model_max_length)
+    max_seq_length = max_seq_length or min(limit, cls.default_max_seq_length or limit)
+    if max_seq_length > limit:
+        raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
+    return cls(name, tokenizer, max_seq_length)
+
+
 def load_task(
     name: str,
     args: TaskOptions,
@@ -72,22 +86,13 @@ def load_task(
     if data and "validation" in data:
         reject_non_default(args, ["validation_share"], "with validation examples")
 
-    tokenizer = load_tokenizer(args.model_name_or_path, trust_remote_code=args.trust_remote_code)
-    check_vocabulary(tokenizer, config.vocab_size, args.model_name_or_path)
-    limit = min(config.max_position_embeddings, tokenizer.model_max_length)
-    max_seq_length = args.max_seq_length or min(limit, cls.default_max_seq_length or limit)
-    if max_seq_length > limit:
-        raise ValueError(f"max_seq_length is {max_seq_length}, but the model takes {limit} tokens at most.")
-
+    task = open_task(name, args.model_name_or_path, config, args.max_seq_length, args.trust_remote_code)
     splits = data or {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
     dataset = (args.dataset_name, args.dataset_config)
     if glue and not (data or args.train_file or args.dataset_name):
         dataset = ("nyu-mll/glue", name)
-    return cls(
-        name,
+    return task.load(
         load_splits(find_columns(name, args), splits, dataset),
-        tokenizer,
-        max_seq_length,
         metrics=args.metrics or (glue and glue.metrics),
         best_metric=(options.metric_for_best_model or "").removeprefix("eval_"),
         validation_share=args.validation_share,

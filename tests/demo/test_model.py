@@ -9,7 +9,8 @@ import torch
 import transformers
 from transformers import AutoTokenizer
 
-from scratch_bert_demo.model import MAX_ATTENTION, Model, merge_tags
+from scratch_bert.finetuning.tasks.spans import merge_tags
+from scratch_bert_demo.model import MAX_ATTENTION, Model
 
 
 TEXT, OTHER = "the cat sleeps on the sofa .", "she opened the window ."

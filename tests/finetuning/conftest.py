@@ -14,7 +14,7 @@ def make_task(tokenizer):
                 one = columns if isinstance(columns, Dataset) else Dataset.from_dict(columns)
                 origins = [f"{split}, example {number}" for number in range(1, len(one) + 1)]
                 examples[split] = one.add_column("origin", origins)
-        task = task_class("task", examples, tokenizer, max_seq_length, **options)
+        task = task_class("task", tokenizer, max_seq_length).load(examples, **options)
         assert task.features.keys() == task.splits.keys()
         return task
 

@@ -36,12 +36,14 @@ def test_finetune_prints_the_metrics(finetune, tmp_path, capsys):
     assert f"accuracy                  {''.join(f'{metrics[name]:>18.4f}' for name in names)}" in printed
     assert f"loss                      {metrics['eval_loss']:>18.4f}" in printed
     assert not any(line.startswith("runtime") for line in printed)
-    assert printed[-6].startswith("In run: the model with its tokenizer, its card (README.md), ")
-    assert "validation_predictions.jsonl, metrics.json." in printed[-5]
-    assert printed[-3] == "Next:"
+    assert printed[-7].startswith("In run: the model with its tokenizer, its card (README.md), ")
+    assert "validation_predictions.jsonl, metrics.json." in printed[-6]
+    assert printed[-4] == "Next:"
+    predict = rf"  \S*python {SCRIPTS}/predict.py run --file ROWS.csv --output_file PREDICTIONS.csv"
+    assert re.fullmatch(predict, printed[-3])
     assert re.fullmatch(rf"  \S*python {SCRIPTS}/demo.py run", printed[-2])
     assert re.fullmatch(rf"  \S*python {SCRIPTS}/push_to_hub.py run USER/NAME --dry_run", printed[-1])
-    assert max(map(len, printed[:-2])) <= 80
+    assert max(map(len, printed[:-3])) <= 80
 
 
 def test_finetune_prints_mean_and_standard_deviation_of_seeds(finetune, tmp_path, capsys):

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow
 import torch
 from datasets import Dataset
 from pyarrow.compute import list_flatten
 from pydantic import BaseModel, ValidationError
-from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedTokenizerBase
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from scratch_bert_options.schema import explain
 
@@ -33,7 +34,7 @@ class TextRow(BaseModel, strict=True):
 
 
 class Task:
-    """A task and its examples, checked and ready to train on.
+    """A task, and its examples: those of a training, by `load`, or rows that a fine-tuned model predicts.
 
     A kind of task is a subclass in its own file, with the name of the task: `TokenClassification` in
     token_classification.py is `token-classification`. It defines what the first part of this class lists.
@@ -52,6 +53,20 @@ class Task:
     auto_class: ClassVar[type]
     collator_class: ClassVar[type] = DataCollatorWithPadding
     default_metrics: tuple[str, ...] = ("accuracy",)
+    predicts_tokens: ClassVar[bool] = False
+    """Whether the model has logits for each token, not only for each example."""
+
+    def read_config(self, config: PreTrainedConfig) -> None:
+        """Take from a fine-tuned model's config what `read_labels` finds in the examples."""
+
+    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
+        """The columns of `predict`, and the types of their values."""
+        raise NotImplementedError
+
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+        """Predictions and their probabilities for each example of a split, from the complete logits of its features,
+        padded with -inf."""
+        raise NotImplementedError
 
     def read_labels(self) -> None:
         """Find the set of labels in the training examples, and the default metrics for them."""
@@ -94,12 +109,16 @@ class Task:
 
     # ------------------------------------------------------------------------------------------- what all tasks share
 
-    def __init__(
+    def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, max_seq_length: int):
+        self.name, self.tokenizer, self.max_seq_length = name, tokenizer, max_seq_length
+        self.splits: dict[str, Dataset] = {}
+        self.references: dict[str, list] = {}
+        self.model_options: dict[str, Any] = {}  # the fields that the model's config needs, by `read_labels`
+        self.windows: dict[str, tuple] = {}  # where the tokens of each window of a long example come from, by `encode`
+
+    def load(
         self,
-        name: str,
         splits: dict[str, Dataset],
-        tokenizer: PreTrainedTokenizerBase,
-        max_seq_length: int,
         *,
         metrics: Sequence[str] | None = None,
         best_metric: str | None = None,
@@ -107,8 +126,9 @@ class Task:
         seed: int = 0,
         dataset_name: str | None = None,
         **options: Any,
-    ):
-        """Raises `ValueError` for examples, labels and metrics that do not fit together.
+    ) -> "Task":
+        """The task with the examples to train on. Raises `ValueError` for examples, labels and metrics that do not fit
+        together.
 
         Args:
             splits: `train` and, if there are any, `validation` and `test`, as `load_splits` returns them.
@@ -118,8 +138,7 @@ class Task:
             dataset_name: None if the examples come from files or from memory.
             options: The class's `options`.
         """
-        self.name, self.splits, self.dataset_name = name, splits, dataset_name
-        self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
+        self.splits, self.dataset_name = splits, dataset_name
         for split in splits:
             rows = list(self.parse_rows(split, self.row.model_validate))
             if not any("".join(row.text).strip() for row in rows):  # texts, or lists of words
@@ -128,8 +147,6 @@ class Task:
             for column in columns:
                 if empty := sum(not "".join(getattr(row, column)).strip() for row in rows):
                     logger.warning(f"{split}: {empty:,} of {len(rows):,} examples have no {column.replace('_', ' ')}")
-        self.model_options: dict[str, Any] = {}  # the fields that the model's config needs, by `read_labels`
-        self.windows: dict[str, tuple] = {}  # where the tokens of each window of a long example come from, by `encode`
         self.read_labels(**options)
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
@@ -145,6 +162,7 @@ class Task:
         self.best_metric = best_metric or MAIN_SCORES.get(first, first)
         if self.best_metric not in known:
             raise ValueError(f"metric_for_best_model must be one of {', '.join(known)}, got {self.best_metric}.")
+        return self
 
     def parse_rows(self, split: str, parse: Callable[[dict[str, Any]], Any]) -> Iterator[Any]:
         """What `parse` makes of each example; its errors name the example's origin."""
@@ -162,9 +180,11 @@ class Task:
         return known and (split != "test" or not all(map(self.is_unlabelled, examples["label"])))
 
     def log_truncated(self, split: str, lengths: Iterable[int]) -> None:
-        """Log how many of the inputs of these lengths may have been truncated."""
+        """Log how many of the inputs of these lengths may have been truncated; not for each chunk of rows to
+        predict."""
         lengths = list(lengths)
-        if full := sum(length == self.max_seq_length for length in lengths):
+        full = sum(length == self.max_seq_length for length in lengths)
+        if full and self.references:
             logger.info(
                 f"{split}: {full:,} of {len(lengths):,} inputs are truncated to {self.max_seq_length} tokens, or have "
                 "exactly as many"

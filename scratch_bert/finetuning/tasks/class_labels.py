@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datasets import ClassLabel
+from transformers import PreTrainedConfig
 
 from .base import Task, Tensors
 
@@ -37,6 +38,9 @@ class ClassLabelTask(Task):
         self.model_options = {"id2label": dict(enumerate(self.label_names)), "label2id": self.label_ids}
         if label_names:  # GLUE's files have ids where its dataset on the Hub has names
             self.label_ids = {str(number): number for number in range(len(self.label_names))} | self.label_ids
+
+    def read_config(self, config: PreTrainedConfig) -> None:
+        self.label_names = [str(config.id2label[number]) for number in range(config.num_labels)]
 
     def id_of(self, label: Label | None) -> int:
         """Raises `ValueError` for a label that is missing or unknown."""

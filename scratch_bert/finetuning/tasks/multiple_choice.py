@@ -3,6 +3,8 @@
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow
+import torch
 from datasets import Dataset
 from pydantic import Field
 from transformers import AutoModelForMultipleChoice, DataCollatorForMultipleChoice
@@ -23,6 +25,18 @@ class MultipleChoice(Task):
     columns: ClassVar = {"text": "text", "text_pair": None, "choices": "choices", "label": "label"}
     auto_class = AutoModelForMultipleChoice
     collator_class = DataCollatorForMultipleChoice
+
+    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
+        number = pyarrow.float64()
+        return {"prediction": pyarrow.int64(), "probability": number, "probabilities": pyarrow.list_(number)}
+
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+        probabilities = logits[0].softmax(-1)  # (N, C)
+        return {
+            "prediction": self.decode(split, logits[0].numpy()),
+            "probability": probabilities.amax(-1).tolist(),
+            "probabilities": probabilities.tolist(),
+        }
 
     def reference(self, row: dict[str, Any]) -> int:
         label, letters = as_label_name(row["label"]), [chr(ord("A") + number) for number in range(len(row["choices"]))]

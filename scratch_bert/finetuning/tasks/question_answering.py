@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import pyarrow
+import torch
 from datasets import Dataset
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt
 from tokenizers import Encoding
-from transformers import AutoModelForQuestionAnswering
+from transformers import AutoModelForQuestionAnswering, PreTrainedConfig
 
 from .base import Task, TextRow
 
@@ -55,14 +57,18 @@ class QuestionAnswering(Task):
     default_max_seq_length = 384
     auto_class = AutoModelForQuestionAnswering
     default_metrics = ("squad",)
+    predicts_tokens = True
 
-    def read_labels(self, doc_stride: int | None = None, max_answer_length: int = 30) -> None:
+    def set_windows(self, doc_stride: int | None = None, max_answer_length: int = 30) -> None:
         self.question_length = min(MAX_QUESTION_LENGTH, self.max_seq_length // 2)
         self.doc_stride = self.max_seq_length // 3 if doc_stride is None else doc_stride
         self.max_answer_length = max_answer_length
         minimum = self.question_length + self.doc_stride + 4  # [CLS], two [SEP], and at least one new token
         if self.max_seq_length < minimum:
             raise ValueError(f"max_seq_length must be at least {minimum} with a doc_stride of {self.doc_stride}.")
+
+    def read_labels(self, **window_options: Any) -> None:
+        self.set_windows(**window_options)
         for split in self.splits:
             if len(set(self.question_ids(split))) < len(self.splits[split]):
                 raise ValueError(f"{split}: several questions have the same id, so predictions would be lost.")
@@ -70,6 +76,11 @@ class QuestionAnswering(Task):
         if not any(answered):
             raise ValueError("train: no question has an answer. Name the right column with --label_column.")
         self.has_unanswerable = not all(answered)
+        self.model_options = {"has_unanswerable": True} if self.has_unanswerable else {}
+
+    def read_config(self, config: PreTrainedConfig) -> None:
+        self.set_windows()
+        self.has_unanswerable = getattr(config, "has_unanswerable", False)
 
     def question_ids(self, split: str) -> list[str]:
         """The column `id`, or numbers from 1 if there is none."""
@@ -138,21 +149,53 @@ class QuestionAnswering(Task):
         ]
 
     def decode(self, split: str, logits: tuple[np.ndarray, np.ndarray]) -> list[str]:
-        example_of, offsets = self.windows[split]
+        _, _, characters = self.find_answers(split, logits)
         contexts = self.splits[split]["text"][:]
+        return [context[start:end] for context, (start, end) in zip(contexts, characters.tolist(), strict=True)]
+
+    def find_answers(
+        self, split: str, logits: tuple[np.ndarray, np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For each example the window of its best span, (N,), the span's first and last token there, (N, 2), and where
+        it starts and ends in the context, (N, 2): -1 and -1 for no answer."""
+        example_of, offsets = self.windows[split]
+        count = len(self.splits[split])
         in_context = offsets[:, : logits[0].shape[1], 0] >= 0
         scores, first, last = best_spans(*logits, in_context, self.max_answer_length)
-        answers, best = [""] * len(contexts), np.full(len(contexts), -np.inf)
+        best = np.zeros(count, int)
         for window in np.argsort(scores, kind="stable"):  # the best window of an example comes last
-            example, characters = example_of[window], offsets[window]
-            answers[example] = contexts[example][characters[first[window], 0] : characters[last[window], 1]]
-            best[example] = scores[window]
-        if not self.has_unanswerable:
-            return answers
-        # [CLS] means no answer: its lowest score counts, as a single window with an answer is enough.
-        no_answer = np.full(len(contexts), np.inf)
-        np.minimum.at(no_answer, example_of, logits[0][:, 0] + logits[1][:, 0])
-        return [answer if found else "" for answer, found in zip(answers, best > no_answer, strict=True)]
+            best[example_of[window]] = window
+        tokens = np.stack((first[best], last[best]), 1)
+        characters = np.stack((offsets[best, tokens[:, 0], 0], offsets[best, tokens[:, 1], 1]), 1)
+        if self.has_unanswerable:
+            # [CLS] means no answer: its lowest score counts, as a single window with an answer is enough.
+            no_answer = np.full(count, np.inf)
+            np.minimum.at(no_answer, example_of, logits[0][:, 0] + logits[1][:, 0])
+            characters[~(scores[best] > no_answer)] = -1
+        return best, tokens, characters
+
+    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
+        types = {"prediction": pyarrow.string(), "start": pyarrow.int64(), "end": pyarrow.int64()}
+        return types | dict.fromkeys(("probability", "no_answer_probability"), pyarrow.float64())
+
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+        """The probability of an answer is that of its first times that of its last token in its window; that of no
+        answer is [CLS]'s in the window where it is lowest. Without an answer, `start` and `end` are None."""
+        arrays = logits[0].numpy(), logits[1].numpy()
+        windows, tokens, characters = self.find_answers(split, arrays)
+        first, last = (part.softmax(-1).numpy() for part in logits)  # (W, S) each
+        no_answer = np.ones(len(windows))
+        np.minimum.at(no_answer, self.windows[split][0], first[:, 0] * last[:, 0])
+        found = characters[:, 0] >= 0
+        spans = [(start, end) if start >= 0 else (None, None) for start, end in characters.tolist()]
+        probabilities = np.where(found, first[windows, tokens[:, 0]] * last[windows, tokens[:, 1]], no_answer)
+        return {
+            "prediction": self.decode(split, arrays),
+            "start": [start for start, _ in spans],
+            "end": [end for _, end in spans],
+            "probability": probabilities.tolist(),
+            "no_answer_probability": no_answer.tolist(),
+        }
 
     def write_predictions(self, split: str, predictions: list[str], directory: Path) -> None:
         """Write the answers by question id, as SQuAD's own evaluation script expects them."""

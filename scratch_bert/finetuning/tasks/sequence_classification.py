@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow
+import torch
 from datasets import Dataset
 from pydantic import BaseModel, FiniteFloat
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 
 from .base import Logits, Tensors, TextRow
 from .class_labels import ClassLabelTask, Label, is_missing, is_number
@@ -62,6 +64,39 @@ class SequenceClassification(ClassLabelTask):
         self.model_options = {**self.model_options, "problem_type": self.problem_type}
         if self.problem_type == "regression" and len({str(label) for label in labels}) == 1:
             raise ValueError(f"All labels of the training examples are {labels[0]}: there is nothing to learn.")
+
+    def read_config(self, config: PreTrainedConfig) -> None:
+        super().read_config(config)
+        inferred = "regression" if config.num_labels == 1 else "single_label_classification"
+        self.problem_type = config.problem_type or inferred
+        self.threshold: float | None = getattr(config, "decision_threshold", None) if config.num_labels == 2 else None
+
+    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
+        if self.problem_type == "regression":
+            return {"prediction": pyarrow.float64()}
+        probabilities = dict.fromkeys((f"probability_{name}" for name in self.label_names), pyarrow.float64())
+        if self.problem_type == "multi_label_classification":
+            return {"prediction": pyarrow.list_(pyarrow.string())} | probabilities
+        return {"prediction": pyarrow.string(), "probability": pyarrow.float64()} | probabilities
+
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+        """Of two classes, the second is predicted from the probability `threshold` on."""
+        if self.problem_type == "regression":
+            return {"prediction": self.decode(split, logits[0].numpy())}
+        if self.problem_type == "multi_label_classification":
+            probabilities, predictions = logits[0].sigmoid(), self.decode(split, logits[0].numpy())
+            columns = {"prediction": [self.format_prediction(prediction) for prediction in predictions]}
+        else:
+            probabilities = logits[0].softmax(-1)  # (N, L)
+            predicted = probabilities.argmax(-1)
+            if self.threshold is not None:
+                predicted = (probabilities[:, 1] >= self.threshold).long()
+            columns = {
+                "prediction": [self.label_names[number] for number in predicted.tolist()],
+                "probability": probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
+            }
+        names = (f"probability_{name}" for name in self.label_names)
+        return columns | dict(zip(names, probabilities.T.tolist(), strict=True))
 
     def reference(self, row: dict[str, Any]) -> int | float | list[int]:
         if self.problem_type == "regression":

@@ -5,19 +5,28 @@ from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow
+import torch
 from datasets import Dataset
 from pydantic import BaseModel
-from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification
+from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, PreTrainedConfig
 
 from .class_labels import ClassLabelTask, Label
+from .spans import merge_tags
 
 
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
+SPAN = {"start": pyarrow.int64(), "end": pyarrow.int64(), "label": pyarrow.string(), "text": pyarrow.string()}
+SPAN["probability"] = pyarrow.float64()
 
 
 class TaggedRow(BaseModel, strict=True):
     text: list[str]
     label: list[Label | None] | Label | None = None  # a single one in the Hub's test sets
+
+
+class UntaggedRow(BaseModel, strict=True):
+    text: list[str] | str
 
 
 class TokenClassification(ClassLabelTask):
@@ -29,6 +38,7 @@ class TokenClassification(ClassLabelTask):
     file_format = "conll"
     auto_class = AutoModelForTokenClassification
     collator_class = DataCollatorForTokenClassification
+    predicts_tokens = True
 
     def read_labels(self) -> None:
         train = self.splits["train"]
@@ -36,7 +46,46 @@ class TokenClassification(ClassLabelTask):
         self.read_label_names(values, getattr(train.features["label"], "feature", None))
         if any(name.startswith(("B-", "I-")) for name in self.label_names):
             self.default_metrics = ("seqeval",)
-        self.default_label = "O" if "O" in self.label_names else self.label_names[0]  # of words without tokens
+
+    def read_config(self, config: PreTrainedConfig) -> None:
+        super().read_config(config)
+        self.row = UntaggedRow
+
+    @property
+    def default_label(self) -> str:
+        """The label of words without tokens."""
+        return "O" if "O" in self.label_names else self.label_names[0]
+
+    def has_words(self, split: str) -> bool:
+        """Whether the examples are lists of words, not texts."""
+        return not isinstance(self.splits[split]["text"][0], str)
+
+    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
+        if self.has_words(split):
+            return {"prediction": pyarrow.list_(pyarrow.string())}
+        return {"entities": pyarrow.list_(pyarrow.struct(SPAN))}
+
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+        """Tags of words, or the labelled spans of texts; see `merge_tags`."""
+        probabilities, labels = self.reduce(logits[0].softmax(-1))  # (W, S) each
+        if self.has_words(split):
+            return {"prediction": self.decode(split, (probabilities.numpy(), labels.numpy()))}
+        texts: list[str] = self.splits[split]["text"][:]
+        words: list[list[tuple[int, int, str, float]]] = [[] for _ in texts]
+        columns = (*self.windows[split], probabilities.tolist(), labels.tolist())
+        for example, first_of, scores, numbers in zip(*columns, strict=True):
+            for word, score, number in zip(first_of, scores, numbers, strict=False):  # the last two are padded
+                if word >= 0:
+                    words[example].append((*self.word_spans[example, word], self.label_names[number], score))
+        return {
+            "entities": [
+                [
+                    dict(zip(SPAN, (start, end, label, text[start:end], probability), strict=True))
+                    for start, end, label, probability in merge_tags(tagged)
+                ]
+                for text, tagged in zip(texts, words, strict=True)
+            ]
+        }
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         if name == "seqeval":
@@ -51,8 +100,8 @@ class TokenClassification(ClassLabelTask):
 
     def encode(self, split: str) -> Dataset:
         """The windows; `windows` has the example of each, and the word that each of its tokens begins, -1 for all
-        other tokens."""
-        options = {"is_split_into_words": True, "return_overflowing_tokens": True, **self.truncation}
+        other tokens. The words of a text are those of the tokenizer: `word_spans` has their characters."""
+        options = {"is_split_into_words": self.has_words(split), "return_overflowing_tokens": True, **self.truncation}
         encoded = self.tokenizer(self.splits[split]["text"][:], **options)
         example_of = encoded.pop("overflow_to_sample_mapping")
         first_of: list[list[int]] = []
@@ -63,6 +112,11 @@ class TokenClassification(ClassLabelTask):
                 first_of[-1].append(-1 if (example, word) in seen else word)
                 seen.add((example, word))
         self.windows[split] = example_of, first_of
+        self.word_spans: dict[tuple[int, int], tuple[int, int]] = {}
+        for example, encoding in zip(example_of, encoded.encodings if not self.has_words(split) else (), strict=False):
+            for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
+                if word is not None:
+                    self.word_spans[example, word] = self.word_spans.get((example, word), (start,))[0], end
         columns = dict(encoded)
         if references := self.references.get(split):
             columns["labels"] = [

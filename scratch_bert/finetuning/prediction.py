@@ -1,0 +1,194 @@
+"""Predictions of a fine-tuned model for new rows: from memory, or for files of any length."""
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pyarrow.parquet
+import torch
+from datasets import Dataset
+from tqdm import tqdm
+
+from scratch_bert_options.finetuning import TASKS, TaskOptions
+from scratch_bert_options.outputs import check_new_file
+
+from ..checkpoints.open import load_config, named_head, open_checkpoint
+from ..text.rows import CHUNK, OUTPUT_KINDS, STANDARD, Row, read_rows, row_kind, write_rows
+from .load import find_columns, open_task
+
+
+logger = logging.getLogger("scratch_bert")
+
+ROWS = "rows"  # the split of a task that holds the rows to predict
+
+
+class Predictor:
+    """A fine-tuned model and its task, opened once: a function from rows, dicts, to the same rows with predictions.
+
+    Args:
+        model: A directory or a Hub repository.
+        text_column, text_pair_column, choices_column: Columns, by default those with the usual names.
+        max_seq_length: Default: that of fine-tuning, the model's limit or 384 for question answering.
+        threshold: Of two classes, the second is predicted from this probability on. Default: the config's
+            `decision_threshold`, or else the more probable one is.
+
+    Raises:
+        ValueError, OSError: For a model that can't be used, or has no fine-tuned head.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        text_column: str | None = None,
+        text_pair_column: str | None = None,
+        choices_column: str | list[str] | None = None,
+        max_seq_length: int | None = None,
+        threshold: float | None = None,
+        batch_size: int = 32,
+        bf16: bool = False,
+        trust_remote_code: bool = False,
+    ):
+        name = str(model)
+        columns = {"text_column": text_column, "text_pair_column": text_pair_column, "choices_column": choices_column}
+        self.options = TaskOptions(model_name_or_path=name, **columns)
+        config = load_config(name, trust_remote_code=trust_remote_code)
+        head = named_head(config).removeprefix("For")
+        task_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", head).lower()
+        if task_name not in TASKS:
+            raise ValueError(f"{name} has no head of a task ({', '.join(TASKS[:4])}), but {head}: fine-tune it first.")
+        self.task = open_task(task_name, name, config, max_seq_length, trust_remote_code)
+        self.task.read_config(config)
+        if threshold is not None:
+            if getattr(self.task, "problem_type", "") != "single_label_classification" or config.num_labels != 2:
+                raise ValueError("A threshold is for two classes, which this model does not have.")
+            if not 0 <= threshold <= 1:
+                raise ValueError(f"threshold must be a probability, got {threshold}.")
+            self.task.threshold = threshold
+        options = {"trust_remote_code": trust_remote_code}
+        opened, _ = open_checkpoint(self.task.auto_class, name, config, new_heads=(), **options)
+        self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
+        self.model = opened.to(self.device).eval()
+        self.batch_size, self.bf16 = batch_size, bf16
+        self.truncated = 0  # rows; long lists of words and contexts are split into windows instead
+
+    def __call__(self, rows: list[Row], first: int = 1) -> dict[str, list]:
+        """The columns of predictions for these rows, the first of which is row number `first`.
+
+        Raises `ValueError` for rows that lack a column of the task, or have one of the predictions'.
+        """
+        self.read(rows, first)
+        return self.task.predict(ROWS, self.logits(self.task.encode(ROWS)))
+
+    def read(self, rows: list[Row], first: int = 1) -> dict[str, pyarrow.DataType]:
+        """Check these rows, and give them to the task. Returns the columns that it predicts, with their types."""
+        present = list(rows[0])
+        columns = find_columns(self.task.name, self.options).names
+        if self.options.text_column is None and columns["text"][0] not in present:
+            columns["text"] = ["text"]  # in a .txt file, and in tables for a task on words
+        origins = [f"row {number:,}" for number in range(first, first + len(rows))]
+        examples: dict[str, list] = {"origin": origins}
+        for column in columns.keys() - {"label", "id"}:
+            names = columns[column]
+            if missing := [name for name in names if name not in present]:
+                raise ValueError(
+                    f"The rows have no column {missing[0]!r}, but {', '.join(present)}. "
+                    f"Name the right one: --{column}_column."
+                )
+            values = [[row.get(name) for name in names] for row in rows]
+            examples[column] = values if len(names) > 1 else [value for (value,) in values]
+        self.task.splits[ROWS] = Dataset.from_dict(examples)
+        for _ in self.task.parse_rows(ROWS, self.task.row.model_validate):
+            pass  # it raises the errors
+        types = self.task.prediction_types(ROWS)
+        if taken := [name for name in types if any(name in row for row in rows)]:
+            raise ValueError(f"There is a column {taken[0]!r} already: rename it, or predictions would replace it.")
+        return types
+
+    @torch.inference_mode()
+    def logits(self, features: Dataset) -> tuple[torch.Tensor, ...]:
+        """The model's logits for these features, in fp32 on the CPU, from batches of similar lengths."""
+        collate, rows = self.task.collator_class(self.task.tokenizer), features.to_list()
+        ids = [row["input_ids"] for row in rows]  # lists of them, one for each choice, in multiple choice
+        lengths = [max(map(len, one)) if isinstance(one[0], list) else len(one) for one in ids]
+        if not self.task.predicts_tokens:
+            self.truncated += lengths.count(self.task.max_seq_length)
+        batches: list[list[torch.Tensor]] = []
+        order = sorted(range(len(rows)), key=lengths.__getitem__)
+        for start in range(0, len(rows), self.batch_size):
+            batch = collate([rows[number] for number in order[start : start + self.batch_size]])
+            # The collator of multiple choice wants labels.
+            batch = {name: values.to(self.device) for name, values in batch.items() if name != "labels"}
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+                outputs = self.model(**batch)
+            parts = [part.float() for name, part in outputs.items() if name.endswith("logits")]
+            if self.task.predicts_tokens:
+                parts = [pad(part, batch["attention_mask"], max(lengths)) for part in parts]
+            batches.append([part.cpu() for part in parts])
+        places = torch.tensor(order).argsort()
+        return tuple(torch.cat(parts)[places] for parts in zip(*batches, strict=True))
+
+
+def pad(logits: torch.Tensor, mask: torch.Tensor, length: int) -> torch.Tensor:
+    """Logits (B, S, …) as (B, length, …), with -inf at padding, where they are undefined."""
+    padded = logits.new_full((len(logits), length, *logits.shape[2:]), -torch.inf)
+    padded[:, : mask.shape[1]][mask.bool()] = logits[mask.bool()]
+    return padded
+
+
+def predict(model: str | Path, data: Any, **options: Any) -> pandas.DataFrame:
+    """The rows of `data` with the predictions of a fine-tuned model as new columns. For example,
+
+        predict("runs/reviews", ["a good film", "a bad film"])["prediction"]
+
+    Args:
+        data: A DataFrame, a dict of lists, or a list of texts.
+        options: Those of `Predictor`, which has the errors, too.
+    """
+    frame = pandas.DataFrame({"text": data} if isinstance(data, list) else data)
+    predictor, columns = Predictor(model, **options), []
+    for start in range(0, len(frame), CHUNK):
+        rows = frame[start : start + CHUNK].to_dict("records")
+        columns.append(pandas.DataFrame(predictor(rows, start + 1)))
+    return frame.join(pandas.concat(columns).set_axis(frame.index)) if columns else frame
+
+
+def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | None = None, **options: Any) -> int:
+    """Write the rows of a table, or the lines of a text file, with predictions as new columns to another; the memory
+    that it takes does not depend on their number. Returns the number of rows.
+
+    Args:
+        file, output_file: CSV, TSV, JSON Lines or Parquet by their suffixes; `file` may also be .txt, and - is standard
+            input or output.
+        kind: The type of standard input and output, such as csv.
+        options: Those of `Predictor`.
+
+    Raises:
+        ValueError, OSError: For files, rows and models that can't be used, and an `output_file` that exists.
+    """
+    kinds = row_kind(file, kind), row_kind(output_file, kind, OUTPUT_KINDS)
+    if output_file != STANDARD:
+        check_new_file("output_file", Path(output_file))
+    chunks, count = read_rows(file, kinds[0]), 0
+    rows = next(chunks, None)
+    if rows is None:
+        raise ValueError(f"{file} has no rows.")
+    predictor = Predictor(model, **options)
+    types = predictor.read(rows)
+    if kinds[0] == ".parquet":
+        schema = pyarrow.parquet.read_schema(file)
+        types |= dict(zip(schema.names, schema.types, strict=True))
+    with write_rows(output_file, kinds[1], types) as append, tqdm(unit=" rows", unit_scale=True, disable=None) as bar:
+        while rows:
+            columns = predictor(rows, count + 1)
+            predictions = zip(*columns.values(), strict=True)
+            append([row | dict(zip(columns, new, strict=True)) for row, new in zip(rows, predictions, strict=True)])
+            count += len(rows)
+            bar.update(len(rows))
+            rows = next(chunks, None)
+    if predictor.truncated:
+        limit = f"{predictor.task.max_seq_length} tokens, or have exactly as many"
+        logger.info(f"{predictor.truncated:,} of {count:,} rows are truncated to {limit}")
+    return count

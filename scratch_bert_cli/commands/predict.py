@@ -1,0 +1,42 @@
+"""Predict new rows with a fine-tuned model: the rows of a table, or the lines of a text file, with its predictions and
+their probabilities as new columns. Files of any length take the same memory.
+
+Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. With - and --format csv, they
+are standard input or output."""
+
+import argparse
+
+from ..command_line import announce_imports
+from ..process import script
+
+
+@script
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="The output directory of fine-tuning, or a Hub repository.")
+    parser.add_argument("--file", required=True, help="The rows to predict; - is standard input.")
+    parser.add_argument("--output_file", required=True, help="It must not exist yet; - is standard output.")
+    parser.add_argument("--format", choices=["csv", "tsv", "jsonl", "txt"], help="Of standard input and output.")
+    parser.add_argument("--text_column", help="Default: as in fine-tuning, such as text.")
+    parser.add_argument("--text_pair_column", help="The second text, or the question.")
+    parser.add_argument("--choices_column", nargs="+", help="A column of lists, or several of texts.")
+    parser.add_argument("--max_seq_length", type=int, help="Default: that of fine-tuning.")
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        help="Of two classes, predict the second from this probability on. Default: the config's decision_threshold, "
+        "or else the more probable class is predicted.",
+    )
+    parser.add_argument("--batch_size", type=int, default=32, help="(%(default)s)")
+    parser.add_argument("--bf16", action="store_true", help="Compute in bf16.")
+    parser.add_argument("--trust_remote_code", action="store_true", help="Run the code in the model's repository.")
+    options = vars(parser.parse_args(argv))
+    if options["batch_size"] < 1:
+        parser.error("--batch_size must be positive.")
+    announce_imports()
+
+    from scratch_bert.finetuning.prediction import predict_file
+    from scratch_bert.logs import configure_logging
+
+    configure_logging()
+    predict_file(options.pop("model"), kind=options.pop("format"), **options)
