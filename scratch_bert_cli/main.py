@@ -16,6 +16,8 @@ VERBS = {  # verb → command's file and script, summary
     "pretrain": ("pretrain", "Pretrain a BERT on text, or continue from one."),
     "finetune": ("finetune", "Fine-tune a checkpoint on a task."),
     "evaluate": ("evaluate_model", "Evaluate pretrained models on text or minimal pairs."),
+    "score": ("score", "Find unusual texts: their pseudo-log-likelihoods."),
+    "encode": ("encode", "Embed texts: a vector for each."),
     "inspect-data": ("inspect_data", "Show the examples that pretrain would train on."),
     "prepare-data": ("prepare_data", "Preprocess a large corpus in parallel."),
     "convert": ("convert_checkpoint", "Convert a checkpoint from BERT to scratch_bert, or back."),

@@ -24,6 +24,7 @@ logger = logging.getLogger("scratch_bert")
 
 # Suffix → datasets' loader.
 TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}  # how csv reads it
 
 
 class TextError(ValueError):
@@ -110,7 +111,7 @@ def suffix(file: Path) -> str:
     return (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
 
 
-def _open(file: Path) -> BufferedReader | gzip.GzipFile:
+def open_binary(file: Path) -> BufferedReader | gzip.GzipFile:
     return gzip.open(file) if _is_gzipped(file) else file.open("rb")
 
 
@@ -120,7 +121,7 @@ def read_lines(file: Path) -> Iterator[str]:
     Raises `TextError`, which names the line, for what is not text.
     """
     number = 1
-    with read_errors(file, lambda: f"line {number}"), _open(file) as lines:
+    with read_errors(file, lambda: f"line {number}"), open_binary(file) as lines:
         for number, line in enumerate(lines, 1):
             if b"\0" in line:
                 raise TextError(f"{file} is not text: line {number} holds a NUL byte, as binary data and UTF-16 do.")
@@ -146,7 +147,7 @@ def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, 
     """
     kind = TABLES[suffix(file)]
     if kind == "json":
-        with read_errors(file), _open(file) as content:
+        with read_errors(file), open_binary(file) as content:
             # The parser of datasets ends the process at a lone null or number.
             if content.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"[", b""):
                 raise TextError(f'{file} does not hold JSON objects, such as {{"text": "A text."}}.')
@@ -212,7 +213,7 @@ def describe_columns(names: Iterable[str]) -> str:
 
 def read_fields(file: Path) -> Iterator[list[str]]:
     """The fields of each record of a CSV or TSV file. Raises `TextError` if it can't be parsed."""
-    dialect: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if suffix(file) == ".tsv" else {}
+    dialect = TSV if suffix(file) == ".tsv" else {}
     csv.field_size_limit(2**31 - 1)
     with read_errors(file):
         yield from filter(None, csv.reader(read_lines(file), **dialect))
