@@ -107,7 +107,7 @@ def write_rows(file: str, kind: str, types: Mapping[str, pyarrow.DataType]) -> G
             if writer:
                 writer.close()
         return
-    dialect = {**TSV, "quotechar": None} if kind == ".tsv" else {}
+    dialect: dict[str, Any] = {**TSV, "quotechar": None} if kind == ".tsv" else {}
     with nullcontext(sys.stdout) if file == STANDARD else open(file, "w", encoding="utf-8", newline="") as out:
         table = csv.writer(out, lineterminator="\n", **dialect)
 

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 import sys
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 from transformers import BertForMaskedLM
 
-from helpers import make_bert, run_script
+from helpers import ROOT, make_bert, run_script
 from scratch_bert.checkpoints.open import open_pretrained
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.pretraining.scoring import score_texts
@@ -184,3 +185,14 @@ def test_rows_that_would_be_lost_are_refused(script, options, message, files, di
     (files / "scores.csv").write_text("text,tokens\na name,2\n")
     with pytest.raises(SystemExit, match=message):
         run_script(monkeypatch, script, directory, *options.format(files, files).split())
+
+
+def test_snippets_of_the_page_run(files, directory, monkeypatch, capsys):
+    page = (ROOT / "docs/scoring.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(files)
+    (files / "runs").mkdir()
+    (files / "runs/mine").symlink_to(directory, target_is_directory=True)
+    command = re.search(r"^scratch-bert encode (.*)$", page, flags=re.MULTILINE)[1]
+    run_script(monkeypatch, "encode.py", *command.split())
+    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)), {})
+    assert re.search(r"^0\.\d{3}  \w", capsys.readouterr().out, flags=re.MULTILINE)
