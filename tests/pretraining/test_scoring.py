@@ -26,6 +26,7 @@ MAX_LENGTH = 24
 def directory(tokenizer, tmp_path_factory):
     """A BERT, and beside it the same model converted to scratch_bert. To be read only."""
     directory = tmp_path_factory.mktemp("models") / "bert"
+    torch.manual_seed(0)
     model = make_bert("ForMaskedLM", directory, tokenizer, max_position_embeddings=MAX_LENGTH)
     for parameter in model.parameters():
         parameter.data *= 4  # so that predictions depend on the context
@@ -195,4 +196,5 @@ def test_snippets_of_the_page_run(files, directory, monkeypatch, capsys):
     command = re.search(r"^scratch-bert encode (.*)$", page, flags=re.MULTILINE)[1]
     run_script(monkeypatch, "encode.py", *command.split())
     exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)), {})
-    assert re.search(r"^0\.\d{3}  \w", capsys.readouterr().out, flags=re.MULTILINE)
+    found = re.findall(r"^(-?\d\.\d{3})  ", capsys.readouterr().out, flags=re.MULTILINE)
+    assert len(found) == 5 and sorted(map(float, found), reverse=True) == [*map(float, found)]
