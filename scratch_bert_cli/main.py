@@ -17,6 +17,8 @@ VERBS = {  # verb → command's file and script, summary
     "finetune": ("finetune", "Fine-tune a checkpoint on a task."),
     "predict": ("predict", "Predict new rows with a fine-tuned model."),
     "evaluate": ("evaluate_model", "Evaluate pretrained models on text or minimal pairs."),
+    "score": ("score", "Find unusual texts: their pseudo-log-likelihoods."),
+    "encode": ("encode", "Embed texts: a vector for each."),
     "inspect-data": ("inspect_data", "Show the examples that pretrain would train on."),
     "prepare-data": ("prepare_data", "Preprocess a large corpus in parallel."),
     "convert": ("convert_checkpoint", "Convert a checkpoint from BERT to scratch_bert, or back."),

@@ -8,6 +8,8 @@ from .embeddings import init_token_embeddings
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .minimal_pairs import encode_sentences, pseudo_log_likelihoods
 from .optimizer import muon
+from .scoring import score_texts
+from .text_vectors import encode_texts
 
 
 __all__ = [
@@ -18,9 +20,11 @@ __all__ = [
     "PretrainingMetrics",
     "SentencePairDataset",
     "encode_sentences",
+    "encode_texts",
     "init_token_embeddings",
     "muon",
     "pseudo_log_likelihoods",
+    "score_texts",
     "train_tokenizer",
     "unigram_log_probs",
 ]

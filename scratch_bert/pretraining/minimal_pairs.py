@@ -2,11 +2,12 @@
 minimal pairs: of two sentences, the model prefers the one with the higher value.
 
 Each token of a sentence is masked in a copy of its own, and the log-probabilities of the masked tokens are added up.
-Dimensions: N sentences, K masked tokens in all, U different copies, B copies in a batch, S tokens, V vocabulary.
+Dimensions: N sentences, K masked tokens in all, C copies, U different ones, M predictions in a batch, S tokens,
+V vocabulary.
 """
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from transformers import (
 
 BATCH_TOKENS = 4096  # in a batch of copies: few enough for the caches of a CPU
 BATCH_TOKENS_ON_ACCELERATORS = 65_536
+COPIED_TOKENS = 2**23  # of the sentences whose copies are made at a time: bounds the memory
 BATCH_LOGITS = 2**29  # of models that compute them at all positions: 2 GiB in fp32
 
 
@@ -44,6 +46,25 @@ def encode_sentences(
     return encoded
 
 
+def encode_windows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
+) -> tuple[dict[str, list[list[int]]], list[int], list[list[tuple[int, int]]]]:
+    """The tokens of texts of any length, as from `encode_sentences`, in windows that the model takes; the number of
+    each window's text; and the start and end in the text of each window's tokens, in characters."""
+    encoded = tokenizer(
+        list(texts),
+        truncation=True,
+        max_length=min(model.config.max_position_embeddings, tokenizer.model_max_length),
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+        return_attention_mask=False,
+        verbose=False,
+    )
+    text_of, offsets = (encoded.pop(name) for name in ("overflow_to_sample_mapping", "offset_mapping"))
+    return dict(encoded), text_of, offsets
+
+
 @torch.inference_mode()
 def pseudo_log_likelihoods(
     model: PreTrainedModel, encoded: BatchEncoding, mask_token_id: int, bf16: bool = False, description: str = ""
@@ -54,39 +75,70 @@ def pseudo_log_likelihoods(
     batch has copies of one length, so there is no padding. Copies that several sentences have in common, such as those
     of a pair that differs in one token, are computed once: sentences of the same tokens get exactly the same value.
     """
+    sums = torch.zeros(len(encoded["input_ids"]), dtype=torch.float64)
+    for rows, _, scores in token_log_probabilities(model, encoded, mask_token_id, bf16=bf16, description=description):
+        sums.index_add_(0, torch.from_numpy(rows), scores.double())
+    return sums
+
+
+@torch.inference_mode()
+def token_log_probabilities(
+    model: PreTrainedModel,
+    encoded: Mapping[str, list[list[int]]],
+    mask_token_id: int,
+    copies: int | None = None,
+    bf16: bool = False,
+    description: str = "",
+) -> Iterator[tuple[np.ndarray, np.ndarray, torch.Tensor]]:
+    """The log-probabilities of all tokens that are not special, each where it is masked, in batches: the numbers of
+    their sentences, their positions, and the values, in nats.
+
+    A sentence has a copy for each of its tokens; or this number of `copies`, of which copy c masks the tokens c,
+    c + copies, c + 2 · copies, … at once. The other arguments are those of `pseudo_log_likelihoods`.
+    """
     lengths = np.array([len(ids) for ids in encoded["input_ids"]])
     total = sum(special.count(0) for special in encoded["special_tokens_mask"])
-    sums = torch.zeros(len(lengths), dtype=torch.float64)
     with tqdm(
         total=total, desc=description, unit=" tokens", unit_scale=True, leave=False, disable=None, dynamic_ncols=True
     ) as progress:
         for length in np.unique(lengths)[::-1]:
             sentences = np.flatnonzero(lengths == length)
-            arrays = {name: np.array([rows[number] for number in sentences]) for name, rows in encoded.items()}
-            for rows, scores in _score_masked_tokens(model, arrays, mask_token_id, bf16):
-                sums.index_add_(0, torch.from_numpy(sentences[rows]), scores.cpu().double())
-                progress.update(len(rows))
-    return sums
+            size = 2 * max(COPIED_TOKENS // length**2, 1)  # even: both sentences of a pair
+            for part in np.split(sentences, range(size, len(sentences), size)):
+                arrays = {name: np.array([rows[number] for number in part]) for name, rows in encoded.items()}
+                for rows, positions, scores in _score_masked_tokens(model, arrays, mask_token_id, copies, bf16):
+                    yield part[rows], positions, scores.cpu()
+                    progress.update(len(rows))
 
 
 def _score_masked_tokens(
-    model: PreTrainedModel, arrays: dict[str, np.ndarray], mask_token_id: int, bf16: bool
-) -> Iterator[tuple[np.ndarray, torch.Tensor]]:
-    """The masked tokens of sentences of one length, given by `arrays` (rows, S), in batches: their rows, and their
-    log-probabilities."""
+    model: PreTrainedModel, arrays: dict[str, np.ndarray], mask_token_id: int, copies: int | None, bf16: bool
+) -> Iterator[tuple[np.ndarray, np.ndarray, torch.Tensor]]:
+    """The masked tokens of sentences of one length, given by `arrays` (rows, S), in batches: their rows, positions,
+    and log-probabilities."""
     ids, device = arrays["input_ids"], model.device
     rows, positions = np.nonzero(arrays["special_tokens_mask"] == 0)  # (K,), (K,)
-    masked = ids[rows]  # (K, S)
-    masked[np.arange(len(rows)), positions] = mask_token_id
-    # The position tells copies apart as well, as the text may contain [MASK].
-    copies, first, copy_of = np.unique(
-        np.column_stack([masked, positions]), axis=0, return_index=True, return_inverse=True
-    )  # (U, S + 1), (U,), (K,)
+    # The plan: a copy for each row and block, and the tokens that it masks. Without `copies`, each token is a block.
+    block = (
+        positions
+        if copies is None
+        else (np.cumsum(arrays["special_tokens_mask"] == 0, axis=1) - 1)[rows, positions] % copies
+    )
+    plan, copy_of = np.unique(np.column_stack([rows, block]), axis=0, return_inverse=True)  # (C, 2), (K,)
     copy_of = copy_of.reshape(-1)  # NumPy 2.0 gives (K, 1)
+    masked = ids[plan[:, 0]]  # (C, S)
+    masked[copy_of, positions] = mask_token_id
+    # The block tells copies apart as well, as the text may contain [MASK].
+    different, first, number = np.unique(
+        np.column_stack([masked, plan[:, 1]]), axis=0, return_index=True, return_inverse=True
+    )  # (U, S + 1), (U,), (C,)
+    copy_of = number.reshape(-1)[copy_of]
     order = np.argsort(copy_of, kind="stable")
-    copy_of, targets = copy_of[order], ids[rows, positions][order]
+    rows, positions, copy_of = rows[order], positions[order], copy_of[order]
+    is_masked = np.zeros((len(different), ids.shape[1]), dtype=bool)  # (U, S)
+    is_masked[copy_of, positions] = True
     other_inputs = {
-        name: array[rows[first]]
+        name: array[plan[first, 0]]
         for name, array in arrays.items()
         if name in inspect.signature(model.forward).parameters and name != "input_ids"
     }  # (U, S)
@@ -94,23 +146,30 @@ def _score_masked_tokens(
     if not _has_bert_head(model):
         tokens = min(tokens, BATCH_LOGITS // model.config.vocab_size)
     size = max(tokens // ids.shape[1], 1)
-    for start in range(0, len(copies), size):
-        batch, (low, high) = slice(start, start + size), np.searchsorted(copy_of, [start, start + size])
-        inputs = {"input_ids": copies[batch, :-1], **{name: array[batch] for name, array in other_inputs.items()}}
+    for start in range(0, len(different), size):
+        batch = slice(start, start + size)
+        of_batch = slice(*np.searchsorted(copy_of, [start, start + size]))
+        inputs = {"input_ids": different[batch, :-1], **{name: array[batch] for name, array in other_inputs.items()}}
         inputs = {name: torch.from_numpy(array).to(device) for name, array in inputs.items()}
+        predicted = np.nonzero(is_masked[batch])  # (M,), (M,)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            logits = _masked_logits(model, inputs, torch.from_numpy(copies[batch, -1]).to(device))
-        copy, target = (torch.from_numpy(part).to(device) for part in (copy_of[low:high] - start, targets[low:high]))
-        yield rows[order[low:high]], logits.float().log_softmax(-1)[copy, target]
+            logits = _masked_logits(model, inputs, *(torch.from_numpy(part).to(device) for part in predicted))
+        index = np.zeros(is_masked[batch].shape, dtype=int)
+        index[predicted] = np.arange(len(predicted[0]))
+        index = index[copy_of[of_batch] - start, positions[of_batch]]
+        targets = ids[rows[of_batch], positions[of_batch]]
+        index, targets = (torch.from_numpy(part).to(device) for part in (index, targets))
+        yield rows[of_batch], positions[of_batch], logits.float().log_softmax(-1)[index, targets]
 
 
-def _masked_logits(model: PreTrainedModel, inputs: dict[str, torch.Tensor], positions: torch.Tensor) -> torch.Tensor:
-    """The logits (B, V) at one position (B,) of each sequence. The MLM head of BERT and scratch_bert, which may cost
-    more than the encoder, is computed there alone."""
-    batch = torch.arange(len(positions), device=positions.device)
+def _masked_logits(
+    model: PreTrainedModel, inputs: dict[str, torch.Tensor], copies: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """The logits (M, V) at M positions of the copies. The MLM head of BERT and scratch_bert, which may cost more than
+    the encoder, is computed there alone."""
     if not _has_bert_head(model):
-        return model(**inputs).logits[batch, positions]
-    return model.cls.predictions(model.base_model(**inputs).last_hidden_state[batch, positions])
+        return model(**inputs).logits[copies, positions]
+    return model.cls.predictions(model.base_model(**inputs).last_hidden_state[copies, positions])
 
 
 def _has_bert_head(model: PreTrainedModel) -> bool:

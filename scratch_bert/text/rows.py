@@ -35,9 +35,10 @@ def row_kind(file: str, kind: str | None, kinds: Iterable[str] = KINDS) -> str:
     return found
 
 
-def read_rows(file: str, kind: str) -> Iterator[list[Row]]:
+def read_rows(file: str, kind: str, blank_lines: bool = False) -> Iterator[list[Row]]:
     """The rows of a table, gzipped or not, or the lines of a text file as the column `text`, in chunks of `CHUNK`.
-    All values of CSV and TSV are strings; blank lines are left out. `kind` is one of `KINDS`.
+    All values of CSV and TSV are strings; blank lines are left out, but of text files with `blank_lines`. `kind` is
+    one of `KINDS`.
 
     Raises `TextError` for a file that can't be read.
     """
@@ -47,14 +48,14 @@ def read_rows(file: str, kind: str) -> Iterator[list[Row]]:
                 yield from (batch.to_pylist() for batch in table.iter_batches(CHUNK))
             return
         with nullcontext(sys.stdin.buffer) if file == STANDARD else open_binary(Path(file)) as binary:
-            rows = _parse(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""), kind, file)
+            rows = _parse(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""), kind, file, blank_lines)
             while chunk := list(islice(rows, CHUNK)):
                 yield chunk
 
 
-def _parse(lines: Iterable[str], kind: str, file: str) -> Iterator[Row]:
+def _parse(lines: Iterable[str], kind: str, file: str, blank_lines: bool) -> Iterator[Row]:
     if kind == ".txt":
-        yield from ({"text": line.rstrip("\r\n")} for line in lines if line.strip())
+        yield from ({"text": line.rstrip("\r\n")} for line in lines if blank_lines or line.strip())
     elif kind == ".jsonl":
         for number, line in enumerate(lines, 1):
             if line.strip():
