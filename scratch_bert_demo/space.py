@@ -32,6 +32,7 @@ MODULES = (
     "scratch_bert_options/errors.py",
     "scratch_bert_options/outputs.py",
     "scratch_bert_options/schema.py",
+    "scratch_bert_options/text_formats.py",
 )
 # Packages that the page needs, in the versions that are installed here.
 REQUIREMENTS = (

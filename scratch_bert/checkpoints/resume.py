@@ -26,19 +26,26 @@ class RunRecord(BaseModel):
     options: dict[str, Any]
 
 
+def read_record(checkpoint: str | Path) -> dict[str, Any]:
+    """All that is recorded of the run in a directory or checkpoint; empty if there is nothing that can be read."""
+    file = Path(checkpoint, RUN_FILE)
+    try:
+        saved = check(RunRecord, read_json(file), str(file))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return saved.fixed | saved.options
+
+
 def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:
     """Compare the record of a run with that of the run that saved `checkpoint`.
 
     Raises `ValueError` for a difference in `record["fixed"]` or in an option that is `also_fixed`. Differences in the
     other `record["options"]` are logged: the resumed run uses its own.
     """
-    file = Path(checkpoint, RUN_FILE)
-    try:
-        saved = check(RunRecord, read_json(file), str(file))
-    except (FileNotFoundError, ValueError):
+    saved, current = read_record(checkpoint), record["fixed"] | record["options"]
+    if not saved:
         logger.warning(f"{checkpoint} has no {RUN_FILE} that can be read: make sure that seed and text are the same")
         return
-    saved, current = saved.fixed | saved.options, record["fixed"] | record["options"]
     changed = {name: value for name, value in current.items() if saved.get(name, value) != value}
     for name, value in changed.items():
         if name in record["fixed"] or name in also_fixed:

@@ -27,9 +27,9 @@ class Changes(NamedTuple):
         return f"{self.share:.2%} of the characters, case apart{examples}"
 
 
-def count_characters(source: TextSource) -> Counter[str]:
-    """The characters of a sample of the text."""
-    count = min(len(source.shards), SAMPLE_SHARDS)
+def count_characters(source: TextSource, max_shards: int = SAMPLE_SHARDS) -> Counter[str]:
+    """The characters of a sample of the text, from at most `max_shards` evenly spread shards."""
+    count = min(len(source.shards), max_shards)
     chosen = [source.shards[number * len(source.shards) // count] for number in range(count)]
     counts: Counter[str] = Counter()
     for shard in chosen:

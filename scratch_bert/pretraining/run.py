@@ -18,7 +18,7 @@ from scratch_bert_options.outputs import check_output_dir
 from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
-from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights
+from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights, read_record
 from ..checkpoints.saved import find_checkpoint, saved_step
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
@@ -160,6 +160,8 @@ def prepare_pretraining(
     checkpoint = find_checkpoint(args)
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
+        if "split_seed" not in read_record(checkpoint):  # of an earlier version, which had one seed for all
+            options = options._replace(data=replace(data_args, split_seed=args.seed))
     args.resume_from_checkpoint = checkpoint  # the card says what its time is since
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)

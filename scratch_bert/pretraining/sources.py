@@ -176,7 +176,7 @@ def _load_text(
 ) -> PretrainingData:
     """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a
     copy: its examples by index are those of its first documents."""
-    changes = _describe_changes(text, tokenizer)
+    changes = _describe_changes(text, tokenizer, max_shards=1 if args.streaming else 100)
     corpus, eval_corpus, held_out = _encode(args, text, tokenizer), None, ""
     if eval_text:
         eval_corpus = _encode(args, eval_text, tokenizer, evaluates=True)
@@ -271,11 +271,13 @@ def _stream_checksum(files: Iterable, checksum: int) -> int:
     return crc32(repr([file.stat().st_size for file in files if isinstance(file, Path)]).encode(), checksum)
 
 
-def _describe_changes(text: TextSource, tokenizer: PreTrainedTokenizerBase) -> str:
+def _describe_changes(text: TextSource, tokenizer: PreTrainedTokenizerBase, max_shards: int) -> str:
     """What the tokenizer's normalizer changes in the text; a warning if it is much."""
     normalizer = tokenizer.backend_tokenizer.normalizer
-    changes = find_changes(count_characters(text), normalizer.normalize_str) if normalizer else None
-    if not changes or not changes.share:
+    if normalizer is None:
+        return ""
+    changes = find_changes(count_characters(text, max_shards), normalizer.normalize_str)
+    if not changes.share:
         return ""
     described = f"The tokenizer's normalizer changes {changes}"
     if changes.share > MUCH:

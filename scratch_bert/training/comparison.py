@@ -12,7 +12,7 @@ import pandas
 from scipy import stats
 
 from ..checkpoints.output_dir import read_metrics
-from ..checkpoints.resume import RunRecord
+from ..checkpoints.resume import read_record
 from ..checkpoints.saved import checkpoints_in
 from ..repository import RUN_FILE, read_json
 from .console import TIMINGS
@@ -48,8 +48,9 @@ def read_run(directory: Path) -> Run:
 
     Raises `ValueError` or `OSError` for a directory that is no run's, or has no evaluation.
     """
-    record = RunRecord.model_validate(read_json(directory / RUN_FILE))
-    options = record.fixed | record.options
+    options = read_record(directory)
+    if not options:
+        raise ValueError(f"{directory / RUN_FILE} can't be read.")
     checkpoints = checkpoints_in(directory)
     log = read_json(checkpoints[-1] / "trainer_state.json")["log_history"] if checkpoints else []
     evaluations = [
