@@ -34,12 +34,13 @@ def encode_texts(
         windows = np.flatnonzero(lengths == length)
         size = max(budget // length, 1)
         for batch in np.split(windows, range(size, len(windows), size)):
-            ids, special = (
-                torch.tensor([encoded[name][window] for window in batch])
-                for name in ("input_ids", "special_tokens_mask")
-            )  # (B, S)
+            inputs = {
+                name: torch.tensor([rows[window] for window in batch]) for name, rows in encoded.items()
+            }  # (B, S)
+            special = inputs.pop("special_tokens_mask")
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                states = encoder(input_ids=ids.to(device)).last_hidden_state.float()  # (B, S, H)
+                inputs = {name: ids.to(device) for name, ids in inputs.items()}
+                states = encoder(**inputs).last_hidden_state.float()  # (B, S, H)
             kept = 1.0 - special.unsqueeze(-1)  # (B, S, 1)
             rows = torch.tensor([text_of[window] for window in batch])
             sums.index_add_(0, rows, (states * kept.to(device)).sum(1).cpu())

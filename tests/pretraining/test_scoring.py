@@ -14,6 +14,7 @@ from transformers import BertForMaskedLM
 
 from helpers import ROOT, make_bert, run_script
 from scratch_bert.checkpoints.open import open_pretrained
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.pretraining.scoring import score_texts
 from scratch_bert.pretraining.text_vectors import encode_texts
@@ -116,6 +117,15 @@ def test_vectors_are_means_over_the_tokens(texts, reference, model, tokenizer):
     normalized = torch.nn.functional.normalize(expected, dim=-1)
     vectors = encode_texts(model, tokenizer, texts, normalize=True)
     torch.testing.assert_close(torch.from_numpy(vectors), normalized, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_vectors_heed_the_segment_ids_of_the_tokenizer(sentences, texts, reference, model):
+    tokenizer = train_tokenizer(sentences, 900, first_segment_id=1)
+    inputs = tokenizer(texts[0], return_tensors="pt")
+    assert (inputs["token_type_ids"] == 1).all()
+    expected = reference.bert(**inputs).last_hidden_state[0, 1:-1].mean(0)
+    torch.testing.assert_close(torch.from_numpy(encode_texts(model, tokenizer, texts[:1])[0]), expected)
 
 
 @pytest.fixture
