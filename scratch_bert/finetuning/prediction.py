@@ -16,6 +16,7 @@ from scratch_bert_options.outputs import check_new_file
 
 from ..checkpoints.open import load_config, named_head, open_checkpoint
 from ..text.rows import CHUNK, OUTPUT_KINDS, STANDARD, Row, read_rows, row_kind, write_rows
+from ..text.tables import describe_columns
 from .load import find_columns, open_task
 
 
@@ -94,7 +95,7 @@ class Predictor:
             names = columns[column]
             if missing := [name for name in names if name not in present]:
                 raise ValueError(
-                    f"The rows have no column {missing[0]!r}, but {', '.join(present)}. "
+                    f"The rows have no column {missing[0]!r}, but {describe_columns(present)}. "
                     f"Name the right one: --{column}_column."
                 )
             values = [[row.get(name) for name in names] for row in rows]

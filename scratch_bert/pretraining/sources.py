@@ -19,7 +19,7 @@ from scratch_bert_options.outputs import check_output_dir
 
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
-from ..corpus.normalization import MUCH, count_characters, find_changes
+from ..corpus.normalization import MUCH, SAMPLE_SHARDS, count_characters, find_changes
 from ..corpus.overlap import report_overlap
 from ..corpus.tokenizer import check_unknown, load_tokenizer, vocabulary_size
 from ..corpus.tokenizer_training import train_tokenizer
@@ -176,7 +176,7 @@ def _load_text(
 ) -> PretrainingData:
     """Text is encoded once into the cache, which is mapped into memory. A stream is read during training, without a
     copy: its examples by index are those of its first documents."""
-    changes = _describe_changes(text, tokenizer, max_shards=1 if args.streaming else 100)
+    changes = _describe_changes(text, tokenizer, max_shards=1 if args.streaming else SAMPLE_SHARDS)
     corpus, eval_corpus, held_out = _encode(args, text, tokenizer), None, ""
     if eval_text:
         eval_corpus = _encode(args, eval_text, tokenizer, evaluates=True)

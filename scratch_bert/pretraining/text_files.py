@@ -17,6 +17,7 @@ from ..checkpoints.open import open_pretrained
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..objectives import OBJECTIVES
 from ..text.rows import OUTPUT_KINDS, STANDARD, Row, read_rows, row_kind, write_rows
+from ..text.tables import describe_columns
 from .evaluation import open_with_objective
 from .scoring import score_texts
 from .text_vectors import encode_texts
@@ -123,5 +124,7 @@ def _read_texts(file: str, kind: str, column: str) -> Iterator[tuple[list[Row], 
     """The rows of a file in chunks, with their texts."""
     for rows in read_rows(file, kind, blank_lines=True):
         if column not in rows[0]:
-            raise ValueError(f"{file} has no column {column!r}, but {', '.join(rows[0])}: choose its --text_column.")
+            raise ValueError(
+                f"{file} has no column {column!r}, but {describe_columns(rows[0])}: choose its --text_column."
+            )
         yield rows, check(list[str | None], [row.get(column) for row in rows], f"{file}, column {column}")

@@ -143,8 +143,7 @@ class Task:
             rows = list(self.parse_rows(split, self.row.model_validate))
             if not any("".join(row.text).strip() for row in rows):  # texts, or lists of words
                 raise ValueError(f"{split}: all texts are empty. Name the right column with --text_column.")
-            columns = [column for column in ("text", "text_pair") if column in splits[split].column_names]
-            for column in columns:
+            for column in self.text_columns(split):
                 if empty := sum(not "".join(getattr(row, column)).strip() for row in rows):
                     logger.warning(f"{split}: {empty:,} of {len(rows):,} examples have no {column.replace('_', ' ')}")
         self.read_labels(**options)
