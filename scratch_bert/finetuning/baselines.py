@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from scipy import sparse
@@ -38,9 +39,14 @@ def baseline_scores(task: Task) -> dict[str, float]:
         predictions["bag_of_words"] = bag_of_words_predictions(task, splits) or constant
     scores = {}
     for kind, by_split in predictions.items():
+        judge = task
+        if kind == "bag_of_words":  # with a threshold of its own
+            judge = copy(task)
+            judge.problem = copy(task.problem)
+            judge.adapt(by_split["validation"])
         for split in splits:
             prefix = f"baseline_{kind}_{'test_' if split == 'test' else ''}"
-            found = task.compute_scores(split, by_split[split], metrics)
+            found = judge.compute_scores(split, by_split[split], metrics)
             scores |= {f"{prefix}{name}": value for name, value in found.items()}
     for title, found in scores_by_baseline(scores).items():
         logger.info(f"Baseline, {title}: {', '.join(f'{name} {value:.4f}' for name, value in found.items())}")
