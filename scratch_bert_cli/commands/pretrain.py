@@ -5,7 +5,7 @@ Without options: a tiny model on the built-in corpus, in a few minutes on two CP
 
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.model import ModelOptions
-from scratch_bert_options.pretraining import PretrainingOptions
+from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
 from ..command_line import read_options
 from ..main import command
@@ -16,6 +16,7 @@ from ..process import script
 def main(argv: list[str] | None = None) -> None:
     groups = (ModelOptions, DataOptions, PretrainingOptions)
     model_args, data_args, training = read_options(*groups, description=__doc__, argv=argv)
+    check_nodes(model_args, data_args, training)
 
     from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining.run import prepare_pretraining

@@ -65,7 +65,7 @@ def test_max_seq_length_of_another_form_is_rejected(text):
     ids=["built-in corpus", "text", "given"],
 )
 def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
-    assert DataOptions(**options).max_vocab_size() == expected
+    assert DataOptions(**options).tokenizer_options()["vocab_size"] == expected
 
 
 @pytest.mark.parametrize(
