@@ -37,11 +37,12 @@ class Clock(TrainerCallback):
 
     def __init__(self, limit: float):
         self.limit, self.used, self.reserved = limit, 0.0, 0.0
+        self.estimating = 0.0  # seconds before the first step, to find out how long the final evaluation takes
 
     @property
     def seconds(self) -> float:
-        """The time to train: what is not reserved, but at least half of the limit."""
-        return max(self.limit - self.reserved, self.limit / 2)
+        """The time to train: at least half of the limit."""
+        return max(self.limit - self.estimating - self.reserved, self.limit / 2)
 
     @property
     def fraction_used(self) -> float:
@@ -100,7 +101,7 @@ class TimedTrainer(Trainer):
     @property
     def minutes_used(self) -> float | None:
         """The time that a training with a clock has used, also before a resume; None without."""
-        return self.clock and self.clock.used / 60
+        return self.clock and (self.clock.used + self.clock.estimating) / 60
 
     def create_scheduler(self, num_training_steps: int, *args, **kwargs):
         if not self.clock or self.lr_scheduler is not None:
@@ -111,23 +112,25 @@ class TimedTrainer(Trainer):
 
     def _prepare_for_training(self, *args, **kwargs) -> tuple:
         prepared = super()._prepare_for_training(*args, **kwargs)
-        if self.clock and self.fraction_done < 1:
-            self._reserve_time(self.clock)
+        datasets = [dataset for dataset in (self.eval_dataset, self.test_dataset) if dataset]
+        if self.clock and self.fraction_done < 1 and datasets:
+            self._reserve_time(self.clock, datasets)
         return prepared
 
-    def _reserve_time(self, clock: Clock) -> None:
-        """Reserve the time of the final evaluation, and say so if it is more than half of the limit."""
+    def _reserve_time(self, clock: Clock, datasets: list[Dataset]) -> None:
+        """Reserve the time of the final evaluation on these, and say so if that leaves less than half of the limit."""
         start = time.perf_counter()
-        seconds = sum(self._seconds_to_evaluate(part) for part in (self.eval_dataset, self.test_dataset) if part)
-        spent = time.perf_counter() - start
+        clock.reserved = sum(map(self._seconds_to_evaluate, datasets))
+        clock.estimating = time.perf_counter() - start
         if self.args.world_size > 1:
-            seconds, spent = map(float, from_rank_zero(f"{seconds} {spent}").split())
-        clock.reserved, clock.used = seconds, clock.used + spent
-        if clock.limit - seconds < clock.seconds:
+            clock.reserved = float(from_rank_zero(str(clock.reserved)))
+            clock.estimating = float(from_rank_zero(str(clock.estimating)))
+        total = clock.seconds + clock.estimating + clock.reserved
+        if total > clock.limit:
             logger.warning(
-                f"The final evaluation takes about {seconds / 60:.1f} minutes, which is more than half of max_minutes. "
-                f"The training has the other half, so the run takes about {(clock.seconds + seconds) / 60:.1f} "
-                "minutes in all: raise max_minutes, or evaluate on fewer examples"
+                f"The final evaluation takes about {clock.reserved / 60:.1f} minutes. The training has half of "
+                f"max_minutes, so the run takes {total / 60:.1f} minutes in all: raise max_minutes, or evaluate on fewer "
+                "examples"
             )
 
     def _seconds_to_evaluate(self, dataset: Dataset) -> float:
@@ -149,7 +152,8 @@ class TimedTrainer(Trainer):
         if self.clock:
             if self.fraction_done < 1:  # the evaluation after the last step is not training
                 self.clock.read()
-            self.lr_scheduler.seconds_used = self.clock.used  # its attributes are its state in a checkpoint
+            # Its attributes are its state in a checkpoint.
+            self.lr_scheduler.seconds_used = self.clock.used + self.clock.estimating
             self.lr_scheduler.seconds_reserved = self.clock.reserved
         super()._save_checkpoint(*args, **kwargs)
 
