@@ -125,8 +125,8 @@ class TimedTrainer(Trainer):
         if self.args.world_size > 1:
             clock.reserved = float(from_rank_zero(str(clock.reserved)))
             clock.estimating = float(from_rank_zero(str(clock.estimating)))
-        total = clock.seconds + clock.estimating + clock.reserved
-        if total > clock.limit:
+        if clock.estimating + clock.reserved > clock.limit / 2:
+            total = clock.seconds + clock.estimating + clock.reserved
             logger.warning(
                 f"The final evaluation takes about {clock.reserved / 60:.1f} minutes. The training has half of "
                 f"max_minutes, so the run takes {total / 60:.1f} minutes in all: raise max_minutes, or evaluate on fewer "
@@ -143,10 +143,8 @@ class TimedTrainer(Trainer):
             if torch.accelerator.is_available():
                 torch.accelerator.synchronize()
             readings.append(time.perf_counter())
-        seconds = np.diff(readings)
-        return (
-            float(seconds[len(seconds) > 1 :].mean()) * math.ceil(len(dataset) / batch_size) if len(seconds) else 0.0
-        )
+        seconds = np.diff(readings)[1 - TIMED_BATCHES :]  # without the first, if all have been taken
+        return float(seconds.sum()) / max(len(seconds), 1) * math.ceil(len(dataset) / batch_size)
 
     def _save_checkpoint(self, *args, **kwargs) -> None:
         if self.clock:
