@@ -1,14 +1,11 @@
 """The options of fine-tuning."""
 
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from .declare import OptionGroup, option, options
-from .training import EVALUATION, INTERVALS, CommonOptions
+from .training import EVALUATION, INTERVALS, CommonOptions, SeedsOptions
 
 
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "rte", "qqp", "mnli", "qnli", "wnli")
 TASKS = ("sequence-classification", "token-classification", "question-answering", "multiple-choice", *GLUE_TASKS)
 
@@ -46,20 +43,19 @@ class CheckpointOptions(OptionGroup, group="Model"):
 
 
 @options
-class RunOptions(OptionGroup, group="Task"):
+class RunOptions(SeedsOptions, group="Task"):
     max_seq_length: int | None = option(
         None,
         "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
         within="[8, 1000000]",
     )
-    seeds: list[Seed] | None = option(
-        None, "Run once with each seed, in separate directories, and report mean and standard deviation."
-    )
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.seeds and len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds must differ, got {self.seeds}.")
+    search: int | None = option(
+        None,
+        "Search for hyperparameters in this many trials, each a training of its own: learning rate, epochs, batch size "
+        "and dropout. The best on the validation data is kept. Needs optuna.",
+        within="[1, 1000000]",
+    )
 
 
 @options
@@ -123,6 +119,22 @@ class TaskOptions(RunOptions, TaskDataOptions, CheckpointOptions, group="Task"):
         "For sequence-classification. Default: multi-label if the labels are lists, regression if they are floats, "
         "otherwise single-label. In CSV, several labels are comma-separated.",
         choices=["single_label_classification", "multi_label_classification", "regression"],
+    )
+    positive_label: str | None = option(
+        None,
+        "Of two classes, the one that precision, recall, F1 and average precision are about. Default: a class of less "
+        "than 40% of the training examples, otherwise the second by name.",
+    )
+    decision_threshold: float | None = option(
+        None,
+        "Probability from which on the positive class is predicted. Default: 0.5; if less than 40% of the training "
+        "examples are positive, the one with the highest F1 on the validation data. The config records it.",
+        within="(0, 1]",
+    )
+    class_weights: str | None = option(
+        None,
+        "For single labels, of texts or words. Default: none.",
+        choices={"balanced": "errors weigh in inverse proportion to the frequency of their class in training"},
     )
     doc_stride: int | None = option(
         None,

@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from scipy import sparse
@@ -12,6 +13,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from .metrics import METRICS
 from .tasks.base import Task
+from .tasks.problems import TwoClasses
 from .tasks.sequence_classification import SequenceClassification
 
 
@@ -37,9 +39,14 @@ def baseline_scores(task: Task) -> dict[str, float]:
         predictions["bag_of_words"] = bag_of_words_predictions(task, splits) or constant
     scores = {}
     for kind, by_split in predictions.items():
+        judge = task
+        if kind == "bag_of_words":  # with a threshold of its own
+            judge = copy(task)
+            judge.problem = copy(task.problem)
+            judge.adapt(by_split["validation"])
         for split in splits:
             prefix = f"baseline_{kind}_{'test_' if split == 'test' else ''}"
-            found = task.compute_scores(split, by_split[split], metrics)
+            found = judge.compute_scores(split, by_split[split], metrics)
             scores |= {f"{prefix}{name}": value for name, value in found.items()}
     for title, found in scores_by_baseline(scores).items():
         logger.info(f"Baseline, {title}: {', '.join(f'{name} {value:.4f}' for name, value in found.items())}")
@@ -77,6 +84,11 @@ def bag_of_words_predictions(task: SequenceClassification, splits: Sequence[str]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a class that all examples have, or none
         model.fit(features(train), labels)
+    if isinstance(task.problem, TwoClasses):
+        return {
+            split: model.predict_proba(features(task.splits[split]))[:, task.problem.positive].tolist()
+            for split in splits
+        }
     return {split: model.predict(features(task.splits[split])).tolist() for split in splits}
 
 
