@@ -127,7 +127,7 @@ def test_number_of_steps_is_estimated_meanwhile(train):
     assert KeepEstimates.found == [11] * 11
     last = trainer.state.log_history[-1]
     assert last["train_samples_per_second"] == pytest.approx(8 * last["train_steps_per_second"], rel=0.01)
-    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [3, 6, 11]
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [3, 6, 9, 11]
 
 
 def test_log_has_an_entry_every_half_minute_whatever_the_steps(train):
