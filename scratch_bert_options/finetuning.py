@@ -85,6 +85,12 @@ class TaskDataOptions(OptionGroup, group="Data"):
         within="(0, 1)",
         unless="validation_file",
     )
+    split_seed: int = option(
+        42,
+        "Random seed of that fraction: runs of several seeds are evaluated on the same examples.",
+        within="[0, 4294967296)",
+        unless="validation_file",
+    )
     text_column: str | None = option(
         None,
         "Column of the text or words. Default: text; tokens for token-classification, context for question-answering. "

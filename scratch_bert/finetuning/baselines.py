@@ -3,7 +3,6 @@
 import logging
 import warnings
 from collections.abc import Sequence
-from copy import copy
 
 import numpy as np
 from scipy import sparse
@@ -39,11 +38,7 @@ def baseline_scores(task: Task) -> dict[str, float]:
         predictions["bag_of_words"] = bag_of_words_predictions(task, splits) or constant
     scores = {}
     for kind, by_split in predictions.items():
-        judge = task
-        if kind == "bag_of_words":  # with a threshold of its own
-            judge = copy(task)
-            judge.problem = copy(task.problem)
-            judge.adapt(by_split["validation"])
+        judge = task.adapted(by_split["validation"]) if kind == "bag_of_words" else task
         for split in splits:
             prefix = f"baseline_{kind}_{'test_' if split == 'test' else ''}"
             found = judge.compute_scores(split, by_split[split], metrics)

@@ -2,6 +2,7 @@
 
 import logging
 from copy import copy, deepcopy
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from scratch_bert_options.outputs import check_output_dir
 from ..atomic import checksum
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import write_metrics
-from ..checkpoints.resume import check_same_run, check_same_weights
+from ..checkpoints.resume import check_same_run, check_same_weights, read_record
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint
 from ..checkpoints.weights import find_weights
 from ..training.arguments import recorded
@@ -111,6 +112,11 @@ class FinetuningRun:
         if args.should_save:
             check_output_dir("output_dir", Path(args.output_dir))
         self.seed_runs = plan_seed_runs(task_args.seeds, args, bool(task_args.search))
+        begun = next(
+            (run.checkpoint or run.args.output_dir for run in self.seed_runs if run.checkpoint or run.metrics), None
+        )
+        if begun and "split_seed" not in read_record(begun):  # of an earlier version, which had one seed for all
+            task_args = replace(task_args, split_seed=options.seed)
         with args.main_process_first():
             self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
             self.task = load_task(task_name, task_args, options, self.config, data)
@@ -139,7 +145,7 @@ class FinetuningRun:
         fixed["metric_for_best_model"] = self.task.best_metric
         fixed["set of labels"] = ", ".join(self.task.model_options.get("id2label", {}).values())
         fixed["classifier_pooling"] = self.task_args.classifier_pooling
-        task_options = ("dropout", "early_stopping_patience", "random_init", "class_weights")
+        task_options = ("dropout", "early_stopping_patience", "random_init", "class_weights", "split_seed")
         options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in task_options}
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 

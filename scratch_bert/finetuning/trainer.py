@@ -73,7 +73,9 @@ class FinetuningTrainer(ScratchBertTrainer):
                 check_logits(output.predictions)
                 predictions = task.decode(split, output.predictions)
                 if split == "validation":
-                    vars(self.model.config).update(task.adapt(predictions))
+                    task = task.adapted(predictions)
+                    for name, value in task.model_options.items():
+                        setattr(self.model.config, name, value)
                 if split in task.references:
                     if report := task.class_report(split, predictions):
                         self.class_reports[split] = report
