@@ -60,7 +60,7 @@ class FinetuningTrainer(ScratchBertTrainer):
 
     def train_and_predict(self, task: Task, checkpoint: str | None = None) -> dict[str, float]:
         """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
-        output_dir = Path(self.args.output_dir)
+        output_dir, self.test_dataset = Path(self.args.output_dir), task.features.get("test")
         with output_dir_lock(self.args, self.record, checkpoint):
             metrics = self.results | self.train(resume_from_checkpoint=checkpoint).metrics
             self.raise_if_interrupted()
