@@ -20,8 +20,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--output_file", type=Path, help="CSV file to write the table to; it must not exist yet.")
     parser.add_argument("--curves", type=Path, help="PNG file to draw the evaluation losses to.")
     args = parser.parse_args(argv)
-    if args.output_file:
-        check_new_file("output_file", args.output_file)
+    for option in ("output_file", "curves"):
+        if file := getattr(args, option):
+            check_new_file(option, file)
     announce_imports()
 
     from scratch_bert.logs import configure_logging
