@@ -24,6 +24,7 @@ from .tables import TABLES, TextError, describe_columns, has_records, open_table
 
 
 MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
+_LINE_END = re.compile(r"\r\n?|\n")  # those of files; str.splitlines also splits at page breaks, U+0085 and U+2028
 _WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
 SENTENCES = TextFormat("a document is a list of its sentences", lambda sentences: filter(None, [sentences]))
 
@@ -39,7 +40,7 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
 
     def split(paragraph: str) -> list[str]:
         if name == "line":
-            parts = paragraph.splitlines()
+            parts = _LINE_END.split(paragraph)
         else:
             paragraph = " ".join(paragraph.split())
             parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
@@ -219,7 +220,7 @@ class TextSource:
     def fingerprint(self) -> str:
         """Hash of the text and of the settings that it is read with."""
         settings: list[Any] = [self.text_format, self.text_column, self.splitter, self.language]
-        settings += [metadata.version("sentencex"), metadata.version("datasets")]
+        settings += [metadata.version("sentencex"), metadata.version("datasets"), _LINE_END.pattern]
         formats = [self.text_format] if self.text_format else ["blank_line", "file"]
         settings += [FORMATS[name].version for name in formats]
         digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
@@ -247,7 +248,7 @@ class TextSource:
             return
         for record in self._records(shard):
             split = isinstance(record, list)
-            yield "records", SENTENCES if split else text_format, record if split else record.splitlines()
+            yield "records", SENTENCES if split else text_format, record if split else _LINE_END.split(record)
 
     def _records(self, shard) -> Iterator[str | list[str]]:
         if not isinstance(shard, Path | datasets.Dataset | datasets.IterableDataset):

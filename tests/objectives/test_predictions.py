@@ -45,8 +45,8 @@ def test_mlm_predictions_find_a_word_that_the_model_is_sure_of(pairs, tokenizer)
         assert token == "class" and probability == pytest.approx(1, abs=1e-4)
 
 
-def test_mlm_predictions_leave_out_examples_without_a_whole_word(model, tokenizer):
-    ids = tokenizer.convert_tokens_to_ids(["[CLS]", ".", "##s", "[SEP]"])
+def test_mlm_predictions_leave_out_examples_without_a_letter(model, tokenizer):
+    ids = tokenizer.convert_tokens_to_ids(["[CLS]", ".", "2", "[SEP]"])
     examples = [{"input_ids": np.array(ids), "token_type_ids": np.zeros(4, dtype=int)}]
     assert mlm_predictions(model, examples, tokenizer) == []
 
