@@ -37,9 +37,10 @@ def load_config(name: str, revision: str | None = None, trust_remote_code: bool 
     try:
         return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except (StrictDataclassError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        if not read_json(file).get("model_type"):
-            error = ValueError('it has no model_type. If it is a BERT of 2018 or 2019, add "model_type": "bert"')
-        raise ValueError(f"{file} cannot be used: {explain_error(error)}.") from error
+        reason = explain_error(error)
+        if "model_type" not in read_json(file):
+            reason = 'it has no model_type. If it is a BERT of 2018 or 2019, add "model_type": "bert"'
+        raise ValueError(f"{file} cannot be used: {reason}.") from error
 
 
 def open_checkpoint(

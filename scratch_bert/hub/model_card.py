@@ -83,9 +83,14 @@ def write_card(
     auto_class: str,
     config: PreTrainedConfig,
     metadata: dict[str, Any],
+    sample_texts: dict[str, str] | None = None,
     **context: Any,
 ) -> None:
-    """Write `directory`/README.md from model_card.md: `metadata` into the YAML header, `context` into the text."""
+    """Write `directory`/README.md from model_card.md: `metadata` into the YAML header, `context` into the text.
+
+    `sample_texts` are Python strings for its snippets, instead of English ones: a text with a `masked` word, and a `first`
+    and a `second` sentence.
+    """
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(auto_class), "tags": TAGS} | metadata
     ModelCard.from_template(
         ModelCardData(**metadata),
@@ -99,6 +104,7 @@ def write_card(
             if config.model_type == "scratch_bert" and getattr(config, name) != value
         },
         code_note=CODE_NOTE,
+        sample_texts=sample_texts or {},
         package_version=__version__,
         **context,
     ).save(directory / "README.md")

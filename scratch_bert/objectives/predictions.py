@@ -15,7 +15,6 @@ from ..text import is_word
 CONTEXT = 8  # tokens to show on each side of a masked word
 SENTENCE_ENDS = frozenset(".!?。！？।؟")
 _CHINESE_OR_JAPANESE = "[\u3001-\u30ff\u3400-\u9fff\uff01-\uff65]"
-_SPACE_OF_TOKENIZER = re.compile(f"(?<={_CHINESE_OR_JAPANESE}) (?={_CHINESE_OR_JAPANESE})")
 
 
 @torch.no_grad()
@@ -83,6 +82,7 @@ def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: i
         start = _start_of_word(tokens, max(start, position - 2 * CONTEXT), position)
         stop = min([len(tokens) - 1, *(end for end in ends if end > position)])
         stop = min(stop + (tokens[stop] in SENTENCE_ENDS), position + 2 * CONTEXT)
+        stop = next((i for i in range(stop, position + 1, -1) if not tokens[i].startswith("##")), stop)
         words = [is_word(token.removeprefix("##")) for token in tokens[start:stop]]
         if len(words) > 5 and sum(words) >= 0.8 * len(words):
             input_ids[position] = tokenizer.mask_token_id
@@ -94,8 +94,11 @@ def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: i
 
 
 def as_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | np.ndarray) -> str:
-    """Tokens as text, without the spaces that BERT's tokenizers put between Chinese and Japanese characters."""
-    return _SPACE_OF_TOKENIZER.sub("", tokenizer.decode(ids)).strip().removeprefix("##")
+    """Tokens as text, without the spaces that BERT's tokenizers put between Chinese and Japanese characters, masked or
+    not."""
+    one, mask = _CHINESE_OR_JAPANESE, re.escape(tokenizer.mask_token)
+    text = re.sub(rf"(?<={one}) (?={one}|{mask})|(?<={mask}) (?={one})", "", tokenizer.decode(ids))
+    return text.strip().removeprefix("##")
 
 
 def _start_of_word(tokens: list[str], start: int, stop: int) -> int:

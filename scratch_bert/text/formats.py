@@ -23,9 +23,14 @@ from . import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
 from .tables import TABLES, TextError, describe_columns, has_records, open_table, read_errors, read_lines, suffix
 
 
+LONG_SENTENCE = 150  # tokens on average; of prose, a sentence has 20 to 40
 MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
 _LINE_END = re.compile(r"\r\n?|\n")  # those of files; str.splitlines also splits at page breaks, U+0085 and U+2028
 _WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
+WITHOUT_MARKS = (
+    "sentencex looks for punctuation marks; where sentences end without, as in Thai, sentence_splitter ' ' splits at "
+    "spaces, and line at line ends"
+)
 SENTENCES = TextFormat("a document is a list of its sentences", lambda sentences: filter(None, [sentences]))
 
 # ------------------------------------------------------------------------------------------------------- sentences
@@ -144,10 +149,13 @@ class TextSource:
             return cls([texts], text_column=text_column, **settings)
         return cls.from_texts(columns[str(text_column)], **settings)
 
-    def document_hint(self, documents: int, sentences: int) -> str:
-        """What to check if the text gives numbers of documents or sentences that look wrong; otherwise empty."""
+    def document_hint(self, documents: int, sentences: int, tokens: int = 0) -> str:
+        """What to check if the text gives numbers of documents, sentences or tokens that look wrong; otherwise
+        empty."""
         if self.splitter not in SPLITTERS and sentences <= documents:
             return f"the delimiter {self.splitter!r} is in no document: set sentence_splitter"
+        if self.splitter == "sentencex" and not self.text_format and tokens > LONG_SENTENCE * sentences:
+            return f"a sentence has {tokens / sentences:.0f} tokens on average: {WITHOUT_MARKS}"
         files = [shard for shard in self.shards if isinstance(shard, Path) and suffix(shard) not in TABLES]
         if self.text_format or not files or len(files) < len(self.shards):
             return ""
