@@ -130,7 +130,7 @@ def write_conversion_card(
         body = _adapted(body, kind, path_in_card(place), base_model, difference)
     else:
         auto_class = next(name for name, model_class in AUTO_MODELS.items() if type(model) is model_class)
-        context = {"path": path_in_card(place), "base_model": base_model, "difference": difference}
+        context: dict[str, Any] = {"path": path_in_card(place), "base_model": base_model, "difference": difference}
         write_card(directory, place.name, auto_class, model.config, metadata={}, **context)
         ours, text = _split((directory / "README.md").read_text(encoding="utf-8"))
         metadata = ours | metadata
