@@ -56,6 +56,13 @@ class RunOptions(OptionGroup, group="Task"):
         None, "Run once with each seed, in separate directories, and report mean and standard deviation."
     )
 
+    search: int | None = option(
+        None,
+        "Search for hyperparameters in this many trials, each a training of its own: learning rate, epochs, batch size "
+        "and dropout. The best on the validation data is kept. Needs optuna.",
+        within="[1, 1000000]",
+    )
+
     def __post_init__(self):
         super().__post_init__()
         if self.seeds and len(set(self.seeds)) < len(self.seeds):
@@ -123,6 +130,22 @@ class TaskOptions(RunOptions, TaskDataOptions, CheckpointOptions, group="Task"):
         "For sequence-classification. Default: multi-label if the labels are lists, regression if they are floats, "
         "otherwise single-label. In CSV, several labels are comma-separated.",
         choices=["single_label_classification", "multi_label_classification", "regression"],
+    )
+    positive_label: str | None = option(
+        None,
+        "Of two classes, the one that precision, recall, F1 and average precision are about. Default: a class of less "
+        "than 40% of the training examples, otherwise the second by name.",
+    )
+    decision_threshold: float | None = option(
+        None,
+        "Probability from which on the positive class is predicted. Default: 0.5; if less than 40% of the training "
+        "examples are positive, the one with the highest F1 on the validation data. The config records it.",
+        within="(0, 1]",
+    )
+    class_weights: str | None = option(
+        None,
+        "For single labels, of texts or words. Default: none.",
+        choices={"balanced": "errors weigh in inverse proportion to the frequency of their class in training"},
     )
     doc_stride: int | None = option(
         None,

@@ -15,6 +15,7 @@ import pytest
 in_worker = "PYTEST_XDIST_WORKER" in os.environ
 if in_worker:
     os.environ["OMP_NUM_THREADS"] = "1"  # a worker for each core
+os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count()))  # or a run's threads, and its bits, follow the load
 if "SCRATCH_BERT_TEST_GPU" not in os.environ:
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

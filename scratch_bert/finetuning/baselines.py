@@ -14,6 +14,7 @@ from sklearn.multiclass import OneVsRestClassifier
 
 from .metrics import METRICS
 from .tasks.base import Task
+from .tasks.problems import TwoClasses
 from .tasks.sequence_classification import SequenceClassification
 
 
@@ -96,6 +97,11 @@ def bag_predictions(task: SequenceClassification, splits: Sequence[str], kind: s
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a class that all examples have, or none
         model.fit(features(train), labels)
+    if isinstance(task.problem, TwoClasses):
+        return {
+            split: model.predict_proba(features(task.splits[split]))[:, task.problem.positive].tolist()
+            for split in splits
+        }
     return {split: model.predict(features(task.splits[split])).tolist() for split in splits}
 
 

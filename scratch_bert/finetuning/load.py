@@ -31,6 +31,11 @@ OTHER_NAMES = {  # as pipelines and others call a task
 }
 
 
+# Fields of a config that only fine-tuning sets, for `predict`.
+FINETUNED = ("positive_label", "decision_threshold", "max_seq_length", "doc_stride", "max_answer_length")
+FINETUNED += ("has_unanswerable",)
+
+
 def task_class(name: str) -> type[Task]:
     """By its file: `token-classification` is `TokenClassification` in tasks/token_classification.py."""
     if name not in TASKS:
@@ -143,7 +148,10 @@ def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple
                 raise ValueError(f"A {config.model_type} has no {field}: leave out dropout or classifier_pooling.")
             setattr(config, field, value)
     trained_labels = config.id2label if named_head(config) in task.auto_class.__name__ else {}
-    for option, value in {"problem_type": None, **task.model_options}.items():
+    lengths = {"max_seq_length": args.max_seq_length} if args.max_seq_length else {}
+    for option in FINETUNED:  # of an earlier fine-tuning
+        vars(config).pop(option, None)
+    for option, value in {"problem_type": None, **lengths, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_init:
         logger.info("Random initialisation: only the checkpoint's config and tokenizer are used")

@@ -58,24 +58,41 @@ def _correlation(score: Callable) -> Callable:
     )
 
 
+def _balanced_accuracy(predictions: Sequence[int], references: Sequence[int]) -> float:
+    """The mean recall of the classes that the references have."""
+    return sklearn_metrics.recall_score(references, predictions, labels=np.unique(references), average="macro")
+
+
+def _ranking(name: str, undefined: float) -> Callable:
+    """A score of the probabilities of 1, or `undefined` if the references have only one class."""
+    score = getattr(sklearn_metrics, name)
+    return lambda predictions, references: score(references, predictions) if len(set(references)) == 2 else undefined
+
+
 # Name → function of predictions and references that returns a score, or several by name. A label is an integer id, a
 # set of labels is a list of 0 and 1, entities are lists of IOB tags.
 METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
     "accuracy": _sklearn("accuracy_score"),
+    "average_precision": _ranking("average_precision_score", undefined=0.0),
+    "balanced_accuracy": _balanced_accuracy,
     "f1": _sklearn("f1_score", zero_division=0),
     "f1_micro": _sklearn("f1_score", average="micro", zero_division=0),
     "f1_macro": _sklearn("f1_score", average="macro", zero_division=0),
     "matthews_correlation": _sklearn("matthews_corrcoef"),
     "mse": _sklearn("mean_squared_error"),
+    "precision": _sklearn("precision_score", zero_division=0),
+    "recall": _sklearn("recall_score", zero_division=0),
+    "roc_auc": _ranking("roc_auc_score", undefined=0.5),
     "pearsonr": _correlation(stats.pearsonr),
     "spearmanr": _correlation(stats.spearmanr),
     "seqeval": _seqeval,
     "squad": squad,
 }
 
+OF_PROBABILITIES = ("average_precision", "roc_auc")  # of two classes: these take the probabilities of the positive one
 MAIN_SCORES = {"seqeval": "f1", "squad": "f1"}  # of metrics with several, the one that selects the best checkpoint
 # Hub metrics lack this property.
-GREATER_IS_BETTER = dict.fromkeys((*METRICS, "precision", "recall", "exact_match"), True)
+GREATER_IS_BETTER = dict.fromkeys((*METRICS, "exact_match"), True)
 GREATER_IS_BETTER |= {"mse": False, "loss": False}
 
 

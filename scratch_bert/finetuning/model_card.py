@@ -6,15 +6,16 @@ from huggingface_hub import EvalResult
 
 from scratch_bert_options.finetuning import TaskOptions
 
-from ..hub.model_card import PIPELINES, write_card
+from ..hub.model_card import PIPELINES, cell, write_card
 from ..training.console import TIMINGS
 from ..training.model_card import model_name, training_context
-from ..training.trainer import ScratchBertTrainer
 from .baselines import scores_by_baseline
+from .class_report import draw, most_frequent
 from .tasks.base import Task
+from .trainer import FinetuningTrainer
 
 
-def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Task, task_args: TaskOptions) -> None:
+def write_finetuning_card(trainer: FinetuningTrainer, directory: Path, task: Task, task_args: TaskOptions) -> None:
     """Write README.md, and curves.png if matplotlib is installed, about the run so far."""
     name, checkpoint = model_name(trainer), task_args.model_name_or_path
     base_model = None if Path(checkpoint).exists() or task_args.random_init else checkpoint
@@ -26,6 +27,7 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
     panels, best = {"loss": ["loss", "eval_loss"]}, task.best_metric
     if best != "loss" and any(f"eval_{best}" in entry for entry in trainer.state.log_history):
         panels[best.replace("_", " ")] = [f"eval_{best}"]
+    report = trainer.class_reports.get("validation", {})
     auto_class = task.auto_class.__name__
     task_type = PIPELINES.get(auto_class, task.name)
     eval_results = [
@@ -49,8 +51,12 @@ def write_finetuning_card(trainer: ScratchBertTrainer, directory: Path, task: Ta
         base_model=base_model or ("" if task_args.random_init else "a local pretrained model"),
         source=source,
         counts={split: len(examples) for split, examples in task.splits.items()},
-        labels=list(task.model_options.get("id2label", {}).values()),
+        labels=[*map(cell, task.model_options.get("id2label", {}).values())],
         results=results,
+        class_report=report,
+        shown_classes={cell(name): scores for name, scores in most_frequent(report.get("classes", {}))},
+        positive=cell(report.get("positive", "")),
+        confusion=draw(report, directory / "confusion.png"),
         baselines=scores_by_baseline(metrics),
         max_seq_length=task.max_seq_length,
         pairs="text_pair" in task.text_columns("train"),

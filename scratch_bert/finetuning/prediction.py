@@ -18,6 +18,7 @@ from ..checkpoints.open import load_config, named_head, open_checkpoint
 from ..text.rows import CHUNK, OUTPUT_KINDS, STANDARD, Row, read_rows, row_kind, write_rows
 from ..text.tables import describe_columns
 from .load import find_columns, open_task
+from .tasks.problems import TwoClasses
 
 
 logger = logging.getLogger("scratch_bert")
@@ -32,8 +33,8 @@ class Predictor:
         model: A directory or a Hub repository.
         text_column, text_pair_column, choices_column: Columns, by default those with the usual names.
         max_seq_length: Default: that of fine-tuning, the model's limit or 384 for question answering.
-        threshold: Of two classes, the second is predicted from this probability on. Default: the config's
-            `decision_threshold`, or else the more probable one is.
+        threshold: Of two classes, the config's `positive_label`, by default the second, is predicted from this
+            probability on. Default: the config's `decision_threshold`, or else 0.5.
 
     Raises:
         ValueError, OSError: For a model that can't be used, or has no fine-tuned head.
@@ -60,14 +61,16 @@ class Predictor:
         task_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", head).lower()
         if task_name not in TASKS:
             raise ValueError(f"{name} has no head of a task ({', '.join(TASKS[:4])}), but {head}: fine-tune it first.")
+        max_seq_length = max_seq_length or getattr(config, "max_seq_length", None)
         self.task = open_task(task_name, name, config, max_seq_length, trust_remote_code)
         self.task.read_config(config)
         if threshold is not None:
-            if getattr(self.task, "problem_type", "") != "single_label_classification" or config.num_labels != 2:
+            problem = getattr(self.task, "problem", None)
+            if not isinstance(problem, TwoClasses):
                 raise ValueError("A threshold is for two classes, which this model does not have.")
             if not 0 <= threshold <= 1:
                 raise ValueError(f"threshold must be a probability, got {threshold}.")
-            self.task.threshold = threshold
+            problem.threshold = threshold
         options = {"trust_remote_code": trust_remote_code}
         opened, _ = open_checkpoint(self.task.auto_class, name, config, new_heads=(), **options)
         self.device = torch.accelerator.current_accelerator() or torch.device("cpu")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
+import numpy as np
+import torch
 from transformers import TrainingArguments, set_seed
 
 from scratch_bert_options.declare import reject_non_default
@@ -26,9 +28,11 @@ from ..training.console import TIMINGS, describe_output, wrap
 from ..training.tensorboard import extend_tensorboard
 from .arguments import finetuning_arguments, fit_learning_rates
 from .baselines import baseline_scores, scores_by_baseline
+from .class_report import to_text
 from .load import load_model, load_task
 from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
+from .tasks.base import Task
 from .trainer import FinetuningTrainer
 
 
@@ -59,22 +63,31 @@ def prepare_finetuning(
     task_name: str, task_args: TaskOptions, options: FinetuningOptions, data: dict[str, Any] | None = None
 ) -> "FinetuningRun":
     """A run that is ready to train: a `FinetuningRun` of these arguments, `prepare`d."""
-    run = FinetuningRun(task_name, task_args, options, data)
+    if task_args.search:
+        from .search import FinetuningSearch  # needs optuna
+
+        run: FinetuningRun = FinetuningSearch(task_name, task_args, options, data)
+    else:
+        run = FinetuningRun(task_name, task_args, options, data)
     logger.info(f"Output: {options.output_dir}")
     return run.prepare()
 
 
-def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments) -> list[SeedRun]:
-    """Each with its own arguments. On resume, each continues from its last checkpoint, if there is one.
+def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments, search: bool = False) -> list[SeedRun]:
+    """Each with its own arguments. On resume, each continues from its last checkpoint, if there is one. A `search`
+    has one, whose trials look for theirs.
 
     Raises `ValueError` if a new run would write into a directory that is not empty.
     """
-    if not seeds:
+    if not seeds and not search:
         return [SeedRun(args, find_checkpoint(args))]
     if args.resume_from_checkpoint is None:
         find_checkpoint(args)  # for its checks
     elif not resumes_newest(args):
-        raise ValueError("With --seeds, pass --resume_from_checkpoint without a value: each seed has its own.")
+        one = "seed" if seeds else "trial"
+        raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each {one} has its own.")
+    if not seeds:
+        return [SeedRun(args)]
     runs = []
     for seed in seeds:
         directory, run_args = Path(args.output_dir) / f"seed-{seed}", deepcopy(args)
@@ -114,7 +127,7 @@ class FinetuningRun:
             raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
         if args.should_save:
             check_output_dir("output_dir", Path(args.output_dir))
-        self.seed_runs = plan_seed_runs(task_args.seeds, args)
+        self.seed_runs = plan_seed_runs(task_args.seeds, args, bool(task_args.search))
         with args.main_process_first():
             self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
             self.task = load_task(task_name, task_args, options, self.config, data)
@@ -123,6 +136,7 @@ class FinetuningRun:
         for run in self.seed_runs:
             run.args.learning_rate = self.options.learning_rate
         self.first_trainer: FinetuningTrainer | None = None
+        self.class_reports: dict[str, dict] = {}  # of a run with one seed
 
     def prepare(self) -> "FinetuningRun":
         """Encode the examples, compare finished seeds with this run, and build the trainer of the first unfinished
@@ -142,7 +156,7 @@ class FinetuningRun:
         fixed["metric_for_best_model"] = self.task.best_metric
         fixed["set of labels"] = ", ".join(self.task.model_options.get("id2label", {}).values())
         fixed["classifier_pooling"] = self.task_args.classifier_pooling
-        task_options = ("dropout", "early_stopping_patience", "random_init")
+        task_options = ("dropout", "early_stopping_patience", "random_init", "class_weights")
         options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in task_options}
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 
@@ -160,6 +174,15 @@ class FinetuningRun:
         weights = [] if self.task_args.random_init else find_weights(name)
         return described | {"model": ", ".join([model, *(f"CRC-32 {checksum(file):08x}" for file in weights)])}
 
+    @cached_property
+    def baselines(self) -> dict[str, float]:
+        return baseline_scores(self.task)
+
+    @property
+    def model_dir(self) -> Path:
+        """Of the model to use: with several seeds, that of the first."""
+        return self.output_dir / f"seed-{self.task_args.seeds[0]}" if self.task_args.seeds else self.output_dir
+
     def build_trainer(self, run: SeedRun) -> FinetuningTrainer:
         """A Trainer for the task, with a new model. Sets the seed, and in `run.args` how to select the best
         checkpoint. Raises `ValueError` if another run saved the checkpoint to resume from."""
@@ -172,7 +195,7 @@ class FinetuningRun:
         if args.greater_is_better is None:
             args.greater_is_better = GREATER_IS_BETTER.get(task.best_metric)
         patience = self.task_args.early_stopping_patience
-        if args.greater_is_better is None and (args.load_best_model_at_end or patience):
+        if args.greater_is_better is None and (args.load_best_model_at_end or patience or self.task_args.search):
             raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")
         model, new = load_model(task, self.task_args, self.config)
         options = copy(self.options)
@@ -194,6 +217,7 @@ class FinetuningRun:
             write_card=partial(write_finetuning_card, task=task, task_args=self.task_args),
             record=record,
             new_weights=new,
+            class_weights=balanced_weights(task) if self.task_args.class_weights else None,
         )
         extend_tensorboard(trainer)
         return trainer
@@ -205,7 +229,6 @@ class FinetuningRun:
         Ctrl-C ended the training.
         """
         metrics: dict[int, dict[str, float]] = {}
-        baselines: dict[str, float] | None = None
         for run in self.seed_runs:
             if self.task_args.seeds:
                 logger.info(f"Seed {run.args.seed}" + (": already finished, skipped" if run.metrics else ""))
@@ -216,9 +239,9 @@ class FinetuningRun:
             if run.checkpoint:
                 logger.info(f"Resuming from {run.checkpoint}")
             if trainer.is_world_process_zero():
-                baselines = baseline_scores(self.task) if baselines is None else baselines
-                trainer.results = dict(baselines)
+                trainer.results = dict(self.baselines)
             metrics[run.args.seed] = trainer.train_and_predict(self.task, run.checkpoint)
+            self.class_reports = {} if self.task_args.seeds else trainer.class_reports
             del trainer  # or its memory would be kept while the next seeds train
         results = summarize(metrics)
         if self.task_args.seeds and self.seed_runs[0].args.should_save:
@@ -235,10 +258,21 @@ class FinetuningRun:
                 metric = name.removeprefix("eval_")
                 columns = "".join(f"{scores[metric]:>18.4f}" for scores in baselines.values() if metric in scores)
                 lines.append(f"{metric.replace('_', ' '):<26}{value:>18}{columns}")
+        for split, report in self.class_reports.items():
+            lines += ["", to_text(split, report)]
         place = self.output_dir
         seeds = f"In {place}/seed-*: models, cards and predictions. Mean and deviation: {place}/{METRICS_FILE}"
-        lines += ["", wrap(seeds) if self.task_args.seeds else describe_output(place)]
+        lines += ["", wrap(seeds) if self.task_args.seeds else describe_output(self.model_dir)]
         return "\n".join(lines)
+
+
+def balanced_weights(task: Task) -> torch.Tensor:
+    """(L,) Weights in inverse proportion to the frequency of a class, with a mean of 1 over the training examples.
+    Raises `ValueError` for a task without classes of which an example has one."""
+    counts = task.class_counts()
+    if counts is None:
+        raise ValueError(f"class_weights are for tasks with one label for each text or word, not for {task.name}.")
+    return torch.tensor(counts.sum() / np.maximum(counts, 1) / np.count_nonzero(counts), dtype=torch.float32)
 
 
 def summarize(metrics: dict[int, dict[str, float]]) -> FinetuningResults:

@@ -1,10 +1,14 @@
-"""The Trainer of fine-tuning: new weights learn at their own rate, and a run ends with predictions and scores."""
+"""The Trainer of fine-tuning: new weights learn at their own rate, classes may have weights, and a run ends with
+predictions and scores."""
 
 from collections.abc import Collection
 from pathlib import Path
 
 import torch
+from torch.nn import functional as F
+from transformers.utils import ModelOutput
 
+from ..atomic import write_json
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
 from ..checkpoints.saved import explain_write_errors
 from ..training.counting import CountingCollator
@@ -12,13 +16,24 @@ from ..training.trainer import ScratchBertTrainer
 from .tasks.base import Task, check_logits
 
 
-class FinetuningTrainer(ScratchBertTrainer):
-    """`new_weights` are the names of those that learn at `options.head_learning_rate`. `results` may already contain
-    the scores of baselines."""
+CLASS_REPORT = "class_report.json"
+"""File of an output directory with the `class_report` of each split."""
 
-    def __init__(self, *args, new_weights: Collection[str] = (), **kwargs):
-        super().__init__(*args, **kwargs)
+
+class FinetuningTrainer(ScratchBertTrainer):
+    """`results` may already contain the scores of baselines.
+
+    Args:
+        new_weights: The names of those that learn at `options.head_learning_rate`.
+        class_weights: (L,) Weights of the classes in the loss, with a mean of 1 over the training examples.
+    """
+
+    def __init__(self, *args, new_weights: Collection[str] = (), class_weights: torch.Tensor | None = None, **kwargs):
+        loss = None if class_weights is None else self.weighted_loss
+        super().__init__(*args, compute_loss_func=loss, **kwargs)
+        self.class_weights = class_weights
         self.new_weights = new_weights
+        self.class_reports: dict[str, dict] = {}  # by split, once they are predicted
         if self.counts_on_the_host:
             self.data_collator = CountingCollator(self.data_collator, labels=False, compiled=self.args.torch_compile)
 
@@ -34,6 +49,15 @@ class FinetuningTrainer(ScratchBertTrainer):
                 optimizer.add_param_group({**group, "params": chosen, "lr": self.options.head_learning_rate})
         return optimizer
 
+    def weighted_loss(
+        self, outputs: ModelOutput, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+    ) -> torch.Tensor:
+        """The cross entropy with `class_weights`, divided by the number of labels."""
+        logits, labels = outputs["logits"].flatten(0, -2).float(), labels.flatten()
+        weights, smoothing = self.class_weights.to(logits.device), self.args.label_smoothing_factor
+        total = F.cross_entropy(logits, labels, weights, reduction="sum", label_smoothing=smoothing)
+        return total / ((labels >= 0).sum() if num_items_in_batch is None else num_items_in_batch)
+
     def train_and_predict(self, task: Task, checkpoint: str | None = None) -> dict[str, float]:
         """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
         output_dir = Path(self.args.output_dir)
@@ -48,7 +72,11 @@ class FinetuningTrainer(ScratchBertTrainer):
                 output = outputs.get(split) or self.predict(task.features[split], metric_key_prefix=prefix)
                 check_logits(output.predictions)
                 predictions = task.decode(split, output.predictions)
+                if split == "validation":
+                    task.adapt(self.model.config, predictions)
                 if split in task.references:
+                    if report := task.class_report(split, predictions):
+                        self.class_reports[split] = report
                     scores = task.compute_scores(split, predictions)
                     metrics |= {name: value for name, value in output.metrics.items() if name.startswith(prefix)}
                     metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}
@@ -60,4 +88,6 @@ class FinetuningTrainer(ScratchBertTrainer):
             self.save_model()
             if self.is_world_process_zero():
                 write_metrics(output_dir, metrics)
+                if self.class_reports:
+                    write_json(output_dir / CLASS_REPORT, self.class_reports)
         return metrics

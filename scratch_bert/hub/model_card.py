@@ -1,6 +1,7 @@
 """Model cards: what all of them share, and the card of a converted model. No card names an absolute path, user or
 host."""
 
+import html
 import os
 import re
 import shutil
@@ -35,7 +36,7 @@ _OF_THE_CODE = re.compile(
 # The calls in a card's snippets that need the code, if there is one.
 _CALLS = re.compile(r"((?:from_pretrained\(|pipeline\([^()\n]*model=)name)(?=[,)])")
 _CONVERSION, _END = "<!-- Of the conversion: the next one replaces this. -->", "<!-- End of the conversion. -->"
-BESIDE_CARDS = ("curves.png", "LICENSE")
+BESIDE_CARDS = ("curves.png", "confusion.png", "LICENSE")
 PIPELINES = {  # multiple choice and NSP have none
     "AutoModel": "feature-extraction",
     "AutoModelForPreTraining": "fill-mask",
@@ -69,6 +70,13 @@ def _below_title(body: str, text: str) -> str:
     title = _TITLE.match(body)
     end = title.end() if title else 0
     return f"{body[:end]}\n{text}\n{body[end:]}"
+
+
+def cell(text: str) -> str:
+    """Text of a user, such as a label, for a cell of a table: on one line, without markup, 60 characters at most."""
+    shown = re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", " ", text).strip()
+    shown = shown if len(shown) <= 60 else f"{shown[:59]}…"
+    return html.escape(shown, quote=False).translate(str.maketrans({mark: f"\\{mark}" for mark in "|`*_[]\\"}))
 
 
 def path_in_card(directory: Path) -> str:

@@ -32,7 +32,9 @@ SENTENCES = ("modules.json", "config_sentence_transformers.json", "sentence_bert
 PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", "requirements.txt", *TOKENIZER, *SENTENCES)
 # A push deletes these if the new model has no such file: they would be loaded instead of the new files, or with them.
 _WEIGHTS = r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"
-_REPLACED = re.compile("|".join([_WEIGHTS, *map(re.escape, (*OLD_CODE, "curves.png", *TOKENIZER, *SENTENCES))]))
+_REPLACED = re.compile(
+    "|".join([_WEIGHTS, *map(re.escape, (*OLD_CODE, "curves.png", "confusion.png", *TOKENIZER, *SENTENCES))])
+)
 _Code = Annotated[str, Field(pattern=r"^\w+\.\w+$")]  # a module beside config.json, and a class in it
 
 

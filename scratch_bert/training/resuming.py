@@ -9,8 +9,10 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
 from ..checkpoints.output_dir import read_metrics
+from ..checkpoints.resume import read_record
 from ..checkpoints.saved import FSDP_STATES, archive_later_checkpoints, saved_step
 from .clock import TimedTrainer
+from .threads import use_free_cores
 
 
 logger = logging.getLogger("scratch_bert")
@@ -37,6 +39,9 @@ class ResumingTrainer(TimedTrainer):
         self._resume.checkpoint, self._resume.step = checkpoint, saved_step(checkpoint) if checkpoint else 0
         if self.clock:
             self.clock.restore(checkpoint)
+        if self.args.device.type == "cpu":
+            before = read_record(checkpoint).get("threads") if checkpoint else None
+            self.record.setdefault("options", {})["threads"] = use_free_cores(before)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
         if checkpoint and self.state.global_step == self._resume.step:  # a finished run: its metrics instead of zeros
             metrics = read_metrics(self.args.output_dir)

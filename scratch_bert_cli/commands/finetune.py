@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
     if not run.seed_runs[0].args.should_save:
         return
     print(f"\n{run.report(results)}\n\nNext:")
-    model = f"{training.output_dir}/seed-{task_args.seeds[0]}" if task_args.seeds else training.output_dir
+    model = str(run.model_dir)
     print(f"  {command('predict', model, '--file', 'ROWS.csv', '--output_file', 'PREDICTIONS.csv')}")
     print(f"  {command('demo', model)}")
     print(f"  {command('push', model, 'USER/NAME', '--dry_run')}")

@@ -24,8 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--threshold",
         type=float,
-        help="Of two classes, predict the second from this probability on. Default: the config's decision_threshold, "
-        "or else the more probable class is predicted.",
+        help="Predict the positive one of two classes from this probability on. Default: as fine-tuning decided.",
     )
     parser.add_argument("--batch_size", type=int, default=32, help="(%(default)s)")
     parser.add_argument("--bf16", action="store_true", help="Compute in bf16.")

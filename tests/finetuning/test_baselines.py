@@ -23,7 +23,9 @@ def test_classes_of_one_text(make_task):
     for kind in f1:
         for prefix in (f"baseline_{kind}_", f"baseline_{kind}_test_"):
             expected |= {f"{prefix}accuracy": 0.75, f"{prefix}f1": f1[kind]}
-    assert scores == expected
+    assert {name: scores[name] for name in expected} == expected
+    assert scores["baseline_majority_roc_auc"] == 0.5 and scores["baseline_majority_balanced_accuracy"] == 0.5
+    assert scores["baseline_majority_average_precision"] == 0.75 < scores["baseline_bag_of_words_average_precision"]
     found = scores_by_baseline({"eval_accuracy": 1.0, **scores})
     assert list(found) == ["majority class", "bag of words"]
     assert found["bag of words"]["accuracy"] == found["majority class"]["test_accuracy"] == 0.75

@@ -16,7 +16,7 @@ from helpers import SMALL
 from scratch_bert import ScratchBertConfig
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.finetuning.api import finetune
-from scratch_bert.finetuning.prediction import predict, predict_file
+from scratch_bert.finetuning.prediction import Predictor, predict, predict_file
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
 from scratch_bert_cli.commands.predict import main
 
@@ -149,6 +149,14 @@ def test_predictions_are_those_of_the_evaluation(kind, saved, tmp_path):
             assert 0 < row["probability"] <= 1 and 0 < row["no_answer_probability"] <= 1
         if kind == "choices":
             assert row["probability"] == row["probabilities"][row["prediction"]] == max(row["probabilities"])
+
+
+def test_lengths_are_those_of_the_fine_tuning(saved, tmp_path):
+    task, data = TASKS["questions"]
+    options = {"max_steps": 1, "disable_tqdm": True, "bf16": False, "validation": data}
+    finetune(task, data, saved, output_dir=tmp_path, max_seq_length=32, doc_stride=8, max_answer_length=3, **options)
+    task = Predictor(tmp_path).task
+    assert (task.max_seq_length, task.doc_stride, task.max_answer_length) == (32, 8, 3)
 
 
 # ------------------------------------------------------------------------------------------------------------- rows

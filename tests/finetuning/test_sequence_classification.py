@@ -27,12 +27,14 @@ def named(names, labels):
 
 
 SINGLE, MULTI, REGRESSION = "single_label_classification", "multi_label_classification", "regression"
-TWO, MORE = ["accuracy", "f1"], ["accuracy", "f1_macro"]
+MORE = ["accuracy", "f1_macro", "balanced_accuracy"]
+TWO = ["accuracy", "f1", "average_precision", "roc_auc", "balanced_accuracy"]
+RARE = [*TWO[2:4], *TWO[:2], *TWO[4:]]  # one of three examples is positive
 LABELS = {  # labels, problem type, names, references, metrics
-    "names": (["no", "yes", "no"], SINGLE, ["no", "yes"], [0, 1, 0], TWO),
-    "integers": ([10, 9, 10], SINGLE, ["9", "10"], [1, 0, 1], TWO),
+    "names": (["no", "yes", "no"], SINGLE, ["no", "yes"], [0, 1, 0], RARE),
+    "integers": ([10, 9, 10], SINGLE, ["9", "10"], [1, 0, 1], RARE),
     "digits": (["10", "9", "1"], SINGLE, ["1", "9", "10"], [2, 1, 0], MORE),
-    "booleans": ([True, False, True], SINGLE, ["False", "True"], [1, 0, 1], TWO),
+    "booleans": ([True, False, True], SINGLE, ["False", "True"], [1, 0, 1], RARE),
     "lists": ([["a", "b"], [], ["b"]], MULTI, ["a", "b"], [[1, 1], [0, 0], [0, 1]], ["f1_micro", "f1_macro", "accuracy"]),
     "floats": ([0.5, 1.0, -2.0], REGRESSION, None, [0.5, 1.0, -2.0], ["pearsonr", "spearmanr", "mse"]),
 }  # fmt: skip
@@ -47,6 +49,8 @@ def test_problem_type_and_metrics_follow_from_the_labels(labels, problem_type, n
     ids = {"num_labels": 1}
     if names:
         ids = {"id2label": dict(enumerate(names)), "label2id": {name: number for number, name in enumerate(names)}}
+    if len(names or ()) == 2 and problem_type == SINGLE:
+        ids["positive_label"] = next(name for name in names if references.count(names.index(name)) == 1)
     assert task.model_options == {"problem_type": problem_type, **ids}
     assert task.features["train"]["labels"][:] == references
 
@@ -64,7 +68,7 @@ def test_class_names_of_a_dataset_and_a_test_split_without_labels(make_task):
     task = make_task(SequenceClassification, named(names, [1, 0, 1]), test=named(names, [-1, -1, -1]))
     assert task.references == {"train": [1, 0, 1], "validation": [1, 0, 1]}
     assert "labels" not in task.features["test"].column_names
-    predictions = task.decode("test", (np.ones(2), np.array([1, 0])))
+    predictions = task.decode("test", np.eye(2)[::-1])
     assert [task.format_prediction(one) for one in predictions] == ["plus", "minus"]
 
 

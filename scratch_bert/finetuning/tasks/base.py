@@ -71,6 +71,9 @@ class Task:
     def read_labels(self) -> None:
         """Find the set of labels in the training examples, and the default metrics for them."""
 
+    def class_counts(self) -> np.ndarray | None:
+        """(L,) The number of training labels of each class, for weights; None for a task without such classes."""
+
     def is_unlabelled(self, label: Any) -> bool:
         """Whether a label is a placeholder for an unknown one, as in the Hub's test sets."""
         return label in (None, "", -1)
@@ -102,6 +105,13 @@ class Task:
     def format_prediction(self, prediction: Any) -> Any:
         """A prediction for readers, with names for label ids."""
         return prediction
+
+    def adapt(self, config: PreTrainedConfig, predictions: list) -> None:
+        """Let the predictions for the validation split decide what is left to decide, such as a threshold, and record
+        it in the model's config."""
+
+    def class_report(self, split: str, predictions: list) -> dict[str, Any] | None:
+        """The predictions by class, as `class_report` returns it; None for a task without classes."""
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         """Predictions and references in the form that the metric `name` takes."""
@@ -239,7 +249,8 @@ class Task:
 
     def write_predictions(self, split: str, predictions: list, directory: Path) -> None:
         """Write a JSON object per example, in order: its origin, the prediction, and the label if known."""
-        labels, origins = self.references.get(split), self.splits[split]["origin"]
+        labels = self.gold_predictions(split) if split in self.references else None
+        origins = self.splits[split]["origin"]
         with (directory / f"{split}_predictions.jsonl").open("w", encoding="utf-8") as lines:
             for number, (origin, prediction) in enumerate(zip(origins, predictions, strict=True)):
                 content = {"origin": origin, "prediction": self.format_prediction(prediction)}

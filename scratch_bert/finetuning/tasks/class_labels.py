@@ -58,13 +58,18 @@ class ClassLabelTask(Task):
     def read_config(self, config: PreTrainedConfig) -> None:
         self.label_names = [str(config.id2label[number]) for number in range(config.num_labels)]
 
+    def find_id(self, label: Label | None) -> int | None:
+        """None for a label that is missing or unknown."""
+        name = self.class_names.get(label, label) if isinstance(label, int) else label
+        return None if is_missing(name) else self.label_ids.get(as_label_name(name))
+
     def id_of(self, label: Label | None) -> int:
         """Raises `ValueError` for a label that is missing or unknown."""
-        label = self.class_names.get(label, label) if isinstance(label, int) else label
-        if is_missing(label) or as_label_name(label) not in self.label_ids:
+        found = self.find_id(label)
+        if found is None:
             known = ", ".join(self.label_names[:20])
             raise ValueError(f"the label {label!r} is none of the training examples': {known}.")
-        return self.label_ids[as_label_name(label)]
+        return found
 
     def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
         """The highest logits and their classes: those of thousands of classes would not fit into memory."""

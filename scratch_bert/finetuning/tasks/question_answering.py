@@ -76,10 +76,11 @@ class QuestionAnswering(Task):
         if not any(answered):
             raise ValueError("train: no question has an answer. Name the right column with --label_column.")
         self.has_unanswerable = not all(answered)
-        self.model_options = {"has_unanswerable": True} if self.has_unanswerable else {}
+        self.model_options = {name: value for name, value in window_options.items() if value is not None}
+        self.model_options |= {"has_unanswerable": True} if self.has_unanswerable else {}
 
     def read_config(self, config: PreTrainedConfig) -> None:
-        self.set_windows()
+        self.set_windows(getattr(config, "doc_stride", None), getattr(config, "max_answer_length", 30))
         self.has_unanswerable = getattr(config, "has_unanswerable", False)
 
     def question_ids(self, split: str) -> list[str]:

@@ -9,43 +9,39 @@ import numpy as np
 import pyarrow
 import torch
 from datasets import Dataset
-from pydantic import BaseModel, FiniteFloat
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 
+from ..class_report import class_report, class_scores
 from .base import Logits, Tensors, TextRow
 from .class_labels import ClassLabelTask, Label, is_missing, is_number
+from .problems import DEFAULT_THRESHOLD, MultiClass, MultiLabel, NumberRow, Problem, Regression, TwoClasses
 
 
 logger = logging.getLogger("scratch_bert")
-
-# Problem type → its metrics; the first selects the best checkpoint.
-DEFAULT_METRICS = {
-    "single_label_classification": ("accuracy", "f1_macro"),  # with two labels, f1
-    "multi_label_classification": ("f1_micro", "f1_macro", "accuracy"),
-    "regression": ("pearsonr", "spearmanr", "mse"),
-}
 
 
 class LabelledRow(TextRow):
     label: Label | list[Label | None] | None = None
 
 
-class NumberRow(BaseModel):
-    label: FiniteFloat
-
-
 class SequenceClassification(ClassLabelTask):
-    """A label, a set of labels, or a number for a text or a pair of texts."""
+    """A label, a set of labels, or a number for a text or a pair of texts; see `Problem`."""
 
     row = LabelledRow
     columns: ClassVar = {"text": "text", "text_pair": None, "label": "label"}
-    options: ClassVar = ("problem_type",)
+    options: ClassVar = ("problem_type", "positive_label", "decision_threshold")
     auto_class = AutoModelForSequenceClassification
 
-    def read_labels(self, problem_type: str | None = None, label_names: Sequence[str] | None = None) -> None:
+    def read_labels(
+        self,
+        problem_type: str | None = None,
+        label_names: Sequence[str] | None = None,
+        positive_label: str | None = None,
+        decision_threshold: float | None = None,
+    ) -> None:
         labels, feature = self.splits["train"]["label"][:], self.splits["train"].features["label"]
         self.problem_type = problem_type or infer_problem_type(labels)
-        self.default_metrics = DEFAULT_METRICS[self.problem_type]
+        self.problem: Problem = Regression()
         if self.problem_type == "multi_label_classification":
             lists = [_as_list(label_list) for label_list in labels]
             values = [value for one in lists for value in one]
@@ -53,50 +49,44 @@ class SequenceClassification(ClassLabelTask):
             if multi_hot or any(isinstance(value, float) and value % 1 for value in values):
                 raise ValueError(f"The labels are vectors of numbers, not lists of labels' names: {lists[0]}.")
             self.read_label_names(values, getattr(feature, "feature", None), at_least=1)
+            self.problem = MultiLabel(self.label_names)
         elif self.problem_type == "single_label_classification":
             if any(isinstance(label, list) for label in labels):
                 raise ValueError("Lists of labels need the problem_type multi_label_classification.")
             self.read_label_names(labels, feature, label_names)
+            self.problem = MultiClass(self.label_names)
             if len(self.label_names) == 2:
-                self.default_metrics = ("accuracy", "f1")
+                ids = [found for label in labels if (found := self.find_id(label)) is not None]
+                shares = np.bincount(ids, minlength=2) / len(labels)
+                in_order = label_names is not None
+                self.problem = TwoClasses.of(self.label_names, shares, positive_label, decision_threshold, in_order)
+                self.model_options = {**self.model_options, "positive_label": self.problem.positive_label}
         else:
             self.model_options = {"num_labels": 1}
+            if len({str(label) for label in labels}) == 1:
+                raise ValueError(f"All labels of the training examples are {labels[0]}: there is nothing to learn.")
+        if (positive_label or decision_threshold) and not isinstance(self.problem, TwoClasses):
+            raise ValueError("positive_label and decision_threshold are for two classes.")
+        self.default_metrics = self.problem.metrics
         self.model_options = {**self.model_options, "problem_type": self.problem_type}
-        if self.problem_type == "regression" and len({str(label) for label in labels}) == 1:
-            raise ValueError(f"All labels of the training examples are {labels[0]}: there is nothing to learn.")
 
     def read_config(self, config: PreTrainedConfig) -> None:
         super().read_config(config)
         inferred = "regression" if config.num_labels == 1 else "single_label_classification"
         self.problem_type = config.problem_type or inferred
-        self.threshold: float | None = getattr(config, "decision_threshold", None) if config.num_labels == 2 else None
+        kinds = {"regression": Regression, "multi_label_classification": MultiLabel}
+        self.problem = kinds.get(self.problem_type, MultiClass)(self.label_names)
+        if isinstance(self.problem, MultiClass) and config.num_labels == 2:
+            positive = getattr(config, "positive_label", self.label_names[1])
+            self.problem = TwoClasses(
+                self.label_names, positive, threshold=getattr(config, "decision_threshold", None)
+            )
 
     def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
-        if self.problem_type == "regression":
-            return {"prediction": pyarrow.float64()}
-        probabilities = dict.fromkeys((f"probability_{name}" for name in self.label_names), pyarrow.float64())
-        if self.problem_type == "multi_label_classification":
-            return {"prediction": pyarrow.list_(pyarrow.string())} | probabilities
-        return {"prediction": pyarrow.string(), "probability": pyarrow.float64()} | probabilities
+        return self.problem.types()
 
     def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
-        """Of two classes, the second is predicted from the probability `threshold` on."""
-        if self.problem_type == "regression":
-            return {"prediction": self.decode(split, logits[0].numpy())}
-        if self.problem_type == "multi_label_classification":
-            probabilities, predictions = logits[0].sigmoid(), self.decode(split, logits[0].numpy())
-            columns = {"prediction": [self.format_prediction(prediction) for prediction in predictions]}
-        else:
-            probabilities = logits[0].softmax(-1)  # (N, L)
-            predicted = probabilities.argmax(-1)
-            if self.threshold is not None:
-                predicted = (probabilities[:, 1] >= self.threshold).long()
-            columns = {
-                "prediction": [self.label_names[number] for number in predicted.tolist()],
-                "probability": probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
-            }
-        names = (f"probability_{name}" for name in self.label_names)
-        return columns | dict(zip(names, probabilities.T.tolist(), strict=True))
+        return self.problem.columns(logits[0])
 
     def reference(self, row: dict[str, Any]) -> int | float | list[int]:
         if self.problem_type == "regression":
@@ -105,6 +95,9 @@ class SequenceClassification(ClassLabelTask):
             return self.id_of(row["label"])
         ids = {self.id_of(label) for label in _as_list(row["label"])}
         return [int(number in ids) for number in range(len(self.label_names))]
+
+    def gold_predictions(self, split: str) -> list:
+        return [self.problem.gold(label) for label in self.references[split]]
 
     def encode(self, split: str) -> Dataset:
         columns = self.text_columns(split)
@@ -120,32 +113,39 @@ class SequenceClassification(ClassLabelTask):
         return features.add_column("labels", labels)
 
     def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:
-        return super().reduce(logits) if self.problem_type == "single_label_classification" else logits
+        return self.problem.reduce(logits)
 
     def decode(self, split: str, logits: Logits) -> list:
-        if isinstance(logits, tuple):
-            return logits[1].tolist()
-        if self.problem_type == "regression":
-            return logits[:, 0].tolist()
-        return (logits > 0).astype(int).tolist()
+        return self.problem.decode(logits)
 
     def constant_predictions(self, split: str) -> list:
-        """The mean of the training labels, the most frequent class, or the classes of more than half of the texts."""
-        labels = np.array(self.references["train"])
-        if self.problem_type == "regression":
-            constant = labels.mean()
-        elif self.problem_type == "multi_label_classification":
-            constant = (labels.mean(0) > 0.5).astype(int)
-        else:
-            constant = np.bincount(labels).argmax()
-        return [constant.tolist()] * len(self.references[split])
+        constant = self.problem.constant(np.array(self.references["train"]))
+        return [constant] * len(self.references[split])
+
+    def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
+        return self.problem.for_metric(name, predictions, references)
 
     def format_prediction(self, prediction: Any) -> Any:
+        return self.problem.format(prediction)
+
+    def class_counts(self) -> np.ndarray | None:
+        if isinstance(self.problem, MultiClass):
+            return np.bincount(self.references["train"], minlength=len(self.label_names))
+
+    def adapt(self, config: PreTrainedConfig, predictions: list) -> None:
+        if isinstance(self.problem, TwoClasses):
+            self.problem.choose_threshold(predictions, self.references["validation"])
+            if self.problem.threshold != DEFAULT_THRESHOLD:
+                config.decision_threshold = self.problem.threshold
+
+    def class_report(self, split: str, predictions: list) -> dict[str, Any] | None:
         if self.problem_type == "regression":
-            return prediction
+            return None
+        golds = self.gold_predictions(split)
         if self.problem_type == "multi_label_classification":
-            return [name for name, chosen in zip(self.label_names, prediction, strict=True) if chosen]
-        return self.label_names[prediction]
+            return {"classes": class_scores(np.array(golds), np.array(predictions), self.label_names)}
+        report = class_report(*([self.format_prediction(one) for one in ones] for ones in (golds, predictions)))
+        return report | (self.problem.describe(predictions, golds) if isinstance(self.problem, TwoClasses) else {})
 
 
 def infer_problem_type(labels: Sequence) -> str:

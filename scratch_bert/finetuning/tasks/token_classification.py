@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, PreTrainedConfig
 
 from ...text import with_marks
+from ..class_report import class_report, entity_scores
 from .class_labels import ClassLabelTask, Label
 from .spans import merge_tags
 
@@ -92,6 +93,17 @@ class TokenClassification(ClassLabelTask):
         if name == "seqeval":
             return predictions, references
         return [*chain(*predictions)], [*chain(*references)]
+
+    def class_counts(self) -> np.ndarray:
+        counts = Counter(chain(*self.references["train"]))
+        return np.array([counts[name] for name in self.label_names])
+
+    def class_report(self, split: str, predictions: list[list[str]]) -> dict[str, Any]:
+        """Of entities, if the metrics count them, or else of words."""
+        references = self.references[split]
+        if "seqeval" in self.metrics:
+            return {"classes": entity_scores(references, predictions)}
+        return class_report([*chain(*references)], [*chain(*predictions)])
 
     def reference(self, row: dict[str, Any]) -> list[str]:
         words, labels = row["text"], row["label"]

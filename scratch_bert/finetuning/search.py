@@ -1,0 +1,113 @@
+"""A search for hyperparameters: Optuna proposes the trials, each a run of its own, of which the best one stays."""
+
+import logging
+import shutil
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+from optuna.storages.journal import JournalFileBackend, JournalStorage
+from optuna.trial import TrialState
+
+from scratch_bert_options.declare import reject_non_default
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
+
+from ..checkpoints.output_dir import read_metrics
+from ..checkpoints.saved import find_checkpoint
+from ..training.trainer import DivergenceError
+from .arguments import finetuning_arguments
+from .run import FinetuningResults, FinetuningRun, SeedRun, summarize
+
+
+logger = logging.getLogger("scratch_bert")
+
+
+class FinetuningSearch(FinetuningRun):
+    """`task_args.search` runs in subdirectories `trial-N` of `options.output_dir`. Trials are recorded in search.log,
+    from which a search resumes, and search.csv; of the others than the best, nothing else is kept.
+
+    The learning rate is drawn between a quarter and four times that of the options, and that of the head in
+    proportion; the epochs, between half and twice those of the options; dropout and batch size, from `propose`.
+    """
+
+    def __init__(self, task_name: str, task_args: TaskOptions, options: FinetuningOptions, data=None):
+        if task_args.seeds or options.push_to_hub:
+            raise ValueError("search trains several models: run the best one's options with seeds, or push it, later.")
+        reject_non_default(options, ["save_total_limit"], "with search")
+        super().__init__(task_name, task_args, options, data)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.best_dir = self.output_dir
+
+    @property
+    def model_dir(self) -> Path:
+        return self.best_dir
+
+    def train(self) -> FinetuningResults:
+        """Run the trials that are missing. Returns the results of the best one."""
+        self.first_trainer = None  # it was built for its checks
+        self.baselines  # noqa: B018  computed once for all trials
+        self.output_dir.mkdir(parents=True, exist_ok=True)
+        greater = self.seed_runs[0].args.greater_is_better
+        study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(self.output_dir / "search.log"))),
+            study_name=self.record(self.seed_runs[0].args)["fixed"]["train split"],
+            direction="maximize" if greater else "minimize",
+            load_if_exists=True,
+        )
+        study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + len(study.trials))  # no trial twice
+        for stopped in study.get_trials(states=[TrialState.RUNNING]):  # its checkpoint is resumed from
+            study.tell(stopped.number, state=TrialState.FAIL)
+            study.enqueue_trial(stopped.params)
+        ended = (TrialState.COMPLETE, TrialState.PRUNED)
+        while (number := len(study.get_trials(states=ended)) + 1) <= self.task_args.search:
+            trial, directory = study.ask(), self.output_dir / f"trial-{number}"
+            child = self.propose(trial, directory)
+            shown = ", ".join(f"{name} {value:.2g}" for name, value in trial.params.items())
+            logger.info(f"Trial {number} of {self.task_args.search}: {shown}")
+            trial.set_user_attr("directory", directory.name)
+            try:
+                value = child.train().mean[f"eval_{self.task.best_metric}"]
+                study.tell(trial, value)
+                logger.info(f"Trial {number}: {self.task.best_metric} {value:.4f}, the best {study.best_value:.4f}")
+            except DivergenceError as error:
+                study.tell(trial, state=TrialState.PRUNED)
+                logger.warning(f"Trial {number}: {error}")
+            frame = study.trials_dataframe(("number", "value", "params", "user_attrs", "state"))
+            frame[frame["state"] != "FAIL"].to_csv(self.output_dir / "search.csv", index=False)
+            for one in study.get_trials(states=ended):
+                if one.state == TrialState.PRUNED or one.number != study.best_trial.number:
+                    shutil.rmtree(self.output_dir / one.user_attrs["directory"], ignore_errors=True)
+        best = study.best_trial
+        self.best_dir = self.output_dir / best.user_attrs["directory"]
+        shown = ", ".join(f"--{name} {value:.4g}" for name, value in best.params.items())
+        logger.info(
+            f"The best of {self.task_args.search} trials: {self.task.best_metric} {best.value:.4f} with {shown}"
+        )
+        return summarize({self.options.seed: read_metrics(self.best_dir)})
+
+    def propose(self, trial, directory: Path) -> FinetuningRun:
+        """The run of a trial, which shares the data with this one."""
+        rate, head_rate, epochs = (
+            self.options.learning_rate,
+            self.options.head_learning_rate,
+            self.options.num_train_epochs,
+        )
+        chosen = trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True)
+        changes = {
+            "learning_rate": chosen,
+            "head_learning_rate": head_rate and head_rate * chosen / rate,
+            "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [16, 32]),
+            "output_dir": str(directory),
+        }
+        if self.options.max_minutes is None:
+            changes["num_train_epochs"] = trial.suggest_int(
+                "num_train_epochs", max(1, round(epochs / 2)), round(2 * epochs)
+            )
+        child = copy(self)
+        child.__class__ = FinetuningRun
+        child.options = replace(self.options, **changes)
+        child.task_args = replace(self.task_args, dropout=trial.suggest_categorical("dropout", [0.0, 0.1]))
+        args = finetuning_arguments(child.options)
+        child.output_dir, child.seed_runs = directory, [SeedRun(args, find_checkpoint(args))]
+        return child

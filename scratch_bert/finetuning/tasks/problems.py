@@ -1,0 +1,223 @@
+"""The problem types of text classification: what a label is, and what is made of the logits for a text."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow
+import torch
+from pydantic import BaseModel, FiniteFloat
+from scipy.special import softmax
+from sklearn.metrics import precision_recall_curve
+
+from ..metrics import OF_PROBABILITIES
+from .base import Logits, Tensors
+
+
+logger = logging.getLogger("scratch_bert")
+RARE = 0.4  # a class with a smaller share of the training examples is rare
+DEFAULT_THRESHOLD, LOWEST_THRESHOLD = 0.5, 1e-6
+
+
+class NumberRow(BaseModel):
+    label: FiniteFloat
+
+
+class Problem:
+    """Base class. `names` are those of the classes, by id; a prediction is what `decode` returns for a text."""
+
+    metrics: tuple[str, ...]
+    """The first selects the best checkpoint."""
+
+    def __init__(self, names: Sequence[str] = ()):
+        self.names = list(names)
+
+    def reduce(self, logits: torch.Tensor) -> Tensors:
+        """What `decode` takes of the logits of a batch."""
+        return logits
+
+    def decode(self, logits: Logits) -> list:
+        raise NotImplementedError
+
+    def constant(self, labels: np.ndarray) -> Any:
+        """The best prediction for all texts alike, given the training labels."""
+        raise NotImplementedError
+
+    def gold(self, label: Any) -> Any:
+        """The correct prediction for a label."""
+        return label
+
+    def format(self, prediction: Any) -> Any:
+        """A prediction for readers."""
+        return prediction
+
+    def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
+        return predictions, references
+
+    def types(self) -> dict[str, pyarrow.DataType]:
+        """The columns of `columns`, and the types of their values."""
+        return {"prediction": pyarrow.float64()}
+
+    def columns(self, logits: torch.Tensor) -> dict[str, list]:
+        """The columns of `predict` for logits (N, L)."""
+        return {"prediction": self.decode(logits.numpy())}
+
+
+class Regression(Problem):
+    metrics = ("pearsonr", "spearmanr", "mse")
+
+    def decode(self, logits: Logits) -> list[float]:
+        return np.asarray(logits)[:, 0].tolist()
+
+    def constant(self, labels: np.ndarray) -> float:
+        return labels.mean().item()
+
+
+class MultiLabel(Problem):
+    """A prediction is a list with 0 or 1 for each class."""
+
+    metrics = ("f1_micro", "f1_macro", "accuracy")
+
+    def decode(self, logits: Logits) -> list[list[int]]:
+        return (np.asarray(logits) > 0).astype(int).tolist()
+
+    def constant(self, labels: np.ndarray) -> list[int]:
+        """The classes of more than half of the texts."""
+        return (labels.mean(0) > 0.5).astype(int).tolist()
+
+    def format(self, prediction: list[int]) -> list[str]:
+        return [name for name, chosen in zip(self.names, prediction, strict=True) if chosen]
+
+    def types(self) -> dict[str, pyarrow.DataType]:
+        probabilities = dict.fromkeys((f"probability_{name}" for name in self.names), pyarrow.float64())
+        return {"prediction": pyarrow.list_(pyarrow.string())} | probabilities
+
+    def columns(self, logits: torch.Tensor) -> dict[str, list]:
+        predictions = [self.format(prediction) for prediction in self.decode(logits.numpy())]
+        probabilities = zip(self.names, logits.sigmoid().T.tolist(), strict=True)
+        return {"prediction": predictions} | {f"probability_{name}": column for name, column in probabilities}
+
+
+class MultiClass(Problem):
+    """A prediction is the id of a class."""
+
+    metrics: ClassVar = ("accuracy", "f1_macro", "balanced_accuracy")
+
+    def reduce(self, logits: torch.Tensor) -> Tensors:
+        """The highest logits and their classes: those of thousands of classes would not fit into memory."""
+        return tuple(logits.max(-1))
+
+    def decode(self, logits: Logits) -> list:
+        return logits[1].tolist()
+
+    def constant(self, labels: np.ndarray) -> Any:
+        """The most frequent class."""
+        return np.bincount(labels).argmax().item()
+
+    def format(self, prediction: Any) -> str:
+        return self.names[prediction]
+
+    def types(self) -> dict[str, pyarrow.DataType]:
+        numbers = ("probability", *(f"probability_{name}" for name in self.names))
+        return {"prediction": pyarrow.string()} | dict.fromkeys(numbers, pyarrow.float64())
+
+    def columns(self, logits: torch.Tensor) -> dict[str, list]:
+        probabilities = logits.softmax(-1)  # (N, L)
+        predicted = self.choose(probabilities)
+        columns = {
+            "prediction": [self.names[number] for number in predicted.tolist()],
+            "probability": probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
+        }
+        by_class = zip(self.names, probabilities.T.tolist(), strict=True)
+        return columns | {f"probability_{name}": column for name, column in by_class}
+
+    def choose(self, probabilities: torch.Tensor) -> torch.Tensor:
+        """The classes (N,) that are predicted, given the probabilities (N, L)."""
+        return probabilities.argmax(-1)
+
+
+class TwoClasses(MultiClass):
+    """A prediction is the probability of the positive class, which is predicted from the probability `threshold` on.
+
+    Args:
+        positive: Name of the class that precision, recall, F1 and average precision are about.
+        rare: Whether few examples are of this class, so that accuracy says little.
+        threshold: None: to be chosen by `choose_threshold` if the positive class is rare, otherwise 0.5.
+    """
+
+    def __init__(self, names: Sequence[str], positive: str, rare: bool = False, threshold: float | None = None):
+        super().__init__(names)
+        self.positive_label, self.positive = positive, self.names.index(positive)  # its id
+        self.rare, self.fixed = rare, threshold is not None
+        self.threshold = DEFAULT_THRESHOLD if threshold is None else threshold
+        ranking, counted = ("average_precision", "roc_auc"), ("accuracy", "f1")
+        self.metrics = (*ranking, *counted) if rare else (*counted, *ranking)
+        self.metrics = (*self.metrics, "balanced_accuracy")
+
+    @classmethod
+    def of(
+        cls, names: Sequence[str], shares: np.ndarray, positive: str | None, threshold: float | None, in_order: bool
+    ) -> "TwoClasses":
+        """The two classes with these shares of the training examples. Positive is, unless it is named, a rare one if
+        the names are not `in_order`, or else the second. Raises `ValueError` if there is no class of that name."""
+        rarer = names[int(shares.argmin())]
+        chosen = positive or (rarer if shares.min() < RARE and not in_order else names[1])
+        if chosen not in names:
+            raise ValueError(f"positive_label must be one of {', '.join(names)}, got {positive}.")
+        share = shares[list(names).index(chosen)]
+        logger.info(f"Positive class, for precision, recall and F1: {chosen}, {share:.1%} of the training examples")
+        return cls(names, chosen, bool(share < RARE) and not in_order, threshold)
+
+    def reduce(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits
+
+    def decode(self, logits: Logits) -> list[float]:
+        return softmax(np.asarray(logits, dtype=float), axis=-1)[:, self.positive].tolist()
+
+    def constant(self, labels: np.ndarray) -> float:
+        """The share of the positive class."""
+        return np.mean(labels == self.positive).item()
+
+    def gold(self, label: int) -> float:
+        return float(label == self.positive)
+
+    def format(self, prediction: float) -> str:
+        return self.names[self.positive if prediction >= self.threshold else 1 - self.positive]
+
+    def for_metric(self, name: str, predictions: list[float], references: list[int]) -> tuple[list, list]:
+        """With 1 for the positive class."""
+        labels = [int(label == self.positive) for label in references]
+        if name in OF_PROBABILITIES:
+            return predictions, labels
+        return [int(prediction >= self.threshold) for prediction in predictions], labels
+
+    def choose(self, probabilities: torch.Tensor) -> torch.Tensor:
+        is_positive = probabilities[:, self.positive] >= self.threshold
+        return torch.where(is_positive, self.positive, 1 - self.positive)
+
+    def choose_threshold(self, probabilities: list[float], labels: list[int]) -> None:
+        """If the positive class is rare, and no threshold is given, take the one with the highest F1."""
+        positive = [label == self.positive for label in labels]
+        if self.fixed or not self.rare or not any(positive):
+            return
+        precision, recall, thresholds = precision_recall_curve(positive, probabilities)
+        f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+        self.threshold = max(float(thresholds[f1[:-1].argmax()]), LOWEST_THRESHOLD)
+
+    def describe(self, probabilities: list[float], golds: list[float]) -> dict[str, Any]:
+        """The decision and its alternatives: precision and recall by threshold."""
+        found, positive = np.array(probabilities), np.array(golds) == 1
+        alternatives = []
+        for threshold in sorted({*np.arange(1, 10) / 10, self.threshold}):
+            chosen = found >= threshold
+            hits, flagged = int((chosen & positive).sum()), int(chosen.sum())
+            alternatives.append(
+                {
+                    "threshold": float(threshold),
+                    "predicted": flagged,
+                    "precision": hits / max(flagged, 1),
+                    "recall": hits / max(int(positive.sum()), 1),
+                }
+            )
+        return {"positive": self.positive_label, "threshold": self.threshold, "thresholds": alternatives}

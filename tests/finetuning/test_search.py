@@ -1,0 +1,69 @@
+"""`--search`: trials that are compared on the validation data, the best of which stays, also after a stop."""
+
+import json
+
+import pandas
+import pytest
+
+from scratch_bert.finetuning.run import FinetuningRun, prepare_finetuning
+from scratch_bert.finetuning.trainer import FinetuningTrainer
+from scratch_bert.training.trainer import DivergenceError
+from scratch_bert_options.declare import from_keywords
+from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
+
+
+@pytest.fixture
+def prepare(saved, tmp_path):
+    (tmp_path / "rows.csv").write_text("text,label\n" + "an object,good\na class,bad\na name,bad\n" * 20)
+
+    def prepare(search, **options):
+        options = {"num_train_epochs": 1, "disable_tqdm": True, "bf16": False, "learning_rate": 1e-3} | options
+        files = {"train_file": str(tmp_path / "rows.csv"), "model_name_or_path": saved, "search": search}
+        options |= files | {"output_dir": str(tmp_path / "run")}
+        return prepare_finetuning("sequence-classification", *from_keywords(TaskOptions, FinetuningOptions, **options))
+
+    return prepare
+
+
+def test_the_best_trial_stays_and_a_stopped_search_resumes(prepare, tmp_path, monkeypatch):
+    train, started = FinetuningTrainer.train_and_predict, []
+
+    def stop_in_the_second(trainer, *args):
+        started.append(trainer.args.learning_rate)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        return train(trainer, *args)
+
+    monkeypatch.setattr(FinetuningTrainer, "train_and_predict", stop_in_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(3).train()
+    search = prepare(3, resume_from_checkpoint="auto")
+    results = search.train()
+    assert started[2] == started[1] and len(set(started)) == 3  # the stopped trial, and one more
+    table = pandas.read_csv(tmp_path / "run" / "search.csv")
+    assert table["state"].tolist() == ["COMPLETE"] * 3
+    best = table.loc[table["value"].idxmax()]
+    assert [path.name for path in (tmp_path / "run").glob("trial-*")] == [best["user_attrs_directory"]]
+    assert search.model_dir == tmp_path / "run" / best["user_attrs_directory"]
+    metrics = json.loads((search.model_dir / "metrics.json").read_text())
+    assert results.mean == metrics and metrics["eval_average_precision"] == best["value"]
+    assert str(search.model_dir) in search.report(results).replace("\n", " ")
+    assert prepare(3, resume_from_checkpoint="auto").train().mean == metrics and len(started) == 4
+
+
+def test_a_trial_that_diverges_ends_no_search(prepare, monkeypatch, tmp_path):
+    train = FinetuningRun.train
+
+    def diverge(run):
+        if run.output_dir.name == "trial-1":
+            raise DivergenceError("the training has diverged")
+        return train(run)
+
+    monkeypatch.setattr(FinetuningRun, "train", diverge)
+    assert prepare(2).train().mean["eval_accuracy"] > 0
+    assert pandas.read_csv(tmp_path / "run" / "search.csv")["state"].tolist() == ["PRUNED", "COMPLETE"]
+
+
+def test_what_a_search_excludes(prepare):
+    with pytest.raises(ValueError, match="seeds"):
+        prepare(2, seeds=[1, 2])
