@@ -23,10 +23,11 @@ from scratch_bert.checkpoints.saved import find_checkpoint
 from scratch_bert.finetuning.arguments import finetuning_arguments
 from scratch_bert.finetuning.baselines import scores_by_baseline
 from scratch_bert.finetuning.glue import GLUE
-from scratch_bert.finetuning.run import FinetuningResults, FinetuningRun
+from scratch_bert.finetuning.run import FinetuningRun
 from scratch_bert.logs import configure_logging
 from scratch_bert.text.tables import open_dataset
 from scratch_bert.training.arguments import recorded
+from scratch_bert.training.seeds import SeedResults
 from scratch_bert_cli.command_line import read_options
 from scratch_bert_cli.process import script
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
@@ -214,7 +215,7 @@ class GlueReport:
 
     def __init__(
         self,
-        results: dict[str, FinetuningResults],
+        results: dict[str, SeedResults],
         task_args: TaskOptions,
         options: FinetuningOptions,
         args: TrainingArguments,

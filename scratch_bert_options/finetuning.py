@@ -1,14 +1,11 @@
 """The options of fine-tuning."""
 
-from typing import Annotated, ClassVar
-
-from pydantic import Field
+from typing import ClassVar
 
 from .declare import OptionGroup, option, options
-from .training import EVALUATION, INTERVALS, CommonOptions
+from .training import EVALUATION, INTERVALS, CommonOptions, SeedsOptions
 
 
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
 GLUE_TASKS = ("cola", "sst2", "mrpc", "stsb", "rte", "qqp", "mnli", "qnli", "wnli")
 TASKS = ("sequence-classification", "token-classification", "question-answering", "multiple-choice", *GLUE_TASKS)
 
@@ -46,14 +43,11 @@ class CheckpointOptions(OptionGroup, group="Model"):
 
 
 @options
-class RunOptions(OptionGroup, group="Task"):
+class RunOptions(SeedsOptions, group="Task"):
     max_seq_length: int | None = option(
         None,
         "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
         within="[8, 1000000]",
-    )
-    seeds: list[Seed] | None = option(
-        None, "Run once with each seed, in separate directories, and report mean and standard deviation."
     )
 
     search: int | None = option(
@@ -62,11 +56,6 @@ class RunOptions(OptionGroup, group="Task"):
         "and dropout. The best on the validation data is kept. Needs optuna.",
         within="[1, 1000000]",
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.seeds and len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds must differ, got {self.seeds}.")
 
 
 @options
@@ -94,6 +83,12 @@ class TaskDataOptions(OptionGroup, group="Data"):
         0.1,
         "Fraction of the training examples to hold out if there are none for validation.",
         within="(0, 1)",
+        unless="validation_file",
+    )
+    split_seed: int = option(
+        42,
+        "Random seed of that fraction: runs of several seeds are evaluated on the same examples.",
+        within="[0, 4294967296)",
         unless="validation_file",
     )
     text_column: str | None = option(

@@ -3,11 +3,11 @@
 from typing import ClassVar
 
 from .declare import option, options, reject_non_default
-from .training import EVALUATION, INTERVALS, CommonOptions
+from .training import EVALUATION, INTERVALS, CommonOptions, SeedsOptions
 
 
 @options
-class PretrainingOptions(CommonOptions, group="Training"):
+class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
     """The options of training, with the defaults of a short run on the built-in corpus."""
 
     numbered: ClassVar = "runs/pretrain"
@@ -71,6 +71,8 @@ class PretrainingOptions(CommonOptions, group="Training"):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.seeds:
+            reject_non_default(self, ["seed", "push_to_hub"], "with seeds")
         if self.optim != "muon":
             reject_non_default(self, ["muon_learning_rate"], "without optim muon")
         if {"tensorboard", "all"}.isdisjoint(self.report_to or ()):

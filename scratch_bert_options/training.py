@@ -2,7 +2,9 @@
 
 import re
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from .declare import OptionGroup, option, options
 from .outputs import numbered_dir
@@ -10,6 +12,19 @@ from .outputs import numbered_dir
 
 EVALUATION = "Evaluation, checkpoints and log"
 INTERVALS = ("no", "steps", "epoch")
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+@options
+class SeedsOptions(OptionGroup, group="Training"):
+    seeds: list[Seed] | None = option(
+        None, "Run once with each seed, in output_dir/seed-N; report mean and standard deviation."
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.seeds and len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must differ, got {self.seeds}.")
 
 
 @options

@@ -63,6 +63,11 @@ def load_tokenizer(
                 name_or_path, revision=revision, trust_remote_code=trust_remote_code, **options
             ),
         )
+        if has_file and is_rebuilt_differently(tokenizer, has_file):
+            names = tokenizer.model_input_names
+            tokenizer = PreTrainedTokenizerFast.from_pretrained(
+                name_or_path, revision=revision or "main", model_input_names=names
+            )
         if tokenizer.is_fast:
             tokenizer.backend_tokenizer.encode("a", UNKNOWN_WORDS)
     except Exception as error:  # the tokenizers library raises plain exceptions
@@ -74,6 +79,16 @@ def load_tokenizer(
     tokenizer.backend_tokenizer.no_padding()  # a tokenizer.json may pad and truncate to a length of its own
     tokenizer.backend_tokenizer.no_truncation()
     return tokenizer
+
+
+def is_rebuilt_differently(tokenizer: PreTrainedTokenizerBase, file: Path) -> bool:
+    """Whether a `BertTokenizer` lacks the normalizer or the pre-tokenizer of its tokenizer.json, such as one that a
+    user has added: transformers builds BERT's own instead, and says nothing."""
+    if type(tokenizer).__name__ != "BertTokenizer":
+        return False
+    built, saved = json.loads(tokenizer.backend_tokenizer.to_str()), read_json(file)
+    parts = ("normalizer", "pre_tokenizer")
+    return any((built[part] or {}).get("type") != (saved.get(part) or {}).get("type") for part in parts)
 
 
 def check_tokenizer(tokenizer: Any, what: str = "The tokenizer", fast: bool = True) -> None:

@@ -9,8 +9,9 @@ from scratch_bert_options.errors import plain_errors
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 from ..logs import shown_messages
+from ..training.seeds import SeedResults
 from .dataset import as_splits
-from .run import FinetuningResults, prepare_finetuning
+from .run import prepare_finetuning
 
 
 logger = logging.getLogger("scratch_bert")
@@ -25,7 +26,7 @@ def finetune(
     validation: Any = None,
     test: Any = None,
     **options: Any,
-) -> FinetuningResults:
+) -> SeedResults:
     """Fine-tune `model`, a directory or a Hub repository, on a task of `TASKS`. For example,
 
         results = finetune("sequence-classification", frame, "runs/mine", learning_rate=1e-4, num_train_epochs=5)

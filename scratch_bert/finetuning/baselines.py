@@ -4,6 +4,7 @@ characters."""
 import logging
 import warnings
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -48,9 +49,14 @@ def baseline_scores(task: Task) -> dict[str, float]:
         predictions[bag] = bag_predictions(task, splits, bag) or constant
     scores = {}
     for kind, by_split in predictions.items():
+        judge = task
+        if kind.startswith("bag"):  # with a threshold of its own
+            judge = copy(task)
+            judge.problem = copy(task.problem)
+            judge.adapt(by_split["validation"])
         for split in splits:
             prefix = f"baseline_{kind}_{'test_' if split == 'test' else ''}"
-            found = task.compute_scores(split, by_split[split], metrics)
+            found = judge.compute_scores(split, by_split[split], metrics)
             scores |= {f"{prefix}{name}": value for name, value in found.items()}
     for title, found in scores_by_baseline(scores).items():
         logger.info(f"Baseline, {title}: {', '.join(f'{name} {value:.4f}' for name, value in found.items())}")

@@ -89,7 +89,7 @@ def load_task(
     if data and (args.train_file or args.dataset_name):
         raise ValueError("Give data, train_file or dataset_name, not several of them.")
     if data and "validation" in data:
-        reject_non_default(args, ["validation_share"], "with validation examples")
+        reject_non_default(args, ["validation_share", "split_seed"], "with validation examples")
 
     task = open_task(name, args.model_name_or_path, config, args.max_seq_length, args.trust_remote_code)
     splits = data or {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
@@ -101,7 +101,7 @@ def load_task(
         metrics=args.metrics or (glue and glue.metrics),
         best_metric=(options.metric_for_best_model or "").removeprefix("eval_"),
         validation_share=args.validation_share,
-        seed=options.seed,
+        seed=args.split_seed,
         dataset_name=dataset[0],
         **task_options,
     )

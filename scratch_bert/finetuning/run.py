@@ -1,8 +1,8 @@
 """A fine-tuning run, with one seed or several: open the data, prepare, train, report."""
 
 import logging
-import statistics
 from copy import copy, deepcopy
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,13 +18,14 @@ from scratch_bert_options.outputs import check_output_dir
 
 from ..atomic import checksum
 from ..checkpoints.open import load_config
-from ..checkpoints.output_dir import read_metrics, write_metrics
-from ..checkpoints.resume import check_same_run, check_same_weights
-from ..checkpoints.saved import METRICS_FILE, find_checkpoint, resumes_newest
+from ..checkpoints.output_dir import write_metrics
+from ..checkpoints.resume import check_same_run, check_same_weights, read_record
+from ..checkpoints.saved import METRICS_FILE, find_checkpoint
 from ..checkpoints.weights import find_weights
 from ..training.arguments import recorded
 from ..training.best import PatienceCallback
 from ..training.console import TIMINGS, describe_output, wrap
+from ..training.seeds import SeedResults, check_parent, finished_metrics, summarize
 from ..training.tensorboard import extend_tensorboard
 from .arguments import finetuning_arguments, fit_learning_rates
 from .baselines import baseline_scores, scores_by_baseline
@@ -41,14 +42,6 @@ logger = logging.getLogger("scratch_bert")
 # Options that may differ between the runs of several seeds: they do not change the results.
 WITHOUT_EFFECT = {"save_total_limit", "per_device_eval_batch_size", "eval_accumulation_steps", "skip_memory_metrics"}
 WITHOUT_EFFECT |= {"dataloader_num_workers", "dataloader_prefetch_factor"}
-
-
-class FinetuningResults(NamedTuple):
-    seeds: dict[int, dict[str, float]]
-    """Metrics by seed: `eval_…` on the validation split, `test_…` on the test split, `train_…` of the training."""
-    mean: dict[str, float]
-    std: dict[str, float]
-    """Sample standard deviation over the seeds; 0 if there is only one."""
 
 
 class SeedRun(NamedTuple):
@@ -81,11 +74,7 @@ def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments, search: boo
     """
     if not seeds and not search:
         return [SeedRun(args, find_checkpoint(args))]
-    if args.resume_from_checkpoint is None:
-        find_checkpoint(args)  # for its checks
-    elif not resumes_newest(args):
-        one = "seed" if seeds else "trial"
-        raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each {one} has its own.")
+    check_parent(args, "seed" if seeds else "trial")
     if not seeds:
         return [SeedRun(args)]
     runs = []
@@ -93,13 +82,8 @@ def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments, search: boo
         directory, run_args = Path(args.output_dir) / f"seed-{seed}", deepcopy(args)
         run_args.seed, run_args.output_dir = seed, str(directory)
         run_args.run_name = f"{args.run_name}/seed-{seed}"
-        if args.resume_from_checkpoint and (directory / METRICS_FILE).is_file():
-            metrics = read_metrics(directory)
-            if not metrics:
-                raise ValueError(f"{directory / METRICS_FILE} cannot be read: delete it to finish this run again.")
-            runs.append(SeedRun(run_args, metrics=metrics))
-        else:
-            runs.append(SeedRun(run_args, find_checkpoint(run_args)))
+        metrics = finished_metrics(directory, bool(args.resume_from_checkpoint))
+        runs.append(SeedRun(run_args, None if metrics else find_checkpoint(run_args), metrics))
     return runs
 
 
@@ -128,6 +112,11 @@ class FinetuningRun:
         if args.should_save:
             check_output_dir("output_dir", Path(args.output_dir))
         self.seed_runs = plan_seed_runs(task_args.seeds, args, bool(task_args.search))
+        begun = next(
+            (run.checkpoint or run.args.output_dir for run in self.seed_runs if run.checkpoint or run.metrics), None
+        )
+        if begun and "split_seed" not in read_record(begun):  # of an earlier version, which had one seed for all
+            task_args = replace(task_args, split_seed=options.seed)
         with args.main_process_first():
             self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
             self.task = load_task(task_name, task_args, options, self.config, data)
@@ -156,7 +145,7 @@ class FinetuningRun:
         fixed["metric_for_best_model"] = self.task.best_metric
         fixed["set of labels"] = ", ".join(self.task.model_options.get("id2label", {}).values())
         fixed["classifier_pooling"] = self.task_args.classifier_pooling
-        task_options = ("dropout", "early_stopping_patience", "random_init", "class_weights")
+        task_options = ("dropout", "early_stopping_patience", "random_init", "class_weights", "split_seed")
         options = recorded(self.options, args) | {name: getattr(self.task_args, name) for name in task_options}
         return {"fixed": fixed, "options": {name: value for name, value in options.items() if name not in fixed}}
 
@@ -222,7 +211,7 @@ class FinetuningRun:
         extend_tensorboard(trainer)
         return trainer
 
-    def train(self) -> FinetuningResults:
+    def train(self) -> SeedResults:
         """Train, predict, save. Each seed leaves its model, predictions and metrics.json in its directory.
 
         Raises `OSError` if they can't be saved or pushed, and `KeyboardInterrupt`, after a checkpoint is saved, if
@@ -248,7 +237,7 @@ class FinetuningRun:
             write_metrics(self.output_dir, results._asdict())
         return results
 
-    def report(self, results: FinetuningResults) -> str:
+    def report(self, results: SeedResults) -> str:
         """For the terminal: the results of `train` beside the baselines, and where it has written what."""
         baselines = scores_by_baseline(results.mean)
         lines = [f"{'':<26}{'this model':>18}" + "".join(f"{title:>18}" for title in baselines)] if baselines else []
@@ -273,12 +262,3 @@ def balanced_weights(task: Task) -> torch.Tensor:
     if counts is None:
         raise ValueError(f"class_weights are for tasks with one label for each text or word, not for {task.name}.")
     return torch.tensor(counts.sum() / np.maximum(counts, 1) / np.count_nonzero(counts), dtype=torch.float32)
-
-
-def summarize(metrics: dict[int, dict[str, float]]) -> FinetuningResults:
-    """Mean and standard deviation, over the seeds, of the metrics that all of them have."""
-    first, *others = metrics.values()
-    shared = [name for name in first if all(name in other for other in others)]  # a resumed run may have no test split
-    values = {name: [of_seed[name] for of_seed in metrics.values()] for name in shared}
-    std = {name: statistics.stdev(values[name]) if others else 0.0 for name in shared}
-    return FinetuningResults(metrics, {name: statistics.mean(values[name]) for name in shared}, std)

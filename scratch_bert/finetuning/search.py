@@ -15,9 +15,10 @@ from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
 from ..checkpoints.output_dir import read_metrics
 from ..checkpoints.saved import find_checkpoint
+from ..training.seeds import SeedResults, summarize
 from ..training.trainer import DivergenceError
 from .arguments import finetuning_arguments
-from .run import FinetuningResults, FinetuningRun, SeedRun, summarize
+from .run import FinetuningRun, SeedRun
 
 
 logger = logging.getLogger("scratch_bert")
@@ -43,7 +44,7 @@ class FinetuningSearch(FinetuningRun):
     def model_dir(self) -> Path:
         return self.best_dir
 
-    def train(self) -> FinetuningResults:
+    def train(self) -> SeedResults:
         """Run the trials that are missing. Returns the results of the best one."""
         self.first_trainer = None  # it was built for its checks
         self.baselines  # noqa: B018  computed once for all trials

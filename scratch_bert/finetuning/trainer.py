@@ -73,7 +73,7 @@ class FinetuningTrainer(ScratchBertTrainer):
                 check_logits(output.predictions)
                 predictions = task.decode(split, output.predictions)
                 if split == "validation":
-                    task.adapt(self.model.config, predictions)
+                    vars(self.model.config).update(task.adapt(predictions))
                 if split in task.references:
                     if report := task.class_report(split, predictions):
                         self.class_reports[split] = report

@@ -166,6 +166,25 @@ def registered_class(model_class: type) -> type:
     return next((each for each in model_class.__mro__ if vars(each).get("_auto_class")), model_class)
 
 
+def warn_of_unsaved_code(model: torch.nn.Module, package: str) -> None:
+    """Say once which parts of a model, subclasses of the `package`'s own, another process will not have: an Auto class
+    opens their weights with the original code, without an error. FSDP2's subclasses compute the same."""
+
+    def is_own(cls: type) -> bool:
+        return cls.__module__.rpartition(".")[0] == package
+
+    foreign = {
+        type(part).__name__
+        for part in model.modules()
+        if not is_own(type(part)) and any(map(is_own, type(part).__mro__)) and not vars(type(part)).get("_auto_class")
+    }
+    if names := sorted(name for name in foreign if not name.startswith("FSDP")):
+        logger.warning_once(
+            f"The code of {', '.join(names)} is not saved: Auto classes will open the weights with the original code "
+            "and compute something else. Load them into your own class, or register it (register_for_auto_class)."
+        )
+
+
 def bind_remote_code(package: str, classes: Iterable[type]) -> None:
     """Make those of the `classes` that a checkpoint's `package` defines known to dill and torch.jit, as installed ones
     are.

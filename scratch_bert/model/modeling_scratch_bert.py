@@ -37,7 +37,14 @@ from transformers.modeling_outputs import (
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.utils import ModelOutput, can_return_tuple
 
-from .compat_scratch_bert import bind_remote_code, can_branch, has_values, registered_class, warn_of_versions
+from .compat_scratch_bert import (
+    bind_remote_code,
+    can_branch,
+    has_values,
+    registered_class,
+    warn_of_unsaved_code,
+    warn_of_versions,
+)
 from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
 from .initialization_scratch_bert import (
     SinusoidalPositions,
@@ -358,6 +365,7 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory, *args, **kwargs) -> None:
         """Save config, weights and code. A subclass, as of an objective or FSDP2, is saved as the class that an Auto
         class opens, unless it is registered for one itself."""
+        warn_of_unsaved_code(self, __package__)
         shipped = registered_class(type(self))
         as_shipped = shipped.__new__(shipped)  # an object of that class with the same parts
         as_shipped.__dict__ = self.__dict__

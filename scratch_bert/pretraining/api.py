@@ -15,6 +15,7 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..logs import shown_messages
 from .run import prepare_pretraining
+from .seeds import pretrain_seeds, report_seeds
 
 
 logger = logging.getLogger("scratch_bert")
@@ -43,7 +44,7 @@ def pretrain(
 
     Messages and results are printed; or go to the logger scratch_bert, if the application has configured logging.
 
-    Returns the metrics. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of
+    Returns the metrics; with `seeds`, their means. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of
     `PretrainingRun.train`.
     """
     if isinstance(texts, Mapping) and options.get("text_column", "text") not in texts:  # splits, and no table
@@ -65,6 +66,10 @@ def pretrain(
     data_options = InMemoryDataOptions if "texts" in in_memory else DataOptions
     arguments = from_keywords(ModelOptions, data_options, PretrainingOptions, **options)
     with shown_messages(), plain_errors():
+        if (training := arguments[2]).seeds:
+            results = pretrain_seeds(*arguments, **in_memory)
+            logger.info(f"\n{report_seeds(training.output_dir)}")
+            return results.mean
         run = prepare_pretraining(*arguments, **in_memory)
         metrics = run.train()
         if run.trainer.is_world_process_zero() and logger.isEnabledFor(logging.INFO):

@@ -73,7 +73,7 @@ def evaluate_model(
     predictions = ""
     if count := args.show_predictions:  # before the evaluation, which may leave the model in bf16 autocast
         predictions = objective.describe_predictions(model, data.eval_dataset, data.tokenizer, count)
-    metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), objective)
+    metrics = PretrainingMetrics(unigram_log_probs(data.token_counts), objective, data.characters_per_token)
     collator = build_collator(data_args, data.tokenizer)
 
     def collate(examples: list[dict]) -> dict[str, torch.Tensor]:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import torch
 from torch.nn import functional as F
-from transformers import EvalPrediction
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..objectives import MetricRow, Objective, find_objective
 
@@ -20,16 +20,33 @@ def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.log(counts / counts.sum())).float()
 
 
+def characters_per_token(counts: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> float:
+    """The mean number of characters, without spaces, of the tokens of a text with these `counts` of ids. Unknown and
+    special tokens are left out."""
+    pieces = tokenizer.convert_ids_to_tokens([*range(len(counts))])
+    lengths = np.array([len(piece.removeprefix("##") or piece) for piece in pieces])
+    counts = np.where(np.isin(np.arange(len(counts)), tokenizer.all_special_ids), 0, counts)
+    return float((counts * lengths).sum() / max(counts.sum(), 1))
+
+
 class PretrainingMetrics:
     """MLM loss, perplexity and accuracy, and the metrics of the objective, for Trainer with `batch_eval_metrics=True`.
 
     Use the object as `compute_metrics`, and its `reduce` as `preprocess_logits_for_metrics`: each batch is reduced to
     a few sums per example on its device, so no logits are kept. The baselines are computed on the same examples: for
     MLM the cross entropy of the training text's unigrams at the masked positions; for the objective, see its `score`.
+
+    With the text's `characters_per_token`, the MLM loss is also in bits per character, in which models of different
+    vocabularies can be compared.
     """
 
-    def __init__(self, unigram_log_probs: torch.Tensor, objective: str | Objective = "nsp"):
-        self.unigram_log_probs = unigram_log_probs
+    def __init__(
+        self,
+        unigram_log_probs: torch.Tensor,
+        objective: str | Objective = "nsp",
+        characters_per_token: float | None = None,
+    ):
+        self.unigram_log_probs, self.characters_per_token = unigram_log_probs, characters_per_token
         self.objective = find_objective(objective)
         self.columns: list[str] = []  # names of the sums that `reduce` returns
         self.sums = 0
@@ -37,7 +54,9 @@ class PretrainingMetrics:
     @property
     def names(self) -> list[str]:
         """Names of the metrics."""
-        rows = (*MLM_ROWS, *self.objective.metric_rows)
+        rows = [
+            row for row in (*MLM_ROWS, *self.objective.metric_rows) if row.metric != BITS or self.characters_per_token
+        ]
         return [name for row in rows for name in (row.metric, row.baseline) if name]
 
     def reduce(self, logits, labels) -> torch.Tensor:
@@ -79,18 +98,24 @@ class PretrainingMetrics:
                 "No token was masked in the evaluation: its MLM metrics mean nothing. Raise mlm_probability."
             )
         masked = max(total["mlm_count"], 1)
+        bits = {}
+        if self.characters_per_token:
+            bits = {BITS: total["mlm_loss"] / masked / math.log(2) / self.characters_per_token}
         return {
             "mlm_loss": total["mlm_loss"] / masked,
             "mlm_unigram_loss": total["mlm_unigram_loss"] / masked,
             "mlm_perplexity": math.exp(min(total["mlm_loss"] / masked, 700)),  # 700: still a finite float
             "mlm_accuracy": total["mlm_correct"] / masked,
+            **bits,
         } | self.objective.summarize(total)
 
 
+BITS = "mlm_bits_per_character"
 MLM_ROWS = (
     MetricRow("MLM loss", "mlm_loss", "mlm_unigram_loss", "unigram"),
     MetricRow("MLM perplexity", "mlm_perplexity"),
     MetricRow("MLM accuracy", "mlm_accuracy"),
+    MetricRow("MLM bits/character", BITS),
 )
 
 

@@ -239,7 +239,7 @@ def build_trainer(
     """The Trainer of a phase, with metrics, collators, model card and predictions to show."""
     model_args, data_args, training, args = options.model, options.data, options.training, options.args
     unigrams = unigram_log_probs(data.token_counts)
-    metrics = PretrainingMetrics(unigrams, data.objective)
+    metrics = PretrainingMetrics(unigrams, data.objective, data.characters_per_token)
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
     if best not in known:
         raise ValueError(

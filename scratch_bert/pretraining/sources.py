@@ -31,6 +31,7 @@ from ..objectives import Objective, find_objective
 from ..text.builtin import builtin_documents
 from ..text.formats import TextSource
 from ..text.tables import find_files, open_dataset
+from .metrics import characters_per_token
 
 
 logger = logging.getLogger("scratch_bert")
@@ -62,6 +63,8 @@ class PretrainingData:
     """Counts of the token ids in the training text, or in a stream's first documents: (vocabulary size,)."""
     description: str
     """Summary of the training text, without a path."""
+    characters_per_token: float | None = None
+    """Of the text to evaluate on, if there is one."""
     train_checksum: int = 0
     """CRC-32 of the training text's tokens; of a stream's first documents and the sizes of its files."""
     eval_checksum: int | None = None
@@ -226,6 +229,7 @@ def _load_text(
         first_examples=examples,
         max_seq_length=examples.max_seq_length,
         token_counts=corpus.token_counts(vocab_size),
+        characters_per_token=characters_per_token((eval_corpus or corpus).token_counts(vocab_size), tokenizer),
         description=corpus.summary(),
         train_checksum=corpus.checksum(),
         eval_checksum=eval_corpus.checksum() if eval_corpus else None,
@@ -329,6 +333,7 @@ def _load_preprocessed(args: DataOptions, seeds: Seeds, tokenizer: PreTrainedTok
         first_examples=first,
         max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
         token_counts=first.token_counts(vocab_size),
+        characters_per_token=characters_per_token((validation or first).token_counts(vocab_size), tokenizer),
         description=first.summary(),
         train_checksum=first.checksum(),
         eval_checksum=validation.checksum() if validation else None,

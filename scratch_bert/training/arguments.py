@@ -23,7 +23,7 @@ from .clock import UNKNOWN_STEPS
 UNRECORDED = (
     "output_dir", "trainer", "resume_from", "log_", "logging_", "hub_", "push_", "run_name", "report_to", "project",
     "trackio", "json_logs", "license", "show_", "disable_tqdm", "local_rank", "ddp_", "use_cpu", "dataloader_pin",
-    "per_device_train", "gradient_accumulation",
+    "per_device_train", "gradient_accumulation", "seeds",
 )  # fmt: skip
 Fixed = Mapping[str, tuple[Any, str]]
 """Arguments that must have one value, each with the reason."""

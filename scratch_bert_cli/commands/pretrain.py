@@ -3,6 +3,8 @@ Face's Trainer.
 
 Without options: a tiny model on the built-in corpus, in a few minutes on two CPU cores."""
 
+import os
+
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
@@ -19,8 +21,16 @@ def main(argv: list[str] | None = None) -> None:
 
     from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining.run import prepare_pretraining
+    from scratch_bert.pretraining.seeds import pretrain_seeds, report_seeds
 
     configure_logging()
+    if training.seeds:
+        pretrain_seeds(model_args, data_args, training)
+        if os.environ.get("RANK", "0") == "0":
+            print(
+                f"\n{report_seeds(training.output_dir)}\n\nNext:\n  {command('compare', training.output_dir, 'OTHER')}"
+            )
+        return
     run = prepare_pretraining(model_args, data_args, training)
     metrics = run.train()
     if not run.trainer.is_world_process_zero():

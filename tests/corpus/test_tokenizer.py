@@ -7,7 +7,7 @@ import unicodedata
 from collections import Counter
 
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Regex, Tokenizer, models, normalizers
 from tokenizers.processors import RobertaProcessing
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerFast
 
@@ -249,3 +249,14 @@ def test_tokenizer_ids_with_gaps_and_continuations_of_words(tokenizer):
     unigram = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram([("a", 0.0)])))
     with pytest.raises(ValueError, match="Whole-word masking needs a WordPiece or word-level tokenizer, not Unigram"):
         continues_word(unigram)
+
+
+def test_a_normalizer_of_ones_own_survives(tokenizer, tmp_path):
+    changed = copy.deepcopy(tokenizer)
+    digits = normalizers.Replace(Regex("[0-9]"), "0")
+    changed.backend_tokenizer.normalizer = normalizers.Sequence([changed.backend_tokenizer.normalizer, digits])
+    changed.save_pretrained(tmp_path / "ones_own")
+    load_tokenizer(str(tmp_path / "ones_own")).save_pretrained(tmp_path / "ours")  # as a run does
+    opened = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert opened("year 1999", "a") == tokenizer("year 0000", "a")
+    assert opened.model_max_length == tokenizer.model_max_length

@@ -404,3 +404,17 @@ def test_fine_tuning_starts_from_a_pickle_and_records_its_checksum(prepare, file
     model.save_pretrained(tmp_path / "shards", max_shard_size="100KB")
     tokenizer.save_pretrained(tmp_path / "shards")
     assert prepare(model=tmp_path / "shards", **files).data_and_model["model"].count("CRC-32") > 1
+
+
+def test_runs_of_several_seeds_hold_out_the_same_examples(prepare, files, monkeypatch):
+    def held_out(name, **options):
+        run = prepare(name, train_file=files["train_file"], max_steps=1, **options)
+        return run, run.task.splits["validation"]["origin"][:]
+
+    run, origins = held_out("one", seed=3, split_seed=3)
+    assert held_out("two", seed=1)[1] == held_out("three", seed=2)[1] != origins
+    run.train()
+    with pytest.raises(ValueError, match="another train split"):
+        held_out("one", seed=3, resume_from_checkpoint="auto")
+    monkeypatch.setattr("scratch_bert.finetuning.run.read_record", lambda checkpoint: {})  # of an earlier version
+    assert held_out("one", seed=3, resume_from_checkpoint="auto")[1] == origins

@@ -10,6 +10,8 @@ from transformers import Trainer, TrainingArguments
 
 from helpers import HEADS, SMALL, TOLERANCE, bert_and_ours, edit_config, make_batch, make_inputs, make_model
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.model import compat_scratch_bert
+from scratch_bert.model.modeling_scratch_bert import ScratchBertAttention
 
 
 CALLS = {
@@ -209,3 +211,17 @@ def test_hidden_states_have_padded_shapes_also_where_unpadding_is_asked_for():
     model, inputs = make_model(), make_inputs()
     outputs = model(**inputs, unpad_inputs=True, output_hidden_states=True)
     assert {states.shape for states in outputs.hidden_states} == {(4, 20, SMALL["hidden_size"])}
+
+
+def test_code_of_a_subclass_that_is_not_saved_is_named(tmp_path, monkeypatch):
+    class Attention(ScratchBertAttention):
+        pass
+
+    said = []
+    monkeypatch.setattr(compat_scratch_bert.logger, "warning_once", said.append)
+    model = ScratchBertForPreTraining(ScratchBertConfig(**SMALL))
+    model.save_pretrained(tmp_path)
+    assert not said
+    model.bert.encoder.layer[1].attention.__class__ = Attention
+    model.save_pretrained(tmp_path)
+    assert len(said) == 1 and said[0].startswith("The code of Attention is not saved")

@@ -9,9 +9,16 @@ from transformers import EvalPrediction, TrainingArguments
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
+from scratch_bert.corpus.corpus import TokenizedCorpus
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
 from scratch_bert.objectives import find_objective
-from scratch_bert.pretraining.metrics import PretrainingMetrics, describe_metrics, unigram_log_probs
+from scratch_bert.pretraining.metrics import (
+    PretrainingMetrics,
+    characters_per_token,
+    describe_metrics,
+    unigram_log_probs,
+)
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 
 
@@ -175,3 +182,18 @@ def test_what_is_not_learned_is_said_with_a_remedy(objective, changed, evaluated
     metrics = METRICS | {"nsp_loss": 0.69} | changed
     found = find_objective(objective).describe_plateaus(metrics, evaluated, trained, 5000)
     assert re.fullmatch(expected, found, re.DOTALL)
+
+
+def test_bits_per_character(documents):
+    for tokenizer_type in ("wordpiece", "character"):
+        tokenizer = train_tokenizer(documents[:20], 300, tokenizer_type=tokenizer_type)
+        corpus = TokenizedCorpus.from_documents(documents[:20], tokenizer)
+        pieces = tokenizer.convert_ids_to_tokens(corpus.tokens.tolist())
+        lengths = [len(piece.replace("##", "")) for piece in pieces if piece != "[UNK]"]
+        share = characters_per_token(corpus.token_counts(len(tokenizer)), tokenizer)
+        assert share == pytest.approx(sum(lengths) / len(lengths))
+        metrics = PretrainingMetrics(torch.zeros(300), "none", characters_per_token=share)
+        logits, labels = torch.zeros(1, 8, 256), torch.arange(8)[None]  # 8 bits a token
+        found = metrics(EvalPrediction(metrics.reduce(logits, labels), labels), compute_result=True)
+        assert found["mlm_bits_per_character"] == pytest.approx(8 / share)
+        assert list(found) == [name for name in metrics.names if name in found]

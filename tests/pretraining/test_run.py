@@ -382,7 +382,7 @@ def evaluation(run, name, **data):
 def test_evaluation_gives_the_metrics_of_pretraining(finished):
     directory, run, expected = finished
     metrics, data = evaluation(run, directory)
-    assert len(mlm_and_nsp(expected)) == 9
+    assert len(mlm_and_nsp(expected)) == 10
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(expected), rel=1e-5)
     assert data.eval_dataset is not data.train_dataset
     assert len(data.eval_dataset) == len(run.data.eval_dataset)

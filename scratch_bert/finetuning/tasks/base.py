@@ -106,9 +106,10 @@ class Task:
         """A prediction for readers, with names for label ids."""
         return prediction
 
-    def adapt(self, config: PreTrainedConfig, predictions: list) -> None:
-        """Let the predictions for the validation split decide what is left to decide, such as a threshold, and record
-        it in the model's config."""
+    def adapt(self, predictions: list) -> dict[str, Any]:
+        """Let the predictions for the validation split decide what is left to decide, such as a threshold. Returns
+        fields for the model's config."""
+        return {}
 
     def class_report(self, split: str, predictions: list) -> dict[str, Any] | None:
         """The predictions by class, as `class_report` returns it; None for a task without classes."""

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 from ..class_report import class_report, class_scores
 from .base import Logits, Tensors, TextRow
 from .class_labels import ClassLabelTask, Label, is_missing, is_number
-from .problems import DEFAULT_THRESHOLD, MultiClass, MultiLabel, NumberRow, Problem, Regression, TwoClasses
+from .problems import MultiClass, MultiLabel, NumberRow, Problem, Regression, TwoClasses
 
 
 logger = logging.getLogger("scratch_bert")
@@ -132,11 +132,11 @@ class SequenceClassification(ClassLabelTask):
         if isinstance(self.problem, MultiClass):
             return np.bincount(self.references["train"], minlength=len(self.label_names))
 
-    def adapt(self, config: PreTrainedConfig, predictions: list) -> None:
-        if isinstance(self.problem, TwoClasses):
-            self.problem.choose_threshold(predictions, self.references["validation"])
-            if self.problem.threshold != DEFAULT_THRESHOLD:
-                config.decision_threshold = self.problem.threshold
+    def adapt(self, predictions: list) -> dict[str, Any]:
+        if not isinstance(self.problem, TwoClasses):
+            return {}
+        self.problem.choose_threshold(predictions, self.references["validation"])
+        return {"decision_threshold": self.problem.threshold}
 
     def class_report(self, split: str, predictions: list) -> dict[str, Any] | None:
         if self.problem_type == "regression":

@@ -1,0 +1,46 @@
+"""Pretraining with several seeds, one after the other: the same text, tokenizer and held-out text."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from scratch_bert_options.data import DataOptions
+from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.pretraining import PretrainingOptions
+
+from ..checkpoints.output_dir import write_metrics
+from ..training.comparison import compare_runs, describe_comparison, read_groups
+from ..training.seeds import SeedResults, check_parent, finished_metrics, summarize
+from .arguments import pretraining_arguments
+from .run import prepare_pretraining
+
+
+logger = logging.getLogger("scratch_bert")
+
+
+def pretrain_seeds(
+    model_args: ModelOptions, data_args: DataOptions, training: PretrainingOptions, **texts: Iterable | None
+) -> SeedResults:
+    """Pretrain with each of `training.seeds`, in subdirectories `seed-N`. On resume, finished ones are left out. The
+    errors are those of `prepare_pretraining` and `PretrainingRun.train`."""
+    args, output_dir = pretraining_arguments(training), Path(training.output_dir or "")
+    check_parent(args)
+    metrics = {}
+    for seed in training.seeds or ():
+        directory = output_dir / f"seed-{seed}"
+        finished = finished_metrics(directory, bool(training.resume_from_checkpoint))
+        logger.info(f"Seed {seed}" + (": already finished, skipped" if finished else ""))
+        options = replace(training, seed=seed, seeds=None, output_dir=str(directory))
+        metrics[seed] = finished or prepare_pretraining(model_args, data_args, options, **texts).train()
+    results = summarize(metrics)
+    if args.should_save:
+        write_metrics(output_dir, results._asdict())
+    return results
+
+
+def report_seeds(output_dir: str | Path) -> str:
+    """For the terminal: means and deviations. Seeds that an earlier command ran with other options are in a column of
+    their own."""
+    groups = read_groups([output_dir])
+    return describe_comparison(groups, compare_runs(groups))

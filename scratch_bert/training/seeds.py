@@ -1,0 +1,46 @@
+"""Runs of several seeds: their directories, and what their results have in common."""
+
+import statistics
+from pathlib import Path
+from typing import NamedTuple
+
+from transformers import TrainingArguments
+
+from ..checkpoints.output_dir import read_metrics
+from ..checkpoints.saved import METRICS_FILE, find_checkpoint, resumes_newest
+
+
+class SeedResults(NamedTuple):
+    seeds: dict[int, dict[str, float]]
+    """Metrics by seed: `eval_…` on the validation split, `test_…` on the test split, `train_…` of the training."""
+    mean: dict[str, float]
+    std: dict[str, float]
+    """Sample standard deviation over the seeds; 0 if there is only one."""
+
+
+def summarize(metrics: dict[int, dict[str, float]]) -> SeedResults:
+    """Mean and standard deviation, over the seeds, of the metrics that all of them have."""
+    first, *others = metrics.values()
+    shared = [name for name in first if all(name in other for other in others)]  # a resumed run may have no test split
+    values = {name: [of_seed[name] for of_seed in metrics.values()] for name in shared}
+    std = {name: statistics.stdev(values[name]) if others else 0.0 for name in shared}
+    return SeedResults(metrics, {name: statistics.mean(values[name]) for name in shared}, std)
+
+
+def check_parent(args: TrainingArguments, one: str = "seed") -> None:
+    """Raise `ValueError` if the directory of several runs, each with its own checkpoints, holds other files and is not
+    resumed from, or if a checkpoint is named."""
+    if args.resume_from_checkpoint is None:
+        find_checkpoint(args)  # for its checks
+    elif not resumes_newest(args):
+        raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each {one} has its own.")
+
+
+def finished_metrics(directory: Path, resumes: bool) -> dict[str, float] | None:
+    """The metrics of a seed that needs no training, on resume. Raises `ValueError` if they can't be read."""
+    if not resumes or not (directory / METRICS_FILE).is_file():
+        return None
+    metrics = read_metrics(directory)
+    if not metrics:
+        raise ValueError(f"{directory / METRICS_FILE} cannot be read: delete it to finish this run again.")
+    return metrics
