@@ -82,7 +82,8 @@ def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: i
         start = _start_of_word(tokens, max(start, position - 2 * CONTEXT), position)
         stop = min([len(tokens) - 1, *(end for end in ends if end > position)])
         stop = min(stop + (tokens[stop] in SENTENCE_ENDS), position + 2 * CONTEXT)
-        stop = next((i for i in range(stop, position + 1, -1) if not tokens[i].startswith("##")), stop)
+        following = [*tokens, ""]  # at `stop`
+        stop = next((i for i in range(stop, position + 1, -1) if not following[i].startswith("##")), stop)
         words = [is_word(token.removeprefix("##")) for token in tokens[start:stop]]
         if len(words) > 5 and sum(words) >= 0.8 * len(words):
             input_ids[position] = tokenizer.mask_token_id
