@@ -20,6 +20,7 @@ VERBS = {  # verb → command's file and script, summary
     "score": ("score", "Find unusual texts: their pseudo-log-likelihoods."),
     "encode": ("encode", "Embed texts: a vector for each."),
     "inspect-data": ("inspect_data", "Show the examples that pretrain would train on."),
+    "tokenizer": ("tokenizer", "Train a tokenizer on a sample of the text."),
     "prepare-data": ("prepare_data", "Preprocess a large corpus in parallel."),
     "convert": ("convert_checkpoint", "Convert a checkpoint from BERT to scratch_bert, or back."),
     "push": ("push_to_hub", "Publish a model on the Hugging Face Hub."),

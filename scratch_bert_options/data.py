@@ -3,7 +3,7 @@
 import os
 import re
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from huggingface_hub.constants import HF_HOME
 
@@ -12,11 +12,8 @@ from .text_formats import FORMATS
 
 
 @options
-class SourceOptions(OptionGroup, group="Source"):
-    """The source of the text: files or a dataset; without either, the built-in corpus."""
-
-    part_kind: ClassVar[str] = "held-out"
-    """What the validation text is called in messages."""
+class TrainingTextOptions(OptionGroup, group="Source"):
+    """The text to train on: files or a dataset; without either, the built-in corpus."""
 
     train_file: list[str] | None = option(
         None,
@@ -25,6 +22,31 @@ class SourceOptions(OptionGroup, group="Source"):
         "Default: the built-in corpus, Python's help texts and docstrings.",
         path=True,
     )
+    dataset_name: str | None = option(
+        None,
+        "Dataset on the Hub, or a directory for datasets.load_dataset: its splits train and validation.",
+        path=True,
+    )
+    dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
+
+    def __post_init__(self):
+        super().__post_init__()
+        if len(self.sources) > 1:
+            raise ValueError(f"Give one of {' and '.join(self.sources)}, not both.")
+
+    @property
+    def sources(self) -> list[str]:
+        """The options that name the training text, one at most."""
+        return [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name, None)]
+
+
+@options
+class SourceOptions(TrainingTextOptions, group="Source"):
+    """The text to train and to evaluate on, or preprocessed examples."""
+
+    part_kind: ClassVar[str] = "held-out"
+    """What the validation text is called in messages."""
+
     validation_file: list[str] | None = option(
         None,
         "Text to evaluate on. Default: a part of the training text is held out.",
@@ -38,12 +60,6 @@ class SourceOptions(OptionGroup, group="Source"):
         within="[0, 1)",
         unless="prepared_data streaming",
     )
-    dataset_name: str | None = option(
-        None,
-        "Dataset on the Hub, or a directory for datasets.load_dataset: its splits train and validation.",
-        path=True,
-    )
-    dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
     prepared_data: str | None = option(
         None, "Directory of preprocessed examples, by inspect_data.py --output_dir or prepare_data.py.", path=True
     )
@@ -51,16 +67,6 @@ class SourceOptions(OptionGroup, group="Source"):
         str(Path(os.environ.get("HF_DATASETS_CACHE", Path(HF_HOME, "datasets")), "scratch_bert")),
         "Directory for token ids and trained tokenizers.",
     )
-
-    def __post_init__(self):
-        super().__post_init__()
-        if len(self.sources) > 1:
-            raise ValueError(f"Give one of {' and '.join(self.sources)}, not both.")
-
-    @property
-    def sources(self) -> list[str]:
-        """The options that name the training text, one at most."""
-        return [name for name in ("train_file", "dataset_name", "prepared_data") if getattr(self, name)]
 
 
 @options
@@ -101,8 +107,8 @@ def check_splitting(sentence_splitter: str, language: str | None, text_format: s
 
 
 @options
-class TextOptions(OptionGroup, group="Text", unless="prepared_data"):
-    """How text is split into documents and sentences."""
+class DocumentOptions(OptionGroup, group="Text", unless="prepared_data"):
+    """How text is read and split into documents."""
 
     text_column: str = option("text", "Column that holds the text of a table or dataset.")
     text_format: str | None = option(
@@ -111,6 +117,12 @@ class TextOptions(OptionGroup, group="Text", unless="prepared_data"):
         + "; ".join(f"{name}: {text_format.description}" for name, text_format in FORMATS.items())
         + ".",
     )
+
+
+@options
+class TextOptions(DocumentOptions, group="Text", unless="prepared_data"):
+    """How text is split into documents and sentences."""
+
     sentence_splitter: str = option(
         "sentencex",
         "How to split text into sentences. sentencex: by the language's rules; line: at line ends; else: a delimiter.",
@@ -153,9 +165,11 @@ class TokenizerTrainingOptions(OptionGroup, group="Tokenizer", unless="prepared_
     def lowercases(self) -> bool:
         return self.tokenizer_type in ("wordpiece", "wordlevel") if self.lowercase is None else self.lowercase
 
-    def max_vocab_size(self) -> int:
-        """The size limit of a tokenizer that is trained on the text."""
-        return self.vocab_size or (30528 if self.sources else 2048)  # 30522 is BERT's, but GPUs prefer multiples of 64
+    def tokenizer_options(self) -> dict[str, Any]:
+        """The arguments of `train_tokenizer`, defaults resolved."""
+        vocab_size = 30528 if self.sources else 2048  # 30522 is BERT's, but GPUs prefer multiples of 64
+        options = {name: getattr(self, name) for name in TOKENIZER_TRAINING}
+        return options | {"vocab_size": self.vocab_size or vocab_size, "lowercase": self.lowercases}
 
 
 TOKENIZER_TRAINING = tuple(TokenizerTrainingOptions.__dataclass_fields__)

@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, field, fields
 from types import MappingProxyType
@@ -23,6 +24,7 @@ def option(
     requires: str = "",
     unless: str = "",
     path: bool = False,
+    remote: bool = False,
     group: str | None = None,
     const: Any = None,
 ) -> Any:
@@ -34,13 +36,15 @@ def option(
         requires: Names of options, separated by spaces, without all of which this one has no effect.
         unless: Names of options with any of which this one has no effect.
         path: Whether it names what is to be read; in a file of options, relative to that file.
+        remote: Whether it may be a URL of remote storage, such as s3://bucket/text.
         group: Its title in `--help`, if not that of its class.
         const: The value of a flag that is given without one.
     """
     if isinstance(choices, Mapping):
         help += " " + "; ".join(f"{name}: {description}" for name, description in choices.items()) + "."
     rules = {"choices": tuple(choices or ()), "requires": requires, "unless": unless, "path": path, "const": const}
-    return field(default=default, metadata={"description": help, "group": group, **rules, **bounds(within)})
+    rules |= {"remote": remote, "group": group}
+    return field(default=default, metadata={"description": help, **rules, **bounds(within)})
 
 
 @dataclass_transform(field_specifiers=(option,))
@@ -82,6 +86,11 @@ class OptionGroup:
         items = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
         if "" in items:
             raise ValueError("must not be empty: leave it out, or set the variable that its value comes from")
+        urls = (re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", item) for item in items if isinstance(item, str))
+        if any(urls) and not rules.get("remote"):  # to pathlib, s3://bucket is in a directory named s3:
+            raise ValueError(
+                "must not be a URL: mount the storage (as by rclone mount), or copy the files (as by aws s3 sync)"
+            )
         return items if several or is_list(declared) and value is not None else items[0]
 
     @field_validator("*")

@@ -25,6 +25,8 @@ def check_output_dir(option: str, directory: Path) -> None:
     try:
         # Nothing is created but a nameless file: other processes may make the same directories at the same time.
         str(directory).encode()  # tokenizers writes to names in UTF-8 only
+        if re.fullmatch(r"[\w+.-]{2,}:", directory.parts[0] if directory.parts else ""):
+            raise ValueError("it is a URL")
         existing = next(path for path in (directory, *directory.absolute().parents) if os.path.lexists(path))
         tempfile.TemporaryFile(dir=existing).close()
     except (OSError, ValueError) as error:

@@ -1,12 +1,46 @@
-"""The options of preprocessing and of inspecting examples."""
+"""The options of preprocessing: a tokenizer, examples, and a look at them."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Json
 
-from .data import ExampleOptions, SegmentOptions, TextOptions
+from .data import (
+    DocumentOptions,
+    ExampleOptions,
+    SegmentOptions,
+    TextOptions,
+    TokenizerTrainingOptions,
+    TrainingTextOptions,
+    check_splitting,
+)
 from .declare import OptionGroup, option, options
 from .outputs import check_new_dir, check_output_dir
+
+
+@options
+class TokenizerPreparationOptions(TokenizerTrainingOptions, DocumentOptions, TrainingTextOptions, group="Sample"):
+    """A tokenizer that is trained on a sample of the text, before any run."""
+
+    sentence_splitter: ClassVar = "sentencex"
+    language: ClassVar = None
+    validation_file: ClassVar = None
+
+    output_dir: str | None = option(None, "New directory for the tokenizer. Required.")
+    sample_mb: float = option(
+        100, "Megabytes of text to train on, a random sample of the paragraphs of all files.", within="(0, 1e6]"
+    )
+    streaming: bool = option(
+        False, "Read only the beginning of each file of the dataset, without a copy.", requires="dataset_name"
+    )
+    seed: int = option(42, "Random seed of the sample.", within="[0, 4294967296)")
+
+    def __post_init__(self):
+        if not self.output_dir:
+            raise ValueError("--output_dir is required.")
+        super().__post_init__()
+        check_splitting(self.sentence_splitter, self.language, self.text_format)
+        check_new_dir("output_dir", Path(self.output_dir))
 
 
 @options
@@ -29,7 +63,10 @@ class PreparationDataOptions(SegmentOptions, ExampleOptions, TextOptions, group=
 @options
 class PreparationOptions(OptionGroup, group="Tasks"):
     input_dir: str | None = option(
-        None, "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required.", path=True
+        None,
+        "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required.",
+        path=True,
+        remote=True,
     )
     input_format: str = option(
         "jsonl",

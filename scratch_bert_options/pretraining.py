@@ -1,8 +1,12 @@
 """The options of a pretraining run."""
 
+import os
+from pathlib import Path
 from typing import ClassVar
 
+from .data import DataOptions
 from .declare import option, options, reject_non_default
+from .model import ModelOptions
 from .training import EVALUATION, INTERVALS, CommonOptions, SeedsOptions
 
 
@@ -94,3 +98,20 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
         if self.max_minutes:
             return 1 - self.final_share
         return (self.max_steps - round(self.max_steps * self.final_share)) / self.max_steps
+
+
+def check_nodes(model: ModelOptions, data: DataOptions, training: PretrainingOptions) -> None:
+    """Raise `ValueError` if this is a process of a run on several machines, as torchrun and accelerate tell by the
+    environment, and each would train a tokenizer on all the text. A run that is resumed has its own."""
+    processes = int(os.environ.get("WORLD_SIZE", 1))
+    has_tokenizer = data.tokenizer_name_or_path or data.prepared_data or model.model_name_or_path
+    if has_tokenizer or processes <= int(os.environ.get("LOCAL_WORLD_SIZE", processes)):
+        return
+    checkpoint = training.resume_from_checkpoint
+    if checkpoint and (Path(checkpoint).is_dir() or any(Path(training.output_dir).glob("checkpoint-*"))):
+        return
+    raise ValueError(
+        "On several machines, each would train a tokenizer on all the text. Train one before, with scratch-bert "
+        "tokenizer, and name it by tokenizer_name_or_path; or preprocess the text, with scratch-bert prepare-data, "
+        "and name it by prepared_data."
+    )

@@ -42,8 +42,8 @@ class OptimizationOptions(OptionGroup, group="Training"):
     max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.")
     max_minutes: float | None = option(
         None,
-        "Train for this many minutes, instead of num_train_epochs: warm-up and schedule follow the clock, and the "
-        "learning rate ends at 0 whatever the machine's speed. The final evaluation comes after it.",
+        "Train and evaluate for this many minutes, instead of num_train_epochs: warm-up and schedule follow the clock, "
+        "and the learning rate ends at 0 whatever the machine's speed.",
         within="(0, 1e6]",
     )
     per_device_train_batch_size: int = option(8, "Examples per step and device.", within="[1, 1000000]")

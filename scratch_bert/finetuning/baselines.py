@@ -4,7 +4,6 @@ characters."""
 import logging
 import warnings
 from collections.abc import Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -49,11 +48,7 @@ def baseline_scores(task: Task) -> dict[str, float]:
         predictions[bag] = bag_predictions(task, splits, bag) or constant
     scores = {}
     for kind, by_split in predictions.items():
-        judge = task
-        if kind.startswith("bag"):  # with a threshold of its own
-            judge = copy(task)
-            judge.problem = copy(task.problem)
-            judge.adapt(by_split["validation"])
+        judge = task.adapted(by_split["validation"]) if kind.startswith("bag") else task
         for split in splits:
             prefix = f"baseline_{kind}_{'test_' if split == 'test' else ''}"
             found = judge.compute_scores(split, by_split[split], metrics)

@@ -37,6 +37,8 @@ class FinetuningSearch(FinetuningRun):
             raise ValueError("search trains several models: run the best one's options with seeds, or push it, later.")
         reject_non_default(options, ["save_total_limit"], "with search")
         super().__init__(task_name, task_args, options, data)
+        if self.seed_runs[0].args.world_size > 1:
+            raise ValueError("search runs in one process: start it without torchrun.")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.best_dir = self.output_dir
 

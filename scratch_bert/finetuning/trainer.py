@@ -60,7 +60,7 @@ class FinetuningTrainer(ScratchBertTrainer):
 
     def train_and_predict(self, task: Task, checkpoint: str | None = None) -> dict[str, float]:
         """Train, from a checkpoint if one is given; then write predictions, model and metrics. Returns the metrics."""
-        output_dir = Path(self.args.output_dir)
+        output_dir, self.test_dataset = Path(self.args.output_dir), task.features.get("test")
         with output_dir_lock(self.args, self.record, checkpoint):
             metrics = self.results | self.train(resume_from_checkpoint=checkpoint).metrics
             self.raise_if_interrupted()
@@ -73,7 +73,9 @@ class FinetuningTrainer(ScratchBertTrainer):
                 check_logits(output.predictions)
                 predictions = task.decode(split, output.predictions)
                 if split == "validation":
-                    vars(self.model.config).update(task.adapt(predictions))
+                    task = task.adapted(predictions)
+                    for name, value in task.model_options.items():
+                        setattr(self.model.config, name, value)
                 if split in task.references:
                     if report := task.class_report(split, predictions):
                         self.class_reports[split] = report

@@ -11,7 +11,7 @@ from scratch_bert_options.data import DataOptions, InMemoryDataOptions
 from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.errors import plain_errors
 from scratch_bert_options.model import ModelOptions
-from scratch_bert_options.pretraining import PretrainingOptions
+from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
 from ..logs import shown_messages
 from .run import prepare_pretraining
@@ -65,6 +65,7 @@ def pretrain(
             in_memory[name] = list(given) if isinstance(given, Iterator) else given
     data_options = InMemoryDataOptions if "texts" in in_memory else DataOptions
     arguments = from_keywords(ModelOptions, data_options, PretrainingOptions, **options)
+    check_nodes(*arguments)
     with shown_messages(), plain_errors():
         if (training := arguments[2]).seeds:
             results = pretrain_seeds(*arguments, **in_memory)

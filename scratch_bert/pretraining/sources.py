@@ -14,8 +14,9 @@ import numpy as np
 import torch.utils.data
 from transformers import PreTrainedTokenizerBase
 
-from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
+from scratch_bert_options.data import DataOptions
 from scratch_bert_options.outputs import check_output_dir
+from scratch_bert_options.preparation import TokenizerPreparationOptions
 
 from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
@@ -119,7 +120,7 @@ def _check_whole_words(data: PretrainingData) -> None:
 
 
 def find_texts(
-    args: DataOptions, texts: Iterable | None = None, eval_texts: Iterable | None = None
+    args: DataOptions | TokenizerPreparationOptions, texts: Iterable | None = None, eval_texts: Iterable | None = None
 ) -> tuple[TextSource, TextSource | None]:
     """The text to train on; and the text to evaluate on, if it is another one.
 
@@ -165,8 +166,7 @@ def _shards(dataset: datasets.Dataset | datasets.IterableDataset) -> list:
 
 def trained_tokenizer(args: DataOptions, text: TextSource) -> PreTrainedTokenizerBase:
     """A tokenizer trained on the text, from the cache if it was trained before; or on the beginning of a stream."""
-    options = {name: getattr(args, name) for name in TOKENIZER_TRAINING}
-    options |= {"vocab_size": args.max_vocab_size(), "lowercase": args.lowercases}
+    options = args.tokenizer_options()
     if args.streaming:
         logger.info("Training a tokenizer on the beginning of the stream")
         paragraphs = list(islice(text, STREAM_TOKENIZER_PARAGRAPHS))

@@ -90,6 +90,11 @@ class PretrainingTrainer(ScratchBertTrainer):
             inputs = {**inputs, "sparse_prediction": True}
         return super().prediction_step(model, inputs, *args, **kwargs)
 
+    def _seconds_to_evaluate(self, dataset: Dataset) -> float:
+        seconds = super()._seconds_to_evaluate(dataset)
+        final_length = self.options.final_max_seq_length if self.stop_at is not None else None
+        return seconds * final_length / self.train_dataset.max_seq_length if final_length else seconds
+
     @property
     def examples_seen(self) -> int:
         """The examples of all steps, also before a resume; the last batch of an epoch may have been smaller."""

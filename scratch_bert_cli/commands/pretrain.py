@@ -7,7 +7,7 @@ import os
 
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.model import ModelOptions
-from scratch_bert_options.pretraining import PretrainingOptions
+from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
 from ..command_line import read_options
 from ..main import command
@@ -18,6 +18,7 @@ from ..process import script
 def main(argv: list[str] | None = None) -> None:
     groups = (ModelOptions, DataOptions, PretrainingOptions)
     model_args, data_args, training = read_options(*groups, description=__doc__, argv=argv)
+    check_nodes(model_args, data_args, training)
 
     from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining.run import prepare_pretraining

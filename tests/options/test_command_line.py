@@ -17,6 +17,7 @@ from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import OptionGroup, from_keywords, known_options, option, options
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.model import ModelOptions
+from scratch_bert_options.preparation import PreparationOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
 
@@ -138,6 +139,20 @@ def test_flag_with_an_error_ends_the_program(argv, message, capsys):
 def test_option_of_an_empty_name_is_an_error(name, capsys):
     """As of a variable that is not set: it would be the current directory."""
     assert f"{name}: must not be empty: leave it out, or set the variable" in error_of(capsys, f"--{name}", "")
+
+
+@pytest.mark.parametrize("name", ["train_file", "prepared_data", "output_dir", "cache_dir", "model_name_or_path"])
+@pytest.mark.parametrize("url", ["s3://bucket/a", "gs://bucket/a", "memory://a", "file:///a"])
+def test_option_of_a_url_is_an_error(name, url, capsys):
+    """To pathlib, it would be in a local directory named `s3:`."""
+    assert f"{name}: must not be a URL: mount the storage" in error_of(capsys, f"--{name}", url)
+
+
+def test_preparation_reads_from_a_url_and_writes_to_none(capsys):
+    groups, argv = (PreparationOptions,), ["--input_dir", "s3://bucket/text", "--output_dir"]
+    (args,) = read_options(*groups, description="", argv=[*argv, "examples"])
+    assert args.input_dir == "s3://bucket/text"
+    assert "output_dir: must not be a URL" in error_of(capsys, *argv, "s3://bucket/examples", groups=groups)
 
 
 def test_aliases_are_not_options_and_lead_to_some():

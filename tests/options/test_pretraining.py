@@ -2,6 +2,7 @@ import dataclasses
 
 import pytest
 
+from helpers import SCRIPTS, run_process
 from scratch_bert.pretraining.arguments import parse_overrides
 from scratch_bert.pretraining.build_model import start_config
 from scratch_bert_options.data import DataOptions
@@ -9,6 +10,7 @@ from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.evaluation import EvaluationDataOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.preparation import PreparationDataOptions
+from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
 
 def test_overrides_have_the_types_of_yaml():
@@ -65,7 +67,7 @@ def test_max_seq_length_of_another_form_is_rejected(text):
     ids=["built-in corpus", "text", "given"],
 )
 def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
-    assert DataOptions(**options).max_vocab_size() == expected
+    assert DataOptions(**options).tokenizer_options()["vocab_size"] == expected
 
 
 @pytest.mark.parametrize(
@@ -134,3 +136,42 @@ def test_evaluation_takes_all_of_a_validation_file_alone():
     assert (args.train_file, args.validation_file, args.validation_share) == (["a"], None, 0.0)
     args = EvaluationDataOptions(train_file=["a"], validation_file=["b"])
     assert (args.train_file, args.validation_file, args.validation_share) == (["a"], ["b"], 0.1)
+
+
+def nodes(monkeypatch, processes, on_this):
+    monkeypatch.setenv("WORLD_SIZE", str(processes))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(on_this))
+
+
+@pytest.mark.parametrize(
+    ("processes", "options"),
+    [
+        ((1, 1), {}),
+        ((8, 8), {}),
+        ((16, 8), {"tokenizer_name_or_path": "tokenizer"}),
+        ((16, 8), {"prepared_data": "prepared"}),
+        ((16, 8), {"model_name_or_path": "bert"}),
+        ((16, 8), {"resume_from_checkpoint": "auto"}),
+        ((16, 8), {"resume_from_checkpoint": "run/checkpoint-5", "output_dir": "elsewhere"}),
+    ],
+)
+def test_nodes_that_train_no_tokenizer(processes, options, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    nodes(monkeypatch, *processes)
+    (tmp_path / "run" / "checkpoint-5").mkdir(parents=True)
+    check_nodes(*from_keywords(ModelOptions, DataOptions, PretrainingOptions, **{"output_dir": "run"} | options))
+
+
+@pytest.mark.parametrize("options", [{}, {"train_file": ["a.txt"]}, {"resume_from_checkpoint": "auto"}])
+def test_nodes_that_would_each_train_a_tokenizer(options, monkeypatch, tmp_path):
+    nodes(monkeypatch, 16, 8)
+    arguments = from_keywords(ModelOptions, DataOptions, PretrainingOptions, output_dir=tmp_path / "new", **options)
+    with pytest.raises(ValueError, match="scratch-bert tokenizer, .* by tokenizer_name_or_path; or .* prepare-data"):
+        check_nodes(*arguments)
+
+
+def test_nodes_are_told_before_anything_is_read():
+    command = [SCRIPTS / "pretrain.py", "--train_file", "nowhere.txt"]
+    process = run_process("-X", "importtime", *command, check=False, WORLD_SIZE="2", LOCAL_WORLD_SIZE="1")
+    assert process.returncode == 1 and "error: On several machines, each would train" in process.stderr
+    assert "torch" not in process.stderr  # among the imported modules

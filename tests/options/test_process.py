@@ -255,6 +255,13 @@ def test_place_for_results_is_refused_with_the_name_of_its_option(check, place, 
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_url_is_no_place_for_results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="error: Cannot write to destination s3:/bucket/bert .it is a URL.: choose"):
+        run_script(monkeypatch, "convert_checkpoint.py", "nowhere", "s3://bucket/bert")
+    assert not list(tmp_path.iterdir())
+
+
 def test_checks_of_outputs_leave_nothing_behind(tmp_path):
     check_output_dir("output_dir", tmp_path / "a" / "b" / "c")
     check_new_dir("output_dir", tmp_path / "a" / "b" / "c")

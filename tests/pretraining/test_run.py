@@ -246,7 +246,7 @@ def test_final_phase_begins_by_the_clock(prepare, tmp_path, monkeypatch, caplog)
     monkeypatch.setattr(pretraining, "build_trainer", watch)
     training = {"max_steps": -1, "max_minutes": 10 / 60, "warmup_steps": 0, "eval_strategy": "no", "save_steps": 100}
     training |= {"final_share": 0.4, "final_max_seq_length": 96, "final_mlm_probability": 0.15}
-    run = prepare(tmp_path / "run", **training)
+    run = prepare(tmp_path / "run", **training, validation_share=0)
     caplog.clear()
     with caplog.at_level(logging.INFO, "scratch_bert"):
         run.train()
@@ -255,15 +255,29 @@ def test_final_phase_begins_by_the_clock(prepare, tmp_path, monkeypatch, caplog)
     assert [seen[step][0] for step in range(1, 10)] == [0.3] * 6 + [0.15] * 3
     assert all((seen[step][1] > 32) == (step > 6) for step in seen if step < 10)
 
-    resumed = prepare(tmp_path / "run", **training, resume_from_checkpoint=tmp_path / "run" / "checkpoint-6")
+    checkpoint = tmp_path / "run" / "checkpoint-6"
+    resumed = prepare(tmp_path / "run", **training, validation_share=0, resume_from_checkpoint=checkpoint)
     assert [phase.mlm_probability for phase in resumed.phases] == [0.15] and resumed.data.max_seq_length == 96
+
+
+def test_time_of_the_final_evaluation_is_that_of_its_longer_sequences(prepare, tmp_path, monkeypatch):
+    """From the first phase on: the final phase keeps its share."""
+    times = count(1000)
+    monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    training = {"max_steps": -1, "max_minutes": 0.75, "warmup_steps": 0, "eval_strategy": "no", "save_steps": 100}
+    run = prepare(tmp_path / "run", **training, final_max_seq_length=96, final_share=0.3)
+    first = run.trainer
+    run.train()
+    batches, longer = (len(trainer.get_eval_dataloader()) for trainer in (first, run.trainer))
+    assert first.clock.reserved == 3 * batches and run.trainer.clock.reserved == longer
 
 
 def test_time_that_is_over_before_the_final_phase_is_reported(prepare, tmp_path, monkeypatch, caplog):
     times = count(1000)
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     training = {"max_steps": -1, "max_minutes": 4 / 60, "warmup_steps": 0, "eval_strategy": "no", "save_steps": 100}
-    run = prepare(tmp_path / "run", **training, final_share=0.3, final_mlm_probability=0.15)
+    phase = {"final_share": 0.3, "final_mlm_probability": 0.15}
+    run = prepare(tmp_path / "run", **training, **phase, validation_share=0)
     metrics = run.train()  # of four seconds, three are steps, and one the reading for the checkpoint
     assert run.trainer.state.global_step == 3 and metrics["train_loss"] > 1
     assert "The time was over before the final phase" in caplog.text

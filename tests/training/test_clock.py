@@ -18,7 +18,8 @@ MINUTES = 10 / 60  # 10 seconds
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
-    """Train with a clock that reads `speed` seconds later each time. Returns the trainer and its rates."""
+    """Train with a clock that reads `speed` seconds later each time, without a final evaluation. Returns the trainer
+    and its rates."""
 
     def train(name, speed, checkpoint=None, *callbacks, **options):
         times = count(1000, speed)
@@ -27,10 +28,33 @@ def train(tmp_path, monkeypatch):
         options = {"max_minutes": MINUTES, "max_steps": -1, "learning_rate": 1.0, "warmup_steps": 0.2} | options
         options = {"save_strategy": "no", "lr_scheduler_type": "linear", "max_grad_norm": 1e-9} | options
         trainer = make_trainer(tmp_path / name, rates, *callbacks, **options)
+        if "eval_strategy" not in options:
+            trainer.eval_dataset = None
         trainer.train(resume_from_checkpoint=checkpoint)
         return trainer, rates.rates
 
     return train
+
+
+class StepTime(TrainerCallback):
+    """A clock that only steps of training, of a second each, and of evaluation advance."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(clock, "TIMED_BATCHES", 2)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.now += 1
+
+    def of_evaluation(self, trainer, seconds):
+        step = trainer.prediction_step
+
+        def slow_step(*args, **kwargs):
+            self.now += seconds
+            return step(*args, **kwargs)
+
+        trainer.prediction_step = slow_step
 
 
 @pytest.mark.parametrize(("speed", "steps"), [(1, 10), (0.5, 20), (3, 4)])
@@ -62,6 +86,36 @@ def test_resume_of_a_finished_run_trains_no_more_and_one_with_more_time_does(tra
     assert trainer.state.global_step == 10 + 10  # the checkpoint of the last step took no training time
 
 
+@pytest.mark.parametrize("interval", [3, 5, 100])
+def test_final_evaluation_ends_in_time(interval, tmp_path, monkeypatch):
+    """Also where an evaluation in the training would leave too little time for it."""
+    time = StepTime(monkeypatch)
+    options = {"max_minutes": 0.5, "max_steps": -1, "per_device_eval_batch_size": 2, "save_steps": 5}
+    options |= {"eval_strategy": "steps", "eval_steps": interval}
+    trainer = make_trainer(tmp_path, time, **options)
+    time.of_evaluation(trainer, 1)  # four batches, after two to estimate it
+    trainer.train()
+    assert time.now == 30 and trainer.final_evaluation
+    evaluations = [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    assert evaluations == {3: [3, 6, 9, 12], 5: [5, 10, 16], 100: [24]}[interval]
+
+    step = trainer.state.global_step  # a finished run trains no more
+    resumed = make_trainer(tmp_path, time, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
+    assert resumed.state.global_step == step
+
+
+def test_evaluation_that_takes_more_than_half_of_the_time_is_announced(tmp_path, monkeypatch, caplog):
+    time = StepTime(monkeypatch)
+    trainer = make_trainer(tmp_path, time, max_minutes=0.1, max_steps=-1, per_device_eval_batch_size=2)
+    trainer.test_dataset = trainer.eval_dataset
+    time.of_evaluation(trainer, 6)
+    trainer.train()
+    assert trainer.state.global_step == 3  # half of six seconds
+    assert "evaluation takes about 0.8 minutes" in caplog.text
+    assert "so the run takes 1.2 minutes in all" in caplog.text
+
+
 def test_number_of_steps_is_estimated_meanwhile(train):
     class KeepEstimates(TrainerCallback):
         found = []
@@ -70,10 +124,10 @@ def test_number_of_steps_is_estimated_meanwhile(train):
             self.found.append(state.max_steps)
 
     trainer, _ = train("run", 0.7, None, KeepEstimates(), eval_strategy="steps", eval_steps=3, logging_steps=1)
-    assert KeepEstimates.found == [15] * 15
+    assert KeepEstimates.found == [11] * 11
     last = trainer.state.log_history[-1]
     assert last["train_samples_per_second"] == pytest.approx(8 * last["train_steps_per_second"], rel=0.01)
-    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [3, 6, 9, 12, 15]
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == [3, 6, 9, 11]
 
 
 def test_log_has_an_entry_every_half_minute_whatever_the_steps(train):

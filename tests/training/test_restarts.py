@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers import SCRIPTS, SMALL
+from helpers import SCRIPTS, SMALL, run_process
 from scratch_bert.checkpoints.saved import find_damage
 
 
@@ -28,9 +29,9 @@ def start(text_file, tmp_path_factory):
     """Starts or resumes the run in a directory: its process."""
     root = tmp_path_factory.mktemp("runs")
 
-    def start(name, *options, launcher=()):
+    def start(name, *options, launcher=(), tokenizer=("--vocab_size", 500)):
         command = [sys.executable, *launcher, SCRIPTS / "pretrain.py", "--train_file", text_file, "--cache_dir", root]
-        command += ["--vocab_size", 500, "--max_seq_length", 32]
+        command += [*tokenizer, "--max_seq_length", 32]
         command += ["--use_cpu", "--bf16", "false", "--disable_tqdm", "true"]
         command += ["--config_overrides", ",".join(f"{size}={SMALL[size]}" for size in SIZES), "--dropout", 0.1]
         command += ["--max_steps", 24, "--save_steps", 3, "--eval_strategy", "no", "--show_predictions", 0]
@@ -48,6 +49,10 @@ def start(text_file, tmp_path_factory):
 def wait_for(path, process):
     while not path.exists() and process.poll() is None:
         time.sleep(0.001)
+
+
+def children_of(process):
+    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def assert_same_weights(root, one, other):
@@ -111,7 +116,34 @@ def test_torchrun_restarts_its_processes(rendezvous, start, unbroken):
     process = start(name, launcher=launcher)
     for step in (6, 15):
         wait_for(start.root / name / f"checkpoint-{step}", process)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(children[-1]), signal.SIGKILL)
+        os.kill(children_of(process)[-1], signal.SIGKILL)
     assert process.wait(timeout=120) == 0, (start.root / f"{name}.log").read_text()
     assert_same_weights(start.root, name, unbroken)
+
+
+def test_machines_with_caches_of_their_own_resume_after_one_has_died(start, unbroken, text_file):
+    """Two groups of processes, which share the tokenizer and the output directory."""
+    tokenizer = ["--tokenizer_name_or_path", start.root / "tokenizer"]
+    options = ["--train_file", text_file, "--vocab_size", 500, "--output_dir", start.root / "tokenizer"]
+    run_process(SCRIPTS / "tokenizer.py", *options)
+
+    def start_machines(number):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+        launcher = [*TORCHRUN[:2], "--nnodes", 2, "--rdzv_backend", "c10d", "--rdzv_endpoint", endpoint]
+        launcher += ["--rdzv_id", number, "--local-addr", "127.0.0.1"]
+        caches = [["--cache_dir", start.root / f"cache-{machine}"] for machine in (1, 2)]
+        return [start("machines", *cache, launcher=launcher, tokenizer=tokenizer) for cache in caches]
+
+    first, second = start_machines(1)
+    wait_for(start.root / "machines" / "checkpoint-6", first)
+    for process in (*children_of(second), second.pid):
+        os.kill(process, signal.SIGKILL)
+    assert first.wait(timeout=60) != 0 and second.wait() != 0
+    assert [machine.wait(timeout=120) for machine in start_machines(2)] == [0, 0]
+    assert_same_weights(start.root, "machines", unbroken)
+    assert "Resuming from" in (start.root / "machines.log").read_text()
+    for machine in (1, 2):
+        kinds = {path.name.split("-")[0] for path in (start.root / f"cache-{machine}").iterdir()}
+        assert "corpus" in kinds and "tokenizer" not in kinds

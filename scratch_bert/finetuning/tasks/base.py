@@ -106,10 +106,10 @@ class Task:
         """A prediction for readers, with names for label ids."""
         return prediction
 
-    def adapt(self, predictions: list) -> dict[str, Any]:
-        """Let the predictions for the validation split decide what is left to decide, such as a threshold. Returns
-        fields for the model's config."""
-        return {}
+    def adapted(self, predictions: list) -> "Task":
+        """This task with what the predictions for the validation split decide, such as a threshold, also in its
+        `model_options`."""
+        return self
 
     def class_report(self, split: str, predictions: list) -> dict[str, Any] | None:
         """The predictions by class, as `class_report` returns it; None for a task without classes."""

@@ -143,7 +143,7 @@ class TwoClasses(MultiClass):
     Args:
         positive: Name of the class that precision, recall, F1 and average precision are about.
         rare: Whether few examples are of this class, so that accuracy says little.
-        threshold: None: to be chosen by `choose_threshold` if the positive class is rare, otherwise 0.5.
+        threshold: None: to be chosen by `with_best_threshold` if the positive class is rare, otherwise 0.5.
     """
 
     def __init__(self, names: Sequence[str], positive: str, rare: bool = False, threshold: float | None = None):
@@ -196,14 +196,15 @@ class TwoClasses(MultiClass):
         is_positive = probabilities[:, self.positive] >= self.threshold
         return torch.where(is_positive, self.positive, 1 - self.positive)
 
-    def choose_threshold(self, probabilities: list[float], labels: list[int]) -> None:
-        """If the positive class is rare, and no threshold is given, take the one with the highest F1."""
+    def with_best_threshold(self, probabilities: list[float], labels: list[int]) -> "TwoClasses":
+        """If the positive class is rare, and no threshold is given, these classes with that of the highest F1."""
         positive = [label == self.positive for label in labels]
         if self.fixed or not self.rare or not any(positive):
-            return
+            return self
         precision, recall, thresholds = precision_recall_curve(positive, probabilities)
         f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-        self.threshold = max(float(thresholds[f1[:-1].argmax()]), LOWEST_THRESHOLD)
+        best = max(float(thresholds[f1[:-1].argmax()]), LOWEST_THRESHOLD)
+        return TwoClasses(self.names, self.positive_label, threshold=best)
 
     def describe(self, probabilities: list[float], golds: list[float]) -> dict[str, Any]:
         """The decision and its alternatives: precision and recall by threshold."""

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Sequence
+from copy import copy
 from typing import Any, ClassVar
 
 import numpy as np
@@ -132,11 +133,13 @@ class SequenceClassification(ClassLabelTask):
         if isinstance(self.problem, MultiClass):
             return np.bincount(self.references["train"], minlength=len(self.label_names))
 
-    def adapt(self, predictions: list) -> dict[str, Any]:
+    def adapted(self, predictions: list) -> "SequenceClassification":
         if not isinstance(self.problem, TwoClasses):
-            return {}
-        self.problem.choose_threshold(predictions, self.references["validation"])
-        return {"decision_threshold": self.problem.threshold}
+            return self
+        adapted = copy(self)
+        adapted.problem = self.problem.with_best_threshold(predictions, self.references["validation"])
+        adapted.model_options = {**self.model_options, "decision_threshold": adapted.problem.threshold}
+        return adapted
 
     def class_report(self, split: str, predictions: list) -> dict[str, Any] | None:
         if self.problem_type == "regression":

@@ -1,0 +1,39 @@
+"""Train a tokenizer on a sample of the text, once for all runs, tasks and machines: --tokenizer_name_or_path of
+pretrain and prepare-data takes its directory.
+
+The options of text and tokenizer are those of pretrain. All of the text is read; for terabytes, name some files."""
+
+import time
+from pathlib import Path
+
+from scratch_bert_options.preparation import TokenizerPreparationOptions
+
+from ..command_line import read_options
+from ..main import command
+from ..process import script
+
+
+@script
+def main(argv: list[str] | None = None) -> None:
+    (args,) = read_options(TokenizerPreparationOptions, description=__doc__, argv=argv)
+
+    from scratch_bert.corpus.tokenizer_training import train_tokenizer
+    from scratch_bert.logs import configure_logging
+    from scratch_bert.pretraining.sources import find_texts
+    from scratch_bert.text.sample import sample_text
+
+    configure_logging()
+    start = time.monotonic()
+    text, _ = find_texts(args)
+    sample = sample_text(text, int(1e6 * args.sample_mb), args.seed, beginnings=args.streaming)
+    read = time.monotonic()
+    print(
+        f"Read {sample.read / 1e6:,.1f} MB of text in {read - start:.1f} s, of {len(text.shards):,} files", flush=True
+    )
+    tokenizer = train_tokenizer([sample.paragraphs], **args.tokenizer_options())  # one list: they are not split again
+    tokenizer.save_pretrained(args.output_dir)
+    seconds, directory = time.monotonic() - read, Path(args.output_dir)
+    print(f"Trained a tokenizer of {len(tokenizer):,} entries on {sample.size / 1e6:,.1f} MB in {seconds:.1f} s")
+    print(f"In {directory}: {', '.join(sorted(file.name for file in directory.iterdir()))}\n\nNext:")
+    for verb, source in (("pretrain", ("--train_file", "YOUR_TEXT")), ("prepare-data", ("--input_dir", "YOUR_TEXT"))):
+        print(f"  {command(verb, *source, '--tokenizer_name_or_path', args.output_dir, '--output_dir', 'DIRECTORY')}")
