@@ -120,8 +120,8 @@ class QuestionAnswering(Task):
             offsets = encoded.pop("offset_mapping")
             examples = [indices[number] for number in encoded.pop("overflow_to_sample_mapping")]
             for window, (spans, example) in enumerate(zip(offsets, examples, strict=True)):
-                segments, starts = encoded.sequence_ids(window), {start for start, _ in spans}
-                context = batch["text"][example - indices[0]]
+                context, segments = batch["text"][example - indices[0]], encoded.sequence_ids(window)
+                starts = {start for (start, _), segment in zip(spans, segments, strict=True) if segment == 1}
                 offsets[window] = [
                     (start, with_marks(context, end, starts)) if segment == 1 else (-1, -1)
                     for (start, end), segment in zip(spans, segments, strict=True)
