@@ -63,10 +63,10 @@ def to_text(split: str, report: dict[str, Any]) -> str:
         lines.append(f"{name[:40]:<{width}}{values}{scores['examples']:>10,.0f}")
     if len(report["classes"]) > SHOWN:
         lines.append(f"… and {len(report['classes']) - SHOWN} classes with fewer examples")
-    if "confusion" in report and len(report["labels"]) <= 6:
-        lines += ["", f"{'true ↓   predicted →':<{width}}" + "".join(f"{name[:14]:>16}" for name in report["labels"])]
+    if "confusion" in report and len(report["labels"]) <= 5:
+        lines += ["", f"{'true ↓   predicted →':<{width}}" + "".join(f"{name[:9]:>10}" for name in report["labels"])]
         for name, counts in zip(report["labels"], report["confusion"], strict=True):
-            lines.append(f"{name[:40]:<{width}}" + "".join(f"{count:>16,}" for count in counts))
+            lines.append(f"{name[:40]:<{width}}" + "".join(f"{count:>10,}" for count in counts))
     if "thresholds" in report:
         title = f"{report['positive'][:30]} from a probability of"
         lines += ["", f"{title:<{width + 10}}{'precision':>10}{'recall':>10}{'predicted':>10}"]

@@ -20,7 +20,7 @@ from ..checkpoints.saved import METRICS_FILE, checkpoints_in, snapshots_in
 TIMINGS = ("_runtime", "_per_second", "_time")  # suffixes of the timings that Trainer adds to the metrics
 # Parts of the names of entries that are not shown: redundant ones, standard errors, and baselines, which are fixed.
 NOT_SHOWN = (*TIMINGS, "epoch", "step", "total_flos", "learning_rate", "speed/")
-NOT_SHOWN += ("unigram", "majority", "perplexity", "bits_per_character", "stderr")
+NOT_SHOWN += ("unigram", "majority", "perplexity", "bits_per_character", "stderr", "roc_auc", "balanced_accuracy")
 
 
 def show_on_console(trainer: Trainer, as_json: bool = False) -> None:

@@ -125,6 +125,7 @@ def test_model_card_snippets_run_where_the_command_did(run, monkeypatch):
     run_without_package(snippets(run), home=here)
 
 
+@pytest.mark.slow
 def test_model_card_of_a_run_that_is_converted_to_bert_and_back(run, hub, monkeypatch):
     """It keeps its results; the snippets are those of a model without code, and then with it again."""
     monkeypatch.chdir(run.parent.parent)

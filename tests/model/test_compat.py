@@ -85,6 +85,7 @@ COMPUTE = """
 """
 
 
+@pytest.mark.slow
 def test_outputs_gradients_and_answers_are_the_same_without_private_names(saved, tmp_path):
     assert len(OPTIONAL) >= 5 and all(found is not None for found in OPTIONAL.values())
     sets = [[], *([name] for name in OPTIONAL), list(OPTIONAL)]

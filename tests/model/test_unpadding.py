@@ -140,6 +140,7 @@ def test_unpadding_under_bf16_autocast_is_near_fp32():
     assert F.cosine_similarity(*gradients, dim=0) > 0.999
 
 
+@pytest.mark.slow
 @pytest.mark.cpu_branch
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_products_in_bf16_have_few_shapes(attention):

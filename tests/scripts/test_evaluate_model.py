@@ -38,7 +38,7 @@ def mlm_and_nsp(metrics):
 
 def test_bert_and_its_conversion_get_the_same_metrics(evaluate, bert, converted, capsys):
     one, two = evaluate(bert, converted)
-    assert len(mlm_and_nsp(one)) == 9
+    assert len(mlm_and_nsp(one)) == 10
     assert mlm_and_nsp(one) == pytest.approx(mlm_and_nsp(two), rel=1e-5)
     assert one["eval_mlm_unigram_loss"] == two["eval_mlm_unigram_loss"]
     table = capsys.readouterr().out

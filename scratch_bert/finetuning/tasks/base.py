@@ -24,6 +24,8 @@ from ..metrics import MAIN_SCORES, load_metric
 
 logger = logging.getLogger("scratch_bert")
 
+MUCH_TRUNCATED = 0.2  # of the inputs
+
 Tensors = torch.Tensor | tuple[torch.Tensor, ...]
 Logits = np.ndarray | tuple[np.ndarray, ...]
 
@@ -195,10 +197,12 @@ class Task:
         lengths = list(lengths)
         full = sum(length == self.max_seq_length for length in lengths)
         if full and self.references:
-            logger.info(
+            counted = (
                 f"{split}: {full:,} of {len(lengths):,} inputs are truncated to {self.max_seq_length} tokens, or have "
-                "exactly as many"
             )
+            much = full > MUCH_TRUNCATED * len(lengths)
+            remedy = ": a model that is pretrained with a longer --max_seq_length would read more of them" * much
+            logger.log(logging.WARNING if much else logging.INFO, f"{counted}exactly as many{remedy}")
 
     @cached_property
     def features(self) -> dict[str, Dataset]:
