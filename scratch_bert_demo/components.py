@@ -53,6 +53,14 @@ class Results(NamedTuple):
 
 
 TEXT_NAMES = ("text", "text2")  # in a link
+# Each text runs in the direction of its script, also what is shown later. (Of gr.Textbox and gr.HighlightedText, only
+# some have an option for it, which is for all texts.)
+SET_DIRECTIONS = """() => {
+    const texts = "textarea, .sb-text .textfield, dt, .sb-examples td, .sb-examples button";
+    const set = () => document.querySelectorAll(texts).forEach(text => { text.dir = "auto"; });
+    new MutationObserver(set).observe(document.body, {childList: true, subtree: true});
+    set();
+}"""
 # Selects the tab that the address names, until the page is ready and keeps it. (An update of gr.Tabs would undo a
 # click that was faster than the page.)
 OPEN_LINK = """() => {
@@ -96,6 +104,7 @@ def examples_of(boxes: list[gr.Textbox], samples: list[list[str]]) -> gr.Dataset
         label="From the run's evaluation text",
         samples_per_page=20,
         visible=bool(samples),
+        elem_classes="sb-examples",
     )
 
 

@@ -151,7 +151,7 @@ def scored_words(text: str, words: Sequence[tuple[int, int, float, str]]) -> str
             f'<span style="--p: {0.6 * probability:.3f}"><b>{escape(word)}</b>'
             f"<small>{percent(probability)}{escape(other)}</small></span>"
         )
-    return f'<div class="sb-scored">{"".join(cells)}</div>'
+    return f'<div class="sb-scored" dir="auto">{"".join(cells)}</div>'
 
 
 def percent(probability: float) -> str:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from scratch_bert.checkpoints.open import load_config, open_pretrained
 from scratch_bert.corpus.tokenizer import check_vocabulary, load_tokenizer
 from scratch_bert.finetuning.tasks.spans import merge_tags
+from scratch_bert.text import is_word
 
 
 MASK = "[MASK]"  # what users type, whatever a model's own mask token is
@@ -145,7 +146,7 @@ class Model:
     @cached_property
     def _origin(self) -> torch.Tensor:
         """The mean embedding of texts of random words."""
-        words = [token for token in sorted(self.tokenizer.get_vocab()) if token.isalpha()] or ["a"]
+        words = [token for token in sorted(self.tokenizer.get_vocab()) if is_word(token)] or ["a"]
         seeded = torch.Generator().manual_seed(0)
         drawn = torch.randint(len(words), (REFERENCE_TEXTS, REFERENCE_WORDS), generator=seeded)
         texts = (" ".join(words[number] for number in row) for row in drawn.tolist())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from . import drawing, encoder_tabs, head_tabs, watch_tab
-from .components import LIMIT, OPEN_LINK, SILENT, Results, fill, link_script
+from .components import LIMIT, OPEN_LINK, SET_DIRECTIONS, SILENT, Results, fill, link_script
 from .environment import gr
 from .model import TASK_HEADS, Model
 from .runs import Run, describe_model, short_names
@@ -56,6 +56,7 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
                         results.append(add_contents(name, shown)._replace(live=bool(runs)))
                     tab.select(None, js=link_script(name, 0))
         page.load(None, js=OPEN_LINK)
+        page.load(None, js=SET_DIRECTIONS)
         page.load(describe, None, about, queue=False, **SILENT)
         for part in results:
             page.load(part.open, part.inputs, [*part.texts, *part.components], **SILENT, **LIMIT)

@@ -17,7 +17,8 @@ class TrainingTextOptions(OptionGroup, group="Source"):
 
     train_file: list[str] | None = option(
         None,
-        "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json or .jsonl, gzipped or not, or .parquet. "
+        "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json, .jsonl or .ndjson, gzipped or not, or "
+        ".parquet. "
         "Default: the built-in corpus, Python's help texts and docstrings.",
         path=True,
     )

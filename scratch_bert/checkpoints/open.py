@@ -17,7 +17,7 @@ from transformers import (
 from transformers.utils import logging
 
 from ..model.modeling_scratch_bert import AUTO_MODELS
-from ..repository import find_file, one_line
+from ..repository import find_file, one_line, read_json
 from .weights import find_not_finite, find_weights, read_shapes
 
 
@@ -37,7 +37,10 @@ def load_config(name: str, revision: str | None = None, trust_remote_code: bool 
     try:
         return AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except (StrictDataclassError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise ValueError(f"{file} cannot be used: {explain_error(error)}.") from error
+        reason = explain_error(error)
+        if "model_type" not in read_json(file):
+            reason = 'it has no model_type. If it is a BERT of 2018 or 2019, add "model_type": "bert"'
+        raise ValueError(f"{file} cannot be used: {reason}.") from error
 
 
 def open_checkpoint(

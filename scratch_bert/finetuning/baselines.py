@@ -1,8 +1,10 @@
-"""What a model has to beat: a constant prediction and, in text classification and regression, a bag of words."""
+"""What a model has to beat: a constant prediction and, in text classification and regression, a bag of words, or of
+characters."""
 
 import logging
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -19,7 +21,14 @@ from .tasks.sequence_classification import SequenceClassification
 logger = logging.getLogger("scratch_bert")
 
 # Kind of baseline → its name for readers.
-BASELINES = {"majority": "majority class", "mean": "mean label", "bag_of_words": "bag of words"}
+BASELINES = {
+    "majority": "majority class",
+    "mean": "mean label",
+    "bag_of_words": "bag of words",
+    "bag_of_characters": "bag of characters",
+}
+# Characters from space to space: 3 to 8 on average in most languages; 25 and more in Chinese, Japanese, Thai, …
+LONG_WORD = 10
 # Limits of what the bag of words is trained on, so that it takes some seconds; targets are examples × classes.
 MAX_EXAMPLES, MAX_CHARACTERS, MAX_TARGETS = 100_000, 20_000_000, 2_000_000
 
@@ -35,10 +44,11 @@ def baseline_scores(task: Task) -> dict[str, float]:
     kind = "mean" if task.model_options.get("problem_type") == "regression" else "majority"
     predictions = {kind: constant}
     if isinstance(task, SequenceClassification):
-        predictions["bag_of_words"] = bag_of_words_predictions(task, splits) or constant
+        bag = "bag_of_words" if has_spaces(task) else "bag_of_characters"
+        predictions[bag] = bag_predictions(task, splits, bag) or constant
     scores = {}
     for kind, by_split in predictions.items():
-        judge = task.adapted(by_split["validation"]) if kind == "bag_of_words" else task
+        judge = task.adapted(by_split["validation"]) if kind.startswith("bag") else task
         for split in splits:
             prefix = f"baseline_{kind}_{'test_' if split == 'test' else ''}"
             found = judge.compute_scores(split, by_split[split], metrics)
@@ -58,16 +68,25 @@ def scores_by_baseline(metrics: dict[str, float]) -> dict[str, dict[str, float]]
     return found
 
 
-def bag_of_words_predictions(task: SequenceClassification, splits: Sequence[str]) -> dict[str, list] | None:
-    """Predictions of a linear model of the words, with TF-IDF weights: ridge regression, or a logistic regression for
-    each class. None if the training examples that it sees have one label."""
+def has_spaces(task: SequenceClassification) -> bool:
+    """Whether the words of the training texts have spaces between them, unlike those of Chinese, Thai or a protein."""
+    words = [word for text in task.splits["train"]["text"][:MAX_EXAMPLES] for word in text.split()]
+    return sum(map(len, words)) <= LONG_WORD * len(words)
+
+
+def bag_predictions(task: SequenceClassification, splits: Sequence[str], kind: str) -> dict[str, list] | None:
+    """Predictions of a linear model of the words, or of the characters and pairs of them, with TF-IDF weights: ridge
+    regression, or a logistic regression for each class. None if the training examples that it sees have one label."""
     chosen = _training_examples(task)
     labels = np.array(task.references["train"])[chosen]
     if len(np.unique(labels, axis=0)) < 2:
         return None
     columns = task.text_columns("train")
     train = task.splits["train"].select(chosen)
-    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"\w+|[^\w\s]")
+    units: dict[str, Any] = {"token_pattern": r"\w+|[^\w\s]"}
+    if kind == "bag_of_characters":
+        units = {"analyzer": "char", "ngram_range": (1, 2)}
+    vectorizer = TfidfVectorizer(sublinear_tf=True, **units)
     vectorizer.fit(text for column in columns for text in train[column])
     classifier = OneVsRestClassifier(LogisticRegression(solver="liblinear"))
     model = Ridge() if task.problem_type == "regression" else classifier

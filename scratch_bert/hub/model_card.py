@@ -91,9 +91,14 @@ def write_card(
     auto_class: str,
     config: PreTrainedConfig,
     metadata: dict[str, Any],
+    sample_texts: dict[str, str] | None = None,
     **context: Any,
 ) -> None:
-    """Write `directory`/README.md from model_card.md: `metadata` into the YAML header, `context` into the text."""
+    """Write `directory`/README.md from model_card.md: `metadata` into the YAML header, `context` into the text.
+
+    `sample_texts` are Python strings for its snippets, instead of English ones: a text with a `masked` word, and a `first`
+    and a `second` sentence.
+    """
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(auto_class), "tags": TAGS} | metadata
     ModelCard.from_template(
         ModelCardData(**metadata),
@@ -107,6 +112,7 @@ def write_card(
             if config.model_type == "scratch_bert" and getattr(config, name) != value
         },
         code_note=CODE_NOTE,
+        sample_texts=sample_texts or {},
         package_version=__version__,
         **context,
     ).save(directory / "README.md")
@@ -132,7 +138,7 @@ def write_conversion_card(
         body = _adapted(body, kind, path_in_card(place), base_model, difference)
     else:
         auto_class = next(name for name, model_class in AUTO_MODELS.items() if type(model) is model_class)
-        context = {"path": path_in_card(place), "base_model": base_model, "difference": difference}
+        context: dict[str, Any] = {"path": path_in_card(place), "base_model": base_model, "difference": difference}
         write_card(directory, place.name, auto_class, model.config, metadata={}, **context)
         ours, text = _split((directory / "README.md").read_text(encoding="utf-8"))
         metadata = ours | metadata

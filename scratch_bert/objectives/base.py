@@ -13,6 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..corpus.corpus import TokenizedCorpus
 from ..corpus.encoder import ExampleEncoder
 from ..model.modeling_scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from ..text.formats import WITHOUT_MARKS
 from .predictions import describe_mlm_predictions, nsp_predictions
 
 
@@ -109,7 +110,7 @@ class Objective:
         if self.min_tokens > 1 and not ((last - first > 1) | (end - start > limit // 2)).any():
             raise ValueError(
                 "No document has two sentences, so no segment follows another. See how text_format and "
-                "sentence_splitter split the text, or choose the objective none."
+                f"sentence_splitter split the text: {WITHOUT_MARKS}. Or choose the objective none."
             )
 
     def encoder(self, tokenizer: PreTrainedTokenizerBase) -> ExampleEncoder:

@@ -1,6 +1,7 @@
 """Predictions of a pretrained model as text: top-k for masked words, and NSP or SOP."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
 
 import numpy as np
@@ -8,9 +9,12 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..text import is_word
+
 
 CONTEXT = 8  # tokens to show on each side of a masked word
 SENTENCE_ENDS = frozenset(".!?。！？।؟")
+_CHINESE_OR_JAPANESE = "[\u3001-\u30ff\u3400-\u9fff\uff01-\uff65]"
 
 
 @torch.no_grad()
@@ -31,7 +35,7 @@ def mlm_predictions(
         top = logits[0, position].float().softmax(-1).topk(top_k)
         tokens = tokenizer.convert_ids_to_tokens(top.indices.tolist())
         word = tokenizer.convert_ids_to_tokens(int(example["input_ids"][position]))
-        predictions.append((tokenizer.decode(context), word, list(zip(tokens, top.values.tolist(), strict=True))))
+        predictions.append((as_text(tokenizer, context), word, list(zip(tokens, top.values.tolist(), strict=True))))
     return predictions
 
 
@@ -73,29 +77,46 @@ def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: i
     for example, position in _draw_words(dataset, tokenizer, 20 * count):
         input_ids = np.array(example["input_ids"])  # (S,), a copy
         tokens = tokenizer.convert_ids_to_tokens(input_ids.tolist())
-        ends = [i for i, token in enumerate(tokens) if token in SENTENCE_ENDS]
+        ends = [i for i, token in enumerate(tokens) if token in SENTENCE_ENDS or token == tokenizer.sep_token]
         start = max([0, *(end for end in ends if end < position)]) + 1
-        stop = min([len(tokens) - 1, *(end for end in ends if end > position)]) + 1
-        input_ids[position] = tokenizer.mask_token_id
-        piece = input_ids[max(start, position - 2 * CONTEXT) : min(stop, position + 2 * CONTEXT)]
-        segments = tokenizer.decode(piece).split(tokenizer.sep_token)
-        text = next(text.strip() for text in segments if tokenizer.mask_token in text)
-        words = [part.isalpha() for part in text.split()]
-        if not text.startswith("##") and len(words) > 5 and sum(words) >= 0.8 * len(words):
-            texts.append((text, tokenizer.decode(example["input_ids"][position])))
+        start = _start_of_word(tokens, max(start, position - 2 * CONTEXT), position)
+        stop = min([len(tokens) - 1, *(end for end in ends if end > position)])
+        stop = min(stop + (tokens[stop] in SENTENCE_ENDS), position + 2 * CONTEXT)
+        following = [*tokens, ""]  # at `stop`
+        stop = next((i for i in range(stop, position + 1, -1) if not following[i].startswith("##")), stop)
+        words = [is_word(token.removeprefix("##")) for token in tokens[start:stop]]
+        if len(words) > 5 and sum(words) >= 0.8 * len(words):
+            input_ids[position] = tokenizer.mask_token_id
+            text = as_text(tokenizer, input_ids[start:stop])
+            if tokens[position].startswith("##"):
+                text = text.replace(f" {tokenizer.mask_token}", tokenizer.mask_token)
+            texts.append((text, as_text(tokenizer, example["input_ids"][position : position + 1])))
     return texts[:count]
 
 
+def as_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | np.ndarray) -> str:
+    """Tokens as text, without the spaces that BERT's tokenizers put between Chinese and Japanese characters, masked or
+    not."""
+    one, mask = _CHINESE_OR_JAPANESE, re.escape(tokenizer.mask_token)
+    text = re.sub(rf"(?<={one}) (?={one}|{mask})|(?<={mask}) (?={one})", "", tokenizer.decode(ids))
+    return text.strip().removeprefix("##")
+
+
+def _start_of_word(tokens: list[str], start: int, stop: int) -> int:
+    """The first position from `start` on where a word begins; `start` if there is none, as in a long Thai phrase."""
+    return next((i for i in range(start, stop) if not tokens[i].startswith("##")), start)
+
+
 def _draw_words(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> Iterator[tuple[dict, int]]:
-    """Draw `count` words that are one token: (example, position of the word in it)."""
+    """Draw `count` words that are one token: (example, position of the word in it); or parts of words, from an example
+    without such words, as in Thai, where they have no spaces between them."""
     rng, words = np.random.default_rng(0), []
     for index in rng.permutation(len(dataset))[:count].tolist():
         example = dataset[index]
         tokens = tokenizer.convert_ids_to_tokens(example["input_ids"].tolist())
-        positions = [
-            i for i in range(1, len(tokens) - 1) if tokens[i].isalpha() and not tokens[i + 1].startswith("##")
-        ]
-        words.append([(example, int(i)) for i in rng.permutation(positions)])
+        parts = [i for i in range(1, len(tokens) - 1) if is_word(tokens[i].removeprefix("##"))]
+        positions = [i for i in parts if not (tokens[i].startswith("##") or tokens[i + 1].startswith("##"))]
+        words.append([(example, int(i)) for i in rng.permutation(positions or parts)])
     rounds = chain.from_iterable(zip_longest(*words))  # None where an example has no more words
     return islice(filter(None, rounds), count)
 
@@ -114,8 +135,9 @@ def _draw_pairs(
             continue
         wanted[label] -= 1
         ids, b_start = example["input_ids"].tolist(), int(np.argmax(example["token_type_ids"]))
-        end_of_a = tokenizer.decode(ids[max(1, b_start - 1 - 2 * CONTEXT) : b_start - 1])
-        start_of_b = tokenizer.decode(ids[b_start : min(b_start + 2 * CONTEXT, len(ids) - 1)])
+        tokens, a_end = tokenizer.convert_ids_to_tokens(ids), b_start - 1
+        end_of_a = as_text(tokenizer, ids[_start_of_word(tokens, max(1, a_end - 2 * CONTEXT), a_end) : a_end])
+        start_of_b = as_text(tokenizer, ids[b_start : min(b_start + 2 * CONTEXT, len(ids) - 1)])
         yield example, end_of_a, start_of_b, label == 0
 
 

@@ -10,6 +10,7 @@ from scratch_bert_options.model import ModelOptions
 from ..hub.model_card import TAGS, write_card
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..objectives import Objective
+from ..objectives.predictions import SENTENCE_ENDS, examples_to_try
 from ..training.model_card import model_name, training_context
 from .metrics import MLM_ROWS
 from .sources import PretrainingData
@@ -59,6 +60,7 @@ def write_pretraining_card(
             "model_name": name.split("/")[-1],
             "eval_results": _eval_results(metrics, f"{eval_source}: {source}", objective) or None,
         },
+        sample_texts=_sample_texts(data),
         base_model=base_model or (start and "a local pretrained model"),
         objective=objective,
         rows=[row for row in (*MLM_ROWS, *objective.metric_rows) if f"eval_{row.metric}" in metrics],
@@ -72,6 +74,20 @@ def write_pretraining_card(
         held_out_examples=len(data.eval_dataset) if data.eval_dataset else 0,
         **training_context(trainer, directory, losses),
     )
+
+
+def _sample_texts(data: PretrainingData) -> dict[str, str]:
+    """Of the text to evaluate on, for the snippets: a sentence with a masked word, and two sentences, short and
+    complete if possible, as Python strings. Empty if there are none."""
+    found = examples_to_try(data.eval_dataset or [], data.tokenizer)
+    texts = sorted(
+        zip(found["texts"], found["answers"], strict=True),
+        key=lambda example: (example[0][-1] not in SENTENCE_ENDS, len(example[0])),
+    )
+    if len(texts) < 2:
+        return {}
+    first, second = (text.replace(data.tokenizer.mask_token, answer) for text, answer in texts[:2])
+    return {"masked": repr(texts[0][0]), "first": repr(first), "second": repr(second)}
 
 
 def _eval_results(metrics: dict[str, float], dataset: str, objective: Objective) -> list[EvalResult]:

@@ -22,7 +22,7 @@ from ..corpus.cache import cached
 from ..corpus.corpus import TokenizedCorpus
 from ..corpus.normalization import MUCH, SAMPLE_SHARDS, count_characters, find_changes
 from ..corpus.overlap import report_overlap
-from ..corpus.tokenizer import check_unknown, load_tokenizer, vocabulary_size
+from ..corpus.tokenizer import check_unknown, continues_word, load_tokenizer, vocabulary_size
 from ..corpus.tokenizer_training import train_tokenizer
 from ..examples.collator import PretrainingCollator
 from ..examples.dataset import SentencePairDataset
@@ -38,6 +38,9 @@ from .metrics import characters_per_token
 logger = logging.getLogger("scratch_bert")
 
 STREAM_TOKENIZER_PARAGRAPHS = 200_000
+# Tokens after the first of a word: 0.1 to 1 on average where spaces separate words; 0 in Chinese, where each character
+# is a word to the tokenizer, and 5 in Thai.
+FEW_PARTS, MANY_PARTS = 0.02, 3
 
 
 class Seeds(NamedTuple):
@@ -91,10 +94,26 @@ def load_data(
     if args.prepared_data:
         if eval_texts is not None:
             raise ValueError("Preprocessed examples have their own validation split: leave out other texts.")
-        return _load_preprocessed(args, seeds, tokenizer)
-    find_objective(args.sentence_objective)  # an unknown one is reported before any work
-    text, eval_text = find_texts(args, texts, eval_texts)
-    return _load_text(args, seeds, text, eval_text, tokenizer or trained_tokenizer(args, text))
+        data = _load_preprocessed(args, seeds, tokenizer)
+    else:
+        find_objective(args.sentence_objective)  # an unknown one is reported before any work
+        text, eval_text = find_texts(args, texts, eval_texts)
+        data = _load_text(args, seeds, text, eval_text, tokenizer or trained_tokenizer(args, text))
+    if args.whole_word_mask:
+        _check_whole_words(data)
+    return data
+
+
+def _check_whole_words(data: PretrainingData) -> None:
+    """Warn if the words of the tokenizer are not those of the language, which writes no spaces between them."""
+    continuing = data.token_counts[continues_word(data.tokenizer)].sum()
+    words = max(data.token_counts.sum() - continuing, 1)
+    effect = "has no effect" if continuing < FEW_PARTS * words else "selects phrases, not words"
+    if not FEW_PARTS * words <= continuing <= MANY_PARTS * words:
+        logger.warning(
+            f"whole_word_mask {effect}: a word has {1 + continuing / words:.2f} tokens on average. To the tokenizer, "
+            "words end at spaces and punctuation marks, and each Chinese character is one"
+        )
 
 
 # ----------------------------------------------------------------------------------------------------- from text
@@ -254,7 +273,7 @@ def _encode(
     corpus = TokenizedCorpus.from_source(text, tokenizer, args.cache_dir)
     logger.info(f"Text: {corpus.summary()}, {corpus.quality()}")
     check_unknown(corpus.unknown_share, text)
-    if hint := text.document_hint(corpus.num_documents, corpus.num_sentences):
+    if hint := text.document_hint(corpus.num_documents, corpus.num_sentences, corpus.num_tokens):
         logger.info(f"Hint: {hint}")
     return corpus
 

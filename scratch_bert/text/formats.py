@@ -23,8 +23,14 @@ from . import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
 from .tables import TABLES, TextError, describe_columns, has_records, open_table, read_errors, read_lines, suffix
 
 
+LONG_SENTENCE = 150  # tokens on average; of prose, a sentence has 20 to 40
 MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
+_LINE_END = re.compile(r"\r\n?|\n")  # those of files; str.splitlines also splits at page breaks, U+0085 and U+2028
 _WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
+WITHOUT_MARKS = (
+    "sentencex looks for punctuation marks; where sentences end without, as in Thai, sentence_splitter ' ' splits at "
+    "spaces, and line at line ends"
+)
 SENTENCES = TextFormat("a document is a list of its sentences", lambda sentences: filter(None, [sentences]))
 
 # ------------------------------------------------------------------------------------------------------- sentences
@@ -39,7 +45,7 @@ def sentence_splitter(name: str = "sentencex", language: str = "en") -> Callable
 
     def split(paragraph: str) -> list[str]:
         if name == "line":
-            parts = paragraph.splitlines()
+            parts = _LINE_END.split(paragraph)
         else:
             paragraph = " ".join(paragraph.split())
             parts = _segment(language, paragraph) if name == "sentencex" else paragraph.split(name)
@@ -143,10 +149,13 @@ class TextSource:
             return cls([texts], text_column=text_column, **settings)
         return cls.from_texts(columns[str(text_column)], **settings)
 
-    def document_hint(self, documents: int, sentences: int) -> str:
-        """What to check if the text gives numbers of documents or sentences that look wrong; otherwise empty."""
+    def document_hint(self, documents: int, sentences: int, tokens: int = 0) -> str:
+        """What to check if the text gives numbers of documents, sentences or tokens that look wrong; otherwise
+        empty."""
         if self.splitter not in SPLITTERS and sentences <= documents:
             return f"the delimiter {self.splitter!r} is in no document: set sentence_splitter"
+        if self.splitter == "sentencex" and not self.text_format and tokens > LONG_SENTENCE * sentences:
+            return f"a sentence has {tokens / sentences:.0f} tokens on average: {WITHOUT_MARKS}"
         files = [shard for shard in self.shards if isinstance(shard, Path) and suffix(shard) not in TABLES]
         if self.text_format or not files or len(files) < len(self.shards):
             return ""
@@ -219,7 +228,7 @@ class TextSource:
     def fingerprint(self) -> str:
         """Hash of the text and of the settings that it is read with."""
         settings: list[Any] = [self.text_format, self.text_column, self.splitter, self.language]
-        settings += [metadata.version("sentencex"), metadata.version("datasets")]
+        settings += [metadata.version("sentencex"), metadata.version("datasets"), _LINE_END.pattern]
         formats = [self.text_format] if self.text_format else ["blank_line", "file"]
         settings += [FORMATS[name].version for name in formats]
         digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
@@ -247,7 +256,7 @@ class TextSource:
             return
         for record in self._records(shard):
             split = isinstance(record, list)
-            yield "records", SENTENCES if split else text_format, record if split else record.splitlines()
+            yield "records", SENTENCES if split else text_format, record if split else _LINE_END.split(record)
 
     def _records(self, shard) -> Iterator[str | list[str]]:
         if not isinstance(shard, Path | datasets.Dataset | datasets.IterableDataset):

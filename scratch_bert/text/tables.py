@@ -107,8 +107,9 @@ def _is_gzipped(file: Path) -> bool:
 
 
 def suffix(file: Path) -> str:
-    """Lower-case suffix of a file, without `.gz`: `.csv` for both `text.csv` and `text.CSV.gz`."""
-    return (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
+    """Lower-case suffix of a file, without `.gz`: `.csv` for both `text.csv` and `text.CSV.gz`. JSON Lines have two."""
+    found = (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
+    return ".jsonl" if found == ".ndjson" else found
 
 
 def open_binary(file: Path) -> BufferedReader | gzip.GzipFile:

@@ -404,6 +404,33 @@ def test_runs_are_watched_and_followed_beside_each_other(
     later.close()
 
 
+def test_right_to_left(trained, tmp_path, open_page, serve_models, expect):
+    """Texts run in the direction of their script: in text boxes, examples, and as words to click on or with scores."""
+    save_snapshot(trained, tmp_path / "run", 100, 0)
+    save_snapshot(trained, tmp_path / "run", 200, 200)
+    examples = {"texts": ["כל בני [MASK] נולדו"], "answers": ["אדם"], "pairs": []}
+    (tmp_path / "run/snapshots/examples.json").write_text(json.dumps(examples))
+    window = open_page(address=serve_models(tmp_path / "run", trained))
+
+    def expect_directions(words, expected):
+        for text in window.locator("textarea, .sb-examples button").filter(visible=True).all():
+            assert text.evaluate("text => getComputedStyle(text).direction") == expected
+        places = [words.nth(number).bounding_box()["x"] for number in range(3)]
+        assert sorted(places, reverse=expected == "rtl") == places
+
+    words = window.locator("#words .token")
+    expect(words).to_have_count(4)
+    expect_directions(words, "rtl")
+    ask(window, "Compare", "כל בני אדם")
+    scored = window.locator("#compare .sb-scored").first.locator("> span")
+    expect(scored).to_have_count(3)
+    expect_directions(scored, "rtl")
+    go_to(window, "Masked words").get_by_label("Sentence", exact=True).fill(TEXT)
+    expect(words).to_have_count(7)
+    assert words.first.bounding_box()["x"] < words.nth(1).bounding_box()["x"]
+    window.close()
+
+
 def eventually(page, is_true):
     for _ in range(200):
         if is_true():

@@ -5,8 +5,11 @@ from datasets import Dataset
 @pytest.fixture
 def make_task(tokenizer):
     """Build a task from the columns of its splits. Without any for validation, they are those of training."""
+    usual = tokenizer
 
-    def make(task_class, train, validation=None, test=None, max_seq_length=40, hold_out=False, **options):
+    def make(
+        task_class, train, validation=None, test=None, max_seq_length=40, hold_out=False, tokenizer=usual, **options
+    ):
         splits = {"train": train, "validation": None if hold_out else validation or train, "test": test}
         examples = {}
         for split, columns in splits.items():

@@ -51,6 +51,8 @@ BAD = {
     "lists of one label": (classified([["a"], ["b"]], **SINGLE), "Lists of labels need the problem_type multi_label_classification"),
     "integers or floats": (classified([1.0, 0.0, None]), "integers written as floats, such as 1.0: pass --problem_type"),
     "the same as text": (classified(["1.0", "5.0", None]), "integers written as floats, such as 1.0"),
+    "no label in SNLI": (classified(["yes", "-", "no", "-"]), "2 training examples have the label '-', which in SNLI means"),
+    "decimal commas": (classified(["0,5", "1", "2,25"]), "decimal comma, such as 0,5: write them with a point"),
     "decimals": (classified([[0.5], [1.5]]), r"vectors of numbers, not lists of labels' names: \[0.5\]"),
     "multi-hot": (classified([[1, 0], [0, 0], [1, 1]]), r"vectors of numbers, .*: \[1, 0\]"),
     "multi-hot text": (classified(["1,0", "0,0", "1,1"], **MULTI), "vectors of numbers"),
@@ -90,6 +92,11 @@ def test_table_that_looks_wrong_gets_a_warning(make_task, caplog):
 def test_texts_that_are_all_empty_are_rejected(make_task):
     with pytest.raises(ValueError, match="train: all texts are empty"):
         make_task(SequenceClassification, {"text": ["", " "] * 4, "label": ["a", "b"] * 4})
+
+
+@pytest.mark.parametrize("labels", ["+-0", "-+", "-a"])
+def test_minus_that_is_a_class(labels, make_task):
+    make_task(*classified(labels)[:2])
 
 
 def test_spellings_of_one_label_get_a_warning(make_task, caplog):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.finetuning import baselines
 from scratch_bert.finetuning.baselines import baseline_scores, compare, scores_by_baseline
 from scratch_bert.finetuning.tasks.multiple_choice import MultipleChoice
@@ -28,6 +29,16 @@ def test_classes_of_one_text(make_task):
     found = scores_by_baseline({"eval_accuracy": 1.0, **scores})
     assert list(found) == ["majority class", "bag of words"]
     assert found["bag of words"]["accuracy"] == found["majority class"]["test_accuracy"] == 0.75
+
+
+def test_text_without_spaces_is_a_bag_of_characters(make_task):
+    """No text occurs twice, so that words would tell nothing."""
+    places = ["房间", "早餐", "服务", "位置", "大堂", "浴室", "前台", "床铺"]
+    texts = [f"这家酒店的{place}真的{word}，我们{word}。" for place in places for word in ("很好", "太差")]
+    splits = ({"text": part, "label": ["1", "0"] * (len(part) // 2)} for part in (texts[:12], texts[12:]))
+    scores = baseline_scores(make_task(SequenceClassification, *splits, tokenizer=train_tokenizer(texts)))
+    assert scores["baseline_bag_of_characters_accuracy"] == 1
+    assert list(scores_by_baseline(scores)) == ["majority class", "bag of characters"]
 
 
 def test_numbers_of_pairs(make_task):

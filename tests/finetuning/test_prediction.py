@@ -14,6 +14,7 @@ from transformers import pipeline
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.finetuning.api import finetune
 from scratch_bert.finetuning.prediction import Predictor, predict, predict_file
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
@@ -73,6 +74,15 @@ def test_entities_are_those_of_the_pipeline(make_model):
         assert [(one["start"], one["end"], one["label"]) for one in entities] == expected
         assert all(one["text"] == text[one["start"] : one["end"]] for one in entities)
         assert all(0.2 <= one["probability"] <= 1 for one in entities)
+
+
+def test_entities_keep_their_marks(make_model, tmp_path):
+    """An uncased tokenizer removes vowel signs: the words of the answer are complete."""
+    model, text = make_model("TokenClassification", id2label={0: "X", 1: "Y"}), "मानव अधिकारों की घोषणा"
+    uncased = train_tokenizer([text], vocab_size=100, min_frequency=1, lowercase=True, strip_accents=True)
+    uncased.save_pretrained(model)
+    (entities,) = predict(model, [text])["entities"]
+    assert [one["text"] for one in entities] == text.split()
 
 
 def test_threshold_of_the_second_class(make_model):

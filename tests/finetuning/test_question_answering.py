@@ -1,9 +1,11 @@
 import json
 import re
+import unicodedata
 
 import numpy as np
 import pytest
 
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.finetuning.tasks.question_answering import QuestionAnswering, best_spans
 
 
@@ -77,6 +79,31 @@ def test_squad_unanswerable_question(questions, make):
     answers = task.decode("validation", perfect_logits(task.features["validation"]))
     assert answers == ["", *(label["text"][0] for label in questions["label"][1:])]
     assert task.compute_scores("validation", answers)["exact_match"] == 100
+
+
+@pytest.mark.parametrize("text", ["มนุษย์ ทั้งหลาย เกิดมา เสรี", "सभी मनुष्यों को गौरव की", "le cafe\u0301 est la\u0300"])
+def test_answers_that_end_in_a_mark_without_a_token(text, make_task):
+    """An uncased tokenizer removes vowel signs and accents. What nothing is left of is counted."""
+    text += " \u200b"
+    uncased = train_tokenizer([text], vocab_size=200, min_frequency=1, lowercase=True, strip_accents=True)
+    words = [(match[0], match.start()) for match in re.finditer(r"\S+", text)]
+    assert sum(unicodedata.category(word[-1]) in ("Mn", "Mc") for word, _ in words) >= 2
+    label = [{"text": [word], "answer_start": [start]} for word, start in words]
+    columns = {"text": [text] * len(words), "text_pair": [text[2:]] * len(words), "label": label}
+    task = make_task(QuestionAnswering, columns, max_seq_length=100, tokenizer=uncased)
+    answers = task.decode("validation", perfect_logits(task.features["validation"]))
+    assert answers[:-1] == [word for word, _ in words[:-1]]
+
+
+def test_answers_that_are_lost_are_counted(questions, make, caplog):
+    make(questions)
+    assert "count as unanswerable" not in caplog.text
+    context = questions["text"][0]
+    questions["label"][0] = {"text": [context[:2000]], "answer_start": [0]}
+    questions["text"][1] += " \u200b"
+    questions["label"][1] = {"text": ["\u200b"], "answer_start": [len(questions["text"][1]) - 1]}
+    make(questions)
+    assert "train: 2 of 10 answers are longer than a window, or have no token: they count as unanswer" in caplog.text
 
 
 def test_answers_as_a_list_of_records(questions, make):

@@ -1,5 +1,6 @@
 """The cards of a run and of conversions: the Hub accepts them, the metrics are those of the run, the snippets run."""
 
+import ast
 import json
 import re
 import shutil
@@ -62,6 +63,18 @@ def test_model_card_of_a_run(run, hub):
     assert "nothing skipped" in card.text and "8 |" in card.text
     assert Image.open(run / "curves.png").size == (1200, 300)
     assert "(curves.png)" in card.text
+
+
+def test_model_card_shows_held_out_text(run):
+    """In its snippets: a sentence with a masked word, and the sentence. Quotes in it are escaped."""
+    card = (run / "README.md").read_text()
+    masked = ast.literal_eval(re.search(r"^fill_mask\((.*)\)  # the top-5", card, re.MULTILINE)[1])
+    pair = ast.literal_eval(re.search(r"^inputs = tokenizer\((.*), return_tensors", card, re.MULTILINE)[1])
+    examples = json.loads((run / "snapshots/examples.json").read_text())
+    sentences = [
+        text.replace("[MASK]", word) for text, word in zip(examples["texts"], examples["answers"], strict=True)
+    ]
+    assert masked in examples["texts"] and pair[0] != pair[1] and {*pair} <= {*sentences}
 
 
 def test_model_card_of_a_checkpoint(run, hub):

@@ -184,6 +184,12 @@ def test_name_in_a_directory_that_exists_is_not_looked_for_on_the_hub(open_it, h
     assert len(hub.requests) == requests
 
 
+def test_bert_of_2018_without_a_model_type(model):
+    edit_config(model, model_type=None)
+    with pytest.raises(ValueError, match='it has no model_type. If it is a BERT of 2018 .*, add "model_type": "bert"'):
+        load_config(str(model))
+
+
 def test_checkpoints_of_a_run_without_a_model_are_named(model):
     run = model.parent / "run"
     run.mkdir()

@@ -4,8 +4,9 @@ import torch
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
+from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.objectives.predictions import mlm_predictions, nsp_predictions
+from scratch_bert.objectives.predictions import examples_to_try, mlm_predictions, nsp_predictions
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,27 @@ def test_mlm_predictions_are_of_a_word_of_each_example_before_a_second_one(model
     assert len(mlm_predictions(model, examples, tokenizer, count=5)) == 5
 
 
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "मानव अधिकारों की सार्वभौम घोषणा को स्वीकृत और घोषित किया",
+        "สิทธิมนุษยชนควรได้รับความคุ้มครองโดยหลักบังคับของกฎหมาย",
+        "人人生而自由，在尊严和权利上一律平等。",
+        "すべての人間は、生まれながらにして自由である。",
+        "ولما كان الاعتراف بالكرامة المتأصلة في جميع أعضاء الأسرة البشرية",
+    ],
+    ids=["Hindi", "Thai", "Chinese", "Japanese", "Arabic"],
+)
+def test_examples_are_found_in_every_script(sentence):
+    """Vowel signs stand beside letters, and words may have no spaces between them. With its word, an example is the
+    text, without spaces that it does not have."""
+    own = train_tokenizer([sentence], vocab_size=70, min_frequency=1)
+    found = examples_to_try([{name: np.array(ids) for name, ids in own(sentence).items()}], own)
+    assert found["texts"]
+    for text, answer in zip(found["texts"], found["answers"], strict=True):
+        assert text.count("[MASK]") == 1 and text.replace("[MASK]", answer) in sentence
+
+
 def test_mlm_predictions_find_a_word_that_the_model_is_sure_of(pairs, tokenizer):
     """A model whose output bias makes one token all but certain."""
     sizes = {**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
@@ -45,8 +67,8 @@ def test_mlm_predictions_find_a_word_that_the_model_is_sure_of(pairs, tokenizer)
         assert token == "class" and probability == pytest.approx(1, abs=1e-4)
 
 
-def test_mlm_predictions_leave_out_examples_without_a_whole_word(model, tokenizer):
-    ids = tokenizer.convert_tokens_to_ids(["[CLS]", ".", "##s", "[SEP]"])
+def test_mlm_predictions_leave_out_examples_without_a_letter(model, tokenizer):
+    ids = tokenizer.convert_tokens_to_ids(["[CLS]", ".", "2", "[SEP]"])
     examples = [{"input_ids": np.array(ids), "token_type_ids": np.zeros(4, dtype=int)}]
     assert mlm_predictions(model, examples, tokenizer) == []
 

@@ -1,4 +1,5 @@
 import logging
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -84,6 +85,28 @@ def test_data_of_chinese_text_is_split_into_sentences_and_characters(tokenizer_t
     corpus = data.train_dataset.corpus
     assert corpus.summary().startswith("2 documents, 6 sentences") and corpus.unknown == 0
     assert data.tokenizer.convert_ids_to_tokens(corpus.tokens.tolist()) == list(text.replace("\n", ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "warning"),
+    [
+        (
+            "鉴于各联合国家已重申他们对基本人权的信念。\n\n人人生而自由，在尊严和权利上一律平等。\n\n" * 9,
+            ["has no effect"],
+        ),
+        ("สิทธิมนุษยชนควรได้รับความคุ้มครองโดยหลักบังคับของกฎหมาย\n\nบุคคลใดจะถูกตัดสัญชาติ\n\n" * 9, ["selects phrases"]),
+        (None, []),
+    ],
+    ids=["Chinese", "Thai", "English"],
+)
+def test_whole_word_masking_without_words_is_a_warning(text, warning, arguments, tmp_path, caplog):
+    options = {"validation_share": 0, "sentence_objective": "none", "whole_word_mask": True}
+    if text:
+        (tmp_path / "text.txt").write_text(text, encoding="utf-8")
+        options |= {"train_file": [str(tmp_path / "text.txt")], "tokenizer_name_or_path": None, "vocab_size": 80}
+    load_data(arguments(**options), 0)
+    found = [record.message for record in caplog.records if record.message.startswith("whole_word_mask")]
+    assert [re.match("whole_word_mask (has no effect|selects phrases)", message)[1] for message in found] == warning
 
 
 def test_data_without_held_out_text(arguments):

@@ -48,6 +48,7 @@ def read(path, text_format=None, **options):
             {"language": "de"}, "Das ist z. B. gut. Sehr gut.", ["Das ist z. B. gut.", "Sehr gut."], id="German"
         ),
         pytest.param({"name": "line"}, "no stop\n two   words. Here\n", ["no stop", "two   words. Here"], id="lines"),
+        pytest.param({"name": "line"}, "a\u2028b\r\nc\x85d\re\x0cf", ["a\u2028b", "c\x85d", "e\x0cf"], id="line ends"),
         pytest.param({"name": "|||"}, "One. Two ||| three\nfour |||", ["One. Two", "three four"], id="delimiter"),
         pytest.param({}, " \n ", [], id="blank"),
     ],
@@ -219,6 +220,12 @@ def test_number_of_documents_that_looks_wrong_gives_a_hint(text, documents, hint
     assert re.search(hint, found) if hint else not found
     assert not TextSource([tmp_path / "a.txt"], "blank_line").document_hint(*documents)
     assert not TextSource([[text]]).document_hint(*documents)
+
+
+def test_sentences_that_are_not_found_give_a_hint():
+    text = TextSource([["ภาษาไทย " * 200]], language="th")
+    assert "a sentence has 400 tokens on average" in text.document_hint(10, 10, 4000)
+    assert not text.document_hint(10, 100, 4000)
 
 
 def test_delimiter_that_occurs_nowhere_gives_a_hint():

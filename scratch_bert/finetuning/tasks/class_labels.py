@@ -16,6 +16,7 @@ logger = logging.getLogger("scratch_bert")
 
 Label = str | bool | int | float
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _MISSING = ("", "nan", "NaN", "NaT", "<NA>", "-100")  # as pandas writes them, and what losses ignore
 
 
@@ -30,6 +31,7 @@ class ClassLabelTask(Task):
         self.label_names = list(label_names or self.class_names.values()) or _sorted_names(values)
         if len(self.label_names) < at_least:
             raise ValueError(f"The training examples have too few labels: {self.label_names}. Pass --label_column.")
+        self._check_names(Counter(str(value) for value in values if not is_missing(value)))
         alike = Counter(str(name).strip().lower() for name in self.label_names)
         if len(alike) < len(self.label_names):
             same = next(name for name, count in alike.items() if count > 1)
@@ -38,6 +40,20 @@ class ClassLabelTask(Task):
         self.model_options = {"id2label": dict(enumerate(self.label_names)), "label2id": self.label_ids}
         if label_names:  # GLUE's files have ids where its dataset on the Hub has names
             self.label_ids = {str(number): number for number in range(len(self.label_names))} | self.label_ids
+
+    def _check_names(self, counts: Counter[str]) -> None:
+        """Raise `ValueError` for what is written like names of classes, but means something else."""
+        if "-" in counts and len(counts) > 2 and "+" not in counts and not self.predicts_tokens:
+            raise ValueError(
+                f"{counts['-']:,} training examples have the label '-', which in SNLI means that there is none: leave "
+                "them out. If it is a class, give it another name."
+            )
+        numbers = [name for name in counts if _DECIMAL_COMMA.fullmatch(name.strip()) or is_number(name)]
+        if len(numbers) == len(counts) and (decimal := next((name for name in numbers if "," in name), None)):
+            raise ValueError(
+                f"The labels look like numbers with a decimal comma, such as {decimal}: write them with a point for a "
+                "regression, or pass --problem_type multi_label_classification if they are lists."
+            )
 
     def read_config(self, config: PreTrainedConfig) -> None:
         self.label_names = [str(config.id2label[number]) for number in range(config.num_labels)]

@@ -11,9 +11,9 @@ import pyarrow
 import torch
 from datasets import Dataset
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt
-from tokenizers import Encoding
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig
 
+from ...text import with_marks
 from .base import Task, TextRow
 
 
@@ -119,23 +119,35 @@ class QuestionAnswering(Task):
             )
             offsets = encoded.pop("offset_mapping")
             examples = [indices[number] for number in encoded.pop("overflow_to_sample_mapping")]
-            for window, spans in enumerate(offsets):
-                segments = encoded.sequence_ids(window)
+            for window, (spans, example) in enumerate(zip(offsets, examples, strict=True)):
+                context, segments = batch["text"][example - indices[0]], encoded.sequence_ids(window)
+                starts = {start for (start, _), segment in zip(spans, segments, strict=True) if segment == 1}
                 offsets[window] = [
-                    span if segment == 1 else (-1, -1) for span, segment in zip(spans, segments, strict=True)
+                    (start, with_marks(context, end, starts)) if segment == 1 else (-1, -1)
+                    for (start, end), segment in zip(spans, segments, strict=True)
                 ]
-            columns = {"example": examples, "offsets": offsets}
-            if answers:
-                found = [answer_span(encoded[window], answers[example]) for window, example in enumerate(examples)]
-                columns["start_positions"], columns["end_positions"] = map(list, zip(*found, strict=True))
-            return {**encoded, **columns}
+            return {**encoded, "example": examples, "offsets": offsets}
 
         features = self.tokenize(split, split_into_windows, with_indices=True)
         padded = np.full((len(features), self.max_seq_length, 2), -1, dtype=np.int32)
         for window, offsets in zip(padded, features["offsets"], strict=True):
             window[: len(offsets)] = offsets
-        self.windows[split] = np.array(features["example"]), padded
-        return features.remove_columns(["example", "offsets"])
+        example_of = np.array(features["example"])
+        self.windows[split] = example_of, padded
+        features = features.remove_columns(["example", "offsets"])
+        if not answers:
+            return features
+        spans, bounds = np.zeros((len(features), 2), dtype=int), np.searchsorted(example_of, range(len(answers) + 1))
+        for answer, first, last in zip(answers, bounds, bounds[1:], strict=False):
+            if answer:
+                spans[first:last] = answer_spans(padded[first:last], answer[0])
+        answered = np.array([bool(answer) for answer in answers])
+        if lost := int((answered & (np.maximum.reduceat(spans[:, 1], bounds[:-1]) == 0)).sum()):
+            logger.warning(
+                f"{split}: {lost:,} of {answered.sum():,} answers are longer than a window, or have no token: they "
+                "count as unanswerable"
+            )
+        return features.add_column("start_positions", spans[:, 0]).add_column("end_positions", spans[:, 1])
 
     def _shortened_questions(self, split: str) -> list[str]:
         questions, limit = self.splits[split]["text_pair"][:], self.question_length
@@ -224,11 +236,14 @@ def best_spans(
     return scores, first, last
 
 
-def answer_span(window: Encoding, answers: list[Answer]) -> tuple[int, int]:
-    """First and last token of the first gold answer; [CLS] twice if the window does not contain it completely."""
-    if not answers:
-        return 0, 0
-    text, start = answers[0].text, answers[0].answer_start
-    start += len(text) - len(text.lstrip())  # spaces have no token
-    tokens = [window.char_to_token(character, 1) for character in (start, start + len(text.strip()) - 1)]
-    return (0, 0) if None in tokens else tuple(tokens)
+def answer_spans(offsets: np.ndarray, answer: Answer) -> np.ndarray:
+    """First and last token, (W, 2), of those that overlap an answer, in the windows over its context, whose tokens cover
+    the characters `offsets`, (W, S, 2); [CLS] twice in a window that does not contain all of them."""
+    start, end = offsets[..., 0], offsets[..., 1]  # (W, S)
+    overlap = (start < answer.answer_start + len(answer.text)) & (end > answer.answer_start)
+    if not overlap.any():
+        return np.zeros((len(offsets), 2), dtype=int)
+    is_first, is_last = overlap & (start == start[overlap].min()), overlap & (end == end[overlap].max())
+    last = is_last.shape[1] - 1 - is_last[:, ::-1].argmax(1)
+    complete = is_first.any(1) & is_last.any(1)
+    return np.stack((is_first.argmax(1), last), 1) * complete[:, None]

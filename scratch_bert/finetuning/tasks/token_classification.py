@@ -11,6 +11,7 @@ from datasets import Dataset
 from pydantic import BaseModel
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, PreTrainedConfig
 
+from ...text import with_marks
 from ..class_report import class_report, entity_scores
 from .class_labels import ClassLabelTask, Label
 from .spans import merge_tags
@@ -126,9 +127,11 @@ class TokenClassification(ClassLabelTask):
         self.windows[split] = example_of, first_of
         self.word_spans: dict[tuple[int, int], tuple[int, int]] = {}
         for example, encoding in zip(example_of, encoded.encodings if not self.has_words(split) else (), strict=False):
+            text = self.splits[split]["text"][example]
             for word, (start, end) in zip(encoding.word_ids, encoding.offsets, strict=True):
                 if word is not None:
-                    self.word_spans[example, word] = self.word_spans.get((example, word), (start,))[0], end
+                    first = self.word_spans.get((example, word), (start,))[0]
+                    self.word_spans[example, word] = first, with_marks(text, end)
         columns = dict(encoded)
         if references := self.references.get(split):
             columns["labels"] = [
