@@ -2,20 +2,19 @@
 
 import logging
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas
-import pyarrow.parquet
+import pyarrow
 import torch
 from datasets import Dataset
-from tqdm import tqdm
 
 from scratch_bert_options.finetuning import TASKS, TaskOptions
-from scratch_bert_options.outputs import check_new_file
 
 from ..checkpoints.open import load_config, named_head, open_checkpoint
-from ..text.rows import CHUNK, OUTPUT_KINDS, STANDARD, Row, read_rows, row_kind, write_rows
+from ..text.rows import CHUNK, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
 from ..text.tables import describe_columns
 from .load import find_columns, open_task
 from .tasks.problems import TwoClasses
@@ -78,13 +77,12 @@ class Predictor:
         self.batch_size, self.bf16 = batch_size, bf16
         self.truncated = 0  # rows; long lists of words and contexts are split into windows instead
 
-    def __call__(self, rows: list[Row], first: int = 1) -> dict[str, list]:
-        """The columns of predictions for these rows, the first of which is row number `first`.
-
-        Raises `ValueError` for rows that lack a column of the task, or have one of the predictions'.
-        """
+    def __call__(self, rows: list[Row], first: int = 1) -> list[Row]:
+        """The predictions for these rows, the first of which is row number `first`. Raises `ValueError` for rows that
+        lack a column of the task."""
         self.read(rows, first)
-        return self.task.predict(ROWS, self.logits(self.task.encode(ROWS)))
+        columns = self.task.predict(ROWS, self.logits(self.task.encode(ROWS)))
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def read(self, rows: list[Row], first: int = 1) -> dict[str, pyarrow.DataType]:
         """Check these rows, and give them to the task. Returns the columns that it predicts, with their types."""
@@ -106,10 +104,7 @@ class Predictor:
         self.task.splits[ROWS] = Dataset.from_dict(examples)
         for _ in self.task.parse_rows(ROWS, self.task.row.model_validate):
             pass  # it raises the errors
-        types = self.task.prediction_types(ROWS)
-        if taken := [name for name in types if any(name in row for row in rows)]:
-            raise ValueError(f"There is a column {taken[0]!r} already: rename it, or predictions would replace it.")
-        return types
+        return self.task.prediction_types(ROWS)
 
     @torch.inference_mode()
     def logits(self, features: Dataset) -> tuple[torch.Tensor, ...]:
@@ -152,11 +147,14 @@ def predict(model: str | Path, data: Any, **options: Any) -> pandas.DataFrame:
         options: Those of `Predictor`, which has the errors, too.
     """
     frame = pandas.DataFrame({"text": data} if isinstance(data, list) else data)
-    predictor, columns = Predictor(model, **options), []
-    for start in range(0, len(frame), CHUNK):
-        rows = frame[start : start + CHUNK].to_dict("records")
-        columns.append(pandas.DataFrame(predictor(rows, start + 1)))
-    return frame.join(pandas.concat(columns).set_axis(frame.index)) if columns else frame
+    predictor = Predictor(model, **options)
+    chunks = [frame[start : start + CHUNK].to_dict("records") for start in range(0, len(frame), CHUNK)]
+    if not chunks:
+        return frame
+    names = [*predictor.read(chunks[0])]
+    extended = extend_rows(chunks, names, predictor)
+    found = pandas.DataFrame([row for rows in extended for row in rows], columns=names, index=frame.index)
+    return pandas.concat([frame, found], axis=1)
 
 
 def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | None = None, **options: Any) -> int:
@@ -172,26 +170,13 @@ def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | 
     Raises:
         ValueError, OSError: For files, rows and models that can't be used, and an `output_file` that exists.
     """
-    kinds = row_kind(file, kind), row_kind(output_file, kind, OUTPUT_KINDS)
-    if output_file != STANDARD:
-        check_new_file("output_file", Path(output_file))
-    chunks, count = read_rows(file, kinds[0]), 0
-    rows = next(chunks, None)
-    if rows is None:
-        raise ValueError(f"{file} has no rows.")
+    kind, output_kind = row_kinds(file, output_file, kind, kind)
+    chunks = read_rows(file, kind)
+    rows = next(chunks)
     predictor = Predictor(model, **options)
     types = predictor.read(rows)
-    if kinds[0] == ".parquet":
-        schema = pyarrow.parquet.read_schema(file)
-        types |= dict(zip(schema.names, schema.types, strict=True))
-    with write_rows(output_file, kinds[1], types) as append, tqdm(unit=" rows", unit_scale=True, disable=None) as bar:
-        while rows:
-            columns = predictor(rows, count + 1)
-            predictions = zip(*columns.values(), strict=True)
-            append([row | dict(zip(columns, new, strict=True)) for row, new in zip(rows, predictions, strict=True)])
-            count += len(rows)
-            bar.update(len(rows))
-            rows = next(chunks, None)
+    extended = extend_rows(chain([rows], chunks), types, predictor)
+    count = write_rows(output_file, output_kind, extended, column_types(file, kind) | types)
     if predictor.truncated:
         limit = f"{predictor.task.max_seq_length} tokens, or have exactly as many"
         logger.info(f"{predictor.truncated:,} of {count:,} rows are truncated to {limit}")

@@ -25,7 +25,7 @@ from ..checkpoints.weights import find_weights
 from ..training.arguments import recorded
 from ..training.best import PatienceCallback
 from ..training.console import TIMINGS, describe_output, wrap
-from ..training.seeds import SeedResults, check_parent, finished_metrics, summarize
+from ..training.seeds import SeedResults, check_finished, check_parent, finished_metrics, summarize
 from ..training.tensorboard import extend_tensorboard
 from .arguments import finetuning_arguments, fit_learning_rates
 from .baselines import baseline_scores, scores_by_baseline
@@ -38,10 +38,6 @@ from .trainer import FinetuningTrainer
 
 
 logger = logging.getLogger("scratch_bert")
-
-# Options that may differ between the runs of several seeds: they do not change the results.
-WITHOUT_EFFECT = {"save_total_limit", "per_device_eval_batch_size", "eval_accumulation_steps", "skip_memory_metrics"}
-WITHOUT_EFFECT |= {"dataloader_num_workers", "dataloader_prefetch_factor"}
 
 
 class SeedRun(NamedTuple):
@@ -133,8 +129,7 @@ class FinetuningRun:
         logger.info(self.task.describe())
         for run in self.seed_runs:
             if run.metrics:
-                record = self.record(run.args)
-                check_same_run(record, run.args.output_dir, also_fixed=record["options"].keys() - WITHOUT_EFFECT)
+                check_finished(self.record(run.args), run.args.output_dir)
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)
         self.first_trainer = unfinished and self.build_trainer(unfinished)
         return self

@@ -13,8 +13,10 @@ from optuna.trial import TrialState
 from scratch_bert_options.declare import reject_non_default
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
-from ..checkpoints.output_dir import read_metrics
+from ..checkpoints.output_dir import output_dir_lock, read_metrics
+from ..checkpoints.resume import check_same_run
 from ..checkpoints.saved import find_checkpoint
+from ..repository import RUN_FILE
 from ..training.seeds import SeedResults, summarize
 from ..training.trainer import DivergenceError
 from .arguments import finetuning_arguments
@@ -46,15 +48,24 @@ class FinetuningSearch(FinetuningRun):
     def model_dir(self) -> Path:
         return self.best_dir
 
+    def prepare(self) -> FinetuningRun:
+        super().prepare()
+        if (self.output_dir / RUN_FILE).is_file():
+            check_same_run(self.record(self.seed_runs[0].args), str(self.output_dir))
+        return self
+
     def train(self) -> SeedResults:
         """Run the trials that are missing. Returns the results of the best one."""
+        args = self.seed_runs[0].args
+        with output_dir_lock(args, self.record(args), None):
+            return self._run_trials(args.greater_is_better)
+
+    def _run_trials(self, greater: bool | None) -> SeedResults:
         self.first_trainer = None  # it was built for its checks
         self.baselines  # noqa: B018  computed once for all trials
-        self.output_dir.mkdir(parents=True, exist_ok=True)
-        greater = self.seed_runs[0].args.greater_is_better
         study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(self.output_dir / "search.log"))),
-            study_name=self.record(self.seed_runs[0].args)["fixed"]["train split"],
+            study_name="search",
             direction="maximize" if greater else "minimize",
             load_if_exists=True,
         )

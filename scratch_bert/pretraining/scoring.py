@@ -21,7 +21,6 @@ def score_texts(
     fast: bool = False,
     surprising: int = 3,
     bf16: bool = False,
-    description: str = "",
 ) -> list[dict[str, Any]]:
     """The scores of each text. `model` is any model with an MLM head, in evaluation mode.
 
@@ -29,7 +28,6 @@ def score_texts(
         fast: Mask an eighth of a text's tokens at a time, in 8 copies, instead of each token in a copy of its own.
         surprising: The number of least probable tokens to list.
         bf16: Autocast to bf16.
-        description: The progress bar's.
 
     Returns:
         For each text, `log_likelihood` (nats), `tokens`, `characters`, `windows` (of the model's length, into which
@@ -41,9 +39,7 @@ def score_texts(
     encoded, text_of, offsets = encode_windows(model, tokenizer, texts)
     found: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
     copies = FAST_COPIES if fast else None
-    for rows, positions, values in token_log_probabilities(
-        model, encoded, tokenizer.mask_token_id, copies, bf16, description
-    ):
+    for rows, positions, values in token_log_probabilities(model, encoded, tokenizer.mask_token_id, copies, bf16):
         for row, position, value in zip(rows.tolist(), positions.tolist(), values.tolist(), strict=True):
             found[text_of[row]].append((value, row, position))
     return [_summarize(text, sorted(found[number]), offsets, surprising) for number, text in enumerate(texts)]

@@ -1,6 +1,5 @@
 """Scores and vectors of the texts in a file of any length, in constant memory."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,14 +8,13 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from scratch_bert_options.outputs import check_new_file
 from scratch_bert_options.schema import check
 
 from ..atomic import move_into_place
 from ..checkpoints.open import open_pretrained
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..objectives import OBJECTIVES
-from ..text.rows import OUTPUT_KINDS, STANDARD, Row, read_rows, row_kind, write_rows
+from ..text.rows import STANDARD, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
 from ..text.tables import describe_columns
 from .evaluation import open_with_objective
 from .scoring import score_texts
@@ -27,9 +25,11 @@ TOKEN = pyarrow.struct(
     {"start": pyarrow.int64(), "end": pyarrow.int64(), "text": pyarrow.string(), "log_probability": pyarrow.float64()}
 )
 SCORES = {
-    **{name: pyarrow.float64() for name in ("log_likelihood", "per_token", "per_character")},
+    **dict.fromkeys(("log_likelihood", "per_token", "per_character"), pyarrow.float64()),
+    **dict.fromkeys(("tokens", "characters", "windows"), pyarrow.int64()),
     "surprising": pyarrow.list_(TOKEN),
 }
+EMBEDDING = {"embedding": pyarrow.list_(pyarrow.float32())}
 
 
 def score_file(
@@ -49,23 +49,16 @@ def score_file(
     Raises `ValueError` or `OSError` for files that can't be read or written, a column that is missing or in the way,
     and a model without an MLM head.
     """
-    kind = row_kind(file, kind)
-    output_kind = row_kind(output_file, "jsonl" if output_file == STANDARD else None, OUTPUT_KINDS)
-    if output_file != STANDARD:
-        check_new_file("output_file", Path(output_file))
+    kind, output_kind = row_kinds(file, output_file, kind, "jsonl" if output_file == STANDARD else None)
     model, _ = open_with_objective(OBJECTIVES["none"], name, trust_remote_code)
     tokenizer = _prepare(model, name, trust_remote_code)
-    done = 0
-    with write_rows(output_file, output_kind, SCORES) as write:
-        for rows, texts in _read_texts(file, kind, text_column):
-            description = f"rows {done + 1:,}–{done + len(rows):,}"
-            scores = score_texts(
-                model, tokenizer, texts, fast=fast, surprising=surprising, bf16=bf16, description=description
-            )
-            if both := rows[0].keys() & scores[0].keys():
-                raise ValueError(f"{file} has a column {min(both)!r}, as the scores have: rename it.")
-            write([row | score for row, score in zip(rows, scores, strict=True)])
-            done += len(rows)
+
+    def score(rows: list[Row], number: int) -> list[Row]:
+        texts = _texts(rows, file, text_column)
+        return score_texts(model, tokenizer, texts, fast=fast, surprising=surprising, bf16=bf16)
+
+    chunks = extend_rows(read_rows(file, kind, blank_lines=True), SCORES, score)
+    write_rows(output_file, output_kind, chunks, column_types(file, kind) | SCORES)
 
 
 def encode_file(
@@ -80,35 +73,37 @@ def encode_file(
 ) -> None:
     """Write the vectors of `encode_texts` of the rows of `file`: to a .npy file, (N, H) float32, or to .parquet, with
     the rows' columns. Arguments and errors are those of `score_file`."""
-    kind, output_kind = row_kind(file, kind), row_kind(output_file, None, (".npy", ".parquet"))
-    check_new_file("output_file", Path(output_file))
+    kind, output_kind = row_kinds(file, output_file, kind, output_kinds=(".npy", ".parquet"))
     if file == STANDARD and output_kind == ".npy":
         raise ValueError(
             "A .npy file begins with its number of rows, which standard input does not tell: use .parquet."
         )
-    total = None if file == STANDARD else sum(len(rows) for rows, _ in _read_texts(file, kind, text_column))
+    total = sum(map(len, read_rows(file, kind, blank_lines=True))) if output_kind == ".npy" else 0
     model, _ = open_pretrained(name, with_nsp=False, trust_remote_code=trust_remote_code)
     tokenizer = _prepare(model, name, trust_remote_code)
 
-    def encode() -> Iterator[tuple[list[Row], np.ndarray]]:
-        with tqdm(total=total, unit=" rows", leave=False, disable=None, dynamic_ncols=True) as progress:
-            for rows, texts in _read_texts(file, kind, text_column):
-                yield rows, encode_texts(model, tokenizer, texts, normalize=normalize, bf16=bf16)
-                progress.update(len(rows))
+    def encode(rows: list[Row]) -> np.ndarray:
+        return encode_texts(model, tokenizer, _texts(rows, file, text_column), normalize=normalize, bf16=bf16)
 
-    if output_kind == ".npy":
-        new = Path(output_file).with_name(f".{Path(output_file).name}")
+    chunks = read_rows(file, kind, blank_lines=True)
+    if output_kind == ".parquet":
+        extended = extend_rows(
+            chunks, EMBEDDING, lambda rows, _: [{"embedding": vector} for vector in encode(rows).tolist()]
+        )
+        write_rows(output_file, output_kind, extended, column_types(file, kind) | EMBEDDING)
+        return
+    new, done = Path(output_file).with_name(f".{Path(output_file).name}"), 0
+    try:
         array = np.lib.format.open_memmap(new, "w+", np.float32, (total, model.config.hidden_size))
-        done = 0
-        for rows, vectors in encode():
-            array[done : done + len(rows)] = vectors
-            done += len(rows)
+        with tqdm(total=total, unit=" rows", unit_scale=True, disable=None) as progress:
+            for rows in chunks:
+                array[done : done + len(rows)] = encode(rows)
+                done += len(rows)
+                progress.update(len(rows))
         array.flush()
         move_into_place(new, Path(output_file))
-        return
-    with write_rows(output_file, output_kind, {"embedding": pyarrow.list_(pyarrow.float32())}) as write:
-        for rows, vectors in encode():
-            write([row | {"embedding": vector} for row, vector in zip(rows, vectors.tolist(), strict=True)])
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def _prepare(model: PreTrainedModel, name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
@@ -120,11 +115,9 @@ def _prepare(model: PreTrainedModel, name: str, trust_remote_code: bool) -> PreT
     return tokenizer
 
 
-def _read_texts(file: str, kind: str, column: str) -> Iterator[tuple[list[Row], list[str | None]]]:
-    """The rows of a file in chunks, with their texts."""
-    for rows in read_rows(file, kind, blank_lines=True):
-        if column not in rows[0]:
-            raise ValueError(
-                f"{file} has no column {column!r}, but {describe_columns(rows[0])}: choose its --text_column."
-            )
-        yield rows, check(list[str | None], [row.get(column) for row in rows], f"{file}, column {column}")
+def _texts(rows: list[Row], file: str, column: str) -> list[str | None]:
+    if column not in rows[0]:
+        raise ValueError(
+            f"{file} has no column {column!r}, but {describe_columns(rows[0])}: choose its --text_column."
+        )
+    return check(list[str | None], [row.get(column) for row in rows], f"{file}, column {column}")

@@ -4,13 +4,16 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, nullcontext
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
+from tqdm.auto import tqdm
+
+from scratch_bert_options.outputs import check_new_file
 
 from .tables import TSV, TextError, open_binary, read_errors, suffix
 
@@ -23,12 +26,27 @@ OUTPUT_KINDS = KINDS[:-1]
 Row = dict[str, Any]
 
 
-def row_kind(file: str, kind: str | None, kinds: Iterable[str] = KINDS) -> str:
-    """The type of a file of rows, as its suffix: `kind`, which has no dot, or else the file's own.
+def row_kinds(
+    file: str,
+    output_file: str,
+    kind: str | None = None,
+    output_kind: str | None = None,
+    output_kinds: Iterable[str] = OUTPUT_KINDS,
+) -> tuple[str, str]:
+    """The types of a file of rows and of a new one, as suffixes: their own, or else `kind` and `output_kind`, which
+    have no dot.
 
-    Raises `ValueError` for one that is none of `kinds`.
+    Raises `ValueError` for types that are none of `KINDS` and `output_kinds`, and for an output that exists.
     """
-    found = f".{kind}" if kind else suffix(Path(file))
+    kinds = _kind(file, kind, KINDS), _kind(output_file, output_kind, output_kinds)
+    if output_file != STANDARD:
+        check_new_file("output_file", Path(output_file))
+    return kinds
+
+
+def _kind(file: str, kind: str | None, kinds: Iterable[str]) -> str:
+    own = suffix(Path(file))
+    found = f".{kind}" if kind and own not in KINDS else own
     if found not in kinds or (file == STANDARD and found == ".parquet"):
         name = "standard input or output" if file == STANDARD else file
         raise ValueError(f"The format of {name} must be one of {', '.join(kinds)}: pass it as --format csv.")
@@ -40,17 +58,25 @@ def read_rows(file: str, kind: str, blank_lines: bool = False) -> Iterator[list[
     All values of CSV and TSV are strings; blank lines are left out, but of text files with `blank_lines`. `kind` is
     one of `KINDS`.
 
-    Raises `TextError` for a file that can't be read.
+    Raises `TextError` for a file that can't be read or has no rows.
     """
     with read_errors(file, lambda: ""):
-        if kind == ".parquet":
-            with pyarrow.parquet.ParquetFile(file) as table:
-                yield from (batch.to_pylist() for batch in table.iter_batches(CHUNK))
-            return
-        with nullcontext(sys.stdin.buffer) if file == STANDARD else open_binary(Path(file)) as binary:
-            rows = _parse(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""), kind, file, blank_lines)
-            while chunk := list(islice(rows, CHUNK)):
-                yield chunk
+        chunks = _read_chunks(file, kind, blank_lines)
+        first = next(chunks, None)
+        if first is None:
+            raise TextError(f"{file} has no rows.")
+        yield from chain([first], chunks)
+
+
+def _read_chunks(file: str, kind: str, blank_lines: bool) -> Iterator[list[Row]]:
+    if kind == ".parquet":
+        with pyarrow.parquet.ParquetFile(file) as table:
+            yield from (batch.to_pylist() for batch in table.iter_batches(CHUNK))
+        return
+    with nullcontext(sys.stdin.buffer) if file == STANDARD else open_binary(Path(file)) as binary:
+        rows = _parse(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""), kind, file, blank_lines)
+        while chunk := list(islice(rows, CHUNK)):
+            yield chunk
 
 
 def _parse(lines: Iterable[str], kind: str, file: str, blank_lines: bool) -> Iterator[Row]:
@@ -75,55 +101,67 @@ def _parse(lines: Iterable[str], kind: str, file: str, blank_lines: bool) -> Ite
             yield row
 
 
-@contextmanager
-def write_rows(file: str, kind: str, types: Mapping[str, pyarrow.DataType]) -> Generator[Callable[[list[Row]], None]]:
-    """A function that appends rows to a new file, or to standard output (`-`). What is written remains if the rest
-    fails. In CSV and TSV, lists and objects are JSON.
+def column_types(file: str, kind: str) -> dict[str, pyarrow.DataType]:
+    """The types that a Parquet file declares; empty for others."""
+    if kind != ".parquet":
+        return {}
+    schema = pyarrow.parquet.read_schema(file)
+    return dict(zip(schema.names, schema.types, strict=True))
+
+
+def extend_rows(
+    chunks: Iterable[list[Row]], names: Iterable[str], add: Callable[[list[Row], int], Iterable[Row]]
+) -> Iterator[list[Row]]:
+    """The rows with new columns, of these `names`: `add` returns them for the rows of a chunk, and the number, from 1,
+    of the first one. Raises `ValueError` for rows that have such a column already."""
+    number, names = 1, set(names)
+    for rows in chunks:
+        if taken := names & {name for row in rows for name in row}:
+            raise ValueError(f"There is a column {min(taken)!r} already: rename it, as it would be replaced.")
+        yield [row | new for row, new in zip(rows, add(rows, number), strict=True)]
+        number += len(rows)
+
+
+def write_rows(file: str, kind: str, chunks: Iterable[list[Row]], types: Mapping[str, pyarrow.DataType]) -> int:
+    """Write rows to a new file, or to standard output (`-`), as they come: what is written remains if the rest fails.
+    In CSV and TSV, lists and objects are JSON. Returns the number of rows.
 
     `kind` is one of `OUTPUT_KINDS`. `types` are those of Parquet's columns, for those that the first rows do not tell.
     """
-    names: list[str] = []  # the columns, those of the first rows
-
-    def check(rows: list[Row]) -> None:
-        names.extend([] if names else dict.fromkeys(name for row in rows for name in row))
-        if more := {name for row in rows for name in row} - {*names}:
-            raise ValueError(f"The column {min(more)!r} is not in the first rows: write JSON Lines.")
-
-    if kind == ".parquet":
-        writer: Any = None
-
-        def append_to_parquet(rows: list[Row]) -> None:
-            nonlocal writer
-            check(rows)
-            if writer is None:
-                columns = {name: [row.get(name) for row in rows] for name in names}
-                found = {name: types.get(name) or pyarrow.array(values).type for name, values in columns.items()}
-                writer = pyarrow.parquet.ParquetWriter(file, pyarrow.schema(list(found.items())))
-            writer.write_table(pyarrow.Table.from_pylist(rows, writer.schema))
-
-        try:
-            yield append_to_parquet
-        finally:
-            if writer:
-                writer.close()
-        return
-    dialect: dict[str, Any] = {**TSV, "quotechar": None} if kind == ".tsv" else {}
-    with nullcontext(sys.stdout) if file == STANDARD else open(file, "w", encoding="utf-8", newline="") as out:
-        table = csv.writer(out, lineterminator="\n", **dialect)
-
-        def append(rows: list[Row]) -> None:
+    chunks = iter(chunks)
+    first, count = next(chunks), 0  # if this fails, there is no file
+    names = list(dict.fromkeys(name for row in first for name in row))
+    with ExitStack() as stack:
+        if kind == ".parquet":
+            found = {name: types.get(name) or pyarrow.array([row.get(name) for row in first]).type for name in names}
+            schema = pyarrow.schema(list(found.items()))
+            table = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
+        else:
+            out = sys.stdout
+            if file != STANDARD:
+                out = stack.enter_context(open(file, "w", encoding="utf-8", newline=""))
+            dialect: dict[str, Any] = {**TSV, "quotechar": None} if kind == ".tsv" else {}
+            cells = csv.writer(out, lineterminator="\n", **dialect)
+            if kind != ".jsonl":
+                cells.writerow(names)
+        bar = stack.enter_context(tqdm(unit=" rows", unit_scale=True, disable=None))
+        for rows in chain([first], chunks):
             if kind == ".jsonl":
                 out.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+                out.flush()
+            elif more := {name for row in rows for name in row} - {*names}:
+                raise ValueError(f"The column {min(more)!r} is not in the first rows: write JSON Lines.")
+            elif kind == ".parquet":
+                table.write_table(pyarrow.Table.from_pylist(rows, schema))
             else:
-                header = [] if names else [names]
-                check(rows)
                 try:
-                    table.writerows([*header, *([_as_cell(row.get(name)) for name in names] for row in rows)])
+                    cells.writerows([_as_cell(row.get(name)) for name in names] for row in rows)
                 except csv.Error as error:
                     raise ValueError(f"A value does not fit into TSV ({error}): write CSV or JSON Lines.") from None
-            out.flush()
-
-        yield append
+                out.flush()
+            count += len(rows)
+            bar.update(len(rows))
+    return count
 
 
 def _as_cell(value: Any) -> Any:

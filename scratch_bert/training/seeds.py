@@ -7,7 +7,13 @@ from typing import NamedTuple
 from transformers import TrainingArguments
 
 from ..checkpoints.output_dir import read_metrics
+from ..checkpoints.resume import check_same_run
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint, resumes_newest
+
+
+# Options that may differ between the runs of several seeds: they do not change the results.
+WITHOUT_EFFECT = {"save_total_limit", "per_device_eval_batch_size", "eval_accumulation_steps", "skip_memory_metrics"}
+WITHOUT_EFFECT |= {"dataloader_num_workers", "dataloader_prefetch_factor"}
 
 
 class SeedResults(NamedTuple):
@@ -34,6 +40,13 @@ def check_parent(args: TrainingArguments, one: str = "seed") -> None:
         find_checkpoint(args)  # for its checks
     elif not resumes_newest(args):
         raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each {one} has its own.")
+
+
+def check_finished(record: dict[str, dict], directory: str | Path) -> None:
+    """Raise `ValueError` if the finished run of a seed had other data or options than a run with this record."""
+    fixed = {name: value for name, value in record["fixed"].items() if name != "seed"}
+    also_fixed = record["options"].keys() - WITHOUT_EFFECT
+    check_same_run({"fixed": fixed, "options": record["options"]}, str(directory), also_fixed)
 
 
 def finished_metrics(directory: Path, resumes: bool) -> dict[str, float] | None:

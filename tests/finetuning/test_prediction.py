@@ -182,19 +182,21 @@ def test_columns_and_types_survive(make_model, tmp_path):
     assert [(row["id"], row["note"]) for row in rows] == [("007", "1\r\n,2"), ("NA", "1.0")]
     again = pandas.read_csv(tmp_path / "out.csv", dtype={"id": str}, keep_default_na=False)
     assert [*again["id"]] == ["007", "NA"] and [*again["probability"]] == [row["probability"] for row in rows]
-    frame = pandas.DataFrame({"text": TEXTS, "id": range(5)}, index=list("abcde"))
+    frame = pandas.DataFrame(
+        {"text": TEXTS, "id": range(5)}, index=list("abacc")
+    )  # as of two frames, one below another
     assert predict(model, frame)[["text", "id"]].equals(frame)
 
 
 def test_standard_input_to_standard_output(make_model, tmp_path, monkeypatch, capsys):
     model = make_model("SequenceClassification", num_labels=2)
-    monkeypatch.setattr(
-        sys, "stdin", io.TextIOWrapper(io.BytesIO("id;text\n".replace(";", ",").encode() + b"007,a class\n"))
-    )
-    main([str(model), "--file", "-", "--output_file", "-", "--format", "csv"])
+    for output in ("-", str(tmp_path / "out.jsonl")):  # whose suffix tells its format
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"id,text\n007,a class\n")))
+        main([str(model), "--file", "-", "--output_file", output, "--format", "csv"])
     header, row = capsys.readouterr().out.splitlines()
     assert header == "id,text,prediction,probability,probability_LABEL_0,probability_LABEL_1"
     assert row.startswith("007,a class,LABEL_")
+    assert read_jsonl(tmp_path / "out.jsonl")[0]["id"] == "007"
 
 
 def test_lines_of_text_in_several_chunks(make_model, tmp_path):

@@ -49,6 +49,8 @@ def test_the_best_trial_stays_and_a_stopped_search_resumes(prepare, tmp_path, mo
     assert results.mean == metrics and metrics["eval_average_precision"] == best["value"]
     assert str(search.model_dir) in search.report(results).replace("\n", " ")
     assert prepare(3, resume_from_checkpoint="auto").train().mean == metrics and len(started) == 4
+    with pytest.raises(ValueError, match="another metric_for_best_model: average_precision, not loss"):
+        prepare(3, resume_from_checkpoint="auto", metric_for_best_model="loss")
 
 
 def test_a_trial_that_diverges_ends_no_search(prepare, monkeypatch, tmp_path):

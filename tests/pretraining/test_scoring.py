@@ -159,11 +159,13 @@ def test_score_keeps_rows_and_columns(source, files, directory, model, tokenizer
     assert source != "table.csv" or rows[2]["id"] == "2"
 
 
-def test_scores_in_parquet_begin_with_an_empty_line(files, directory, monkeypatch):
-    (files / "empty.txt").write_text("\n\n\nthe name\n")
+def test_columns_of_parquet_begin_with_missing_values(files, directory, monkeypatch):
+    frame = pandas.DataFrame({"text": ["", "", "", "the name"], "id": pandas.array([None, None, None, 5], "Int32")})
+    frame.to_parquet(files / "rows.parquet")
     output = files / "scores.parquet"
-    run_script(monkeypatch, "score.py", directory, "--file", files / "empty.txt", "--output_file", output)
+    run_script(monkeypatch, "score.py", directory, "--file", files / "rows.parquet", "--output_file", output)
     frame = pandas.read_parquet(output)
+    assert frame["id"][3] == 5
     assert frame["tokens"].tolist() == [0, 0, 0, 2] and frame["per_token"].notna().tolist() == [False] * 3 + [True]
     assert [token["text"] for token in sorted(frame["surprising"][3], key=lambda token: token["start"])] == [
         "the", "name",
@@ -189,14 +191,18 @@ def test_encode_writes_a_vector_for_each_line(output, files, directory, model, t
     ("script", "options", "message"),
     [
         ("score.py", "--file {}/table.csv --output_file {}/out.jsonl", "has no column 'text', but id, line"),
-        ("score.py", "--file {}/scores.csv --output_file {}/out.jsonl", "has a column 'tokens', as the scores have"),
+        ("score.py", "--file {}/rows.jsonl --output_file {}/out.jsonl", "There is a column 'tokens' already"),
+        ("encode.py", "--file {}/rows.jsonl --output_file {}/out.parquet", "There is a column 'embedding' already"),
         ("encode.py", "--file - --format txt --output_file {}/out.npy", "use .parquet"),
+        ("encode.py", "--file {}/damaged.jsonl --output_file {}/out.npy --text_column n", "column n: 1"),
     ],
 )
 def test_rows_that_would_be_lost_are_refused(script, options, message, files, directory, monkeypatch):
-    (files / "scores.csv").write_text("text,tokens\na name,2\n")
+    (files / "rows.jsonl").write_text('{"text": "a name"}\n{"text": "a name", "tokens": 2, "embedding": 3}\n')
+    (files / "damaged.jsonl").write_text('{"n": "a name"}\n{"n": 5}\n')
     with pytest.raises(SystemExit, match=message):
         run_script(monkeypatch, script, directory, *options.format(files, files).split())
+    assert not [*files.glob("*out*"), *files.glob(".*")]
 
 
 def test_snippets_of_the_page_run(files, directory, monkeypatch, capsys):

@@ -5,7 +5,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from scratch_bert.text.rows import CHUNK, read_rows, row_kind, write_rows
+from scratch_bert.text.rows import CHUNK, read_rows, row_kinds, write_rows
 
 
 ROWS = [{"id": "007", "text": 'a "quoted", ü'}, {"id": "", "text": "NA"}, {"id": "1.0", "text": " x "}]
@@ -14,10 +14,8 @@ ROWS = [{"id": "007", "text": 'a "quoted", ü'}, {"id": "", "text": "NA"}, {"id"
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_what_is_written_is_read(kind, tmp_path):
     file = str(tmp_path / f"rows{kind}")
-    with write_rows(file, kind, {}) as append:
-        append(ROWS[:2])
-        append(ROWS[2:])
-    assert [row for chunk in read_rows(file, row_kind(file, None)) for row in chunk] == ROWS
+    assert write_rows(file, kind, [ROWS[:2], ROWS[2:]], {}) == 3
+    assert [row for chunk in read_rows(file, kind) for row in chunk] == ROWS
 
 
 def test_lines_and_gzipped_tables_come_in_chunks(tmp_path):
@@ -27,7 +25,8 @@ def test_lines_and_gzipped_tables_come_in_chunks(tmp_path):
     assert [len(chunk) for chunk in chunks] == [CHUNK, 1] and chunks[1] == [{"text": lines[-1]}]
     with gzip.open(tmp_path / "rows.csv.gz", "wt", encoding="utf-8-sig") as file:
         file.write('text,more\n"a\r\nb",c\nd\n')
-    [chunk] = read_rows(str(tmp_path / "rows.csv.gz"), row_kind("rows.csv.gz", None))
+    file = str(tmp_path / "rows.csv.gz")
+    [chunk] = read_rows(file, row_kinds(file, str(tmp_path / "out.csv"))[0])
     assert chunk == [{"text": "a\r\nb", "more": "c"}, {"text": "d", "more": ""}]
 
 
@@ -35,12 +34,10 @@ def test_values_that_are_not_text(tmp_path):
     """Parquet's first rows do not tell the types of the columns; CSV's lists are JSON."""
     rows = [{"tags": [], "start": None}, {"tags": ["a"], "start": 2**60 + 1}]
     file = str(tmp_path / "rows.parquet")
-    with write_rows(file, ".parquet", {"tags": pyarrow.list_(pyarrow.string()), "start": pyarrow.int64()}) as append:
-        append(rows[:1])
-        append(rows[1:])
+    types = {"tags": pyarrow.list_(pyarrow.string()), "start": pyarrow.int64()}
+    write_rows(file, ".parquet", [rows[:1], rows[1:]], types)
     assert pyarrow.parquet.read_table(file).to_pylist() == rows
-    with write_rows(str(tmp_path / "rows.csv"), ".csv", {}) as append:
-        append(rows)
+    write_rows(str(tmp_path / "rows.csv"), ".csv", [rows], {})
     [again] = read_rows(str(tmp_path / "rows.csv"), ".csv")
     assert [(json.loads(row["tags"]), row["start"]) for row in again] == [([], ""), (["a"], str(2**60 + 1))]
 
@@ -53,6 +50,7 @@ def test_values_that_are_not_text(tmp_path):
         (".csv", b"a\n\xe9\n", "not UTF-8"),
         (".jsonl", b'{"a": 1}\n[1]\n', "line 2 is not a JSON object"),
         (".parquet", b"nothing", "cannot be read"),
+        (".csv", b"a\n", "has no rows"),
     ],
 )
 def test_damaged_files(kind, content, message, tmp_path):
@@ -66,14 +64,14 @@ def test_damaged_files(kind, content, message, tmp_path):
     [(".tsv", {"a": "x\ty"}, "does not fit into TSV"), (".csv", {"a": "x", "b": "y"}, "'b' is not in the first rows")],
 )
 def test_rows_that_would_not_be_kept(kind, row, message, tmp_path):
-    with write_rows(str(tmp_path / "rows"), kind, {}) as append:
-        append([{"a": "first"}])
-        with pytest.raises(ValueError, match=message):
-            append([row])
+    with pytest.raises(ValueError, match=message):
+        write_rows(str(tmp_path / "rows"), kind, [[{"a": "first"}], [row]], {})
     assert (tmp_path / "rows").read_text().splitlines() == ["a", "first"]
 
 
-@pytest.mark.parametrize("file", ["-", "rows.xlsx"])
-def test_types_that_are_not_known(file):
-    with pytest.raises(ValueError, match="pass it as --format"):
-        row_kind(file, None)
+def test_types_are_those_of_the_suffixes_or_else_the_given_ones(tmp_path):
+    assert row_kinds("-", f"{tmp_path}/out.jsonl", "csv", "csv") == (".csv", ".jsonl")
+    assert row_kinds("app.log", "-", "txt", "jsonl") == (".txt", ".jsonl")
+    for file in ("-", "rows.xlsx"):
+        with pytest.raises(ValueError, match="pass it as --format"):
+            row_kinds(file, f"{tmp_path}/out.jsonl")
