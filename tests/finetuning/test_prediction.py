@@ -21,6 +21,8 @@ from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
 from scratch_bert_cli.commands.predict import main
 
 
+FAST = {"disable_tqdm": True, "bf16": False, "logging_strategy": "no", "eval_strategy": "no", "save_strategy": "no"}
+FAST |= {"load_best_model_at_end": False}
 TEXTS = ["a class", "an object of the class is a value", "", "this module has a function", "name " * 60]
 
 
@@ -129,10 +131,7 @@ def test_predictions_are_those_of_the_evaluation(kind, saved, tmp_path):
     output = tmp_path / "run"
     pandas.DataFrame(data).to_json(tmp_path / "rows.jsonl", orient="records", lines=True)
     file = str(tmp_path / "rows.jsonl")
-    finetune(
-        task, file, saved, validation=file, output_dir=output, max_steps=4, disable_tqdm=True, bf16=False,
-        learning_rate=3e-3, logging_strategy="no", **options,
-    )  # fmt: skip
+    finetune(task, file, saved, validation=file, output_dir=output, max_steps=4, learning_rate=3e-3, **FAST, **options)
     if task == "question-answering":
         expected = list(json.loads((output / "predictions.json").read_text()).values())
     else:
@@ -153,8 +152,8 @@ def test_predictions_are_those_of_the_evaluation(kind, saved, tmp_path):
 
 def test_lengths_are_those_of_the_fine_tuning(saved, tmp_path):
     task, data = TASKS["questions"]
-    options = {"max_steps": 1, "disable_tqdm": True, "bf16": False, "validation": data}
-    finetune(task, data, saved, output_dir=tmp_path, max_seq_length=32, doc_stride=8, max_answer_length=3, **options)
+    options = {"max_seq_length": 32, "doc_stride": 8, "max_answer_length": 3, "max_steps": 1}
+    finetune(task, data, saved, validation=data, output_dir=tmp_path, **options, **FAST)
     task = Predictor(tmp_path).task
     assert (task.max_seq_length, task.doc_stride, task.max_answer_length) == (32, 8, 3)
 

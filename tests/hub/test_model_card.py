@@ -89,7 +89,8 @@ def test_model_card_changed_by_the_user_is_kept(run, tmp_path, monkeypatch):
     written = card.read_text()
     mine = written.replace("<!-- Written by", "<!-- Once written by") + "\nMine.\n"
     card.write_text(mine)
-    options = ["--resume_from_checkpoint", *RUN, output_dir, "--max_steps"]
+    once = ["--save_steps", 100, "--eval_steps", 100, "--show_predictions", 0]  # a card at the end alone
+    options = ["--resume_from_checkpoint", *RUN, output_dir, *once, "--max_steps"]
     run_script(monkeypatch, "pretrain.py", *options, 10)
     assert card.read_text() == mine
     card.write_text(written)
@@ -117,12 +118,18 @@ def test_model_card_of_a_conversion(head, tokenizer, hub, tmp_path):
     assert ('pipeline("fill-mask"' in text) == (head == "ForPreTraining") and "\nOf mine.\n" in text
 
 
-def test_model_card_snippets_run_where_the_command_did(run, monkeypatch):
-    here = run.parent.parent
+def test_model_card_snippets_run_where_the_command_did(run, tokenizer, monkeypatch):
+    here, code = run.parent.parent, snippets(run)
+    monkeypatch.chdir(here)
     card = (run / "README.md").read_text()
     assert 'name = "runs/my-bert"  # the' in card and str(here) not in card
     assert 'name = "runs/my-bert/checkpoint-4"  # the' in (run / "checkpoint-4/README.md").read_text()
-    run_without_package(snippets(run), home=here)
+    for head in ("Model", "ForSequenceClassification"):
+        make_bert(head, here / "bert" / head, tokenizer, max_position_embeddings=64)
+        (here / "bert" / head / "README.md").write_text("# A BERT\n")
+        convert_checkpoint(here / "bert" / head, Path("converted", head))
+        code += snippets(Path("converted", head))
+    run_without_package(code, home=here)
 
 
 @pytest.mark.slow
@@ -144,17 +151,6 @@ def test_model_card_of_a_run_that_is_converted_to_bert_and_back(run, hub, monkey
         assert_valid(Path("runs", name, "README.md").absolute(), hub)
         assert Path("runs", name, "curves.png").read_bytes() == (run / "curves.png").read_bytes()
         run_without_package(snippets(Path("runs", name)), home=Path.cwd())
-
-
-def test_model_card_snippets_of_a_conversion_run(tokenizer, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    code = ""
-    for head in ("Model", "ForSequenceClassification"):
-        make_bert(head, tmp_path / "bert" / head, tokenizer, max_position_embeddings=64)
-        (tmp_path / "bert" / head / "README.md").write_text("# A BERT\n")
-        convert_checkpoint(tmp_path / "bert" / head, Path("converted", head))
-        code += snippets(Path("converted", head))
-    run_without_package(code, home=tmp_path)
 
 
 def test_model_card_names_no_directory_outside(tmp_path):
