@@ -98,6 +98,18 @@ def read_options(
     return (*task, *objects)
 
 
+def rows_parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments that all commands have which give the rows of a file to a model, and write what it makes of them."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="The output directory of a training, or a Hub repository.")
+    parser.add_argument("--file", required=True, help="The texts or rows; - is standard input.")
+    parser.add_argument("--output_file", required=True, help="It must not exist yet.")
+    parser.add_argument("--format", choices=["csv", "tsv", "jsonl", "txt"], help="Of standard input and output.")
+    parser.add_argument("--bf16", action="store_true", help="Compute in bf16.")
+    parser.add_argument("--trust_remote_code", action="store_true", help="Run the code in the model's repository.")
+    return parser
+
+
 def announce_imports() -> None:
     """Print what the next seconds are spent on, in the first process, unless PyTorch is already imported."""
     if "torch" not in sys.modules and os.environ.get("RANK", "0") == "0":

@@ -18,8 +18,7 @@ class TrainingTextOptions(OptionGroup, group="Source"):
     train_file: list[str] | None = option(
         None,
         "Text: files, globs or directories of UTF-8 text, .csv, .tsv, .json, .jsonl or .ndjson, gzipped or not, or "
-        ".parquet. "
-        "Default: the built-in corpus, Python's help texts and docstrings.",
+        ".parquet. Default: the built-in corpus, Python's help texts.",
         path=True,
     )
     dataset_name: str | None = option(
@@ -158,7 +157,7 @@ class TokenizerTrainingOptions(OptionGroup, group="Tokenizer", unless="prepared_
         "in other languages they are part of the spelling.",
     )
     first_segment_id: int = option(
-        0, "Segment id of segment A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
+        0, "Segment id of A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
     )
 
     @property
@@ -225,7 +224,7 @@ class SegmentOptions(OptionGroup, group="Examples", unless="prepared_data"):
 @options
 class MaskingOptions(OptionGroup, group="Masking"):
     mlm_probability: float = option(
-        0.3, "Fraction of the tokens to predict in training; evaluation uses BERT's 0.15.", within="(0, 1]"
+        0.3, "Fraction of tokens to predict in training; evaluation has BERT's 0.15.", within="(0, 1]"
     )
     mask_replace_prob: float = option(0.8, "Fraction of the selected tokens that [MASK] replaces.", within="[0, 1]")
     random_replace_prob: float = option(

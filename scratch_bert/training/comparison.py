@@ -113,33 +113,37 @@ def compare_runs(groups: Sequence[Group]) -> pandas.DataFrame:
     `difference` of the final figure from that of the first group with its 95% interval `low` to `high`: paired, over
     the seeds that both have, by Student's t.
     """
-    rows = []
-    shared = set.intersection(*({*run.evaluations[-1]} for group in groups for run in group.runs)) - {"step"}
-    order = [name for name in groups[0].runs[0].evaluations[-1] if name in shared]
-    for name in order:
+    rows, finals = [], [run.evaluations[-1] for group in groups for run in group.runs]
+    for name in finals[0]:
+        if name == "step" or any(name not in final for final in finals):
+            continue
         best = min if name.endswith(LOWER_IS_BETTER) else max
-        finals = [{run.seed: run.evaluations[-1][name] for run in group.runs} for group in groups]
-        for group, final in zip(groups, finals, strict=True):
-            bests = [best(entry[name] for entry in run.evaluations if name in entry) for run in group.runs]
+        values = [
+            pandas.DataFrame(
+                {
+                    "final": [run.evaluations[-1][name] for run in group.runs],
+                    "best": [best(entry[name] for entry in run.evaluations if name in entry) for run in group.runs],
+                },
+                index=[run.seed for run in group.runs],
+            )
+            for group in groups
+        ]
+        for group, of_group in zip(groups, values, strict=True):
             row = {"figure": name.removeprefix("eval_"), "group": group.name, "runs": len(group.runs)}
-            row |= _spread("final", list(final.values())) | _spread("best", bests)
+            row |= {**of_group.mean(), **of_group.std().add_suffix("_std")}
             if group is not groups[0]:
-                row |= _difference(finals[0], final)
+                row |= _difference(values[0]["final"], of_group["final"])
             rows.append(row)
     return pandas.DataFrame(rows)
 
 
-def _spread(name: str, values: list[float]) -> dict[str, float]:
-    return {name: float(np.mean(values)), f"{name}_std": float(np.std(values, ddof=1)) if len(values) > 1 else np.nan}
-
-
-def _difference(first: dict[int, float], other: dict[int, float]) -> dict[str, float]:
-    seeds = [seed for seed in first if seed in other]
-    if not seeds:
-        return {"difference": float(np.mean([*other.values()]) - np.mean([*first.values()]))}
-    differences = [other[seed] - first[seed] for seed in seeds]
-    found = {"difference": float(np.mean(differences))}
-    if len(seeds) > 1 and np.ptp(differences):
+def _difference(first: pandas.Series, other: pandas.Series) -> dict[str, float]:
+    """The mean difference of figures by seed, and its interval; without a seed in common, that of the means."""
+    differences = (other - first).dropna()
+    if differences.empty:
+        return {"difference": other.mean() - first.mean()}
+    found = {"difference": differences.mean()}
+    if np.ptp(differences):
         interval = stats.ttest_1samp(differences, 0).confidence_interval(CONFIDENCE)
         found |= {"low": float(interval.low), "high": float(interval.high)}
     return found

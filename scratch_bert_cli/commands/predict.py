@@ -4,19 +4,13 @@ their probabilities as new columns. Files of any length take the same memory.
 Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. With - and --format csv, they
 are standard input or output."""
 
-import argparse
-
-from ..command_line import announce_imports
+from ..command_line import announce_imports, rows_parser
 from ..process import script
 
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="The output directory of fine-tuning, or a Hub repository.")
-    parser.add_argument("--file", required=True, help="The rows to predict; - is standard input.")
-    parser.add_argument("--output_file", required=True, help="It must not exist yet; - is standard output.")
-    parser.add_argument("--format", choices=["csv", "tsv", "jsonl", "txt"], help="Of standard input and output.")
+    parser = rows_parser(__doc__)
     parser.add_argument("--text_column", help="Default: as in fine-tuning, such as text.")
     parser.add_argument("--text_pair_column", help="The second text, or the question.")
     parser.add_argument("--choices_column", nargs="+", help="A column of lists, or several of texts.")
@@ -27,8 +21,6 @@ def main(argv: list[str] | None = None) -> None:
         help="Predict the positive one of two classes from this probability on. Default: as fine-tuning decided.",
     )
     parser.add_argument("--batch_size", type=int, default=32, help="(%(default)s)")
-    parser.add_argument("--bf16", action="store_true", help="Compute in bf16.")
-    parser.add_argument("--trust_remote_code", action="store_true", help="Run the code in the model's repository.")
     options = vars(parser.parse_args(argv))
     if options["batch_size"] < 1:
         parser.error("--batch_size must be positive.")

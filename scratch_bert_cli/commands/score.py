@@ -4,21 +4,13 @@ model, and the tokens that it expects least. They become new columns; files of a
 Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. With - and --format txt, it is
 standard input."""
 
-import argparse
-
-from ..command_line import announce_imports
+from ..command_line import announce_imports, rows_parser
 from ..process import script
 
 
 @script
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="The output directory of a training, or a Hub repository.")
-    parser.add_argument("--file", required=True, help="The texts; - is standard input.")
-    parser.add_argument(
-        "--output_file", required=True, help="It must not exist yet; - is standard output, in JSON Lines."
-    )
-    parser.add_argument("--format", choices=["csv", "tsv", "jsonl", "txt"], help="Of standard input.")
+    parser = rows_parser(__doc__)
     parser.add_argument("--text_column", default="text", help="(%(default)s)")
     parser.add_argument(
         "--fast", action="store_true", help="Mask an eighth of a text's tokens at a time: an approximation."
@@ -26,8 +18,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--surprising", type=int, default=3, metavar="K", help="List the K tokens of lowest probability (%(default)s)."
     )
-    parser.add_argument("--bf16", action="store_true", help="Compute in bf16.")
-    parser.add_argument("--trust_remote_code", action="store_true", help="Run the code in the model's repository.")
     options = vars(parser.parse_args(argv))
     announce_imports()
 

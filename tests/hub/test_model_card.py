@@ -157,9 +157,8 @@ def test_model_card_names_no_directory_outside(tmp_path):
     assert path_in_card(tmp_path / "run") == "run"
 
 
-@pytest.mark.parametrize(("minutes", "words"), [(1, "1 minute ("), (0.5, "0.5 minutes (")])
-def test_model_card_has_the_budget(minutes, words, tmp_path, monkeypatch, text_file):
+def test_model_card_has_the_budget(tmp_path, monkeypatch, text_file):
     options = f"--train_file {text_file} --vocab_size 500 --max_seq_length 32 --output_dir {tmp_path / 'run'}".split()
     monkeypatch.setattr(Clock, "fraction_used", property(lambda clock: float(clock.used > 0)))  # over after a step
-    run_script(monkeypatch, "pretrain.py", *options, "--max_minutes", minutes, "--snapshots", 1)
-    assert f"| budget | {words}" in (tmp_path / "run/README.md").read_text()
+    run_script(monkeypatch, "pretrain.py", *options, "--max_minutes", 1, "--snapshots", 1)
+    assert "| budget | 1 minute (" in (tmp_path / "run/README.md").read_text()

@@ -348,9 +348,17 @@ def test_error_in_the_options_is_found_without_torch(argv, message):
 
 
 def test_help_of_each_verb_needs_no_torch():
-    assert all(f"  {verb} " in run_process("-c", RUN).stdout for verb in VERBS)
-    for verb in VERBS:
-        assert run_process("-c", RUN, verb, "--help").stdout.startswith(f"usage: scratch-bert {verb} ")
+    in_one_process = """
+        import contextlib, sys
+        from scratch_bert_cli.main import main
+        for arguments in [], *([verb, "--help"] for verb in sys.argv[1:]):
+            sys.argv = ["scratch-bert", *arguments]
+            with contextlib.suppress(SystemExit):
+                main()
+        assert not {"torch", "transformers", "datasets"} & sys.modules.keys()
+    """
+    shown = run_process("-c", textwrap.dedent(in_one_process), *VERBS).stdout
+    assert all(f"  {verb} " in shown and f"usage: scratch-bert {verb} " in shown for verb in VERBS)
 
 
 @pytest.mark.slow
