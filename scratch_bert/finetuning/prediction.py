@@ -16,6 +16,7 @@ from scratch_bert_options.finetuning import TASKS, TaskOptions
 from ..checkpoints.open import load_config, named_head, open_checkpoint
 from ..text.rows import CHUNK, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
 from ..text.tables import describe_columns
+from ..training.threads import to_accelerator
 from .load import find_columns, open_task
 from .tasks.problems import TwoClasses
 
@@ -71,9 +72,8 @@ class Predictor:
                 raise ValueError(f"threshold must be a probability, got {threshold}.")
             problem.threshold = threshold
         options = {"trust_remote_code": trust_remote_code}
-        opened, _ = open_checkpoint(self.task.auto_class, name, config, new_heads=(), **options)
-        self.device = torch.accelerator.current_accelerator() or torch.device("cpu")
-        self.model = opened.to(self.device).eval()
+        self.model, _ = open_checkpoint(self.task.auto_class, name, config, new_heads=(), **options)
+        self.device = to_accelerator(self.model)
         self.batch_size, self.bf16 = batch_size, bf16
         self.truncated = 0  # rows; long lists of words and contexts are split into windows instead
 

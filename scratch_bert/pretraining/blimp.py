@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import datasets
 import numpy as np
-import torch
 from pydantic import StringConstraints
 from transformers import BatchEncoding
 
@@ -23,6 +22,7 @@ from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..objectives import OBJECTIVES
 from ..repository import read_json
 from ..text.tables import TABLES, find_files, open_dataset, read_table, suffix
+from ..training.threads import to_accelerator
 from .evaluation import open_with_objective
 from .minimal_pairs import encode_sentences, pseudo_log_likelihoods
 
@@ -77,8 +77,7 @@ def evaluate_blimp(args: EvaluationOptions) -> Iterator[tuple[str, Scores]]:
     encoded = {name: _encode(name, pairs, args.trust_remote_code) for name in args.model_name_or_path}
     for name, (sentences, mask_token_id) in encoded.items():
         model, _ = open_with_objective(OBJECTIVES["none"], name, args.trust_remote_code)
-        if torch.accelerator.is_available():
-            model.to(torch.accelerator.current_accelerator())
+        to_accelerator(model)
         values = pseudo_log_likelihoods(model, sentences, mask_token_id, args.bf16, description=name)
         if not values.isfinite().all():
             raise ValueError(f"A pseudo-log-likelihood of {name} is not finite: its outputs overflow.")

@@ -18,6 +18,7 @@ from ..objectives import OBJECTIVES, NextSentenceHead, Objective
 from ..repository import RUN_FILE, read_json
 from ..training.console import show_on_console
 from ..training.memory import keep_freed_memory
+from ..training.threads import use_free_cores
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .sources import PretrainingData, build_collator, load_data
 
@@ -84,6 +85,7 @@ def evaluate_model(
     on_cpu = not torch.accelerator.is_available()
     if on_cpu:
         keep_freed_memory()
+        use_free_cores()
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
             model=model,

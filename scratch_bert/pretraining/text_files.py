@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow
-import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -16,6 +15,7 @@ from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..objectives import OBJECTIVES
 from ..text.rows import STANDARD, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
 from ..text.tables import describe_columns
+from ..training.threads import to_accelerator
 from .evaluation import open_with_objective
 from .scoring import score_texts
 from .text_vectors import encode_texts
@@ -110,8 +110,7 @@ def _prepare(model: PreTrainedModel, name: str, trust_remote_code: bool) -> PreT
     """Move the model to the accelerator, if there is one, and open its tokenizer."""
     tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
     check_vocabulary(tokenizer, model.config.vocab_size, name)
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
+    to_accelerator(model)
     return tokenizer
 
 

@@ -1,10 +1,12 @@
-"""The number of CPU threads of a training on a machine that others use, too."""
+"""The number of CPU threads on a machine that others use, too."""
 
 import logging
 import os
 
 import psutil
 import torch
+
+from .memory import keep_freed_memory
 
 
 logger = logging.getLogger("scratch_bert")
@@ -28,8 +30,19 @@ def use_free_cores(recorded: int | None = None) -> int:
         recorded = max(1, min(THREADS, round(free)))
         if recorded < THREADS:
             logger.info(
-                f"Other processes keep about {len(own) - free:.1f} of {len(own)} cores busy: training with {recorded} "
+                f"Other processes keep about {len(own) - free:.1f} of {len(own)} cores busy: computing with {recorded} "
                 f"thread{'s' * (recorded > 1)}, as more would wait for each other. OMP_NUM_THREADS sets another number"
             )
     torch.set_num_threads(min(THREADS, recorded))
     return torch.get_num_threads()
+
+
+def to_accelerator(model: torch.nn.Module) -> torch.device:
+    """Move a model to the accelerator, if there is one, for inference; or else use the free cores. Returns its
+    device."""
+    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    if device.type == "cpu":
+        keep_freed_memory()
+        use_free_cores()
+    model.to(device).eval()
+    return device
