@@ -77,15 +77,14 @@ class Predictor:
         self.batch_size, self.bf16 = batch_size, bf16
         self.truncated = 0  # rows; long lists of words and contexts are split into windows instead
 
-    def __call__(self, rows: list[Row], first: int = 1) -> list[Row]:
+    def __call__(self, rows: list[Row], first: int = 1) -> pyarrow.Table:
         """The predictions for these rows, the first of which is row number `first`. Raises `ValueError` for rows that
         lack a column of the task."""
         self.read(rows, first)
-        columns = self.task.predict(ROWS, self.logits(self.task.encode(ROWS)))
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        return pyarrow.table(self.task.predict(ROWS, self.logits(self.task.encode(ROWS))))
 
-    def read(self, rows: list[Row], first: int = 1) -> dict[str, pyarrow.DataType]:
-        """Check these rows, and give them to the task. Returns the columns that it predicts, with their types."""
+    def read(self, rows: list[Row], first: int) -> None:
+        """Check these rows, and give them to the task."""
         present = list(rows[0])
         columns = find_columns(self.task.name, self.options).names
         if self.options.text_column is None and columns["text"][0] not in present:
@@ -104,7 +103,6 @@ class Predictor:
         self.task.splits[ROWS] = Dataset.from_dict(examples)
         for _ in self.task.parse_rows(ROWS, self.task.row.model_validate):
             pass  # it raises the errors
-        return self.task.prediction_types(ROWS)
 
     @torch.inference_mode()
     def logits(self, features: Dataset) -> tuple[torch.Tensor, ...]:
@@ -148,13 +146,9 @@ def predict(model: str | Path, data: Any, **options: Any) -> pandas.DataFrame:
     """
     frame = pandas.DataFrame({"text": data} if isinstance(data, list) else data)
     predictor = Predictor(model, **options)
-    chunks = [frame[start : start + CHUNK].to_dict("records") for start in range(0, len(frame), CHUNK)]
-    if not chunks:
-        return frame
-    names = [*predictor.read(chunks[0])]
-    extended = extend_rows(chunks, names, predictor)
-    found = pandas.DataFrame([row for rows in extended for row in rows], columns=names, index=frame.index)
-    return pandas.concat([frame, found], axis=1)
+    chunks = (frame[start : start + CHUNK].to_dict("records") for start in range(0, len(frame), CHUNK))
+    found = [pandas.DataFrame(new.to_pylist()) for _, new in extend_rows(chunks, predictor)]
+    return pandas.concat([frame, *([pandas.concat(found).set_axis(frame.index)] if found else [])], axis=1)
 
 
 def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | None = None, **options: Any) -> int:
@@ -172,11 +166,10 @@ def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | 
     """
     kind, output_kind = row_kinds(file, output_file, kind, kind)
     chunks = read_rows(file, kind)
-    rows = next(chunks)
+    first = next(chunks)  # an error in the file is found before the model is opened
     predictor = Predictor(model, **options)
-    types = predictor.read(rows)
-    extended = extend_rows(chain([rows], chunks), types, predictor)
-    count = write_rows(output_file, output_kind, extended, column_types(file, kind) | types)
+    extended = extend_rows(chain([first], chunks), predictor)
+    count = write_rows(output_file, output_kind, extended, column_types(file, kind))
     if predictor.truncated:
         limit = f"{predictor.task.max_seq_length} tokens, or have exactly as many"
         logger.info(f"{predictor.truncated:,} of {count:,} rows are truncated to {limit}")

@@ -94,19 +94,13 @@ class FinetuningSearch(FinetuningRun):
                     shutil.rmtree(self.output_dir / one.user_attrs["directory"], ignore_errors=True)
         best = study.best_trial
         self.best_dir = self.output_dir / best.user_attrs["directory"]
-        shown = ", ".join(f"--{name} {value:.4g}" for name, value in best.params.items())
-        logger.info(
-            f"The best of {self.task_args.search} trials: {self.task.best_metric} {best.value:.4f} with {shown}"
-        )
+        shown = f"{best.value:.4f} with " + ", ".join(f"--{name} {value:.4g}" for name, value in best.params.items())
+        logger.info(f"The best of {self.task_args.search} trials: {self.task.best_metric} {shown}")
         return summarize({self.options.seed: read_metrics(self.best_dir)})
 
     def propose(self, trial, directory: Path) -> FinetuningRun:
         """The run of a trial, which shares the data with this one."""
-        rate, head_rate, epochs = (
-            self.options.learning_rate,
-            self.options.head_learning_rate,
-            self.options.num_train_epochs,
-        )
+        rate, head_rate = self.options.learning_rate, self.options.head_learning_rate
         chosen = trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True)
         changes = {
             "learning_rate": chosen,
@@ -115,9 +109,9 @@ class FinetuningSearch(FinetuningRun):
             "output_dir": str(directory),
         }
         if self.options.max_minutes is None:
-            changes["num_train_epochs"] = trial.suggest_int(
-                "num_train_epochs", max(1, round(epochs / 2)), round(2 * epochs)
-            )
+            epochs = self.options.num_train_epochs
+            bounds = max(1, round(epochs / 2)), round(2 * epochs)
+            changes["num_train_epochs"] = trial.suggest_int("num_train_epochs", *bounds)
         child = copy(self)
         child.__class__ = FinetuningRun
         child.options = replace(self.options, **changes)

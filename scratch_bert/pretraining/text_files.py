@@ -24,12 +24,14 @@ from .text_vectors import encode_texts
 TOKEN = pyarrow.struct(
     {"start": pyarrow.int64(), "end": pyarrow.int64(), "text": pyarrow.string(), "log_probability": pyarrow.float64()}
 )
-SCORES = {
-    **dict.fromkeys(("log_likelihood", "per_token", "per_character"), pyarrow.float64()),
-    **dict.fromkeys(("tokens", "characters", "windows"), pyarrow.int64()),
-    "surprising": pyarrow.list_(TOKEN),
-}
-EMBEDDING = {"embedding": pyarrow.list_(pyarrow.float32())}
+SCORES = pyarrow.schema(
+    {
+        "log_likelihood": pyarrow.float64(),
+        **dict.fromkeys(("tokens", "characters", "windows"), pyarrow.int64()),
+        **dict.fromkeys(("per_token", "per_character"), pyarrow.float64()),
+        "surprising": pyarrow.list_(TOKEN),
+    }
+)
 
 
 def score_file(
@@ -53,12 +55,13 @@ def score_file(
     model, _ = open_with_objective(OBJECTIVES["none"], name, trust_remote_code)
     tokenizer = _prepare(model, name, trust_remote_code)
 
-    def score(rows: list[Row], number: int) -> list[Row]:
+    def score(rows: list[Row], number: int) -> pyarrow.Table:
         texts = _texts(rows, file, text_column)
-        return score_texts(model, tokenizer, texts, fast=fast, surprising=surprising, bf16=bf16)
+        scores = score_texts(model, tokenizer, texts, fast=fast, surprising=surprising, bf16=bf16)
+        return pyarrow.Table.from_pylist(scores, SCORES)
 
-    chunks = extend_rows(read_rows(file, kind, blank_lines=True), SCORES, score)
-    write_rows(output_file, output_kind, chunks, column_types(file, kind) | SCORES)
+    extended = extend_rows(read_rows(file, kind, blank_lines=True), score)
+    write_rows(output_file, output_kind, extended, column_types(file, kind))
 
 
 def encode_file(
@@ -87,10 +90,8 @@ def encode_file(
 
     chunks = read_rows(file, kind, blank_lines=True)
     if output_kind == ".parquet":
-        extended = extend_rows(
-            chunks, EMBEDDING, lambda rows, _: [{"embedding": vector} for vector in encode(rows).tolist()]
-        )
-        write_rows(output_file, output_kind, extended, column_types(file, kind) | EMBEDDING)
+        extended = extend_rows(chunks, lambda rows, _: pyarrow.table({"embedding": list(encode(rows))}))
+        write_rows(output_file, output_kind, extended, column_types(file, kind))
         return
     new, done = Path(output_file).with_name(f".{Path(output_file).name}"), 0
     try:

@@ -110,31 +110,37 @@ def column_types(file: str, kind: str) -> dict[str, pyarrow.DataType]:
 
 
 def extend_rows(
-    chunks: Iterable[list[Row]], names: Iterable[str], add: Callable[[list[Row], int], Iterable[Row]]
-) -> Iterator[list[Row]]:
-    """The rows with new columns, of these `names`: `add` returns them for the rows of a chunk, and the number, from 1,
-    of the first one. Raises `ValueError` for rows that have such a column already."""
-    number, names = 1, set(names)
+    chunks: Iterable[list[Row]], add: Callable[[list[Row], int], pyarrow.Table]
+) -> Iterator[tuple[list[Row], pyarrow.Table]]:
+    """Each chunk with its new columns, which `add` returns for the rows and the number, from 1, of the first one.
+    Raises `ValueError` for rows that have such a column already."""
+    number = 1
     for rows in chunks:
-        if taken := names & {name for row in rows for name in row}:
+        new = add(rows, number)
+        if taken := {name for row in rows for name in row} & {*new.column_names}:
             raise ValueError(f"There is a column {min(taken)!r} already: rename it, as it would be replaced.")
-        yield [row | new for row, new in zip(rows, add(rows, number), strict=True)]
+        yield rows, new
         number += len(rows)
 
 
-def write_rows(file: str, kind: str, chunks: Iterable[list[Row]], types: Mapping[str, pyarrow.DataType]) -> int:
-    """Write rows to a new file, or to standard output (`-`), as they come: what is written remains if the rest fails.
-    In CSV and TSV, lists and objects are JSON. Returns the number of rows.
+def write_rows(
+    file: str,
+    kind: str,
+    chunks: Iterator[tuple[list[Row], pyarrow.Table]],
+    types: Mapping[str, pyarrow.DataType],
+) -> int:
+    """Write rows and their new columns to a new file, or to standard output (`-`), as they come: what is written
+    remains if the rest fails. In CSV and TSV, lists and objects are JSON. Returns the number of rows.
 
-    `kind` is one of `OUTPUT_KINDS`. `types` are those of Parquet's columns, for those that the first rows do not tell.
+    `kind` is one of `OUTPUT_KINDS`. `types` are those of the rows' columns, if the first rows do not tell them.
     """
-    chunks = iter(chunks)
-    first, count = next(chunks), 0  # if this fails, there is no file
-    names = list(dict.fromkeys(name for row in first for name in row))
+    first, new = next(chunks)  # if this fails, there is no file
+    names, count = [*dict.fromkeys(name for row in first for name in row), *new.column_names], 0
     with ExitStack() as stack:
         if kind == ".parquet":
-            found = {name: types.get(name) or pyarrow.array([row.get(name) for row in first]).type for name in names}
-            schema = pyarrow.schema(list(found.items()))
+            types = {**types, **dict(zip(new.schema.names, new.schema.types, strict=True))}
+            found = [(name, types.get(name) or pyarrow.array([row.get(name) for row in first]).type) for name in names]
+            schema = pyarrow.schema(found)
             table = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
         else:
             out = sys.stdout
@@ -145,7 +151,8 @@ def write_rows(file: str, kind: str, chunks: Iterable[list[Row]], types: Mapping
             if kind != ".jsonl":
                 cells.writerow(names)
         bar = stack.enter_context(tqdm(unit=" rows", unit_scale=True, disable=None))
-        for rows in chain([first], chunks):
+        for rows, columns in chain([(first, new)], chunks):
+            rows = [row | added for row, added in zip(rows, columns.to_pylist(), strict=True)]
             if kind == ".jsonl":
                 out.writelines(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
                 out.flush()

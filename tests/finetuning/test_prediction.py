@@ -225,12 +225,6 @@ def test_refused_rows_leave_no_file(rows, options, message, make_model, tmp_path
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_output_file_that_exists(tmp_path):
-    (tmp_path / "out.csv").write_text("mine")
-    with pytest.raises(ValueError, match="exists"):
-        predict_file("none", "rows.csv", str(tmp_path / "out.csv"))
-
-
 def test_model_without_a_fine_tuned_head(saved, make_model):
     with pytest.raises(ValueError, match="no head of a task .* fine-tune it first"):
         predict(saved, TEXTS)

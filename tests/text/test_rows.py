@@ -1,21 +1,32 @@
 import gzip
 import json
+from types import MappingProxyType
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from scratch_bert.text.rows import CHUNK, read_rows, row_kinds, write_rows
+from scratch_bert.text.rows import CHUNK, extend_rows, read_rows, row_kinds, write_rows
 
 
 ROWS = [{"id": "007", "text": 'a "quoted", ü'}, {"id": "", "text": "NA"}, {"id": "1.0", "text": " x "}]
 
 
+def write(file, kind, chunks, types=MappingProxyType({})):
+    """Write rows with their numbers as a new column."""
+
+    def add(rows, number):
+        return pyarrow.table({"number": [str(number + index) for index in range(len(rows))]})
+
+    return write_rows(str(file), kind, extend_rows(chunks, add), types)
+
+
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".parquet"])
 def test_what_is_written_is_read(kind, tmp_path):
     file = str(tmp_path / f"rows{kind}")
-    assert write_rows(file, kind, [ROWS[:2], ROWS[2:]], {}) == 3
-    assert [row for chunk in read_rows(file, kind) for row in chunk] == ROWS
+    assert write(file, kind, [ROWS[:2], ROWS[2:]]) == 3
+    numbered = [row | {"number": str(number)} for number, row in enumerate(ROWS, 1)]
+    assert [row for chunk in read_rows(file, kind) for row in chunk] == numbered
 
 
 def test_lines_and_gzipped_tables_come_in_chunks(tmp_path):
@@ -35,9 +46,9 @@ def test_values_that_are_not_text(tmp_path):
     rows = [{"tags": [], "start": None}, {"tags": ["a"], "start": 2**60 + 1}]
     file = str(tmp_path / "rows.parquet")
     types = {"tags": pyarrow.list_(pyarrow.string()), "start": pyarrow.int64()}
-    write_rows(file, ".parquet", [rows[:1], rows[1:]], types)
-    assert pyarrow.parquet.read_table(file).to_pylist() == rows
-    write_rows(str(tmp_path / "rows.csv"), ".csv", [rows], {})
+    write(file, ".parquet", [rows[:1], rows[1:]], types)
+    assert pyarrow.parquet.read_table(file, columns=["tags", "start"]).to_pylist() == rows
+    write(tmp_path / "rows.csv", ".csv", [rows])
     [again] = read_rows(str(tmp_path / "rows.csv"), ".csv")
     assert [(json.loads(row["tags"]), row["start"]) for row in again] == [([], ""), (["a"], str(2**60 + 1))]
 
@@ -65,8 +76,8 @@ def test_damaged_files(kind, content, message, tmp_path):
 )
 def test_rows_that_would_not_be_kept(kind, row, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        write_rows(str(tmp_path / "rows"), kind, [[{"a": "first"}], [row]], {})
-    assert (tmp_path / "rows").read_text().splitlines() == ["a", "first"]
+        write(tmp_path / "rows", kind, [[{"a": "first"}], [row]])
+    assert [line[:5] for line in (tmp_path / "rows").read_text().splitlines()[1:]] == ["first"]
 
 
 def test_types_are_those_of_the_suffixes_or_else_the_given_ones(tmp_path):
@@ -75,3 +86,6 @@ def test_types_are_those_of_the_suffixes_or_else_the_given_ones(tmp_path):
     for file in ("-", "rows.xlsx"):
         with pytest.raises(ValueError, match="pass it as --format"):
             row_kinds(file, f"{tmp_path}/out.jsonl")
+    (tmp_path / "out.csv").write_text("mine")
+    with pytest.raises(ValueError, match="exists"):
+        row_kinds("rows.csv", f"{tmp_path}/out.csv")

@@ -61,13 +61,9 @@ class Task:
     def read_config(self, config: PreTrainedConfig) -> None:
         """Take from a fine-tuned model's config what `read_labels` finds in the examples."""
 
-    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
-        """The columns of `predict`, and the types of their values."""
-        raise NotImplementedError
-
-    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
-        """Predictions and their probabilities for each example of a split, from the complete logits of its features,
-        padded with -inf."""
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list | pyarrow.Array]:
+        """Columns of predictions and their probabilities for the examples of a split, from the complete logits of its
+        features, padded with -inf; arrays where some values alone do not tell the type."""
         raise NotImplementedError
 
     def read_labels(self) -> None:

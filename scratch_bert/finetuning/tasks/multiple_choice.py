@@ -26,11 +26,7 @@ class MultipleChoice(Task):
     auto_class = AutoModelForMultipleChoice
     collator_class = DataCollatorForMultipleChoice
 
-    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
-        number = pyarrow.float64()
-        return {"prediction": pyarrow.int64(), "probability": number, "probabilities": pyarrow.list_(number)}
-
-    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list | pyarrow.Array]:
         probabilities = logits[0].softmax(-1)  # (N, C)
         return {
             "prediction": self.decode(split, logits[0].numpy()),

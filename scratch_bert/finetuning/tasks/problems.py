@@ -55,13 +55,14 @@ class Problem:
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         return predictions, references
 
-    def types(self) -> dict[str, pyarrow.DataType]:
-        """The columns of `columns`, and the types of their values."""
-        return {"prediction": pyarrow.float64()}
-
-    def columns(self, logits: torch.Tensor) -> dict[str, list]:
+    def columns(self, logits: torch.Tensor) -> dict[str, list | pyarrow.Array]:
         """The columns of `predict` for logits (N, L)."""
         return {"prediction": self.decode(logits.numpy())}
+
+    def by_class(self, probabilities: torch.Tensor) -> dict[str, list]:
+        """A column for each class from probabilities (N, L)."""
+        columns = zip(self.names, probabilities.T.tolist(), strict=True)
+        return {f"probability_{name}": column for name, column in columns}
 
 
 class Regression(Problem):
@@ -89,14 +90,10 @@ class MultiLabel(Problem):
     def format(self, prediction: list[int]) -> list[str]:
         return [name for name, chosen in zip(self.names, prediction, strict=True) if chosen]
 
-    def types(self) -> dict[str, pyarrow.DataType]:
-        probabilities = dict.fromkeys((f"probability_{name}" for name in self.names), pyarrow.float64())
-        return {"prediction": pyarrow.list_(pyarrow.string())} | probabilities
-
-    def columns(self, logits: torch.Tensor) -> dict[str, list]:
+    def columns(self, logits: torch.Tensor) -> dict[str, list | pyarrow.Array]:
         predictions = [self.format(prediction) for prediction in self.decode(logits.numpy())]
-        probabilities = zip(self.names, logits.sigmoid().T.tolist(), strict=True)
-        return {"prediction": predictions} | {f"probability_{name}": column for name, column in probabilities}
+        column = pyarrow.array(predictions, pyarrow.list_(pyarrow.string()))
+        return {"prediction": column, **self.by_class(logits.sigmoid())}
 
 
 class MultiClass(Problem):
@@ -118,19 +115,14 @@ class MultiClass(Problem):
     def format(self, prediction: Any) -> str:
         return self.names[prediction]
 
-    def types(self) -> dict[str, pyarrow.DataType]:
-        numbers = ("probability", *(f"probability_{name}" for name in self.names))
-        return {"prediction": pyarrow.string()} | dict.fromkeys(numbers, pyarrow.float64())
-
-    def columns(self, logits: torch.Tensor) -> dict[str, list]:
+    def columns(self, logits: torch.Tensor) -> dict[str, list | pyarrow.Array]:
         probabilities = logits.softmax(-1)  # (N, L)
         predicted = self.choose(probabilities)
-        columns = {
+        return {
             "prediction": [self.names[number] for number in predicted.tolist()],
             "probability": probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
+            **self.by_class(probabilities),
         }
-        by_class = zip(self.names, probabilities.T.tolist(), strict=True)
-        return columns | {f"probability_{name}": column for name, column in by_class}
 
     def choose(self, probabilities: torch.Tensor) -> torch.Tensor:
         """The classes (N,) that are predicted, given the probabilities (N, L)."""

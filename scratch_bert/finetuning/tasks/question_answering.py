@@ -187,11 +187,7 @@ class QuestionAnswering(Task):
             characters[~(scores[best] > no_answer)] = -1
         return best, tokens, characters
 
-    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
-        types = {"prediction": pyarrow.string(), "start": pyarrow.int64(), "end": pyarrow.int64()}
-        return types | dict.fromkeys(("probability", "no_answer_probability"), pyarrow.float64())
-
-    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list | pyarrow.Array]:
         """The probability of an answer is that of its first times that of its last token in its window; that of no
         answer is [CLS]'s in the window where it is lowest. Without an answer, `start` and `end` are None."""
         arrays = logits[0].numpy(), logits[1].numpy()
@@ -200,12 +196,11 @@ class QuestionAnswering(Task):
         no_answer = np.ones(len(windows))
         np.minimum.at(no_answer, self.windows[split][0], first[:, 0] * last[:, 0])
         found = characters[:, 0] >= 0
-        spans = [(start, end) if start >= 0 else (None, None) for start, end in characters.tolist()]
         probabilities = np.where(found, first[windows, tokens[:, 0]] * last[windows, tokens[:, 1]], no_answer)
         return {
             "prediction": self.decode(split, arrays),
-            "start": [start for start, _ in spans],
-            "end": [end for _, end in spans],
+            "start": pyarrow.array(characters[:, 0], pyarrow.int64(), mask=~found),
+            "end": pyarrow.array(characters[:, 1], pyarrow.int64(), mask=~found),
             "probability": probabilities.tolist(),
             "no_answer_probability": no_answer.tolist(),
         }

@@ -83,10 +83,7 @@ class SequenceClassification(ClassLabelTask):
                 self.label_names, positive, threshold=getattr(config, "decision_threshold", None)
             )
 
-    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
-        return self.problem.types()
-
-    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list | pyarrow.Array]:
         return self.problem.columns(logits[0])
 
     def reference(self, row: dict[str, Any]) -> int | float | list[int]:

@@ -62,16 +62,12 @@ class TokenClassification(ClassLabelTask):
         """Whether the examples are lists of words, not texts."""
         return not isinstance(self.splits[split]["text"][0], str)
 
-    def prediction_types(self, split: str) -> dict[str, pyarrow.DataType]:
-        if self.has_words(split):
-            return {"prediction": pyarrow.list_(pyarrow.string())}
-        return {"entities": pyarrow.list_(pyarrow.struct(SPAN))}
-
-    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list]:
+    def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list | pyarrow.Array]:
         """Tags of words, or the labelled spans of texts; see `merge_tags`."""
         probabilities, labels = self.reduce(logits[0].softmax(-1))  # (W, S) each
         if self.has_words(split):
-            return {"prediction": self.decode(split, (probabilities.numpy(), labels.numpy()))}
+            tags = self.decode(split, (probabilities.numpy(), labels.numpy()))
+            return {"prediction": pyarrow.array(tags, pyarrow.list_(pyarrow.string()))}
         texts: list[str] = self.splits[split]["text"][:]
         words: list[list[tuple[int, int, str, float]]] = [[] for _ in texts]
         columns = (*self.windows[split], probabilities.tolist(), labels.tolist())
@@ -79,15 +75,14 @@ class TokenClassification(ClassLabelTask):
             for word, score, number in zip(first_of, scores, numbers, strict=False):  # the last two are padded
                 if word >= 0:
                     words[example].append((*self.word_spans[example, word], self.label_names[number], score))
-        return {
-            "entities": [
-                [
-                    dict(zip(SPAN, (start, end, label, text[start:end], probability), strict=True))
-                    for start, end, label, probability in merge_tags(tagged)
-                ]
-                for text, tagged in zip(texts, words, strict=True)
+        entities = [
+            [
+                dict(zip(SPAN, (start, end, label, text[start:end], probability), strict=True))
+                for start, end, label, probability in merge_tags(tagged)
             ]
-        }
+            for text, tagged in zip(texts, words, strict=True)
+        ]
+        return {"entities": pyarrow.array(entities, pyarrow.list_(pyarrow.struct(SPAN)))}
 
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         if name == "seqeval":
