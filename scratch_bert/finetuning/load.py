@@ -33,7 +33,7 @@ OTHER_NAMES = {  # as pipelines and others call a task
 
 # Fields of a config that only fine-tuning sets, for `predict`.
 FINETUNED = ("positive_label", "decision_threshold", "max_seq_length", "doc_stride", "max_answer_length")
-FINETUNED += ("has_unanswerable",)
+FINETUNED += ("has_unanswerable", "text_pairs")
 
 
 def task_class(name: str) -> type[Task]:

@@ -61,6 +61,8 @@ class Predictor:
         task_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", head).lower()
         if task_name not in TASKS:
             raise ValueError(f"{name} has no head of a task ({', '.join(TASKS[:4])}), but {head}: fine-tune it first.")
+        if getattr(config, "text_pairs", False) and not text_pair_column:
+            raise ValueError(f"{name} is fine-tuned on pairs of texts: name the second with --text_pair_column.")
         max_seq_length = max_seq_length or getattr(config, "max_seq_length", None)
         self.task = open_task(task_name, name, config, max_seq_length, trust_remote_code)
         self.task.read_config(config)

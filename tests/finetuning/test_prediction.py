@@ -137,6 +137,9 @@ def test_predictions_are_those_of_the_evaluation(kind, saved, tmp_path):
     else:
         expected = [row["prediction"] for row in read_jsonl(output / "validation_predictions.jsonl")]
     assert predict_file(output, file, str(tmp_path / "out.jsonl"), batch_size=3, **options) == len(expected)
+    if kind == "pairs":
+        with pytest.raises(ValueError, match="fine-tuned on pairs of texts: .* --text_pair_column"):
+            predict(output, {"text": TEXTS})
     rows = read_jsonl(tmp_path / "out.jsonl")
     found = [row["prediction"] for row in rows]
     assert found == (pytest.approx(expected, abs=1e-5) if kind == "regression" else expected)

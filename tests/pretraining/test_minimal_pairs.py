@@ -2,24 +2,16 @@
 
 import pytest
 import torch
+from pretraining.test_scoring import plain_loop, save_bert
 from transformers import BertForMaskedLM, RobertaConfig, RobertaForMaskedLM
 
-from helpers import SMALL, make_bert
+from helpers import SMALL
 from scratch_bert.checkpoints.open import open_pretrained
-from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.pretraining.minimal_pairs import encode_sentences, pseudo_log_likelihoods
 
 
-@torch.no_grad()
-def plain_loop(model, tokenizer, sentence: str) -> float:
-    inputs = tokenizer(sentence, return_tensors="pt")
-    total = 0.0
-    for position in range(1, inputs["input_ids"].shape[1] - 1):
-        masked = inputs["input_ids"].clone()
-        masked[0, position] = tokenizer.mask_token_id
-        logits = model(**{**inputs, "input_ids": masked}).logits
-        total += logits[0, position].log_softmax(-1)[inputs["input_ids"][0, position]].item()
-    return total
+def plain_sum(model, tokenizer, sentence: str) -> float:
+    return sum(value for value, _, _ in plain_loop(model, tokenizer, sentence, max_length=128))
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +24,7 @@ def texts(sentences):
 
 @pytest.fixture(scope="module")
 def bert(tokenizer, tmp_path_factory):
-    directory = tmp_path_factory.mktemp("models") / "bert"
-    model = make_bert("ForMaskedLM", directory, tokenizer, max_position_embeddings=128)
-    for parameter in model.parameters():
-        parameter.data *= 4  # so that predictions depend on the context
-    model.save_pretrained(directory)
-    convert_checkpoint(str(directory), directory.parent / "converted", "scratch_bert")
-    return directory
+    return save_bert(tmp_path_factory.mktemp("models") / "bert", tokenizer, max_length=128)
 
 
 @pytest.mark.parametrize("batch_tokens", [100, 4096])
@@ -46,7 +32,7 @@ def bert(tokenizer, tmp_path_factory):
 def test_sums_are_those_of_a_plain_loop(name, batch_tokens, bert, texts, tokenizer, monkeypatch):
     monkeypatch.setattr("scratch_bert.pretraining.minimal_pairs.BATCH_TOKENS", batch_tokens)
     reference = BertForMaskedLM.from_pretrained(bert)
-    expected = torch.tensor([plain_loop(reference, tokenizer, text) for text in texts], dtype=torch.float64)
+    expected = torch.tensor([plain_sum(reference, tokenizer, text) for text in texts], dtype=torch.float64)
     model, _ = open_pretrained(str(bert.with_name(name)), with_nsp=False)
     sums = pseudo_log_likelihoods(model, encode_sentences(tokenizer, texts), tokenizer.mask_token_id)
     torch.testing.assert_close(sums, expected, rtol=0, atol=1e-4)
@@ -60,7 +46,7 @@ def test_models_with_another_structure_compute_all_logits(texts, tokenizer):
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.1)
     sums = pseudo_log_likelihoods(model, encode_sentences(tokenizer, texts[:3]), tokenizer.mask_token_id)
-    expected = [plain_loop(model, tokenizer, text) for text in texts[:3]]
+    expected = [plain_sum(model, tokenizer, text) for text in texts[:3]]
     assert sums.tolist() == pytest.approx(expected, abs=1e-4)
 
 

@@ -23,17 +23,20 @@ from scratch_bert.pretraining.text_vectors import encode_texts
 MAX_LENGTH = 24
 
 
-@pytest.fixture(scope="module")
-def directory(tokenizer, tmp_path_factory):
+def save_bert(directory, tokenizer, max_length):
     """A BERT, and beside it the same model converted to scratch_bert. To be read only."""
-    directory = tmp_path_factory.mktemp("models") / "bert"
     torch.manual_seed(0)
-    model = make_bert("ForMaskedLM", directory, tokenizer, max_position_embeddings=MAX_LENGTH)
+    model = make_bert("ForMaskedLM", directory, tokenizer, max_position_embeddings=max_length)
     for parameter in model.parameters():
         parameter.data *= 4  # so that predictions depend on the context
     model.save_pretrained(directory)
     convert_checkpoint(str(directory), directory.parent / "converted", "scratch_bert")
     return directory
+
+
+@pytest.fixture(scope="module")
+def directory(tokenizer, tmp_path_factory):
+    return save_bert(tmp_path_factory.mktemp("models") / "bert", tokenizer, MAX_LENGTH)
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +56,20 @@ def texts(sentences):
     return [*texts, " ".join(texts), "", f"{texts[0]} [MASK]"]
 
 
-def windows_of(tokenizer, text):
+def windows_of(tokenizer, text, max_length=MAX_LENGTH):
     """The ids and the offsets of each window: special tokens are the first and the last."""
     content = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-    for start in range(0, len(content["input_ids"]), MAX_LENGTH - 2):
-        part = slice(start, start + MAX_LENGTH - 2)
+    for start in range(0, len(content["input_ids"]), max_length - 2):
+        part = slice(start, start + max_length - 2)
         ids = [tokenizer.cls_token_id, *content["input_ids"][part], tokenizer.sep_token_id]
         yield torch.tensor([ids]), content["offset_mapping"][part]
 
 
 @torch.no_grad()
-def plain_loop(model, tokenizer, text: str, copies: int | None) -> list[tuple[float, int, int]]:
+def plain_loop(model, tokenizer, text, copies=None, max_length=MAX_LENGTH) -> list[tuple[float, int, int]]:
     """The log-probability, start and end of each token, lowest first."""
     found = []
-    for ids, offsets in windows_of(tokenizer, text):
+    for ids, offsets in windows_of(tokenizer, text, max_length):
         for block in range(copies or len(offsets)):
             masked = list(range(block, len(offsets), copies or len(offsets)))
             inputs = ids.clone()

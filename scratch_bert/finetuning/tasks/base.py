@@ -156,6 +156,11 @@ class Task:
                 if empty := sum(not "".join(getattr(row, column)).strip() for row in rows):
                     logger.warning(f"{split}: {empty:,} of {len(rows):,} examples have no {column.replace('_', ' ')}")
         self.read_labels(**options)
+        if self.columns.get("text_pair", "") is None and "text_pair" in splits["train"].column_names:
+            self.model_options = {
+                **self.model_options,
+                "text_pairs": True,
+            }  # for `predict`: one text would be accepted
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
             self.splits = splits | {"train": parts["train"], "validation": parts["test"]}
