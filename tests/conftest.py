@@ -1,12 +1,14 @@
 """What the tests share: small models, texts and tokenized corpora, without network, and without GPU but in `make gpu`."""
 
 import atexit
+import functools
 import gc
 import importlib.util
 import os
 import shutil
 import tempfile
 
+import jinja2
 import pytest
 
 
@@ -68,16 +70,19 @@ def _quick_garbage_collection():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _without_curves():
-    """Cards as where matplotlib is not installed: to draw their curves takes longer than most runs here."""
+def _quick_saves():
+    """Cards as where matplotlib is not installed: to draw their curves takes longer than most runs here. Their template
+    is compiled once, and no disk is waited for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scratch_bert.training.model_card.find_spec", lambda name: None)
+        patch.setattr("jinja2.Template", functools.cache(jinja2.Template))
+        patch.setattr(os, "fsync", lambda descriptor: None)
         yield
 
 
 @pytest.fixture(scope="module")
 def curves():
-    """For a module whose runs draw the curves of their cards."""
+    """For a module whose runs draw the pictures of their cards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("scratch_bert.training.model_card.find_spec", importlib.util.find_spec)
         yield

@@ -1,13 +1,14 @@
 """Predictions by class: precision, recall and F1 of each, who is taken for whom, as data, text and picture."""
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from seqeval.metrics import classification_report
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from ..training.model_card import new_figure
 
 
 SHOWN = 20  # classes at most, in text and picture; JSON has all
@@ -81,14 +82,14 @@ def to_text(split: str, report: dict[str, Any]) -> str:
 def draw(report: dict[str, Any], file: Path) -> bool:
     """Draw the confusion matrix and, for two classes, precision and recall by threshold. Returns False without
     matplotlib, and for reports that have none or too many classes."""
-    if find_spec("matplotlib") is None or not 1 < len(report.get("labels", ())) <= SHOWN:
+    if not 1 < len(report.get("labels", ())) <= SHOWN:
         return False
-    from matplotlib.figure import Figure
-
     counts, names = np.array(report["confusion"]), [name[:20] for name in report["labels"]]
     side = max(3.5, 0.45 * len(names) + 1.5)
     thresholds = report.get("thresholds")
-    figure = Figure(figsize=(side * (2 if thresholds else 1), side), layout="constrained")
+    figure = new_figure(side * (2 if thresholds else 1), side)
+    if figure is None:
+        return False
     axes = figure.subplots(1, 2 if thresholds else 1, squeeze=False)[0]
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     axes[0].imshow(shares, cmap="Blues", vmin=0, vmax=1)

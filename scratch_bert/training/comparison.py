@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Iterable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from ..checkpoints.resume import read_record
 from ..checkpoints.saved import checkpoints_in
 from ..repository import RUN_FILE, read_json
 from .console import TIMINGS
+from .model_card import new_figure
 
 
 logger = logging.getLogger("scratch_bert")
@@ -182,11 +182,9 @@ def _cell(value: float, std: float) -> str:
 
 def draw_curves(groups: Sequence[Group], file: Path) -> bool:
     """Draw the evaluation loss of each run over its steps. False without matplotlib."""
-    if find_spec("matplotlib") is None:
+    figure = new_figure(7, 4)
+    if figure is None:
         return False
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     figures = {*groups[0].runs[0].evaluations[-1]}
     loss = "eval_mlm_loss" if "eval_mlm_loss" in figures else "eval_loss"

@@ -48,13 +48,20 @@ def model_name(trainer: ScratchBertTrainer) -> str:
     return trainer.hub_model_id or Path(trainer.args.output_dir).resolve().name
 
 
-def _draw_curves(log_history: list[dict[str, float]], panels: dict[str, list[str]], file: Path) -> bool:
-    """Plot the log over the steps. Returns False if there is nothing to plot, or no matplotlib."""
-    if find_spec("matplotlib") is None or not any("loss" in entry for entry in log_history):
-        return False
+def new_figure(width: float, height: float) -> Any:
+    """A matplotlib figure, in inches; None without matplotlib."""
+    if find_spec("matplotlib") is None:
+        return None
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4 * len(panels), 3), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _draw_curves(log_history: list[dict[str, float]], panels: dict[str, list[str]], file: Path) -> bool:
+    """Plot the log over the steps. Returns False if there is nothing to plot, or no matplotlib."""
+    figure = new_figure(4 * len(panels), 3)
+    if figure is None or not any("loss" in entry for entry in log_history):
+        return False
     for axes, (title, keys) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
         for key in keys:
             points = [(entry["step"], entry[key]) for entry in log_history if key in entry]

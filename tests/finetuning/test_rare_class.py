@@ -8,6 +8,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_fscore_support, roc_auc_score
 
@@ -63,7 +64,7 @@ def run(saved, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(run, files):
+def trained(run, files, curves):
     return run(num_train_epochs=2, **files)
 
 
@@ -104,7 +105,7 @@ def test_threshold_has_the_highest_f1_on_the_validation_data_and_decides(trained
         assert strict == "ok"
 
 
-def test_report_in_json_terminal_card_and_picture(trained, curves):
+def test_report_in_json_terminal_card_and_picture(trained):
     run, results, output_dir = trained
     report = json.loads((output_dir / "class_report.json").read_text())
     for split, count in (("validation", 200), ("test", 100)):
@@ -123,6 +124,7 @@ def test_report_in_json_terminal_card_and_picture(trained, curves):
     card = (output_dir / "README.md").read_text()
     assert f"| complaint | {report['validation']['classes']['complaint']['precision']:.4f}" in card
     assert "`decision_threshold` in config.json" in card
+    assert "(confusion.png)" in card and Image.open(output_dir / "confusion.png").size == (700, 350)
 
 
 def test_names_and_shares_decide_which_class_is_positive(make_task):

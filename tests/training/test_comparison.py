@@ -47,7 +47,7 @@ def test_runs_are_compared_by_seed(run):
     assert "lr: 0.1, 0.2" in text and "3.1667 ± 1.2583" in text and "seed-3" in text.splitlines()[-1]
 
 
-def test_runs_evaluated_on_different_text_are_not_comparable(run, tmp_path, caplog):
+def test_runs_evaluated_on_different_text_are_not_comparable(run, curves, tmp_path, caplog):
     groups = read_groups([run("a", 1, [1.0, 2.0]), run("b", 2, [1.0, 2.0], **OTHER_TEXT)])
     describe_comparison(groups, compare_runs(groups))
     assert "evaluated on different text (held-out text)" in caplog.text
