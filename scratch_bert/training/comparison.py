@@ -114,25 +114,18 @@ def compare_runs(groups: Sequence[Group]) -> pandas.DataFrame:
     the seeds that both have, by Student's t.
     """
     rows, finals = [], [run.evaluations[-1] for group in groups for run in group.runs]
-    for name in finals[0]:
-        if name == "step" or any(name not in final for final in finals):
-            continue
+    for name in [name for name in finals[0] if name != "step" and all(name in final for final in finals)]:
         best = min if name.endswith(LOWER_IS_BETTER) else max
-        values = [
-            pandas.DataFrame(
-                {
-                    "final": [run.evaluations[-1][name] for run in group.runs],
-                    "best": [best(entry[name] for entry in run.evaluations if name in entry) for run in group.runs],
-                },
-                index=[run.seed for run in group.runs],
-            )
-            for group in groups
-        ]
-        for group, of_group in zip(groups, values, strict=True):
-            row = {"figure": name.removeprefix("eval_"), "group": group.name, "runs": len(group.runs)}
-            row |= {**of_group.mean(), **of_group.std().add_suffix("_std")}
-            if group is not groups[0]:
-                row |= _difference(values[0]["final"], of_group["final"])
+        for group in groups:
+            seeds = {run.seed: [entry[name] for entry in run.evaluations if name in entry] for run in group.runs}
+            values = pandas.DataFrame({"final": {seed: found[-1] for seed, found in seeds.items()}})
+            values["best"] = pandas.Series({seed: best(found) for seed, found in seeds.items()})
+            row = {"figure": name.removeprefix("eval_"), "group": group.name, "runs": len(values)}
+            row |= {**values.mean(), **values.std().add_suffix("_std")}
+            if group is groups[0]:
+                first = values["final"]
+            else:
+                row |= _difference(first, values["final"])
             rows.append(row)
     return pandas.DataFrame(rows)
 
