@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from scratch_bert.text.rows import read_rows, row_kind
+from scratch_bert.text.rows import STANDARD, read_rows, row_kinds
 from scratch_bert.text.tables import TextError, find_files, open_table, read_lines, read_table
 
 
@@ -49,7 +49,8 @@ def test_json_lines_have_two_names(name, tmp_path):
     content = b'{"text": "One."}\n{"text": "Two."}\n'
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     assert read_table(*find_files([tmp_path]), {"text"})["text"][:] == ["One.", "Two."]
-    assert [*read_rows(str(tmp_path / name), row_kind(name, None))] == [[{"text": "One."}, {"text": "Two."}]]
+    kind, _ = row_kinds(name, STANDARD, output_kind="jsonl")
+    assert [*read_rows(str(tmp_path / name), kind)] == [[{"text": "One."}, {"text": "Two."}]]
 
 
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzipped"])
