@@ -16,11 +16,12 @@ from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from ..checkpoints.output_dir import output_dir_lock, read_metrics
 from ..checkpoints.resume import check_same_run
 from ..checkpoints.saved import find_checkpoint
-from ..repository import RUN_FILE
+from ..repository import RUN_FILE, read_json
 from ..training.seeds import SeedResults, summarize
 from ..training.trainer import DivergenceError
 from .arguments import finetuning_arguments
 from .run import FinetuningRun, SeedRun
+from .trainer import CLASS_REPORT
 
 
 logger = logging.getLogger("scratch_bert")
@@ -94,6 +95,8 @@ class FinetuningSearch(FinetuningRun):
                     shutil.rmtree(self.output_dir / one.user_attrs["directory"], ignore_errors=True)
         best = study.best_trial
         self.best_dir = self.output_dir / best.user_attrs["directory"]
+        if (file := self.best_dir / CLASS_REPORT).is_file():
+            self.class_reports = read_json(file)
         shown = f"{best.value:.4f} with " + ", ".join(f"--{name} {value:.4g}" for name, value in best.params.items())
         logger.info(f"The best of {self.task_args.search} trials: {self.task.best_metric} {shown}")
         return summarize({self.options.seed: read_metrics(self.best_dir)})

@@ -47,7 +47,8 @@ def test_the_best_trial_stays_and_a_stopped_search_resumes(prepare, tmp_path, mo
     assert search.model_dir == tmp_path / "run" / best["user_attrs_directory"]
     metrics = json.loads((search.model_dir / "metrics.json").read_text())
     assert results.mean == metrics and metrics["eval_average_precision"] == best["value"]
-    assert str(search.model_dir) in search.report(results).replace("\n", " ")
+    report = search.report(results)
+    assert str(search.model_dir) in report.replace("\n", " ") and "validation, by class" in report
     assert prepare(3, resume_from_checkpoint="auto").train().mean == metrics and len(started) == 4
     with pytest.raises(ValueError, match="another metric_for_best_model: average_precision, not loss"):
         prepare(3, resume_from_checkpoint="auto", metric_for_best_model="loss")
