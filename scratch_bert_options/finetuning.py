@@ -159,7 +159,7 @@ class TaskOptions(RunOptions, TaskDataOptions, CheckpointOptions, group="Task"):
 
 
 @options
-class FinetuningOptions(CommonOptions):
+class FinetuningOptions(CommonOptions, group="Training"):
     """The options of training, with the usual values of BERT's fine-tuning (paper, appendix A.3)."""
 
     numbered: ClassVar = "runs/finetune"

@@ -30,10 +30,10 @@ OTHER_NAMES = {  # as pipelines and others call a task
     "extractive-qa": "question-answering",
 }
 
-
+COLUMNS = ("text_column", "text_pair_column", "choices_column")
 # Fields of a config that only fine-tuning sets, for `predict`.
-FINETUNED = ("positive_label", "decision_threshold", "max_seq_length", "doc_stride", "max_answer_length")
-FINETUNED += ("has_unanswerable", "text_pairs")
+FINETUNED = (*COLUMNS, "max_seq_length", "positive_label", "decision_threshold", "doc_stride", "max_answer_length")
+FINETUNED += ("has_unanswerable",)
 
 
 def task_class(name: str) -> type[Task]:
@@ -96,8 +96,9 @@ def load_task(
     dataset = (args.dataset_name, args.dataset_config)
     if glue and not (data or args.train_file or args.dataset_name):
         dataset = ("nyu-mll/glue", name)
-    return task.load(
-        load_splits(find_columns(name, args), splits, dataset),
+    columns = find_columns(name, args)
+    task.load(
+        load_splits(columns, splits, dataset),
         metrics=args.metrics or (glue and glue.metrics),
         best_metric=(options.metric_for_best_model or "").removeprefix("eval_"),
         validation_share=args.validation_share,
@@ -105,6 +106,14 @@ def load_task(
         dataset_name=dataset[0],
         **task_options,
     )
+    named = {f"{column}_column": names for column, names in columns.names.items() if names != [cls.columns[column]]}
+    given = {
+        option: value if option == "choices_column" else value[0]
+        for option, value in named.items()
+        if option in COLUMNS
+    }
+    task.model_options = {**task.model_options, **given}
+    return task
 
 
 def find_columns(name: str, args: TaskOptions) -> Columns:
@@ -148,10 +157,10 @@ def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple
                 raise ValueError(f"A {config.model_type} has no {field}: leave out dropout or classifier_pooling.")
             setattr(config, field, value)
     trained_labels = config.id2label if named_head(config) in task.auto_class.__name__ else {}
-    lengths = {"max_seq_length": args.max_seq_length} if args.max_seq_length else {}
+    given = {"max_seq_length": args.max_seq_length} if args.max_seq_length else {}
     for option in FINETUNED:  # of an earlier fine-tuning
         vars(config).pop(option, None)
-    for option, value in {"problem_type": None, **lengths, **task.model_options}.items():
+    for option, value in {"problem_type": None, **given, **task.model_options}.items():
         setattr(config, option, value)
     if args.random_init:
         logger.info("Random initialisation: only the checkpoint's config and tokenizer are used")

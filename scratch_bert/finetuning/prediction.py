@@ -31,7 +31,7 @@ class Predictor:
 
     Args:
         model: A directory or a Hub repository.
-        text_column, text_pair_column, choices_column: Columns, by default those with the usual names.
+        text_column, text_pair_column, choices_column: Columns, by default those of fine-tuning.
         max_seq_length: Default: that of fine-tuning, the model's limit or 384 for question answering.
         threshold: Of two classes, the config's `positive_label`, by default the second, is predicted from this
             probability on. Default: the config's `decision_threshold`, or else 0.5.
@@ -54,15 +54,14 @@ class Predictor:
         trust_remote_code: bool = False,
     ):
         name = str(model)
-        columns = {"text_column": text_column, "text_pair_column": text_pair_column, "choices_column": choices_column}
-        self.options = TaskOptions(model_name_or_path=name, **columns)
         config = load_config(name, trust_remote_code=trust_remote_code)
+        given = {"text_column": text_column, "text_pair_column": text_pair_column, "choices_column": choices_column}
+        columns = {column: value or getattr(config, column, None) for column, value in given.items()}
+        self.options, self.default_columns = TaskOptions(model_name_or_path=name, **columns), text_column is None
         head = named_head(config).removeprefix("For")
         task_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", head).lower()
         if task_name not in TASKS:
             raise ValueError(f"{name} has no head of a task ({', '.join(TASKS[:4])}), but {head}: fine-tune it first.")
-        if getattr(config, "text_pairs", False) and not text_pair_column:
-            raise ValueError(f"{name} is fine-tuned on pairs of texts: name the second with --text_pair_column.")
         max_seq_length = max_seq_length or getattr(config, "max_seq_length", None)
         self.task = open_task(task_name, name, config, max_seq_length, trust_remote_code)
         self.task.read_config(config)
@@ -89,7 +88,7 @@ class Predictor:
         """Check these rows, and give them to the task."""
         present = list(rows[0])
         columns = find_columns(self.task.name, self.options).names
-        if self.options.text_column is None and columns["text"][0] not in present:
+        if self.default_columns and columns["text"][0] not in present and "text" in present:
             columns["text"] = ["text"]  # in a .txt file, and in tables for a task on words
         origins = [f"row {number:,}" for number in range(first, first + len(rows))]
         examples: dict[str, list] = {"origin": origins}

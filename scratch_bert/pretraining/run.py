@@ -38,6 +38,7 @@ from .trainer import PretrainingTrainer
 
 
 logger = logging.getLogger("scratch_bert")
+OVERFITTED = 1.02  # times the lowest loss
 
 
 class Options(NamedTuple):
@@ -126,11 +127,24 @@ class PretrainingRun:
             seen = (len(self.trainer.eval_dataset), self.trainer.examples_seen, self.trainer.examples_per_minute)
             latest = self.trainer.latest_metrics() | metrics
             parts.append(wrap(data.objective.describe_plateaus(latest, *seen)))
+            parts.append(wrap(describe_best(self.trainer.state.log_history, metrics.get("eval_mlm_loss"))))
         since = " since the resume" if self.checkpoint else ""
         if self.checkpoint and options.max_minutes:
             since += f", {self.trainer.minutes_used:.1f} of {options.max_minutes:g} minutes in all"
         parts.append(f"Trained for {metrics['train_runtime']:.0f} s{since}.\n{describe_output(options.output_dir)}")
         return "\n\n".join(filter(None, parts))
+
+
+def describe_best(log: list[dict[str, float]], final: float | None) -> str:
+    """A hint if an evaluation during the training had a clearly lower MLM loss than the `final` one."""
+    evaluations = [(entry["eval_mlm_loss"], entry["step"]) for entry in log if "eval_mlm_loss" in entry]
+    lowest, step = min(evaluations, default=(0.0, 0))
+    if final is None or not evaluations or final < OVERFITTED * lowest:
+        return ""
+    return (
+        f"Overfitting: the MLM loss on the evaluated text was lowest after {step:,} steps ({lowest:.3f}). Train for less "
+        "time, on more text, or keep the best checkpoint: --load_best_model_at_end --save_steps 250."
+    )
 
 
 def _train(trainer: PretrainingTrainer, checkpoint: str | None) -> dict[str, float]:

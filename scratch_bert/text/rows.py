@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, nullcontext
@@ -17,6 +18,8 @@ from scratch_bert_options.outputs import check_new_file
 
 from .tables import TSV, TextError, open_binary, read_errors, suffix
 
+
+logger = logging.getLogger("scratch_bert")
 
 CHUNK = 1000  # rows
 STANDARD = "-"  # for a file: standard input or output
@@ -168,6 +171,8 @@ def write_rows(
                 out.flush()
             count += len(rows)
             bar.update(len(rows))
+    if file != STANDARD:
+        logger.info(f"{count:,} rows: {file}")
     return count
 
 

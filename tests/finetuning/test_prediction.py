@@ -138,7 +138,7 @@ def test_predictions_are_those_of_the_evaluation(kind, saved, tmp_path):
         expected = [row["prediction"] for row in read_jsonl(output / "validation_predictions.jsonl")]
     assert predict_file(output, file, str(tmp_path / "out.jsonl"), batch_size=3, **options) == len(expected)
     if kind == "pairs":
-        with pytest.raises(ValueError, match="fine-tuned on pairs of texts: .* --text_pair_column"):
+        with pytest.raises(ValueError, match="no column .text_pair., but text"):
             predict(output, {"text": TEXTS})
     rows = read_jsonl(tmp_path / "out.jsonl")
     found = [row["prediction"] for row in rows]
@@ -151,6 +151,16 @@ def test_predictions_are_those_of_the_evaluation(kind, saved, tmp_path):
             assert 0 < row["probability"] <= 1 and 0 < row["no_answer_probability"] <= 1
         if kind == "choices":
             assert row["probability"] == row["probabilities"][row["prediction"]] == max(row["probabilities"])
+
+
+def test_columns_are_those_of_the_fine_tuning(saved, tmp_path):
+    data = {"review": TEXTS * 4, "label": ["a", "b", "c", "a", "b"] * 4}
+    options = {"max_steps": 1, "disable_tqdm": True, "bf16": False, "validation": data, "text_column": "review"}
+    finetune("sequence-classification", data, saved, output_dir=tmp_path, **options)
+    expected = predict(tmp_path, {"review": TEXTS})["probability_a"].tolist()
+    assert predict(tmp_path, TEXTS)["probability_a"].tolist() == expected  # a list, whose column is named text
+    with pytest.raises(ValueError, match="no column 'review', but other"):
+        predict(tmp_path, {"other": TEXTS})
 
 
 def test_lengths_are_those_of_the_fine_tuning(saved, tmp_path):

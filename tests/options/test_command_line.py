@@ -314,6 +314,9 @@ def test_help_has_groups_and_is_short(pretrain_help):
     names = re.findall(r"(?m)^  (--\S+)", pretrain_help)
     assert len(names) == len(set(names)) > 60 and not any("-" in name[2:] for name in names)
     assert pretrain_help.count("\n") < 150 and "None" not in pretrain_help
+    assert None not in {
+        option.metadata["group"] for option in known_options((TaskOptions, FinetuningOptions)).values()
+    }
 
 
 RUN = """

@@ -19,7 +19,7 @@ from scratch_bert.atomic import seal
 from scratch_bert.corpus.tokenizer import segment_ids
 from scratch_bert.pretraining import run as pretraining
 from scratch_bert.pretraining.evaluation import evaluate
-from scratch_bert.pretraining.run import PretrainingRun
+from scratch_bert.pretraining.run import PretrainingRun, describe_best
 from scratch_bert.pretraining.trainer import PretrainingTrainer
 from scratch_bert.text.tables import TextError
 from scratch_bert.training import clock
@@ -429,3 +429,13 @@ def test_evaluation_in_training_is_on_evenly_spread_examples(prepare, tmp_path, 
     for number in (0, 10**6):
         run = prepare(tmp_path / f"all{number}", max_eval_examples=number)
         assert run.trainer.eval_dataset is run.data.eval_dataset
+
+
+def test_an_overfitted_run_says_where_it_was_best():
+    log = [
+        {"step": 50, "eval_mlm_loss": 2.0},
+        {"step": 100, "eval_mlm_loss": 1.5},
+        {"step": 150, "eval_mlm_loss": 1.8},
+    ]
+    assert "lowest after 100 steps (1.500)" in describe_best(log, 1.8)
+    assert not describe_best(log, 1.51) and not describe_best([], 1.8) and not describe_best(log, None)

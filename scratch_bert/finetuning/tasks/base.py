@@ -156,11 +156,6 @@ class Task:
                 if empty := sum(not "".join(getattr(row, column)).strip() for row in rows):
                     logger.warning(f"{split}: {empty:,} of {len(rows):,} examples have no {column.replace('_', ' ')}")
         self.read_labels(**options)
-        if self.columns.get("text_pair", "") is None and "text_pair" in splits["train"].column_names:
-            self.model_options = {
-                **self.model_options,
-                "text_pairs": True,
-            }  # for `predict`: one text would be accepted
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
             self.splits = splits | {"train": parts["train"], "validation": parts["test"]}
@@ -202,7 +197,11 @@ class Task:
                 f"{split}: {full:,} of {len(lengths):,} inputs are truncated to {self.max_seq_length} tokens, or have "
             )
             much = full > MUCH_TRUNCATED * len(lengths)
-            remedy = ": a model that is pretrained with a longer --max_seq_length would read more of them" * much
+            limit = self.tokenizer.model_max_length
+            longer = f"a --max_seq_length of up to {limit} reads more of them"
+            if self.max_seq_length >= limit:
+                longer = "a model that is pretrained with a longer --max_seq_length would read more of them"
+            remedy = f": {longer}" * much
             logger.log(logging.WARNING if much else logging.INFO, f"{counted}exactly as many{remedy}")
 
     @cached_property
