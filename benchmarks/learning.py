@@ -99,8 +99,6 @@ class LearningOptions(PretrainingOptions):
         super().__post_init__()
         self.max_minutes = minutes
         self.seeds = self.seeds or [self.seed]
-        if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds must differ, got {self.seeds}.")
         self.transformers_learning_rates = self.transformers_learning_rates or [5e-4, 1e-3]
 
 
@@ -199,7 +197,7 @@ class Benchmark:
         self.batches = held_out_batches(self.evaluation, self.data)
 
     def build_scratch_bert(self, output_dir: str) -> Trainer:
-        args = replace(self.args, seed=self.seed, output_dir=output_dir, max_minutes=None)
+        args = replace(self.args, seed=self.seed, seeds=None, output_dir=output_dir, max_minutes=None)
         return prepare_pretraining(self.model_args, self.data_args, args).trainer
 
     def build_transformers(self, learning_rate: float, output_dir: str) -> Trainer:
