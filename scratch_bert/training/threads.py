@@ -40,8 +40,10 @@ def use_free_cores(recorded: int | None = None) -> int:
 def to_accelerator(model: torch.nn.Module) -> torch.device:
     """Move a model to the accelerator, if there is one, for inference; or else use the free cores. Returns its
     device."""
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
-    if device.type == "cpu":
+    device = torch.device("cpu")
+    if torch.accelerator.is_available():
+        device = torch.accelerator.current_accelerator() or device
+    else:
         keep_freed_memory()
         use_free_cores()
     model.to(device).eval()
