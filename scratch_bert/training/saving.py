@@ -18,6 +18,7 @@ from ..checkpoints.weights import find_not_finite
 from ..hub.model_card import is_customized
 from ..repository import RUN_FILE
 from .console import without_progress_bars
+from .decorations import DecoratedTrainer
 from .processes import wait_for_processes
 from .push import PushingTrainer
 
@@ -26,7 +27,7 @@ class DivergenceError(ValueError):
     """The loss, a metric or a weight is not finite."""
 
 
-class SavingTrainer(PushingTrainer):
+class SavingTrainer(PushingTrainer, DecoratedTrainer):
     """Trainer whose saves are atomic: the model with the card of `write_card`, checkpoints also with `record`. It
     stops at the first loss, metric or weight that is not finite."""
 
@@ -69,6 +70,7 @@ class SavingTrainer(PushingTrainer):
                 for file in sorted(staged.iterdir(), key=lambda file: file.suffix in (".md", ".png")):
                     move_into_place(file, directory / file.name)
                 shutil.rmtree(directory / STAGING, ignore_errors=True)
+                self.name_failures()
         if self.is_fsdp_enabled:
             wait_for_processes(self.accelerator)  # its weights are gathered
         if self.args.push_to_hub and not _internal_call:
@@ -88,7 +90,8 @@ class SavingTrainer(PushingTrainer):
         for weights in directory.glob("*.safetensors"):  # safetensors makes them readable by their owner only
             weights.chmod((directory / CONFIG_NAME).stat().st_mode)
         if self.write_card and not is_customized(place):
-            self.write_card(self, directory)
+            with self.decoration("The model card"):
+                self.write_card(self, directory)
 
     def _save_checkpoint(self, model, trial) -> None:
         if trial is None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import platform
 import shutil
@@ -14,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback, TrainingArguments
+from transformers.integrations import TensorBoardCallback
 
 from helpers import SMALL, launch, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, atomic
@@ -285,6 +287,23 @@ def test_metric_that_is_not_finite_stops_a_run_before_it_is_logged(tmp_path):
         with pytest.raises(DivergenceError, match=f"{name} is inf at step 0: the training has diverged"):
             trainer.log({name: float("inf")})
     assert len(trainer.state.log_history) == 1
+
+
+def test_cards_and_trackers_that_fail_end_no_run(tmp_path, monkeypatch, caplog):
+    def fail(*args, **kwargs):
+        raise KeyError("of another library")
+
+    monkeypatch.setattr(TensorBoardCallback, "on_log", fail)
+    trainer = make_trainer(tmp_path, save_steps=2, logging_steps=1, report_to=["tensorboard"])
+    trainer.write_card = fail
+    with caplog.at_level(logging.WARNING, "scratch_bert"):
+        trainer.train()
+        trainer.save_model()
+    assert trainer.state.global_step == 6 and (tmp_path / "model.safetensors").exists()
+    first, second, last = caplog.messages  # each once
+    assert first.startswith("TensorBoardCallback has failed, and the run continues without it: ")
+    assert second.startswith("The model card has failed")
+    assert "but for TensorBoardCallback ('of another library'); The model card (" in last
 
 
 def test_checkpoint_that_cannot_be_written_leaves_the_last_one(tmp_path, monkeypatch):

@@ -1,0 +1,58 @@
+"""What decorates a run: cards, pictures, trackers. None of it may end a training, whatever it raises."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import TrainOutput
+
+from ..repository import one_line
+
+
+logger = logging.getLogger("scratch_bert")
+
+
+class DecoratedTrainer(Trainer):
+    """Trainer whose trackers, the callbacks of transformers.integrations, cannot end a training. `failures` are errors
+    by what has failed; each is logged once."""
+
+    def __init__(self, *args, **kwargs):
+        self.failures: dict[str, str] = {}
+        super().__init__(*args, **kwargs)
+
+    @contextmanager
+    def decoration(self, what: str) -> Iterator[None]:
+        """Within `with`, an error is logged, and the run goes on."""
+        try:
+            yield
+        except Exception as error:  # of any library
+            if what not in self.failures:
+                self.failures[what] = one_line(error) or type(error).__name__
+                logger.warning(f"{what} has failed, and the run continues without it: {self.failures[what]}")
+
+    def train(self, *args, **kwargs) -> TrainOutput:
+        for callback in self.callback_handler.callbacks:
+            if any(base.__module__.startswith("transformers.integrations") for base in type(callback).__mro__):
+                self._guard(callback)
+        return super().train(*args, **kwargs)
+
+    def _guard(self, callback: TrainerCallback) -> None:
+        def guarded(method: Callable) -> Callable:
+            @wraps(method)
+            def call(*args, **kwargs):
+                with self.decoration(type(callback).__name__):
+                    return method(*args, **kwargs)
+
+            return call
+
+        for name in dir(callback):
+            if name.startswith("on_") and not hasattr(getattr(callback, name), "__wrapped__"):
+                setattr(callback, name, guarded(getattr(callback, name)))
+
+    def name_failures(self) -> None:
+        """Log what the run is without."""
+        if self.failures:
+            lost = "; ".join(f"{what} ({error})" for what, error in self.failures.items())
+            logger.warning(f"The run is complete, but for {lost}")
