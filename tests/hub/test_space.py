@@ -101,6 +101,7 @@ def test_link_to_the_space_is_in_the_text_of_any_card(card, directory, hub):
     assert hub.read("me/my-bert", "README.md").decode() == card.replace("Text.", f"\n{link}\nText.")
 
 
+@pytest.mark.slow
 def test_files_of_the_space_are_all_that_its_page_imports(tmp_path):
     pytest.importorskip("gradio")
     files = space_module.space_files("me/my-bert", "main")
