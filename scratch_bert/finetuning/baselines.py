@@ -70,8 +70,9 @@ def scores_by_baseline(metrics: dict[str, float]) -> dict[str, dict[str, float]]
 
 def has_spaces(task: SequenceClassification) -> bool:
     """Whether the words of the training texts have spaces between them, unlike those of Chinese, Thai or a protein."""
-    words = [word for text in task.splits["train"]["text"][:MAX_EXAMPLES] for word in text.split()]
-    return sum(map(len, words)) <= LONG_WORD * len(words)
+    texts = map(str.split, task.splits["train"]["text"][:MAX_EXAMPLES])  # one at a time: a corpus of words is large
+    characters, words = np.sum([(sum(map(len, text)), len(text)) for text in texts], axis=0)
+    return bool(characters <= LONG_WORD * words)
 
 
 def bag_predictions(task: SequenceClassification, splits: Sequence[str], kind: str) -> dict[str, list] | None:

@@ -12,6 +12,7 @@ from ..training.model_card import new_figure
 
 
 SHOWN = 20  # classes at most, in text and picture; JSON has all
+CONFUSED = 200  # classes at most, in a confusion matrix: it grows with their square
 SCORES = ("precision", "recall", "f1", "examples")
 
 
@@ -40,13 +41,12 @@ def entity_scores(references: list[list[str]], predictions: list[list[str]]) -> 
 
 def class_report(references: list[str], predictions: list[str]) -> dict[str, Any]:
     """`classes`: see `class_scores`. `labels`: the names of the rows and columns of `confusion`, a row for each true
-    class with the numbers of its examples by their predicted class."""
+    class with the numbers of its examples by their predicted class. Both are left out for many classes."""
     labels = sorted({*references, *predictions})
-    return {
-        "classes": class_scores(references, predictions, labels),
-        "labels": labels,
-        "confusion": confusion_matrix(references, predictions, labels=labels).tolist(),
-    }
+    report: dict[str, Any] = {"classes": class_scores(references, predictions, labels)}
+    if len(labels) > CONFUSED:
+        return report
+    return report | {"labels": labels, "confusion": confusion_matrix(references, predictions, labels=labels).tolist()}
 
 
 def most_frequent(classes: dict[str, dict[str, float]]) -> list[tuple[str, dict[str, float]]]:

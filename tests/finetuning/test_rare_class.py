@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_fscore_support, roc_auc_score
 
-from scratch_bert.finetuning.class_report import class_report, to_text
+from scratch_bert.finetuning.class_report import class_report, draw, to_text
 from scratch_bert.finetuning.prediction import predict, predict_file
 from scratch_bert.finetuning.run import balanced_weights, prepare_finetuning
 from scratch_bert.finetuning.tasks.sequence_classification import SequenceClassification
@@ -173,6 +173,13 @@ def test_weights_need_classes(run, files, tmp_path):
     file = str(tmp_path / "numbers.csv")
     with pytest.raises(ValueError, match="one label for each text or word"):
         run(train_file=file, validation_file=file, class_weights="balanced")
+
+
+def test_report_of_very_many_classes_has_no_confusion_matrix():
+    names = [f"class {number}" for number in range(300)]
+    report = class_report(names, names)
+    assert len(report["classes"]) == 300 and "confusion" not in report  # it would have 90,000 cells
+    assert "and 280 classes" in to_text("test", report) and not draw(report, None)
 
 
 def test_report_of_many_classes_shows_the_most_frequent():
