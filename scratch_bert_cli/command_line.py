@@ -99,7 +99,7 @@ def read_options(
 
 
 def rows_parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that all commands have which give the rows of a file to a model, and write what it makes of them."""
+    """The arguments of all commands that give the rows of a file to a model, and write what it makes of them."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="The output directory of a training, or a Hub repository.")
     parser.add_argument("--file", required=True, help="The texts or rows; - is standard input.")
@@ -110,9 +110,13 @@ def rows_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def in_first_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
 def announce_imports() -> None:
     """Print what the next seconds are spent on, in the first process, unless PyTorch is already imported."""
-    if "torch" not in sys.modules and os.environ.get("RANK", "0") == "0":
+    if "torch" not in sys.modules and in_first_process():
         print("Loading PyTorch …", file=sys.stderr, flush=True)
 
 

@@ -49,7 +49,6 @@ class RunOptions(SeedsOptions, group="Task"):
         "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
         within="[8, 1000000]",
     )
-
     search: int | None = option(
         None,
         "Search for hyperparameters in this many trials, each a training of its own: learning rate, epochs, batch size "

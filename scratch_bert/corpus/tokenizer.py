@@ -23,6 +23,7 @@ logger = logging.getLogger("scratch_bert")
 
 VOCABULARIES = ["tokenizer.json", "vocab.txt", "vocab.json"]  # and those of other models
 VOCABULARIES += ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model"]
+REBUILT = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}  # by transformers, for BertTokenizer
 UNKNOWN_WORDS = "ꙮ 𐍈"  # of Old Slavonic and Gothic
 
 
@@ -86,9 +87,8 @@ def is_rebuilt_differently(tokenizer: PreTrainedTokenizerBase, file: Path) -> bo
     user has added: transformers builds BERT's own instead, and says nothing."""
     if type(tokenizer).__name__ != "BertTokenizer":
         return False
-    built, saved = json.loads(tokenizer.backend_tokenizer.to_str()), read_json(file)
-    parts = ("normalizer", "pre_tokenizer")
-    return any((built[part] or {}).get("type") != (saved.get(part) or {}).get("type") for part in parts)
+    saved = read_json(file)
+    return any((saved.get(part) or {}).get("type") != kind for part, kind in REBUILT.items())
 
 
 def check_tokenizer(tokenizer: Any, what: str = "The tokenizer", fast: bool = True) -> None:

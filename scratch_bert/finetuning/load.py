@@ -106,13 +106,9 @@ def load_task(
         dataset_name=dataset[0],
         **task_options,
     )
-    named = {f"{column}_column": names for column, names in columns.names.items() if names != [cls.columns[column]]}
-    given = {
-        option: value if option == "choices_column" else value[0]
-        for option, value in named.items()
-        if option in COLUMNS
-    }
-    task.model_options = {**task.model_options, **given}
+    for column, names in columns.names.items():
+        if (option := f"{column}_column") in COLUMNS and names != [cls.columns[column]]:
+            task.model_options[option] = names if column == "choices" else names[0]
     return task
 
 

@@ -28,9 +28,6 @@ def write_finetuning_card(trainer: FinetuningTrainer, directory: Path, task: Tas
     if best != "loss" and any(f"eval_{best}" in entry for entry in trainer.state.log_history):
         panels[best.replace("_", " ")] = [f"eval_{best}"]
     report = trainer.class_reports.get("validation", {})
-    confusion = False
-    with trainer.decoration("confusion.png"):
-        confusion = draw(report, directory / "confusion.png")
     auto_class = task.auto_class.__name__
     task_type = PIPELINES.get(auto_class, task.name)
     eval_results = [
@@ -59,7 +56,7 @@ def write_finetuning_card(trainer: FinetuningTrainer, directory: Path, task: Tas
         class_report=report,
         shown_classes={cell(name): scores for name, scores in most_frequent(report.get("classes", {}))},
         positive=cell(report.get("positive", "")),
-        confusion=confusion,
+        confusion=trainer.draws(draw, report, file=directory / "confusion.png"),
         baselines=scores_by_baseline(metrics),
         max_seq_length=task.max_seq_length,
         pairs="text_pair" in task.text_columns("train"),

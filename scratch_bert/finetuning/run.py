@@ -62,17 +62,14 @@ def prepare_finetuning(
     return run.prepare()
 
 
-def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments, search: bool = False) -> list[SeedRun]:
-    """Each with its own arguments. On resume, each continues from its last checkpoint, if there is one. A `search`
-    has one, whose trials look for theirs.
+def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments) -> list[SeedRun]:
+    """Each with its own arguments. On resume, each continues from its last checkpoint, if there is one.
 
     Raises `ValueError` if a new run would write into a directory that is not empty.
     """
-    if not seeds and not search:
-        return [SeedRun(args, find_checkpoint(args))]
-    check_parent(args, "seed" if seeds else "trial")
     if not seeds:
-        return [SeedRun(args)]
+        return [SeedRun(args, find_checkpoint(args))]
+    check_parent(args)
     runs = []
     for seed in seeds:
         directory, run_args = Path(args.output_dir) / f"seed-{seed}", deepcopy(args)
@@ -107,7 +104,7 @@ class FinetuningRun:
             raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
         if args.should_save:
             check_output_dir("output_dir", Path(args.output_dir))
-        self.seed_runs = plan_seed_runs(task_args.seeds, args, bool(task_args.search))
+        self.seed_runs = self.plan(task_args.seeds, args)
         begun = next(
             (run.checkpoint or run.args.output_dir for run in self.seed_runs if run.checkpoint or run.metrics), None
         )
@@ -122,6 +119,9 @@ class FinetuningRun:
             run.args.learning_rate = self.options.learning_rate
         self.first_trainer: FinetuningTrainer | None = None
         self.class_reports: dict[str, dict] = {}  # of a run with one seed
+
+    def plan(self, seeds: list[int] | None, args: TrainingArguments) -> list[SeedRun]:
+        return plan_seed_runs(seeds, args)
 
     def prepare(self) -> "FinetuningRun":
         """Encode the examples, compare finished seeds with this run, and build the trainer of the first unfinished

@@ -9,6 +9,7 @@ from pathlib import Path
 import optuna
 from optuna.storages.journal import JournalFileBackend, JournalStorage
 from optuna.trial import TrialState
+from transformers import TrainingArguments
 
 from scratch_bert_options.declare import reject_non_default
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
@@ -17,7 +18,7 @@ from ..checkpoints.output_dir import output_dir_lock, read_metrics
 from ..checkpoints.resume import check_same_run
 from ..checkpoints.saved import find_checkpoint
 from ..repository import RUN_FILE, read_json
-from ..training.seeds import SeedResults, summarize
+from ..training.seeds import SeedResults, check_parent, summarize
 from ..training.trainer import DivergenceError
 from .arguments import finetuning_arguments
 from .run import FinetuningRun, SeedRun
@@ -44,6 +45,11 @@ class FinetuningSearch(FinetuningRun):
             raise ValueError("search runs in one process: start it without torchrun.")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.best_dir = self.output_dir
+
+    def plan(self, seeds: list[int] | None, args: TrainingArguments) -> list[SeedRun]:
+        """One run, for its checks: the trials look for their own checkpoints."""
+        check_parent(args, "trial")
+        return [SeedRun(args)]
 
     @property
     def model_dir(self) -> Path:

@@ -96,8 +96,8 @@ def write_card(
 ) -> None:
     """Write `directory`/README.md from model_card.md: `metadata` into the YAML header, `context` into the text.
 
-    `sample_texts` are Python strings for its snippets, instead of English ones: a text with a `masked` word, and a `first`
-    and a `second` sentence.
+    `sample_texts` are Python strings for its snippets, instead of English ones: a text with a `masked` word, and a
+    `first` and a `second` sentence.
     """
     metadata = {"library_name": "transformers", "pipeline_tag": PIPELINES.get(auto_class), "tags": TAGS} | metadata
     ModelCard.from_template(

@@ -44,8 +44,8 @@ def pretrain(
 
     Messages and results are printed; or go to the logger scratch_bert, if the application has configured logging.
 
-    Returns the metrics; with `seeds`, their means. Raises `ValueError` or `OSError` for options and texts that can't be used, and the errors of
-    `PretrainingRun.train`.
+    Returns the metrics; with `seeds`, their means. Raises `ValueError` or `OSError` for options and texts that can't be
+    used, and the errors of `PretrainingRun.train`.
     """
     if isinstance(texts, Mapping) and options.get("text_column", "text") not in texts:  # splits, and no table
         if "train" not in texts:

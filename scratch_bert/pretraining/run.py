@@ -142,8 +142,8 @@ def describe_best(log: list[dict[str, float]], final: float | None) -> str:
     if final is None or not evaluations or final < OVERFITTED * lowest:
         return ""
     return (
-        f"Overfitting: the MLM loss on the evaluated text was lowest after {step:,} steps ({lowest:.3f}). Train for less "
-        "time, on more text, or keep the best checkpoint: --load_best_model_at_end --save_steps 250."
+        f"Overfitting: the MLM loss on the evaluated text was lowest after {step:,} steps ({lowest:.3f}). Train for "
+        "less time, on more text, or keep the best checkpoint: --load_best_model_at_end --save_steps 250."
     )
 
 

@@ -22,7 +22,7 @@ class Sample(NamedTuple):
 
 
 def sample_text(source: TextSource, size: int, seed: int = 0, beginnings: bool = False) -> Sample:
-    """Draw paragraphs, each with the same probability, of at most `size` bytes in all; all of the text if it is smaller.
+    """Draw paragraphs, each with the same probability, of at most `size` bytes in all; all of a text that is smaller.
 
     All of the text is read, once; with `beginnings`, only the beginning of each of its files, `size` bytes in all.
     """

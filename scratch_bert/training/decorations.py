@@ -4,6 +4,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
+from typing import Any
 
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
@@ -24,13 +26,19 @@ class DecoratedTrainer(Trainer):
 
     @contextmanager
     def decoration(self, what: str) -> Iterator[None]:
-        """Within `with`, an error is logged, and the run goes on."""
+        """Within `with`, an error is logged, and the run continues."""
         try:
             yield
         except Exception as error:  # of any library
             if what not in self.failures:
                 self.failures[what] = one_line(error) or type(error).__name__
                 logger.warning(f"{what} has failed, and the run continues without it: {self.failures[what]}")
+
+    def draws(self, draw: Callable[..., bool], *args: Any, file: Path) -> bool:
+        """Whether `draw(*args, file)` has drawn a picture, and not failed."""
+        with self.decoration(file.name):
+            return draw(*args, file)
+        return False
 
     def train(self, *args, **kwargs) -> TrainOutput:
         for callback in self.callback_handler.callbacks:

@@ -21,9 +21,6 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
     place = Path(args.output_dir)
     if directory.name.startswith(PREFIX_CHECKPOINT_DIR):
         place /= directory.name
-    curves = False
-    with trainer.decoration("curves.png"):
-        curves = _draw_curves(history, panels, directory / "curves.png")
     return {
         "mark": MARK,
         "path": trainer.hub_model_id or path_in_card(place),
@@ -34,7 +31,7 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
         "metrics": trainer.latest_metrics(),
         "parameters": trainer.model.num_parameters(),
         "lowercase": getattr(trainer.processing_class, "do_lower_case", False),
-        "curves": curves,
+        "curves": trainer.draws(_draw_curves, history, panels, file=directory / "curves.png"),
         "precision": "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "fp32",
         "device": describe_device(args.device),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},

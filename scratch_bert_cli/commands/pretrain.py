@@ -3,13 +3,11 @@ Face's Trainer.
 
 Without options: a tiny model on the built-in corpus, in a few minutes on two CPU cores."""
 
-import os
-
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
-from ..command_line import read_options
+from ..command_line import in_first_process, read_options
 from ..main import command
 from ..process import script
 
@@ -27,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     configure_logging()
     if training.seeds:
         pretrain_seeds(model_args, data_args, training)
-        if os.environ.get("RANK", "0") == "0":
+        if in_first_process():
             print(
                 f"\n{report_seeds(training.output_dir)}\n\nNext:\n  {command('compare', training.output_dir, 'OTHER')}"
             )

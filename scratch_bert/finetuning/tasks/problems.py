@@ -11,6 +11,7 @@ from pydantic import BaseModel, FiniteFloat
 from scipy.special import softmax
 from sklearn.metrics import precision_recall_curve
 
+from ..class_report import class_report, class_scores
 from ..metrics import OF_PROBABILITIES
 from .base import Logits, Tensors
 
@@ -55,6 +56,9 @@ class Problem:
     def for_metric(self, name: str, predictions: list, references: list) -> tuple[list, list]:
         return predictions, references
 
+    def report(self, golds: list, predictions: list) -> dict[str, Any] | None:
+        """The predictions by class; None without classes."""
+
     def columns(self, logits: torch.Tensor) -> dict[str, list | pyarrow.Array]:
         """The columns of `predict` for logits (N, L)."""
         return {"prediction": self.decode(logits.numpy())}
@@ -90,6 +94,9 @@ class MultiLabel(Problem):
     def format(self, prediction: list[int]) -> list[str]:
         return [name for name, chosen in zip(self.names, prediction, strict=True) if chosen]
 
+    def report(self, golds: list, predictions: list) -> dict[str, Any]:
+        return {"classes": class_scores(np.array(golds), np.array(predictions), self.names)}
+
     def columns(self, logits: torch.Tensor) -> dict[str, list | pyarrow.Array]:
         predictions = [self.format(prediction) for prediction in self.decode(logits.numpy())]
         column = pyarrow.array(predictions, pyarrow.list_(pyarrow.string()))
@@ -114,6 +121,9 @@ class MultiClass(Problem):
 
     def format(self, prediction: Any) -> str:
         return self.names[prediction]
+
+    def report(self, golds: list, predictions: list) -> dict[str, Any]:
+        return class_report([*map(self.format, golds)], [*map(self.format, predictions)])
 
     def columns(self, logits: torch.Tensor) -> dict[str, list | pyarrow.Array]:
         probabilities = logits.softmax(-1)  # (N, L)
@@ -198,9 +208,9 @@ class TwoClasses(MultiClass):
         best = max(float(thresholds[f1[:-1].argmax()]), LOWEST_THRESHOLD)
         return TwoClasses(self.names, self.positive_label, threshold=best)
 
-    def describe(self, probabilities: list[float], golds: list[float]) -> dict[str, Any]:
-        """The decision and its alternatives: precision and recall by threshold."""
-        found, positive = np.array(probabilities), np.array(golds) == 1
+    def report(self, golds: list[float], predictions: list[float]) -> dict[str, Any]:
+        """Also the decision and its alternatives: precision and recall by threshold."""
+        found, positive = np.array(predictions), np.array(golds) == 1
         alternatives = []
         for threshold in sorted({*np.arange(1, 10) / 10, self.threshold}):
             chosen = found >= threshold
@@ -213,4 +223,5 @@ class TwoClasses(MultiClass):
                     "recall": hits / max(int(positive.sum()), 1),
                 }
             )
-        return {"positive": self.positive_label, "threshold": self.threshold, "thresholds": alternatives}
+        decision = {"positive": self.positive_label, "threshold": self.threshold, "thresholds": alternatives}
+        return super().report(golds, predictions) | decision

@@ -232,8 +232,8 @@ def best_spans(
 
 
 def answer_spans(offsets: np.ndarray, answer: Answer) -> np.ndarray:
-    """First and last token, (W, 2), of those that overlap an answer, in the windows over its context, whose tokens cover
-    the characters `offsets`, (W, S, 2); [CLS] twice in a window that does not contain all of them."""
+    """First and last token, (W, 2), of those that overlap an answer, in the windows over its context, whose tokens
+    cover the characters `offsets`, (W, S, 2); [CLS] twice in a window that does not contain all of them."""
     start, end = offsets[..., 0], offsets[..., 1]  # (W, S)
     overlap = (start < answer.answer_start + len(answer.text)) & (end > answer.answer_start)
     if not overlap.any():

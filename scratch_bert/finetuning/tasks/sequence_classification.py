@@ -12,7 +12,6 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 
-from ..class_report import class_report, class_scores
 from .base import Logits, Tensors, TextRow
 from .class_labels import ClassLabelTask, Label, is_missing, is_number
 from .problems import MultiClass, MultiLabel, NumberRow, Problem, Regression, TwoClasses
@@ -139,13 +138,7 @@ class SequenceClassification(ClassLabelTask):
         return adapted
 
     def class_report(self, split: str, predictions: list) -> dict[str, Any] | None:
-        if self.problem_type == "regression":
-            return None
-        golds = self.gold_predictions(split)
-        if self.problem_type == "multi_label_classification":
-            return {"classes": class_scores(np.array(golds), np.array(predictions), self.label_names)}
-        report = class_report(*([self.format_prediction(one) for one in ones] for ones in (golds, predictions)))
-        return report | (self.problem.describe(predictions, golds) if isinstance(self.problem, TwoClasses) else {})
+        return self.problem.report(self.gold_predictions(split), predictions)
 
 
 def infer_problem_type(labels: Sequence) -> str:
