@@ -61,7 +61,7 @@ class RunOptions(SeedsOptions, group="Task"):
 class TaskDataOptions(OptionGroup, group="Data"):
     train_file: list[str] | None = option(
         None,
-        "Training data: files, globs or directories of .csv, .tsv (without quoting), .json or .jsonl, also gzipped, "
+        "Training data: files, globs or directories of .csv, .tsv, .json or .jsonl, also gzipped, "
         "or .parquet; CoNLL files for token-classification; SQuAD's JSON for question-answering.",
         path=True,
     )

@@ -32,7 +32,7 @@ from ..corpus.tokenizer import (
 )
 from ..objectives import Objective, find_objective
 from ..repository import read_json
-from ..text.tables import TextError, read_errors
+from ..text.files import TextError, read_errors
 from .dataset import EpochDataset, SentencePairDataset
 
 

@@ -1,6 +1,7 @@
 """Files, tables in memory or a dataset → the splits of a task, with the `origin` of each example."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -10,7 +11,8 @@ import datasets
 import pandas
 from datasets import Dataset, DatasetDict
 
-from ..text.tables import TABLES, describe_columns, find_files, open_dataset, read_table, suffix
+from ..text.files import TABLES, find_files, suffix
+from ..text.tables import describe_columns, open_dataset, read_table
 from .glue import GlueTask
 from .readers import read_conll, read_squad
 
@@ -103,13 +105,16 @@ def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
     if columns.file_format == "squad" and suffix(file) == ".json" and (questions := read_squad(file)):
         return questions
     known = {*chain(*columns.names.values()), *(columns.glue.file_columns.values() if columns.glue else ())}
-    records = read_table(file, known, columns.glue and columns.glue.header)
-    return _choose_columns(records, columns, split, str(file))
+    records, present = read_table(file, known, columns.glue and columns.glue.header)
+    return _choose_columns(records, columns, split, str(file), present)
 
 
-def _choose_columns(records: Dataset, columns: Columns, split: str, where: str) -> Dataset:
-    """The task's columns only, under the task's names. Test sets need no label."""
-    present, chosen = records.column_names, {}
+def _choose_columns(
+    records: Dataset, columns: Columns, split: str, where: str, present: Sequence[str] | None = None
+) -> Dataset:
+    """The task's columns only, under the task's names. Test sets need no label. `present` are the columns to choose
+    from, if the records have some of them only."""
+    present, chosen = present or records.column_names, {}
     own = columns.glue.file_columns if columns.glue else {}  # GLUE's files name some columns differently from the Hub
     for column, names in columns.names.items():
         names = [name if name in present else own.get(name, name) for name in names]

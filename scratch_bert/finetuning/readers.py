@@ -5,7 +5,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from ..text.tables import read_lines, suffix
+from ..text.files import read_lines, suffix
 
 
 def read_conll(

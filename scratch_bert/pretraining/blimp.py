@@ -21,7 +21,8 @@ from ..checkpoints.saved import METRICS_FILE
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..objectives import OBJECTIVES
 from ..repository import read_json
-from ..text.tables import TABLES, find_files, open_dataset, read_table, suffix
+from ..text.files import TABLES, find_files, suffix
+from ..text.tables import open_dataset, read_table
 from ..training.threads import to_accelerator
 from .evaluation import open_with_objective
 from .minimal_pairs import encode_sentences, pseudo_log_likelihoods
@@ -110,7 +111,7 @@ def read_pairs(name: str) -> list[Pair]:
     Raises `ValueError` or `OSError`, which names the file or configuration, for what can't be read or holds no pairs.
     """
     if Path(name).is_dir() or suffix(Path(name)) in TABLES:
-        tables = ((str(file), read_table(file, set(Pair.__annotations__))) for file in find_files([name], TABLES))
+        tables = ((str(file), read_table(file, {*Pair.__annotations__})[0]) for file in find_files([name], TABLES))
     else:
         configs = datasets.get_dataset_config_names(name)
         tables = ((f"{name}, {config}", open_dataset(name, config)["train"]) for config in configs)

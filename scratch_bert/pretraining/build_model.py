@@ -15,7 +15,7 @@ from ..checkpoints.open import load_config, open_checkpoint
 from ..corpus.tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from ..hub.conversion import convert_config
 from ..model.configuration_scratch_bert import ScratchBertConfig
-from ..text.tables import read_lines
+from ..text.files import read_lines
 from .arguments import new_config, overrides
 from .embeddings import init_added_embeddings, init_token_embeddings
 from .sources import PretrainingData

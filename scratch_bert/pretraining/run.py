@@ -23,7 +23,7 @@ from ..checkpoints.saved import find_checkpoint, saved_step
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
 from ..objectives.predictions import examples_to_try
-from ..text.tables import TextError
+from ..text.files import TextError
 from ..training.arguments import recorded
 from ..training.clock import Clock
 from ..training.console import describe_output, wrap

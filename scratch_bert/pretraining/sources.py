@@ -30,8 +30,9 @@ from ..examples.prepared import open_examples
 from ..examples.stream import stream_examples
 from ..objectives import Objective, find_objective
 from ..text.builtin import builtin_documents
+from ..text.files import find_files
 from ..text.formats import TextSource
-from ..text.tables import find_files, open_dataset
+from ..text.tables import open_dataset
 from .metrics import characters_per_token
 
 

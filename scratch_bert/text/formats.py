@@ -20,7 +20,9 @@ from scratch_bert_options.data import SPLITTERS, check_splitting
 from scratch_bert_options.text_formats import FORMATS, TextFormat
 
 from . import MAX_PIECE, MAX_WORD, UNK_TOKEN, pieces
-from .tables import TABLES, TextError, describe_columns, has_records, open_table, read_errors, read_lines, suffix
+from .files import TABLES, TextError, read_errors, read_lines, suffix
+from .tables import CHUNK, as_columns, describe_columns, read_chunks
+from .tables import VERSION as TABLES_VERSION
 
 
 LONG_SENTENCE = 150  # tokens on average; of prose, a sentence has 20 to 40
@@ -228,7 +230,7 @@ class TextSource:
     def fingerprint(self) -> str:
         """Hash of the text and of the settings that it is read with."""
         settings: list[Any] = [self.text_format, self.text_column, self.splitter, self.language]
-        settings += [metadata.version("sentencex"), metadata.version("datasets"), _LINE_END.pattern]
+        settings += [metadata.version("sentencex"), TABLES_VERSION, _LINE_END.pattern]
         formats = [self.text_format] if self.text_format else ["blank_line", "file"]
         settings += [FORMATS[name].version for name in formats]
         digest = hashlib.blake2b(repr(settings).encode(), digest_size=16)
@@ -267,12 +269,13 @@ class TextSource:
             return
         name, number = str(shard) if isinstance(shard, Path) else "The dataset", 0
         with read_errors(name, lambda: f"record {number + 1} or a later one"):
-            if isinstance(shard, Path):
-                if not has_records(shard):
-                    yield ""
-                    return
-                shard = open_table(shard, [self.text_column])
-            for batch in shard.iter(1000):
+            if not isinstance(shard, Path):
+                batches = shard.iter(CHUNK)
+            elif shard.stat().st_size:
+                batches = map(as_columns, read_chunks(shard, columns=[self.text_column], skips=True))
+            else:
+                batches = iter([{self.text_column: [""]}])
+            for batch in batches:
                 if self.text_column not in batch:
                     raise TextError(
                         f"{name} has no column {self.text_column!r}, but {describe_columns(batch)}: set text_column."

@@ -1,12 +1,11 @@
 """Tables of any length in constant memory: read in chunks of rows, and written as the chunks come."""
 
 import csv
-import io
 import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -16,17 +15,14 @@ from tqdm.auto import tqdm
 
 from scratch_bert_options.outputs import check_new_file
 
-from .tables import TSV, TextError, open_binary, read_errors, suffix
+from .files import STANDARD, TABLES, TextError, read_lines, suffix
+from .tables import CHUNK, TSV, Row, read_chunks
 
 
 logger = logging.getLogger("scratch_bert")
 
-CHUNK = 1000  # rows
-STANDARD = "-"  # for a file: standard input or output
-KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".txt")
-OUTPUT_KINDS = KINDS[:-1]
-
-Row = dict[str, Any]
+KINDS = (*TABLES, ".txt")
+OUTPUT_KINDS = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def row_kinds(
@@ -63,45 +59,15 @@ def read_rows(file: str, kind: str, blank_lines: bool = False) -> Iterator[list[
 
     Raises `TextError` for a file that can't be read or has no rows.
     """
-    with read_errors(file, lambda: ""):
-        chunks = _read_chunks(file, kind, blank_lines)
-        first = next(chunks, None)
-        if first is None:
-            raise TextError(f"{file} has no rows.")
-        yield from chain([first], chunks)
-
-
-def _read_chunks(file: str, kind: str, blank_lines: bool) -> Iterator[list[Row]]:
-    if kind == ".parquet":
-        with pyarrow.parquet.ParquetFile(file) as table:
-            yield from (batch.to_pylist() for batch in table.iter_batches(CHUNK))
-        return
-    with nullcontext(sys.stdin.buffer) if file == STANDARD else open_binary(Path(file)) as binary:
-        rows = _parse(io.TextIOWrapper(binary, encoding="utf-8-sig", newline=""), kind, file, blank_lines)
-        while chunk := list(islice(rows, CHUNK)):
-            yield chunk
-
-
-def _parse(lines: Iterable[str], kind: str, file: str, blank_lines: bool) -> Iterator[Row]:
     if kind == ".txt":
-        yield from ({"text": line.rstrip("\r\n")} for line in lines if blank_lines or line.strip())
-    elif kind == ".jsonl":
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    yield dict(json.loads(line))
-                except (ValueError, TypeError) as error:
-                    raise TextError(f"{file}: line {number:,} is not a JSON object: {error}") from None
+        rows = ({"text": line} for line in read_lines(Path(file)) if blank_lines or line.strip())
+        chunks = iter(lambda: list(islice(rows, CHUNK)), [])
     else:
-        csv.field_size_limit(2**31 - 1)
-        reader = csv.DictReader(lines, restkey="", restval="", strict=True, **(TSV if kind == ".tsv" else {}))
-        header = reader.fieldnames or []
-        if repeated := [name for name in header if header.count(name) > 1]:
-            raise TextError(f"{file} has two columns {repeated[0]!r}: rename one of them.")
-        for row in reader:
-            if len(row) > len(header):
-                raise TextError(f"{file}: line {reader.line_num:,} has more fields than the header.")
-            yield row
+        chunks = read_chunks(file, kind)
+    first = next(chunks, None)
+    if first is None:
+        raise TextError(f"{file} has no rows.")
+    yield from chain([first], chunks)
 
 
 def column_types(file: str, kind: str) -> dict[str, pyarrow.DataType]:

@@ -1,13 +1,12 @@
-"""Readers of files and datasets that pretraining and fine-tuning share."""
+"""Tables: CSV, TSV, JSON and Parquet as chunks of rows or as columns, and datasets."""
 
 import csv
-import gzip
+import json
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from glob import escape, glob
-from io import BufferedReader
-from itertools import chain, islice, repeat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,193 +14,202 @@ import datasets
 import pyarrow.parquet
 from datasets.exceptions import DatasetGenerationError
 
-from scratch_bert_options.errors import explain_limit, is_lack_of_space
-
 from ..repository import one_line
+from .files import STANDARD, TextError, read_errors, read_lines, suffix
 
 
 logger = logging.getLogger("scratch_bert")
 
-# Suffix → datasets' loader.
-TABLES = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
-TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}  # how csv reads it
+VERSION = 2  # raise it when the records of a table change: stale caches are then rebuilt
+TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}  # how csv reads and writes it
+CHUNK = 1000  # rows
+MAX_MALFORMED = 0.01  # of the records of a table, to leave out
+
+Row = dict[str, Any]
 
 
-class TextError(ValueError):
-    """Text that can't be read: not UTF-8, damaged, or without the requested column."""
+def read_chunks(
+    file: str | Path,
+    kind: str | None = None,
+    columns: Iterable[str] | None = None,
+    header: Sequence[str] | None = None,
+    skips: bool = False,
+) -> Iterator[list[Row]]:
+    """The rows of a table in chunks of `CHUNK`. All values of CSV and TSV are strings.
 
+    Args:
+        file: Gzipped or not; - is standard input.
+        kind: One of `TABLES`. Default: the suffix of the file.
+        columns: The columns that are needed: of Parquet, others are not read.
+        header: The names of the columns of CSV or TSV whose first line contains none of `columns`.
+        skips: Whether to leave out records of CSV and TSV that have more or fewer fields than the header, with a
+            warning, up to `MAX_MALFORMED` of them.
 
-@contextmanager
-def read_errors(source: Path | str, place: Callable[[], str] = str) -> Generator[None]:
-    """Turn what is raised within `with` by one of the many libraries that read `source` into a `TextError`, which names
-    it and the `place` in it."""
-    try:
-        yield
-    except (TextError, MemoryError):
-        raise
-    except Exception as error:
-        if is_lack_of_space(error) or explain_limit(error):
-            raise
-        reason = (isinstance(error, DatasetGenerationError) and error.__cause__) or error
-        if isinstance(reason, UnicodeDecodeError):
-            raise TextError(
-                f"{source} is not UTF-8 text: {place() or 'it'} holds the byte 0x{reason.object[reason.start]:02x}. "
-                "If it is text in another encoding, convert it, as with iconv -f cp1252 -t utf-8"
-            ) from error
-        at = place() and f" at {place()}"
-        what = one_line(reason) or type(reason).__name__
-        if isinstance(
-            reason, LookupError | TypeError | AttributeError
-        ):  # of a library that met what it did not expect
-            what = f"it is empty or damaged ({type(reason).__name__}: {what})"
-        raise TextError(f"{source} cannot be read{at}: {what}") from error
-
-
-# ----------------------------------------------------------------------------------------------------------- files
-
-
-def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TABLES)) -> list[Path]:
-    """The files of `paths`: files, globs, or directories, which stand for all files of `types` below them, also
-    gzipped. Sorted within each path; each file once.
-
-    Raises `FileNotFoundError` for a path or glob without a file, and `ValueError` for a pipe, a device or an empty
-    name.
+    Raises:
+        TextError: For a file that is not UTF-8, damaged or of another kind; it names the line.
     """
-    files: dict[Path, None] = {}
-    for path in paths:
-        if not str(path):
-            raise ValueError("The name of a file is empty.")  # to pathlib, it is the current directory
-        path = Path(path)
-        matches = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
-        if not matches:
-            raise FileNotFoundError(f"There is no file or directory {path}.")
-        for match in matches:
-            files |= dict.fromkeys(_files_below(match, types) if match.is_dir() else [match])
-    for file in files:
-        if not file.is_file():
-            raise ValueError(f"{file} is not a regular file, but files are read more than once.")
-    return list(files)
+    file, kind = Path(file), kind or suffix(Path(file))
+    with read_errors(file):
+        if kind == ".parquet":
+            with pyarrow.parquet.ParquetFile(file) as table:
+                names = _check_names(file, table.schema_arrow.names)
+                needed = [name for name in names if name in columns] if columns else []
+                yield from (batch.to_pylist() for batch in table.iter_batches(CHUNK, columns=needed or None))
+            return
+        delimited = kind in (".csv", ".tsv")
+        rows = _read_delimited(file, kind, columns, header, skips) if delimited else _read_json(file, kind)
+        while chunk := list(islice(rows, CHUNK)):
+            yield chunk
 
 
-def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
-    """The files of `types`. Others are left out with a warning: also hidden ones, which other tools make."""
-    files, left_out = [], []
-    for file in sorted(directory.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(directory).parts)
-        if suffix(file) in types and file.is_file() and not hidden:
-            files.append(file)
-        elif not file.is_dir():
-            left_out.append(file)
-    if not files:
-        raise FileNotFoundError(f"The directory {directory} holds no file of type {', '.join(types)} or .gz.")
-    if left_out:
-        logger.warning(
-            f"{directory}: left out {len(left_out):,} files, such as {left_out[0].relative_to(directory)}, which are "
-            "hidden, of other types, or links to nothing"
-        )
-    return files
+def _check_names(file: Path, names: Sequence[str]) -> Sequence[str]:
+    if repeated := next((name for name in names if name and names.count(name) > 1), None):
+        raise TextError(f"{file} has two columns {repeated!r}: rename one of them.")
+    return names
 
 
-def _is_gzipped(file: Path) -> bool:
-    return file.suffix.lower() == ".gz"
+def _each_name_once(pairs: list[tuple[str, Any]]) -> Row:
+    if len(row := dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"two columns {next(name for name in names if names.count(name) > 1)!r}")
+    return row
 
 
-def suffix(file: Path) -> str:
-    """Lower-case suffix of a file, without `.gz`: `.csv` for both `text.csv` and `text.CSV.gz`. JSON Lines have two."""
-    found = (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
-    return ".jsonl" if found == ".ndjson" else found
-
-
-def open_binary(file: Path) -> BufferedReader | gzip.GzipFile:
-    return gzip.open(file) if _is_gzipped(file) else file.open("rb")
-
-
-def read_lines(file: Path) -> Iterator[str]:
-    """The lines of a UTF-8 file, also gzipped, without line ends, which may be those of old Macs (CR alone).
-
-    Raises `TextError`, which names the line, for what is not text.
-    """
-    number = 1
-    with read_errors(file, lambda: f"line {number}"), open_binary(file) as lines:
-        for number, line in enumerate(lines, 1):
-            if b"\0" in line:
-                raise TextError(f"{file} is not text: line {number} holds a NUL byte, as binary data and UTF-16 do.")
-            if number == 1 and line.startswith(b"version https://git-lfs.github.com/spec/"):
-                raise TextError(f"{file} is a Git LFS pointer: fetch the file with git lfs pull.")
-            if number == 1 and line.startswith((b"{\\rtf", b"%PDF-")):  # which may be ASCII
-                raise TextError(f"{file} is RTF or PDF: extract its text, as with pandoc or pdftotext.")
-            # -sig drops a byte-order mark
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            if number == 1 and "\r" in text and not line.endswith(b"\n"):  # no LF in the file
-                yield from text.split("\r")
-            else:
-                yield text
-
-
-# ---------------------------------------------------------------------------------------------------------- tables
-
-
-def open_table(file: Path, text_columns: Iterable[str], streaming: bool = True, **options):
-    """Open a table as a dataset. Values of `text_columns` in a CSV or TSV file stay strings, such as "007" and "NA".
-
-    `options` are passed to the dataset's loader. Raises `TextError` for a file of another kind.
-    """
-    kind = TABLES[suffix(file)]
-    if kind == "json":
-        with read_errors(file), open_binary(file) as content:
-            # The parser of datasets ends the process at a lone null or number.
-            if content.peek(64).removeprefix(b"\xef\xbb\xbf").lstrip()[:1] not in (b"{", b"[", b""):
+def _read_json(file: Path, kind: str) -> Iterator[Row]:
+    """JSON Lines; in a file .json also what pandas writes: a list of objects, or an object of columns."""
+    if kind == ".json":
+        first, second = islice(chain(map(str.strip, filter(str.strip, read_lines(file))), ["", ""]), 2)
+        if not (second and first.startswith("{") and first.endswith("}")):
+            content = json.loads("\n".join(read_lines(file)))
+            if isinstance(content, dict) and all(isinstance(values, dict | list) for values in content.values()):
+                columns = (values.values() if isinstance(values, dict) else values for values in content.values())
+                content = [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
+            rows = content if isinstance(content, list) else [content]
+            if not all(isinstance(row, dict) for row in rows):
                 raise TextError(f'{file} does not hold JSON objects, such as {{"text": "A text."}}.')
-    if kind == "csv":
-        _check_header(file, has_header=options.get("header", 0) is not None)
-        options: dict[str, Any] = {
-            "converters": dict.fromkeys(text_columns, str),
-            "keep_default_na": False,
-            "index_col": False,
-        } | options
-    if suffix(file) == ".tsv":
-        options |= {"sep": "\t", "quoting": csv.QUOTE_NONE}
-    name = escape(str(file))  # datasets treats file names as patterns
-    return datasets.load_dataset(kind, data_files=name, split="train", streaming=streaming, **options)
+            yield from rows
+            return
+    for number, line in enumerate(read_lines(file), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line, object_pairs_hook=_each_name_once)
+            if "\\ud" in line.lower():  # perhaps half of a surrogate pair, which no encoding has
+                text = (
+                    json.dumps(row, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+                )
+                row = json.loads(text)
+        except ValueError as error:
+            raise TextError(f"{file}: line {number:,} is not a JSON object: {error}") from None
+        if not isinstance(row, dict):
+            raise TextError(f'{file}: line {number:,} is not a JSON object, such as {{"text": "A text."}}.')
+        yield row
 
 
-def _check_header(file: Path, has_header: bool) -> None:
-    """Raise `TextError` for what pandas accepts in silence: a first record with more fields than the header, which it
-    drops, and a column's name that occurs twice, of which it renames the second."""
-    header, first = islice(chain(read_fields(file), repeat([])), 2)
-    if has_header and (repeated := [name for i, name in enumerate(header) if name and name in header[:i]]):
-        raise TextError(f"{file} has two columns {repeated[0]!r}: rename one of them.")
-    if any(first[len(header) :]):
+def _read_delimited(
+    file: Path, kind: str, columns: Iterable[str] | None, header: Sequence[str] | None, skips: bool
+) -> Iterator[Row]:
+    csv.field_size_limit(2**31 - 1)
+    delimiter = "," if kind == ".csv" else "\t"
+    dialect: dict[str, Any] = {"delimiter": delimiter} if kind == ".csv" or _is_quoted_tsv(file) else TSV
+    reader = csv.reader(read_lines(file, ends=True), **dialect, strict=True)
+    malformed, where = 0, ""
+    try:
+        records = filter(None, reader)
+        first = next(records, [])
+        if has_header := not header or not {*(columns or ())}.isdisjoint(first):
+            header = _check_names(file, first)
+        count = 0
+        for fields in records if has_header else chain([first], records):
+            count += 1
+            if len(fields) > len(header) and not any(fields[len(header) :]):
+                fields = fields[: len(header)]
+            if len(fields) == len(header):
+                yield dict(zip(header, fields, strict=True))
+                continue
+            malformed += 1
+            where = where or f"line {reader.line_num:,} has {len(fields)} fields, the header {len(header)}"
+            if not skips:
+                break
+    except csv.Error as error:
         raise TextError(
-            f"{file}: the first record has {len(first)} fields, the header {len(header)}. A text that contains the "
-            "separator must be quoted."
-        )
+            f"{file}: the quotes of the record that ends in line {reader.line_num:,} don't match ({error}). A field "
+            "with quotes must be in quotes, with those within it doubled."
+        ) from None
+    if malformed > (MAX_MALFORMED * count if skips else 0):
+        raise TextError(f"{file}: {where}. A text that contains the separator or a line break must be in quotes.")
+    if malformed:
+        _warn_once(f"{file}: left out {malformed:,} of {count:,} records: {where}")
 
 
-def read_table(file: Path, columns: set[str], header: Sequence[str] | None = None) -> datasets.Dataset:
-    """The records of a file of a type of `TABLES`, gzipped or not. All values of CSV and TSV are strings.
+def _is_quoted_tsv(file: Path) -> bool:
+    """Whether TSV has fields in quotes, as pandas writes them; otherwise quotes are text, as in the files of GLUE. Of
+    standard input, they are text, as it can't be read twice."""
+    if str(file) == STANDARD:
+        return False
+    quoted = False
 
-    `header` names the columns of a CSV or TSV file whose first line contains none of the names in `columns`.
+    def lines() -> Iterator[str]:
+        nonlocal quoted
+        for line in read_lines(file, ends=True):
+            quoted = quoted or '""' in line or (number == 0 and line.startswith('"'))
+            yield line
 
-    Raises `TextError` if the file is empty or damaged.
+    reader, number, width = csv.reader(lines(), delimiter="\t", strict=True), 0, 0
+    try:
+        for fields in reader:
+            number, width = number + 1, width or len(fields)
+            if fields and len(fields) != width:
+                return False
+    except csv.Error:
+        return False
+    return quoted or reader.line_num > number  # records of several lines
+
+
+@cache
+def _warn_once(message: str) -> None:
+    logger.warning(message)
+
+
+def as_columns(rows: Sequence[Row]) -> dict[str, list]:
+    """Values by column, None where a row has none."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def read_table(
+    file: Path, columns: set[str], header: Sequence[str] | None = None
+) -> tuple[datasets.Dataset, Sequence[str]]:
+    """Those of the `columns` that the file has, and the names of all its columns; see `read_chunks`.
+
+    Raises `TextError` if the file is empty or damaged, or a column holds values of several types.
     """
     if file.stat().st_size == 0:
         raise TextError(f"{file} is empty.")
-    options: dict = {}
-    names: Sequence[str] = ()
-    if TABLES[suffix(file)] == "csv":
-        names = next(read_fields(file), [])
-        options = {"index_col": False}
-        if header and columns.isdisjoint(names):
-            names = header
-            options |= {"header": None, "names": list(header)}
-    with read_errors(file):
-        try:
-            return open_table(file, {*columns, *names}, streaming=False, **options)
-        except ValueError as error:
-            if "corresponds to no data" in str(error):
-                raise TextError(f"{file} contains no records.") from None
-            raise
+    if suffix(file) == ".parquet":
+        with read_errors(file), pyarrow.parquet.ParquetFile(file) as content:
+            names = _check_names(file, content.schema_arrow.names)
+            table = content.read([name for name in names if name in columns])
+    else:
+        count, values = 0, dict[str, list]()
+        for chunk in read_chunks(file, columns=columns, header=header, skips=True):
+            batch = as_columns(chunk)
+            for name in {**values, **batch}:
+                found = batch.get(name, [None] * len(chunk)) if name in columns else []  # others are not kept
+                values.setdefault(name, [None] * count).extend(found)
+            count += len(chunk)
+        names = [*values]
+        table = pyarrow.table({name: _as_array(file, name, values[name]) for name in names if name in columns})
+    if not table.num_rows:
+        raise TextError(f"{file} contains no records.")
+    return datasets.Dataset(table), names
+
+
+def _as_array(file: Path, name: str, values: list) -> pyarrow.Array:
+    try:
+        return pyarrow.array(values, from_pandas=True)  # NaN is a missing value
+    except (pyarrow.ArrowException, OverflowError) as error:
+        raise TextError(f"{file}: the column {name!r} has values of several types: {error}") from None
 
 
 def describe_columns(names: Iterable[str]) -> str:
@@ -210,22 +218,6 @@ def describe_columns(names: Iterable[str]) -> str:
     separator = next((mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]), None)
     hint = f" (its separator is {separator!r}: write the file with commas, or as .tsv)" if separator else ""
     return ", ".join(name if name == name.strip() else repr(name) for name in names) + hint
-
-
-def read_fields(file: Path) -> Iterator[list[str]]:
-    """The fields of each record of a CSV or TSV file. Raises `TextError` if it can't be parsed."""
-    dialect = TSV if suffix(file) == ".tsv" else {}
-    csv.field_size_limit(2**31 - 1)
-    with read_errors(file):
-        yield from filter(None, csv.reader(read_lines(file), **dialect))
-
-
-def has_records(file: Path) -> bool:
-    """Whether a table has any, as far as it tells without being read. Empty files have none; datasets reads neither
-    them nor parquet files without rows."""
-    if TABLES[suffix(file)] != "parquet" or file.stat().st_size == 0:
-        return file.stat().st_size > 0
-    return pyarrow.parquet.read_metadata(file).num_rows > 0
 
 
 def open_dataset(

@@ -126,5 +126,5 @@ def test_column_that_is_there_twice_is_rejected(suffix, tmp_path):
     elif suffix != "DataFrame":
         table.to_csv(file, index=False, sep="\t" if suffix == ".tsv" else ",")
     data = {"train": table if suffix == "DataFrame" else [str(file)]}
-    with pytest.raises(ValueError, match="(two columns 'label': rename|specified twice|Duplicate column names).*"):
+    with pytest.raises(ValueError, match="(two columns 'label'|Duplicate column names)"):
         load_splits(Columns({"text": ["text"], "label": ["label"]}), data)

@@ -22,7 +22,7 @@ from scratch_bert.pretraining import (
     init_token_embeddings,
     muon,
 )
-from scratch_bert.text.tables import TextError
+from scratch_bert.text.files import TextError
 
 
 @pytest.fixture(scope="module")

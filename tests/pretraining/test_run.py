@@ -21,7 +21,7 @@ from scratch_bert.pretraining import run as pretraining
 from scratch_bert.pretraining.evaluation import evaluate
 from scratch_bert.pretraining.run import PretrainingRun, describe_best
 from scratch_bert.pretraining.trainer import PretrainingTrainer
-from scratch_bert.text.tables import TextError
+from scratch_bert.text.files import TextError
 from scratch_bert.training import clock
 from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
 

@@ -11,6 +11,7 @@ import datasets
 import pytest
 
 from scratch_bert.text import formats as text_module
+from scratch_bert.text.files import TextError, find_files
 from scratch_bert.text.formats import (
     FORMATS,
     REPLACEMENT,
@@ -19,7 +20,6 @@ from scratch_bert.text.formats import (
     replace_encoded,
     sentence_splitter,
 )
-from scratch_bert.text.tables import TextError, find_files
 
 
 def read(path, text_format=None, **options):
@@ -138,8 +138,8 @@ def test_table_gives_a_document_for_each_record(suffix, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("bad.jsonl", b'{"text": "One."}\n{"text": ', " cannot be read at record [12] or a later one: JSON parse"),
-        ("latin.jsonl", b'{"text": "\xdf"}\n', " is not UTF-8 text: record 1 or a later one holds the byte 0xdf"),
+        ("bad.jsonl", b'{"text": "One."}\n{"text": ', ": line 2 is not a JSON object"),
+        ("latin.jsonl", b'{"text": "\xdf"}\n', " is not UTF-8 text: line 1 holds the byte 0xdf"),
         (
             "semicolon.csv",
             b"id;text\n1;One.\n",

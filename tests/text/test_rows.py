@@ -35,7 +35,7 @@ def test_lines_and_gzipped_tables_come_in_chunks(tmp_path):
     chunks = list(read_rows(str(tmp_path / "rows.txt"), ".txt"))
     assert [len(chunk) for chunk in chunks] == [CHUNK, 1] and chunks[1] == [{"text": lines[-1]}]
     with gzip.open(tmp_path / "rows.csv.gz", "wt", encoding="utf-8-sig") as file:
-        file.write('text,more\n"a\r\nb",c\nd\n')
+        file.write('text,more\n"a\r\nb",c\nd,\n')
     file = str(tmp_path / "rows.csv.gz")
     [chunk] = read_rows(file, row_kinds(file, str(tmp_path / "out.csv"))[0])
     assert chunk == [{"text": "a\r\nb", "more": "c"}, {"text": "d", "more": ""}]
@@ -56,7 +56,7 @@ def test_values_that_are_not_text(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
-        (".csv", b"a,b\n1,2,3\n", "line 2 has more fields than the header"),
+        (".csv", b"a,b\n1,2,3\n", "line 2 has 3 fields, the header 2"),
         (".csv", b"a,a\n1,2\n", "two columns 'a'"),
         (".csv", b"a\n\xe9\n", "not UTF-8"),
         (".jsonl", b'{"a": 1}\n[1]\n', "line 2 is not a JSON object"),

@@ -1,10 +1,14 @@
+import csv
 import gzip
+import json
 import re
 
+import pandas
 import pytest
 
+from scratch_bert.text.files import TextError, find_files, read_lines
 from scratch_bert.text.rows import STANDARD, read_rows, row_kinds
-from scratch_bert.text.tables import TextError, find_files, open_table, read_lines, read_table
+from scratch_bert.text.tables import read_chunks, read_table
 
 
 def test_find_files_in_directories_and_by_globs(tmp_path):
@@ -48,7 +52,7 @@ def test_find_files_names_what_is_missing(path, message, tmp_path, monkeypatch):
 def test_json_lines_have_two_names(name, tmp_path):
     content = b'{"text": "One."}\n{"text": "Two."}\n'
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    assert read_table(*find_files([tmp_path]), {"text"})["text"][:] == ["One.", "Two."]
+    assert read_texts(*find_files([tmp_path])) == ["One.", "Two."]
     kind, _ = row_kinds(name, STANDARD, output_kind="jsonl")
     assert [*read_rows(str(tmp_path / name), kind)] == [[{"text": "One."}, {"text": "Two."}]]
 
@@ -60,22 +64,78 @@ def test_lines_come_without_their_ends_and_byte_order_mark(pack, tmp_path):
     assert list(read_lines(file)) == ["One", "", " Two\x0bhalves", "Ü"]
 
 
-@pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize(("name", "separator"), [("data[1].csv", ","), ("data[1].tsv", "\t")])
-def test_table_is_the_file_of_that_name_and_its_text_as_it_stands(name, separator, streaming, tmp_path):
+def test_table_is_the_file_of_that_name_and_its_text_as_it_stands(name, separator, tmp_path):
     """Not the files that the name as a pattern would match."""
     (tmp_path / name).write_text(
         "".join(f"{separator.join(cells)}\n" for cells in (("id", "text"), ("1", "007"), ("2", "2.50"), ("3", "NA")))
     )
     (tmp_path / re.sub(r"[\[\]]", "", name)).write_text(f"id{separator}text\n9{separator}Impostor.\n")
-    records = list(open_table(tmp_path / name, ["text"], streaming=streaming))
-    assert [record["text"] for record in records] == ["007", "2.50", "NA"]
-    assert [record["id"] for record in records] == [1, 2, 3]
+    assert read_texts(tmp_path / name) == ["007", "2.50", "NA"]
+    assert read_table(tmp_path / name, {"text"})[1] == ["id", "text"]
 
 
-def test_table_of_tabs_has_no_quotes(tmp_path):
-    (tmp_path / "a.tsv").write_text('text\n"Open.\nEnd"\n')
-    assert [record["text"] for record in open_table(tmp_path / "a.tsv", ["text"])] == ['"Open.', 'End"']
+def read_texts(file):
+    records, _ = read_table(file, {"text"})
+    assert [row.get("text") for rows in read_chunks(file) for row in rows] == records["text"][:]
+    return records["text"][:]
+
+
+TEXTS = ['He said "hi".', "One\ttwo.\r\nThree.", '"All of it"', "", "Ende, gut.", "  NA "]
+
+
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
+def test_table_is_read_as_pandas_writes_it(name, quoting, tmp_path):
+    frame = pandas.DataFrame({"text": TEXTS, "n": range(len(TEXTS))})
+    frame.to_csv(tmp_path / name, sep="\t" if name.endswith("tsv") else ",", index=False, quoting=quoting)
+    assert read_texts(tmp_path / name) == TEXTS
+
+
+def test_quotes_in_a_table_of_tabs_are_text_unless_they_quote(tmp_path):
+    """As in the files of GLUE."""
+    for text in ('"Open.', '"All of it."', '6" long', 'He said ""hi"" "'):
+        (tmp_path / "a.tsv").write_text(f"text\tlabel\n{text}\t1\n")
+        assert read_texts(tmp_path / "a.tsv") == [text]
+
+
+@pytest.mark.parametrize(
+    ("name", "orient"), [("a.json", "records"), ("a.json", "list"), ("a.json", "columns"), ("a.jsonl", "records")]
+)
+def test_json_is_read_as_pandas_writes_it(name, orient, tmp_path):
+    frame = pandas.DataFrame({"text": ["One.", "007", "2024-01-01"], "label": [1.5, None, 3.0], "n": [1, 2, 3]})
+    if orient == "list":
+        (tmp_path / name).write_text(json.dumps(frame.to_dict("list")))
+    else:
+        frame.to_json(tmp_path / name, orient=orient, lines=name.endswith("l"))
+    records, _ = read_table(tmp_path / name, {"text", "label"})
+    assert records.to_dict() == {"text": ["One.", "007", "2024-01-01"], "label": [1.5, None, 3.0]}
+
+
+def test_column_that_is_not_needed_may_change_its_type(tmp_path):
+    lines = [{"text": "One.", "score": 1}, {"text": "Two.", "score": "high"}, {"score": [2]}]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert read_texts(tmp_path / "a.jsonl") == ["One.", "Two.", None]
+    with pytest.raises(TextError, match=r"a.jsonl: the column 'score' has values of several types"):
+        read_table(tmp_path / "a.jsonl", {"score"})
+
+
+def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud83db \\ud83d\\ude00"}\n')
+    assert read_texts(tmp_path / "a.jsonl") == ["a\ufffdb \U0001f600"]
+
+
+def test_few_malformed_records_are_left_out_and_counted(tmp_path, caplog):
+    rows = [f"Text {number}.\t{number}" for number in range(300)]
+    (tmp_path / "a.tsv").write_text("\n".join(["text\tn", *rows[:9], "No number.", *rows[9:], "A\ttab\t3"]))
+    records, _ = read_table(tmp_path / "a.tsv", {"text"})
+    assert len(records) == 300
+    assert "a.tsv: left out 2 of 302 records: line 11 has 1 fields, the header 2" in caplog.text
+    with pytest.raises(TextError, match=r"a.tsv: line 11 has 1 fields"):  # each row must have its prediction
+        list(read_chunks(tmp_path / "a.tsv"))
+    (tmp_path / "b.tsv").write_text("\n".join(["text\tn", *rows[:9], "No number."]))
+    with pytest.raises(TextError, match=r"b.tsv: line 11 has 1 fields, the header 2. A text that contains"):
+        read_table(tmp_path / "b.tsv", {"text"})
 
 
 @pytest.mark.parametrize(
@@ -88,6 +148,7 @@ def test_table_of_tabs_has_no_quotes(tmp_path):
             gzip.compress("Eins.\n\nStraße.".encode("latin-1"), mtime=0),
             "line 3 holds the byte 0xdf.* iconv",
         ),
+        ("a.txt", "One.\n日本".encode("iso-2022-jp"), "is ISO-2022-JP: line 2"),
         ("a.txt", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "is a Git LFS pointer"),
     ],
 )
@@ -107,12 +168,14 @@ def test_lines_of_old_macs_are_lines(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b"null\n", "does not hold JSON objects"),  # which ends the process
+        ("a.jsonl", b'{"text": "One."}\nnull\n', "line 2 is not a JSON object"),
         ("a.json", b"[]", "contains no records"),
+        ("a.csv", b'text,n\n"One.",1\n"Two.,2\n"Three.",3\n', "quotes of the record that ends in line 4 don't match"),
+        ("a.csv", b'text,n\n"One.",1\n"Two.,2\nThree.,3\n', "quotes of the record that ends in line 4 don't match"),
         ("a.csv", b"text,text\na,b\n", "has two columns 'text'"),
-        ("a.csv", b"text\nWell, some text\n", "the first record has 2 fields, the header 1"),
+        ("a.csv", b"text\nWell, some text\n", "line 2 has 2 fields, the header 1"),
         ("a.csv.gz", gzip.compress(b"text\n" + b"word \n" * 1000, mtime=0)[:-20], "end-of-stream marker"),
-        ("a.csv", b"text\n" + b"a\n" * 9000 + b"\xdf\n", "is not UTF-8 text: it holds the byte 0xdf.* iconv"),
+        ("a.csv", b"text\n" + b"a\n" * 9000 + b"\xdf\n", "is not UTF-8 text: line 9002 holds the byte 0xdf.* iconv"),
         ("a.parquet", b"", "is empty"),
     ],
 )
