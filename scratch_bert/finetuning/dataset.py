@@ -11,7 +11,7 @@ import datasets
 import pandas
 from datasets import Dataset, DatasetDict
 
-from ..text.files import TABLES, find_files, suffix
+from ..text.files import TABLES, find_files, read_lines, suffix
 from ..text.tables import describe_columns, open_dataset, read_table
 from .glue import GlueTask
 from .readers import read_conll, read_squad
@@ -96,7 +96,11 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
 
 
 def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
-    if suffix(file) not in TABLES:
+    known = {*chain(*columns.names.values()), *(columns.glue.file_columns.values() if columns.glue else ())}
+    is_table = suffix(file) in TABLES
+    if columns.file_format == "conll" and suffix(file) == ".tsv":  # words and tags, unless it has a header
+        is_table = not known.isdisjoint(next(read_lines(file), "").split("\t"))
+    if not is_table:
         if columns.file_format != "conll":
             raise ValueError(f"{file} is not a table: give a file of type {', '.join(TABLES)}, gzipped or not.")
         (word,), (tag,) = columns.names["text"], columns.names["label"]
@@ -104,7 +108,6 @@ def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
         return read_conll(file, *numbers, tagged=split != "test")
     if columns.file_format == "squad" and suffix(file) == ".json" and (questions := read_squad(file)):
         return questions
-    known = {*chain(*columns.names.values()), *(columns.glue.file_columns.values() if columns.glue else ())}
     records, present = read_table(file, known, columns.glue and columns.glue.header)
     return _choose_columns(records, columns, split, str(file), present)
 

@@ -1,11 +1,16 @@
 """A file → its records: sentences of words and tags (CoNLL), and SQuAD's JSON."""
 
 import json
+import re
 from pathlib import Path
 
 from datasets import Dataset
 
 from ..text.files import read_lines, suffix
+
+
+_COMMENT = re.compile(r"#(begin|end)? ")  # a # with a tab after it is a word
+_TAG = re.compile(r"[A-Z]+(-\S+)?")  # in a line that has as many fields as others, the # before it is a word, too
 
 
 def read_conll(
@@ -24,12 +29,13 @@ def read_conll(
     is_conllu = suffix(file) == ".conllu"
     word, tag = (word_column or (2 if is_conllu else 1)) - 1, (tag_column or (4 if is_conllu else 0)) - 1
     sentences: list[list[list[str]]] = [[]]
+    width = 2  # of the sentence before
     for number, line in enumerate(read_lines(file), 1):
         fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
         if not any(fields) or fields[0] == "-DOCSTART-":
             sentences.append([])
-        elif not sentences[-1] and "\t" not in line and line.startswith(("# ", "#begin ", "#end ")):
-            continue  # a comment; a # with a tab after it is a word
+        elif not sentences[-1] and _COMMENT.match(line) and not (len(fields) == width and _TAG.fullmatch(fields[tag])):
+            continue
         elif not is_conllu or fields[0].isdecimal():  # 1-2 contracts the words 1 and 2, and the text leaves out 1.1
             width = len(sentences[-1][0] if sentences[-1] else fields)
             needed = max(word + 1, tag + 1, 2) if tagged or width > 1 else word + 1

@@ -51,6 +51,8 @@ def test_conll_words_and_tags(tmp_path):
     lines = "-DOCSTART- -X- O", "", "# id 1", "Ada NNP B-PER", "Lovelace NNP I-PER", "", "", "ran VBD O"
     expected = {"text": [["Ada", "Lovelace"], ["ran"]], "label": [["B-PER", "I-PER"], ["O"]]}
     assert read_conll(write(tmp_path / "a.conll", *lines)).to_dict() == expected
+    file = write(tmp_path / "c.conll", "# a comment", "Ada B-PER", "", "# O", "ran O", "", "# Ada ran", "No O")
+    assert read_conll(file)["text"][:] == [["Ada"], ["#", "ran"], ["No"]]
     file = write(tmp_path / "b.txt", "#\tO", "@ada \tB-PER", "\t", "")
     assert read_conll(file).to_list() == [{"text": ["#", "@ada"], "label": ["O", "B-PER"]}]
 

@@ -7,11 +7,13 @@ import random
 import re
 import shutil
 import weakref
+from itertools import accumulate
 
 import pytest
 import torch
 from matplotlib.image import imread
 from safetensors.torch import load_file, save_file
+from seqeval.metrics.sequence_labeling import get_entities
 from transformers import pipeline
 
 from helpers import make_bert, write_glue, write_metric
@@ -143,8 +145,31 @@ def test_token_classification_of_conll(run, tmp_path):
     assert metrics["eval_f1"] == 1
     first = json.loads((tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()[0])
     assert first["prediction"] == first["label"]
-    tag = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="simple")
+    tag = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="first")
     assert [(entity["entity_group"], entity["word"]) for entity in tag("the object is")] == [("X", "object")]
+
+
+def test_pipeline_finds_the_entities_that_the_evaluation_counts(run, tmp_path):
+    """With the strategy that card and docs name, in words of several tokens, from tags of BIOES."""
+    tags = {"unbelievably": "B-X", "modules": "E-X", "objectively": "S-X", "the": "O", "understandable": "O"}
+    rng, phrases = random.Random(0), ["unbelievably modules", "objectively", "the", "understandable"]
+    sentences = [" ".join(rng.choices(phrases, k=5)).split() for _ in range(150)]
+    (tmp_path / "train.conll").write_text(
+        "\n\n".join("\n".join(f"{w} {tags[w]}" for w in words) for words in sentences)
+    )
+    options = {"train_file": tmp_path / "train.conll", "num_train_epochs": 2, **WITHOUT_CHECKPOINTS}
+    metrics = run(task="token-classification", **options)
+    tag = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="first")
+    found, gold = set(), set()
+    lines = [json.loads(line) for line in (tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()]
+    for number, line in enumerate(lines):
+        words = sentences[int(line["origin"].split()[-1]) - 1]
+        ends = [*accumulate(len(word) + 1 for word in words)]
+        for _, first, last in get_entities(line["label"]):
+            gold.add((number, ends[first] - len(words[first]) - 1, ends[last] - 1))
+        found |= {(number, entity["start"], entity["end"]) for entity in tag(" ".join(words))}
+    assert 2 * len(found & gold) / (len(found) + len(gold)) == pytest.approx(metrics["eval_f1"]) > 0.5
+    assert {*json.loads((tmp_path / "run/config.json").read_text())["label2id"]} == {"B-X", "I-X", "O"}
 
 
 def test_question_answering_of_squad(run, tmp_path):

@@ -58,3 +58,20 @@ def test_class_names_of_a_dataset(make_task):
     features = Features({"text": List(Value("string")), "label": List(ClassLabel(names=["O", "B-X"]))})
     examples = Dataset.from_dict({"text": [["a", "b"]], "label": [[0, 1]]}, features=features)
     assert make_task(TokenClassification, examples).references["train"] == [["O", "B-X"]]
+
+
+@pytest.mark.parametrize(
+    ("tags", "iob2"),
+    [
+        (["U-X", "O", "B-Y", "I-Y", "L-Y"], ["B-X", "O", "B-Y", "I-Y", "I-Y"]),
+        (["S-X", "O", "B-Y", "E-Y", "O"], ["B-X", "O", "B-Y", "I-Y", "O"]),
+        (["B", "I", "O", "B", "O"], ["B-ENTITY", "I-ENTITY", "O", "B-ENTITY", "O"]),
+        (["B-X", "I-X", "O", "I-Y", "I-Y"], ["B-X", "I-X", "O", "I-Y", "I-Y"]),
+        (["NOUN", "X", "O", "B", "S"], ["NOUN", "X", "O", "B", "S"]),  # of parts of speech
+    ],
+)
+def test_tags_of_every_scheme_are_counted_as_entities(make_task, tags, iob2):
+    task = make_task(TokenClassification, {"text": [list("abcde")] * 3, "label": [tags] * 3})
+    assert task.references["train"][0] == iob2 and {*task.label_names} == {*iob2}
+    if "NOUN" not in tags:
+        assert task.compute_scores("train", [iob2, iob2, ["O"] * 5])["recall"] == pytest.approx(2 / 3)

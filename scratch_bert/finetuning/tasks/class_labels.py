@@ -61,7 +61,11 @@ class ClassLabelTask(Task):
     def find_id(self, label: Label | None) -> int | None:
         """None for a label that is missing or unknown."""
         name = self.class_names.get(label, label) if isinstance(label, int) else label
-        return None if is_missing(name) else self.label_ids.get(as_label_name(name))
+        return None if is_missing(name) else self.label_ids.get(self.as_name(name))
+
+    def as_name(self, label: Label) -> str:
+        """The name of a label's class."""
+        return as_label_name(label)
 
     def id_of(self, label: Label | None) -> int:
         """Raises `ValueError` for a label that is missing or unknown."""

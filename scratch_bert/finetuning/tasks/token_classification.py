@@ -1,6 +1,9 @@
 """Token classification: a label for each word."""
 
+import logging
+import re
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -17,6 +20,9 @@ from .class_labels import ClassLabelTask, Label
 from .spans import merge_tags
 
 
+logger = logging.getLogger("scratch_bert")
+
+_ENTITY_TAG = re.compile(r"[BIESLUM](-.+)?|O")  # of IOB, BIOES, BILOU or BMES, perhaps without types
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
 SPAN = {"start": pyarrow.int64(), "end": pyarrow.int64(), "label": pyarrow.string(), "text": pyarrow.string()}
 SPAN["probability"] = pyarrow.float64()
@@ -29,6 +35,16 @@ class TaggedRow(BaseModel, strict=True):
 
 class UntaggedRow(BaseModel, strict=True):
     text: list[str] | str
+
+
+def marks_entities(names: Sequence[str]) -> bool:
+    """Whether these tags are those of one of the schemes that mark the words of entities."""
+    return "O" in names and all(map(_ENTITY_TAG.fullmatch, names)) and any(name[0] in "BSU" for name in names)
+
+
+def to_iob2(tag: str) -> str:
+    """A tag of `_ENTITY_TAG` as B-TYPE, I-TYPE or O."""
+    return tag if tag == "O" else f"{'B' if tag[0] in 'BSU' else 'I'}-{tag[2:] or 'ENTITY'}"
 
 
 class TokenClassification(ClassLabelTask):
@@ -45,9 +61,18 @@ class TokenClassification(ClassLabelTask):
     def read_labels(self) -> None:
         train = self.splits["train"]
         values = [label for labels in train["label"] if isinstance(labels, list) for label in labels]
-        self.read_label_names(values, getattr(train.features["label"], "feature", None))
-        if any(name.startswith(("B-", "I-")) for name in self.label_names):
+        feature = getattr(train.features["label"], "feature", None)
+        self.read_label_names(values, feature)
+        self.marks_entities = marks_entities(self.label_names)
+        if self.marks_entities and (names := [*dict.fromkeys(map(to_iob2, self.label_names))]) != self.label_names:
+            logger.info("The tags are read as IOB2, which pipelines know: B- begins an entity, I- continues it")
+            self.read_label_names(names, None, names)
+            self.class_names = {number: to_iob2(name) for number, name in self.class_names.items()}
+        if self.marks_entities or any(name.startswith(("B-", "I-")) for name in self.label_names):
             self.default_metrics = ("seqeval",)
+
+    def as_name(self, label: Label) -> str:
+        return to_iob2(str(label)) if self.marks_entities else super().as_name(label)
 
     def read_config(self, config: PreTrainedConfig) -> None:
         super().read_config(config)
