@@ -6,6 +6,7 @@ jsonargparse, tyro, simple-parsing, HfArgumentParser and pydantic-settings were 
 
 import argparse
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 
@@ -159,7 +160,7 @@ def _read_file(name: str, known: Mapping[str, Field]) -> dict[str, Any]:
     current directory."""
     file = _find_recipe(Path(name))
     try:
-        values = yaml.load(file.read_text(encoding="utf-8"), _EachKeyOnce) or {}
+        values = yaml.load(file.read_text(encoding="utf-8"), _Loader) or {}
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{name} cannot be read: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
@@ -170,12 +171,25 @@ def _read_file(name: str, known: Mapping[str, Field]) -> dict[str, Any]:
     return values
 
 
-class _EachKeyOnce(yaml.SafeLoader):
+class _Loader(yaml.SafeLoader):
+    """YAML with each key once, and the plain values of version 1.2: to 1.1, PyYAML's, no is false, and 010 is 8."""
+
+    yaml_implicit_resolvers: ClassVar[dict] = {}
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         keys = [str(key.value) for key, _ in node.value]
         if repeated := next((key for key in keys if keys.count(key) > 1), None):
             raise yaml.YAMLError(f"{repeated} is given twice")
         return super().construct_mapping(node, deep)
+
+
+for _type, _pattern, _first in (
+    ("null", "~|null|", ["~", "n", ""]),
+    ("bool", "true|false", "tf"),
+    ("int", "[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_type}", re.compile(f"(?:{_pattern})$"), _first)
 
 
 def _find_recipe(file: Path) -> Path:

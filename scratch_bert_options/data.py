@@ -240,6 +240,8 @@ class MaskingOptions(OptionGroup, group="Masking"):
         total = self.mask_replace_prob + self.random_replace_prob
         if total > 1 + 1e-9:
             raise ValueError(f"mask_replace_prob and random_replace_prob must add up to 1 at most, got {total:g}.")
+        if total == 0:
+            raise ValueError("mask_replace_prob and random_replace_prob are 0: the model would see what it predicts.")
 
 
 @options

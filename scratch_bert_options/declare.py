@@ -70,7 +70,7 @@ class OptionGroup:
     @field_validator("*", mode="before")
     @classmethod
     def _from_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Accepts other forms of a value: one item for a list, a path or a dict for text, YAML's false for `no`."""
+        """Accepts other forms of a value: one item for a list, a path or a dict for text, false for `no`."""
         declared = cls.__dataclass_fields__[info.field_name]
         rules, const = declared.metadata, declared.metadata.get("const")
         if value == "auto" and is_boolean(declared) and declared.default is None:
@@ -84,7 +84,7 @@ class OptionGroup:
         several = isinstance(value, list | tuple)
         items = value if several else [value]
         items = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
-        if "" in items:
+        if any(isinstance(item, str) and not item for item in items):
             raise ValueError("must not be empty: leave it out, or set the variable that its value comes from")
         urls = (re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", item) for item in items if isinstance(item, str))
         if any(urls) and not rules.get("remote"):  # to pathlib, s3://bucket is in a directory named s3:

@@ -181,7 +181,7 @@ class FinetuningOptions(CommonOptions, group="Training"):
         "random_init.",
         within="[0, 10]",
     )
-    num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, 1e9]")
+    num_train_epochs: float = option(3, "Passes over the training examples.", within="(0, 1e9]", unless="max_minutes")
     eval_strategy: str = option("epoch", "When to evaluate.", choices=INTERVALS)
     save_strategy: str = option("epoch", "When to save a checkpoint.", choices=[*INTERVALS, "best"])
     save_total_limit: int | None = option(

@@ -3,6 +3,7 @@
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -20,8 +21,12 @@ def numbered_dir(beginning: str, resume_from: str | None) -> str:
     return f"{beginning}-{max(newest, 1) if resume_from else newest + 1}"
 
 
-def check_output_dir(option: str, directory: Path) -> None:
-    """Raise `ValueError`, which names the option, if no file can be written to `directory`, which need not exist."""
+def check_output_dir(option: str, directory: Path, inputs: Iterable[str] | None = None) -> None:
+    """Raise `ValueError`, which names the option, if no file can be written to `directory`, which need not exist, or it
+    is in one of the directories that are read as `inputs`."""
+    for path in inputs or ():
+        if Path(path).is_dir() and directory.resolve().is_relative_to(Path(path).resolve()):
+            raise ValueError(f"The {option} {directory} is in {path}, whose files are read: choose another place.")
     try:
         # Nothing is created but a nameless file: other processes may make the same directories at the same time.
         str(directory).encode()  # tokenizers writes to names in UTF-8 only

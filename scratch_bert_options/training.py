@@ -38,7 +38,9 @@ class OptimizationOptions(OptionGroup, group="Training"):
         "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or from scratch.",
         const="auto",
     )
-    num_train_epochs: float = option(3.0, "Passes over the training examples.", within="(0, 1e9]")
+    num_train_epochs: float = option(
+        3.0, "Passes over the training examples.", within="(0, 1e9]", unless="max_minutes"
+    )
     max_steps: int = option(-1, "Number of training steps, instead of num_train_epochs.")
     max_minutes: float | None = option(
         None,
@@ -115,7 +117,9 @@ class LoggingOptions(OptionGroup, group=EVALUATION):
 @options
 class HubOptions(OptionGroup, group="Hub"):
     push_to_hub: bool = option(False, "Publish the model on the Hugging Face Hub at each save.")
-    hub_model_id: str | None = option(None, "Repository of the model: user/name. Default: the name of output_dir.")
+    hub_model_id: str | None = option(
+        None, "Repository of the model: user/name. Default: the name of output_dir.", requires="push_to_hub"
+    )
     hub_private_repo: bool | None = option(None, "Make a new repository private.")
     license: str | None = option(None, "License for the model card, by the Hub's identifier, such as apache-2.0.")
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python
-from scratch_bert_cli.commands.inspect_data import main
+from _command import run
 
 
 if __name__ == "__main__":
-    main()
+    run(__file__)

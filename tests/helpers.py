@@ -79,6 +79,7 @@ def without_docstrings(monkeypatch) -> None:
 def run_script(monkeypatch, name: str, *arguments) -> None:
     """A script in this process: quicker than in its own, but one run shares the libraries' state with the next."""
     without_docstrings(monkeypatch)
+    monkeypatch.syspath_prepend(SCRIPTS)  # as Python does
     monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
     runpy.run_path(str(SCRIPTS / name), run_name="__main__")
 

@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zipfile import is_zipfile
 
-from pydantic import NonNegativeInt
+from pydantic import FiniteFloat, NonNegativeInt
 from safetensors import SafetensorError
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
@@ -170,13 +171,16 @@ def find_damage(checkpoint: Path) -> str | None:
     """Describe what is wrong with a checkpoint, or return None if it can be resumed from.
 
     Files listed in `MANIFEST` must have the recorded length and CRC-32. Without a manifest, as in the stock Trainer's
-    checkpoints, only missing files are found.
+    checkpoints, missing files are found, and states that PyTorch has not written to their end.
     """
     for names in REQUIRED:
         if not any((checkpoint / name).exists() for name in names):
             return f"{names[0]} is missing"
-    if (checkpoint / MANIFEST).exists() and (damage := find_damaged_file(checkpoint)):
-        return damage
+    if (checkpoint / MANIFEST).exists():
+        if damage := find_damaged_file(checkpoint):
+            return damage
+    elif damaged := [file.name for file in checkpoint.glob("*.pt*") if file.is_file() and not is_zipfile(file)]:
+        return f"{damaged[0]} is damaged"
     try:
         step = saved_step(str(checkpoint))
     except ValueError as error:
@@ -187,7 +191,9 @@ def find_damage(checkpoint: Path) -> str | None:
 def saved_step(checkpoint: str) -> int:
     """Return the number of optimizer steps after which a checkpoint was saved."""
     file = Path(checkpoint, TRAINER_STATE_NAME)
-    return check(NonNegativeInt, read_json(file).get("global_step"), f"{file}: global_step")
+    state = read_json(file)
+    check(FiniteFloat, state.get("epoch") or 0.0, f"{file}: epoch")  # a resume would compute with it
+    return check(NonNegativeInt, state.get("global_step"), f"{file}: global_step")
 
 
 def _newest_intact(output_dir: Path, renames: bool) -> Path | None:

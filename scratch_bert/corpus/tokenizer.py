@@ -32,16 +32,18 @@ def has_tokenizer(name: str, revision: str | None = None) -> bool:
     return any(find_file(name, file, revision) for file in VOCABULARIES)
 
 
-def _infer_case(name: str, revision: str | None) -> dict[str, bool]:
-    """The option of a tokenizer that is a vocab.txt and no word on its case, as BERT's in 2018: transformers would
-    lowercase the text for a cased vocabulary, too. An uncased one has upper case in special tokens alone, such as
-    [UNK] and <S>."""
-    file, config = (find_file(name, part, revision) for part in ("vocab.txt", "tokenizer_config.json"))
+def _infer_options(name: str, revision: str | None) -> dict[str, bool | str]:
+    """The options of a tokenizer that is a vocab.txt and no word on its case, as BERT's in 2018: transformers would
+    lowercase the text for a cased vocabulary, too, and does not read one alone. An uncased one has upper case in
+    special tokens alone, such as [UNK] and <S>."""
+    names = ("vocab.txt", "tokenizer_config.json", "config.json")
+    file, config, model_config = (find_file(name, part, revision) for part in names)
     if file is None or config and "do_lower_case" in read_json(config):
         return {}
+    options: dict[str, bool | str] = {} if config or model_config else {"tokenizer_type": "bert"}
     cased = re.search(r"^(?![\[<]).*[A-Z]", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     logger.info(f"{file}: no do_lower_case says whether it is cased; its entries are {'' if cased else 'un'}cased")
-    return {"do_lower_case": False} if cased else {}
+    return options | ({"do_lower_case": False} if cased else {})
 
 
 def load_tokenizer(
@@ -55,7 +57,7 @@ def load_tokenizer(
     if Path(name_or_path).is_dir() and not has_tokenizer(name_or_path):
         raise FileNotFoundError(f"{name_or_path} has no tokenizer, that is, no {' or '.join(VOCABULARIES[:2])}.")
     has_file = find_file(name_or_path, "tokenizer.json", revision)
-    options = {} if has_file else _infer_case(name_or_path, revision)
+    options = {} if has_file else _infer_options(name_or_path, revision)
     try:
         # A cast, as transformers declares that it may be None.
         tokenizer = cast(

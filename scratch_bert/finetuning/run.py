@@ -102,8 +102,10 @@ class FinetuningRun:
             raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert push.")
         if task_args.early_stopping_patience and args.eval_strategy == "no":
             raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
+        if task_args.random_init:
+            reject_non_default(options, ["head_learning_rate"], "with random_init")
         if args.should_save:
-            check_output_dir("output_dir", Path(args.output_dir))
+            check_output_dir("output_dir", Path(args.output_dir), task_args.train_file)
         self.seed_runs = self.plan(task_args.seeds, args)
         begun = next(
             (run.checkpoint or run.args.output_dir for run in self.seed_runs if run.checkpoint or run.metrics), None
@@ -176,8 +178,13 @@ class FinetuningRun:
         args.resume_from_checkpoint = run.checkpoint  # the card says what its time is since
         set_seed(args.seed)
         args.metric_for_best_model = task.best_metric
+        known = GREATER_IS_BETTER.get(task.best_metric)
         if args.greater_is_better is None:
-            args.greater_is_better = GREATER_IS_BETTER.get(task.best_metric)
+            args.greater_is_better = known
+        elif known is not None and known != args.greater_is_better:
+            raise ValueError(
+                f"A {'greater' if known else 'smaller'} {task.best_metric} is better: omit greater_is_better."
+            )
         patience = self.task_args.early_stopping_patience
         if args.greater_is_better is None and (args.load_best_model_at_end or patience or self.task_args.search):
             raise ValueError(f"Pass --greater_is_better true or false: is a greater {task.best_metric} better?")

@@ -169,7 +169,7 @@ def prepare_pretraining(
     args = pretraining_arguments(training)
     options = Options(model_args, data_args, training, args, texts)
     if args.should_save:
-        check_output_dir("output_dir", Path(args.output_dir))
+        check_output_dir("output_dir", Path(args.output_dir), data_args.train_file)
     logger.info(f"Output: {args.output_dir}")
     checkpoint = find_checkpoint(args)
     if checkpoint:

@@ -124,6 +124,9 @@ class TextSource:
     def __post_init__(self):
         check_splitting(self.splitter, self.language, self.text_format)
         self.shards = list(self.shards)
+        only_lines = all(isinstance(shard, Path) and suffix(shard) not in TABLES for shard in self.shards)
+        if self.text_column != "text" and self.shards and only_lines:
+            raise ValueError(f"text_column names a column of tables, of which {self.shards[0]} is none: leave it out.")
 
     @classmethod
     def from_texts(cls, texts: Iterable, text_column: str | None = None, **settings: Any) -> "TextSource":

@@ -63,6 +63,14 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         values["accelerator_config"] = {"non_blocking": True}  # otherwise each batch waits for the step before it
     if options.max_minutes is not None:
         values["max_steps"] = UNKNOWN_STEPS
+    if values["load_best_model_at_end"]:
+        if values["eval_strategy"] == "no":
+            raise ValueError("load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch.")
+        if values["save_strategy"] not in (values["eval_strategy"], "best"):
+            raise ValueError(
+                "load_best_model_at_end needs a checkpoint of each evaluation: set save_strategy to "
+                f"{values['eval_strategy']}, or to best, not {values['save_strategy']}."
+            )
     if values.get("eval_accumulation_steps") == 0:  # which would divide by it in the first evaluation
         raise ValueError("eval_accumulation_steps must be at least 1, got 0.")
     args = TrainingArguments(**values)
@@ -127,6 +135,11 @@ def renew_rendezvous() -> None:
     are not counted alike, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun helps.
     """
     environment = os.environ
+    left = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if name in environment]
+    if left and "MASTER_ADDR" not in environment:
+        raise ValueError(
+            f"The environment has {' and '.join(left)}, but no MASTER_ADDR: start the processes by torchrun, or unset them."
+        )
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or environment.get("GROUP_WORLD_SIZE") != "1":
         return
     attempt = environment["TORCHELASTIC_RESTART_COUNT"]

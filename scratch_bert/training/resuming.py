@@ -75,6 +75,11 @@ class ResumingTrainer(TimedTrainer):
             ) from error
         if checkpoint:
             warn_of_missing_state(getattr(self.optimizer, "optimizer", self.optimizer))
+            if self.lr_scheduler.last_epoch > self._resume.step:  # fewer in fp16, which skips steps
+                raise OSError(
+                    f"The schedule in {checkpoint} is at step {self.lr_scheduler.last_epoch:,}, not {self._resume.step:,}: "
+                    "resume from another checkpoint."
+                )
         groups, scheduler = self.optimizer.param_groups, self.lr_scheduler
         for group, options in zip(groups, requested, strict=True):
             if group.get("initial_lr") and "initial_lr" in options:  # not every schedule has it

@@ -172,6 +172,15 @@ def test_missing_files_are_found_without_a_manifest(run, tmp_path):
             find(tmp_path / "other", str(tmp_path / name))
 
 
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_states_that_end_early_are_found_without_a_manifest(name, checkpoint):
+    (checkpoint / "manifest.json").unlink(missing_ok=True)
+    assert find_damage(checkpoint) is None
+    content = (checkpoint / name).read_bytes()
+    (checkpoint / name).write_bytes(content[: len(content) // 2])
+    assert find_damage(checkpoint) == f"{name} is damaged"
+
+
 def test_a_damaged_shard_is_found(checkpoint):
     (checkpoint / "model.safetensors").rename(checkpoint / "model-1.safetensors")
     shutil.copy(checkpoint / "model-1.safetensors", checkpoint / "model-2.safetensors")
@@ -190,7 +199,7 @@ def test_checkpoint_with_another_number_than_its_step_is_damage(sealed, run, tmp
     assert find_damage(tmp_path / "checkpoint-7") == "its trainer_state.json is that of step 2"
 
 
-@pytest.mark.parametrize("content", ["{}", '{"global_step": -1}', "not JSON"])
+@pytest.mark.parametrize("content", ["{}", '{"global_step": -1}', '{"global_step": 2, "epoch": NaN}', "not JSON"])
 def test_state_without_a_step_is_damage(content, checkpoint):
     (checkpoint / "trainer_state.json").write_text(content)
     assert "trainer_state.json" in find_damage(checkpoint)

@@ -88,6 +88,16 @@ def test_recipe_and_its_text_are_found_by_name_from_any_directory(tmp_path, monk
     assert Path(train).read_bytes() == (ROOT / "recipes" / "dialogue.txt").read_bytes()
 
 
+def test_options_file_has_the_plain_values_of_yaml_1_2(tmp_path):
+    """In YAML 1.1, no is false, 010 is 8, and 1:30 is 90."""
+    (tmp_path / "a.yaml").write_text(
+        "language: no\nseed: 010\ntext_column: 1:30\nlearning_rate: 1e-4\nbf16: true\ntrain_file: a"
+    )
+    _, data, training = parse(str(tmp_path / "a.yaml"))
+    assert (data.language, training.seed, data.text_column) == ("no", 10, "1:30")
+    assert (training.learning_rate, training.bf16) == (1e-4, True)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -95,7 +105,6 @@ def test_recipe_and_its_text_are_found_by_name_from_any_directory(tmp_path, monk
         pytest.param("train_file: [a, [b]]", "train_file.1: input should be a valid string, got ['b']", id="nested"),
         pytest.param("max_steps: [2, 3]", "max_steps: input should be a valid integer, got [2, 3]", id="list"),
         pytest.param("max_steps: 0", "max_steps must be at least 1", id="range"),
-        pytest.param("text_column: no", "text_column: input should be a valid string, got False", id="YAML's no"),
         pytest.param("seed: 1\nseed: 2", "seed is given twice", id="key twice"),
         pytest.param("- preset", "must hold options as name: value pairs", id="no mapping"),
         pytest.param("a: [", "options.yaml cannot be read: while parsing", id="not YAML"),

@@ -29,9 +29,26 @@ def test_task_arguments_that_do_not_fit(options, message):
         ({"dataloader_drop_last": True}, "dataloader_drop_last must stay False: it would drop examples to predict"),
         ({"train_sampling_strategy": "group_by_length"}, "another would change the order of predictions"),
         ({"label_names": "x"}, "label_names must stay None: the model names its labels"),
+        ({"eval_strategy": "no"}, "load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch"),
+        (
+            {"save_strategy": "no"},
+            "needs a checkpoint of each evaluation: set save_strategy to epoch, or to best, not no",
+        ),
     ],
 )
 def test_options_of_trainer_that_do_not_fit(options, message):
     (training,) = from_keywords(FinetuningOptions, **options)
     with pytest.raises(ValueError, match=message):
         finetuning_arguments(training)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"hub_model_id": "me/x"}, "hub_model_id has no effect without push_to_hub"),
+        ({"max_minutes": 1, "num_train_epochs": 5}, "num_train_epochs has no effect with max_minutes"),
+    ],
+)
+def test_options_of_training_without_effect(options, message):
+    with pytest.raises(ValueError, match=message):
+        from_keywords(FinetuningOptions, **options)

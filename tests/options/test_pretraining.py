@@ -78,6 +78,7 @@ def test_vocab_size_is_as_large_as_the_text_asks_for(options, expected):
         ({"streaming": True}, "streaming needs a train_file, a dataset_name or prepared_data"),
         ({"sentence_splitter": "lines"}, "There is no sentence_splitter lines. Did you mean line?"),
         ({"stream_buffer": 5}, "stream_buffer has no effect without streaming"),
+        ({"mask_replace_prob": 0, "random_replace_prob": 0}, "the model would see what it predicts"),
         ({"dataset_config": "en"}, "dataset_config has no effect without dataset_name"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",

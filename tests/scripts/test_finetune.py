@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -62,6 +64,9 @@ ERRORS = {  # one of each kind: the others are tested where they are raised
     "unknown label": (f"{TEXTS} --validation_file unseen.csv", "unseen.csv, example 2: the label 'ugly' is none of the training examples': bad, good"),
     "stride without effect": (f"{TEXTS} --doc_stride 8", "doc_stride has no effect with sequence-classification"),
     "patience without evaluation": (f"{TEXTS} --early_stopping_patience 2 --eval_strategy no --load_best_model_at_end false", "early_stopping_patience counts evaluations"),
+    "rate of a head that has no other": (f"{TEXTS} --random_init --head_learning_rate 1e-3", "head_learning_rate has no effect with random_init"),
+    "worse checkpoints": (f"{TEXTS} --greater_is_better false", "A greater accuracy is better"),
+    "output among the data": ("sequence-classification --train_file .", "output_dir run is in ., whose files are read"),
     "push of several seeds": (f"{TEXTS} --seeds 1 2 --push_to_hub", "publish it with scratch-bert push"),
 }  # fmt: skip
 
@@ -73,6 +78,12 @@ def test_errors_end_with_one_line(command, message, finetune, tmp_path, capsys):
     assert exit.value.code not in (0, None)
     assert message in f"{exit.value.code}{capsys.readouterr().err}"
     assert not (tmp_path / "run").exists()
+
+
+def test_script_without_an_installation_says_what_to_do(tmp_path):
+    command = [sys.executable, "-S", SCRIPTS / "pretrain.py", "--help"]  # without site-packages
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("error: No module named 'scratch_bert_cli'. Install")
 
 
 def test_scripts_hide_no_library():

@@ -160,7 +160,7 @@ def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch
         (["--config_overrides", "num_attention_heads=3"], "hidden_size (128) must be a multiple"),
         (["--train_file", "nowhere.txt"], "no file or directory nowhere.txt"),
         (["--train_file", "latin.txt"], "latin.txt is not UTF-8"),
-        (["--train_file", "commas.csv"], "commas.csv: the first record has 3 fields, the header 2. A text"),
+        (["--train_file", "commas.csv"], "commas.csv: line 2 has 3 fields, the header 2. A text"),
         (["--dataset_name", "nowhere/nothing"], "nowhere/nothing"),
         (["--cache_dir", "latin.txt"], "latin.txt"),
         (["--vocab_size", "30"], "vocab_size is 30"),

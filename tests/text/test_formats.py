@@ -295,8 +295,8 @@ def test_fingerprint_follows_the_content(fingerprint):
 
 
 def test_fingerprint_follows_the_settings(fingerprint):
-    settings = ({}, {"text_format": "file"}, {"text_column": "body"}, {"splitter": "line"}, {"language": "de"})
-    assert len({fingerprint(**each) for each in settings}) == len(settings)
+    settings = ({}, {"text_format": "html"}, {"text_column": "body"}, {"splitter": "line"}, {"language": "de"})
+    assert len({fingerprint("a.csv", **each) for each in settings}) == len(settings)
 
 
 def test_fingerprint_follows_the_version_of_a_text_format_but_not_its_code(fingerprint, monkeypatch):

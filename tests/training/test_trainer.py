@@ -483,6 +483,15 @@ def test_optimizers_state_that_lacks_weights_is_logged(tmp_path, caplog):
     assert "lacks 1 of 46 weights: their averages of the gradients start anew" in caplog.text
 
 
+def test_schedule_of_a_later_step_is_rejected(tmp_path):
+    """It would train with a rate of 0."""
+    make_trainer(tmp_path / "run", save_steps=2, max_steps=2).train()
+    file = tmp_path / "run" / "checkpoint-2" / "scheduler.pt"
+    torch.save(torch.load(file) | {"last_epoch": 10**6}, file)
+    with pytest.raises(OSError, match="The schedule in .* is at step 1,000,000, not 2"):
+        make_trainer(tmp_path / "again", max_steps=3).train(resume_from_checkpoint=str(file.parent))
+
+
 class KeepRates(TrainerCallback):
     """The learning rate of each step."""
 
