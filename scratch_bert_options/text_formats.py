@@ -100,6 +100,17 @@ def _fasta(lines: Iterable[str]) -> Iterator[str | None]:
         letters = []
 
 
+_WIKIEXTRACTOR_TAG = re.compile(r"<doc id=|</doc>")
+
+
+def _wikiextractor(lines: Iterable[str]) -> Iterator[str | None]:
+    for line in lines:
+        if _WIKIEXTRACTOR_TAG.match(line):
+            yield None
+        elif line.strip():
+            yield html.unescape(line)
+
+
 # To add a format, add an entry, here or from outside: `FORMATS["mine"] = TextFormat("…", read_mine)`.
 FORMATS = {
     "blank_line": TextFormat("a blank line ends a document", _end_at_blank_lines),
@@ -108,6 +119,9 @@ FORMATS = {
     ),
     "wikitext": TextFormat(
         "' = Title = ' begins a document, as in WikiText", _wikitext, records_are_lines=True, mark=_WIKITEXT_HEADING
+    ),
+    "wikiextractor": TextFormat(
+        "<doc id=…> begins a document, as WikiExtractor writes Wikipedia", _wikiextractor, mark=_WIKIEXTRACTOR_TAG
     ),
     "gutenberg": TextFormat(
         "a file is a book of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START

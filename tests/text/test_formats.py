@@ -82,6 +82,14 @@ def test_wikitext_begins_a_document_with_a_title(tmp_path):
     assert list(TextSource([records], "wikitext").documents()) == expected  # as the Hub has it, a record for each line
 
 
+def test_wikiextractor_marks_documents(tmp_path):
+    doc = '<doc id="{0}" url="https://x?curid={0}" title="T{0}">\nT{0}\n\nOne &lt;b&gt;. Two.\n\nThree.\n\n</doc>\n'
+    (tmp_path / "wiki_00").write_text(doc.format(1) + doc.format(2))
+    expected = [[f"T{number}", "One <b>.", "Two.", "Three."] for number in (1, 2)]
+    assert read(tmp_path / "wiki_00", "wikiextractor") == expected
+    assert "text_format=wikiextractor" in TextSource([tmp_path / "wiki_00"]).document_hint(9, 30)
+
+
 def test_fasta_has_a_document_for_each_record(tmp_path):
     (tmp_path / "p.fasta").write_text(">sp|P1 a protein\nMKV\nLAA*\n\n>P2\nACDE\n>empty\n")
     assert read(tmp_path / "p.fasta", "fasta") == [["MKVLAA"], ["ACDE"]]
