@@ -3,12 +3,14 @@
 import re
 import webbrowser
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp
 
 from .environment import SERVER_NAME, gr, without_proxies
 
@@ -25,7 +27,8 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
     """
     host = host or SERVER_NAME
     names = LOCAL_NAMES if host in LOCAL_NAMES else ["*"]
-    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=names), Middleware(WithoutOutsideResources)]
+    middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=names)]
+    middleware += [Middleware(OwnRequests, local=names == LOCAL_NAMES), Middleware(WithoutOutsideResources)]
     try:
         with without_proxies():  # Gradio asks its own server whether it is ready
             _, address, _ = page.launch(
@@ -47,6 +50,25 @@ def serve(page: gr.Blocks, port: int | None = None, inbrowser: bool = False, hos
     if inbrowser:
         webbrowser.open(address)
     return address
+
+
+class OwnRequests(BaseHTTPMiddleware):
+    """Refuses what the page does not ask for, such as Gradio's uploads, which would be stored; on this machine, also
+    what the pages of other sites ask for."""
+
+    API = re.compile("/gradio_api/(api|app_id|call|cancel|heartbeat|info|queue|reset|run|startup-events)(/|$)")
+
+    def __init__(self, app: ASGIApp, local: bool):
+        super().__init__(app)
+        self.local = local
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        path, origin = request.url.path, request.headers.get("origin")
+        is_page = request.method in ("GET", "HEAD") and not path.startswith(("/gradio_api/", "/monitoring"))
+        is_foreign = self.local and origin and urlsplit(origin).netloc != request.headers["host"]
+        if is_foreign or not (is_page or self.API.match(path)):
+            return Response("Refused: the page does not ask for this.", 403)
+        return await call_next(request)
 
 
 class WithoutOutsideResources(BaseHTTPMiddleware):

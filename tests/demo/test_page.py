@@ -516,10 +516,10 @@ def test_app_of_a_space(trained, tmp_path, open_page, expect):
             process.wait()
 
 
-def status_of(url, host):
+def status_of(url, host, data=None, **headers):
     """The status of the answer to a request that names this host."""
     try:
-        return urllib.request.urlopen(urllib.request.Request(url, headers={"Host": host})).status
+        return urllib.request.urlopen(urllib.request.Request(url, data, {"Host": host, **headers})).status
     except urllib.error.HTTPError as error:
         return error.code
 
@@ -567,10 +567,15 @@ def test_script(trained, tmp_path):
             for path in ("/", f"/gradio_api/file={trained / 'config.json'}")
             for host in (f"127.0.0.1:{port}", "localhost:1234", f"elsewhere.org:{port}")  # the second as by ssh -L
         }
+        api, own, other = f"{served_at}/gradio_api", f"localhost:{port}", {"Origin": "https://elsewhere.org"}
+        refused = [status_of(f"{api}/upload", own, b"file"), status_of(f"{api}/info", own, **other)]
+        refused += [status_of(f"{served_at}/monitoring", own), status_of(f"{api}/proxy=https://elsewhere.org", own)]
+        allowed = [status_of(f"{api}/info", own), status_of(f"{api}/info", own, Origin=f"http://{own}")]
         process.send_signal(signal.SIGINT)
         rest, _ = process.communicate(timeout=30)
     finally:
         process.kill()
     assert "scratch_bert" in html and "cdnjs" not in html and "elsewhere" not in html
+    assert refused == 4 * [403] and allowed == 2 * [200]
     assert list(answers.values()) == [200, 200, 400, 403, 403, 400]
     assert "Traceback" not in output + rest
