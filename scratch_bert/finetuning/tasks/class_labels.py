@@ -17,6 +17,8 @@ logger = logging.getLogger("scratch_bert")
 Label = str | bool | int | float
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b\u2028\u2029\ufeff]")
+MAX_LABEL = 500  # characters
 _MISSING = ("", "nan", "NaN", "NaT", "<NA>", "-100")  # as pandas writes them, and what losses ignore
 
 
@@ -42,7 +44,12 @@ class ClassLabelTask(Task):
             self.label_ids = {str(number): number for number in range(len(self.label_names))} | self.label_ids
 
     def _check_names(self, counts: Counter[str]) -> None:
-        """Raise `ValueError` for what is written like names of classes, but means something else."""
+        """Raise `ValueError` for what can't be a name, and what is written like names, but means something else."""
+        if strange := next((name for name in counts if len(name) > MAX_LABEL or _UNPRINTABLE.search(name)), None):
+            raise ValueError(
+                f"The label {ascii(strange):.80} has control characters, or more than {MAX_LABEL} characters: clean the "
+                "labels, or name their column with --label_column."
+            )
         if "-" in counts and len(counts) > 2 and "+" not in counts and not self.predicts_tokens:
             raise ValueError(
                 f"{counts['-']:,} training examples have the label '-', which in SNLI means that there is none: leave "
