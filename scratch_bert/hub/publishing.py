@@ -6,13 +6,14 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import transformers
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_session
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
 from pydantic import BaseModel, Field
 from safetensors import safe_open
 from transformers import CONFIG_MAPPING
 from transformers.dynamic_module_utils import check_imports, get_relative_import_files
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from scratch_bert_options.network import limit_waiting
 from scratch_bert_options.schema import check
 
 from ..checkpoints.open import AUTO_CLASSES, find_new_weights, load_config, named_head
@@ -190,7 +191,7 @@ def push_to_hub(
         raise ValueError(f"The tag {tag} has the name of a branch: choose another one.")
     files = files or public_files(directory)
     api = HfApi(token=token)
-    get_session().timeout = 300  # seconds, instead of none, for an answer
+    limit_waiting()
     repo_id = full_name(repo_id, api)
     if not create_pr:
         api.create_repo(repo_id, private=private or None, exist_ok=True)
