@@ -28,10 +28,8 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
     try:
         found = cached_file(str(name), file, revision=revision, _raise_exceptions_for_missing_entries=required)
     except OSError as error:
-        if Path(name).is_dir():
-            raise OSError(one_line(error)) from error
-        reason = explain_network(error) or one_line(error)
-        raise NetworkError(f"{name} is not a directory, and could not be downloaded from the Hub: {reason}") from error
+        where = "" if Path(name).is_dir() else f"{name} is not a directory, and could not be downloaded from the Hub: "
+        raise NetworkError(where + (explain_network(error) or one_line(error))) from error
     if required and found is None:
         saved = [path.parent for kind in ("checkpoint-*", "snapshots/*") for path in Path(name).glob(f"{kind}/{file}")]
         models = sorted((path.relative_to(name).as_posix() for path in saved), key=lambda path: (len(path), path))

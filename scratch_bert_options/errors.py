@@ -46,7 +46,7 @@ STATUSES = {
     400: "correct what it names",
     **dict.fromkeys((401, 404), "check the name; if it is private, log in with `hf auth login` or set HF_TOKEN"),
     403: "check what the token allows, or ask for access on the repository's page",
-    407: "give the proxy a user and a password, as in HTTPS_PROXY=http://user:password@host:port",
+    407: "give the proxy a user and a password in HTTPS_PROXY",
     429: "wait some minutes",
 }
 
@@ -74,27 +74,25 @@ def explain_limit(error: BaseException) -> str | None:
 
 def explain_network(error: BaseException) -> str | None:
     """The message of a `NetworkError` in place of this error; None if it has another reason."""
-    chain: list[BaseException] = []
-    reason: BaseException | None = error
-    while reason and reason not in chain:
-        chain.append(reason)
+    message, reason, seen = None, error, []
+    while reason and reason not in seen:
+        seen.append(reason)
         if isinstance(reason, NetworkError):
             return str(reason)
-        reason = reason.__cause__ or reason.__context__
-    of_hub = [each for each in chain if _package(each) == "huggingface_hub" and isinstance(each, OSError)]
-    found = [each for each in chain if each in of_hub or _package(each) in NETWORK]
-    for each in found:
-        if status := getattr(getattr(each, "response", None), "status_code", None):
-            own = str(each) if "\n" not in str(each).strip() else ""  # others are the Hub's paragraphs
-            words = getattr(each, "server_message", None) or own or responses.get(status, "")
+        text = str(reason).strip()
+        if status := getattr(getattr(reason, "response", None), "status_code", None):
+            own = None if "\n" in text else text  # others are paragraphs of advice
+            words = getattr(reason, "server_message", None) or own or responses.get(status, "")
             remedy = STATUSES.get(status, "try again later" if status >= 500 else "check the name and the proxy")
-            url = str(each.response.url).partition("?")[0]  # without a signature
+            url = str(reason.response.url).partition("?")[0]  # without a signature
             return f"{url} answers {status} ({' '.join(words.split())}): {remedy}."
-    if not found or found[-1] in of_hub:
-        return " ".join(str(found[-1]).split()) if found else None
-    request = vars(found[-1]).get("_request")
-    text = f"{f'at {request.url.host} ' if request else ''}({type(found[-1]).__name__}: {found[-1]})"
-    return f"The network failed {' '.join(text.split())}: {REMEDY}"
+        if _package(reason) in NETWORK:
+            at = f" at {reason.request.url.host}" if getattr(reason, "_request", None) else ""
+            message = f"The network failed{at} ({type(reason).__name__}: {text}): {REMEDY}"
+        elif _package(reason) == "huggingface_hub" and isinstance(reason, OSError):
+            message = text
+        reason = reason.__cause__ or reason.__context__
+    return message and " ".join(message.split())
 
 
 def _package(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Limits of time for huggingface_hub, which by itself waits 400 s for a server that says nothing, and pushes for ever."""
+"""Limits of time for huggingface_hub, which waits 400 s for a server that says nothing, and without end in a push."""
 
 import math
 import os
@@ -17,11 +17,12 @@ from .errors import REMEDY, NetworkError
 
 PATIENCE = 30  # seconds of failures, after which the network counts as absent
 WRITING = 60  # seconds for an answer to what is sent
+DROPPED = ("ReadError", "WriteError", "RemoteProtocolError")  # which huggingface_hub does not try again when it asks
 
 
 class _ClientFactory:
-    """Makes clients that share what they know of failures. To try again, or to take the files that were downloaded
-    before, is left to the functions of huggingface_hub."""
+    """Makes clients that share what they know of failures. The functions of huggingface_hub that use them try again, or
+    take the files that were downloaded before."""
 
     def __init__(self):
         self.failing_since = math.inf
@@ -47,18 +48,17 @@ class _ClientFactory:
         request.extensions["timeout"] = dict.fromkeys(request.extensions["timeout"], limit)
         try:
             response = send(request, **options)
+        except OfflineModeIsEnabled:  # by HF_HUB_OFFLINE
+            raise
         except Exception as error:
             self.failing_since = min(self.failing_since, started)
-            if reading and type(error).__name__ in ("ReadError", "WriteError", "RemoteProtocolError"):
-                # The kind for which the functions try again.
+            if reading and type(error).__name__ in DROPPED:
                 httpx = sys.modules[type(request).__module__.partition(".")[0]]  # or httpx2
                 raise httpx.ConnectError(str(error), request=request) from error
             raise
         self.failing_since = math.inf if response.status_code < 500 else min(self.failing_since, started)
         if "/api/" in request.url.path and "text/html" in response.headers.get("content-type", ""):
-            raise NetworkError(
-                f"{request.url.host} answers with a web page: log in to the network, or check the proxy."
-            )
+            raise NetworkError(f"{request.url.host} answers with a web page: log in to the network, check the proxy.")
         return response
 
 

@@ -15,8 +15,7 @@ from transformers.utils import PushInProgress
 from scratch_bert_options.errors import NetworkError, plain_message
 from scratch_bert_options.network import limit_waiting
 
-from ..hub.publishing import ensure_branch, public_files, publish
-from ..repository import one_line
+from ..hub.publishing import check_names, ensure_branch, public_files, publish
 
 
 logger = logging.getLogger("scratch_bert")
@@ -30,13 +29,16 @@ class PushingTrainer(Trainer):
     def init_hf_repo(self, token: str | None = None, **options) -> None:  # older versions know no more options
         limit_waiting()
         try:
+            check_names(self.args.hub_model_id or "run", self.args.hub_revision)
+            if self.is_world_process_zero():
+                self._hub(token).whoami()  # for an existing repository, Trainer asks for no token
             super().init_hf_repo(token=token, **options)
             if self.is_world_process_zero():
                 ensure_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
         except Exception as error:  # a network fails in many ways
             raise NetworkError(
-                f"Cannot push to the Hub: {_reason(error)} Log in with `hf auth login` or set HF_TOKEN, check the "
-                "network, or leave out --push_to_hub and publish later with scratch-bert push."
+                f"Cannot push to the Hub: {_reason(error)} Log in with `hf auth login` or set HF_TOKEN, or leave out "
+                "--push_to_hub and publish later with scratch-bert push."
             ) from error
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             logger.info("Pushed checkpoints contain the model only: the training state stays on this machine")
@@ -110,8 +112,8 @@ def _push(staged: tempfile.TemporaryDirectory, repo_id: str, step: int, **option
         with staged as directory:
             publish(directory, repo_id, commit_message=f"Training in progress, step {step}", **options)
     except Exception as error:  # a network failure must not end the training
-        logger.warning(f"The push of step {step} failed, training continues. {_reason(error)}")
+        logger.warning(f"The push of step {step} failed, training continues: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:
-    return plain_message(error) or f"{type(error).__name__}: {one_line(error)}"
+    return f"{(plain_message(error) or repr(error)).rstrip('.')}."

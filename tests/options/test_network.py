@@ -1,6 +1,7 @@
 """What fails between here and the Hub: one line that says what to do, in a limited time."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import HfApi, close_session, constants, set_client_factory
@@ -21,7 +22,7 @@ def hub(monkeypatch, tmp_path):
         api = HfApi()
         api.create_repo("tester/model")
         api.upload_file(path_or_fileobj=b"{}", path_in_repo="config.json", repo_id="tester/model")
-        monkeypatch.setattr(_http.time, "sleep", lambda seconds: None)
+        monkeypatch.setattr(_http, "time", SimpleNamespace(sleep=lambda seconds: None))
         network.limit_waiting()
         yield hub
         set_client_factory(_http.default_client_factory)
@@ -70,8 +71,6 @@ def test_download_is_tried_again(status, hub):
 
 def test_silent_server_is_left_in_time(hub, monkeypatch):
     hub.faults = [Fault("HEAD", "config.json", times=99, seconds=1)]
-    monkeypatch.undo()  # of `sleep`
-    hub.connect(monkeypatch)
     monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.1)
     monkeypatch.setattr(network, "PATIENCE", 0.15)
     started = time.monotonic()
