@@ -8,6 +8,8 @@ from typing import Literal, overload
 from huggingface_hub.utils import HFValidationError, validate_repo_id
 from transformers.utils import cached_file
 
+from scratch_bert_options.errors import NetworkError, explain_network
+
 
 RUN_FILE = "run.json"  # in output directories and checkpoints: the record of the run, written before its first step
 
@@ -27,7 +29,7 @@ def find_file(name: str | Path, file: str, revision: str | None = None, required
         found = cached_file(str(name), file, revision=revision, _raise_exceptions_for_missing_entries=required)
     except OSError as error:
         where = "" if Path(name).is_dir() else f"{name} is not a directory, and could not be downloaded from the Hub: "
-        raise OSError(where + one_line(error)) from error
+        raise NetworkError(where + (explain_network(error) or one_line(error))) from error
     if required and found is None:
         saved = [path.parent for kind in ("checkpoint-*", "snapshots/*") for path in Path(name).glob(f"{kind}/{file}")]
         models = sorted((path.relative_to(name).as_posix() for path in saved), key=lambda path: (len(path), path))

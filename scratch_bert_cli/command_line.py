@@ -116,7 +116,11 @@ def in_first_process() -> bool:
 
 
 def announce_imports() -> None:
-    """Print what the next seconds are spent on, in the first process, unless PyTorch is already imported."""
+    """Print what the next seconds are spent on, in the first process, unless PyTorch is already imported, and limit how
+    long the network, which is used from here on, can take."""
+    from scratch_bert_options.network import limit_waiting  # its import reads the environment, perhaps junk
+
+    limit_waiting()
     if "torch" not in sys.modules and in_first_process():
         print("Loading PyTorch …", file=sys.stderr, flush=True)
 

@@ -75,6 +75,6 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
             message = plain_message(error)
             if message is None or os.environ.get("SCRATCH_BERT_TRACEBACK"):
                 raise
-            sys.exit(f"error: {message}")
+            sys.exit(f"error: {' '.join(message.split())}")
 
     return run

@@ -5,10 +5,12 @@ import re
 from pathlib import Path
 from typing import Any, ClassVar
 
-from huggingface_hub.constants import HF_HOME
-
 from .declare import OptionGroup, option, options, reject_non_default, similar
 from .text_formats import FORMATS
+
+
+# As huggingface_hub has it, which can't be imported with junk in its variables.
+HF_HOME = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
 
 
 @options
@@ -63,7 +65,7 @@ class SourceOptions(TrainingTextOptions, group="Source"):
         None, "Directory of preprocessed examples, by inspect_data.py --output_dir or prepare_data.py.", path=True
     )
     cache_dir: str = option(
-        str(Path(os.environ.get("HF_DATASETS_CACHE", Path(HF_HOME, "datasets")), "scratch_bert")),
+        str(Path(os.environ.get("HF_DATASETS_CACHE", HF_HOME / "datasets"), "scratch_bert").expanduser()),
         "Directory for token ids and trained tokenizers.",
     )
 

@@ -5,14 +5,15 @@ import os
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
+from http.client import responses
 
 from pydantic import ValidationError
 
 from .schema import explain
 
 
-# Packages whose errors are those of the network, whichever layer raises them, and those of data that can't be read.
-NETWORK = {"httpx", "httpx2", "httpcore", "httpcore2", "h11", "requests", "urllib3", "aiohttp", "botocore"}
+# Packages whose errors are those of the network, and those of data that can't be read.
+NETWORK = {"httpx", "httpx2", "requests", "urllib3", "aiohttp", "botocore"}
 DATA = {"datasets", "huggingface_hub", "pyarrow", "safetensors", "yaml", "zlib"}
 PLAIN = (OSError, ValueError, ImportError)  # whose message is for the user as it is
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
@@ -39,6 +40,21 @@ LIMITS = {
 }
 
 
+REMEDY = "check the connection and the proxy, and try again."
+# Status of a server's answer → what to do.
+STATUSES = {
+    400: "correct what it names",
+    **dict.fromkeys((401, 404), "check the name; if it is private, log in with `hf auth login` or set HF_TOKEN"),
+    403: "check what the token allows, or ask for access on the repository's page",
+    407: "give the proxy a user and a password in HTTPS_PROXY",
+    429: "wait some minutes",
+}
+
+
+class NetworkError(OSError):
+    """A failure of the network or the Hub, with the remedy."""
+
+
 class LimitError(OSError):
     """Out of memory, threads, files or shared memory, with the remedy."""
 
@@ -56,6 +72,33 @@ def explain_limit(error: BaseException) -> str | None:
     return remedy and f"{remedy} ({last.split('. ')[0].strip()})."
 
 
+def explain_network(error: BaseException) -> str | None:
+    """The message of a `NetworkError` in place of this error; None if it has another reason."""
+    message, reason, seen = None, error, []
+    while reason and reason not in seen:
+        seen.append(reason)
+        if isinstance(reason, NetworkError):
+            return str(reason)
+        text = str(reason).strip()
+        if status := getattr(getattr(reason, "response", None), "status_code", None):
+            own = None if "\n" in text else text  # others are paragraphs of advice
+            words = getattr(reason, "server_message", None) or own or responses.get(status, "")
+            remedy = STATUSES.get(status, "try again later" if status >= 500 else "check the name and the proxy")
+            url = str(reason.response.url).partition("?")[0]  # without a signature
+            return f"{url} answers {status} ({' '.join(words.split())}): {remedy}."
+        if _package(reason) in NETWORK:
+            at = f" at {reason.request.url.host}" if getattr(reason, "_request", None) else ""
+            message = f"The network failed{at} ({type(reason).__name__}: {text}): {REMEDY}"
+        elif _package(reason) == "huggingface_hub" and isinstance(reason, OSError):
+            message = text
+        reason = reason.__cause__ or reason.__context__
+    return message and " ".join(message.split())
+
+
+def _package(error: BaseException) -> str:
+    return type(error).__module__.partition(".")[0]
+
+
 def is_lack_of_space(error: BaseException) -> bool:
     # tokenizers, safetensors and torch raise other exceptions than OSError.
     messages = (*(f"(os error {code})" for code in FULL), "inline_container.cc", "iostream error")
@@ -66,20 +109,18 @@ def plain_message(error: BaseException) -> str | None:
     """What a user is told of an error; None for one that only a change of the code can prevent."""
     if error.__cause__ and (is_lack_of_space(error.__cause__) or explain_limit(error.__cause__)):
         return plain_message(error.__cause__)
-    package, text = type(error).__module__.partition(".")[0], str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
     if is_lack_of_space(error):
         return f"{text}. Free some space, or raise the limit of the size of files (ulimit -f)."
     if limit := explain_limit(error):
         return limit
     if isinstance(error, ValidationError):
         return explain(error)
-    if package in NETWORK:
-        return (
-            f"The network failed ({type(error).__name__}: {text}): check the connection and the proxy, and try again."
-        )
+    if network := explain_network(error):
+        return network
     if isinstance(error, PLAIN):
         return f"{text}{_variable_of(text)}"
-    if package in DATA:  # "An error occurred while generating the dataset" has the reason as its cause
+    if _package(error) in DATA:  # "An error occurred while generating the dataset" has the reason as its cause
         return ": ".join(dict.fromkeys(filter(None, (text, error.__cause__ and str(error.__cause__)))))
     return None
 

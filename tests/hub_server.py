@@ -14,7 +14,9 @@ import hashlib
 import json
 import logging
 import re
+import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,6 +33,7 @@ from werkzeug.serving import make_server
 
 TOKEN = "hf_" + "localhubtoken".ljust(34, "0")
 USER = "tester"
+DROPPED, PORTAL = 0, 200  # instead of a status
 LFS_SUFFIXES = (".safetensors", ".bin", ".png")
 
 
@@ -66,12 +69,14 @@ class Repository:
 
 @dataclass
 class Fault:
-    """A failure of the next `times` requests of this method whose path matches."""
+    """A failure of the next `times` requests of this method whose path matches: an answer of this status, DROPPED
+    without one, or an answer that is a PORTAL's page, after some `seconds`."""
 
     method: str
     path: str
     status: int = 503
     times: int = 1
+    seconds: float = 0
 
 
 class LocalHub:
@@ -172,6 +177,11 @@ class LocalHub:
             for fault in self.faults:
                 if fault.times and fault.method == request.method and re.search(fault.path, request.path):
                     fault.times -= 1
+                    time.sleep(fault.seconds)
+                    if fault.status == DROPPED:
+                        request.environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+                    if fault.status == PORTAL:
+                        return Response("<html>Log in to the WiFi</html>")
                     return error(fault.status, "a failure set by the test")
         writes = request.method in ("POST", "PUT") and not request.path.startswith(("/lfs/", "/api/validate-yaml"))
         return error(401, "Invalid username or password.") if writes and not authorized() else None

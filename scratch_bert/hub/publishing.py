@@ -6,13 +6,15 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import transformers
-from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi, get_session
+from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.utils import validate_repo_id
 from pydantic import BaseModel, Field
 from safetensors import safe_open
 from transformers import CONFIG_MAPPING
 from transformers.dynamic_module_utils import check_imports, get_relative_import_files
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from scratch_bert_options.network import limit_waiting
 from scratch_bert_options.schema import check
 
 from ..checkpoints.open import AUTO_CLASSES, find_new_weights, load_config, named_head
@@ -35,6 +37,9 @@ _WEIGHTS = r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"
 _REPLACED = re.compile(
     "|".join([_WEIGHTS, *map(re.escape, (*OLD_CODE, "curves.png", "confusion.png", *TOKENIZER, *SENTENCES))])
 )
+_REF = re.compile(
+    r"(?!.*(\.\.|//|@\{|/\.|\.lock(/|$)))(?![./-])[^\x00-\x20\x7f~^:?*\[\\]+(?<![./])"
+)  # as git takes them
 _Code = Annotated[str, Field(pattern=r"^\w+\.\w+$")]  # a module beside config.json, and a class in it
 
 
@@ -184,13 +189,10 @@ def push_to_hub(
         ValueError: For a public repository that should be `private`, a `tag` that exists, and as `public_files`.
         huggingface_hub.errors.HfHubHTTPError: If the Hub rejects something.
     """
-    if create_pr and (revision or tag):
-        raise ValueError("A pull request has no revision or tag of its own: leave them out.")
-    if tag and tag in ("main", revision):
-        raise ValueError(f"The tag {tag} has the name of a branch: choose another one.")
+    check_names(repo_id, revision, tag, create_pr, space)
     files = files or public_files(directory)
     api = HfApi(token=token)
-    get_session().timeout = 300  # seconds, instead of none, for an answer
+    limit_waiting()
     repo_id = full_name(repo_id, api)
     if not create_pr:
         api.create_repo(repo_id, private=private or None, exist_ok=True)
@@ -204,6 +206,25 @@ def push_to_hub(
     if tag is not None:
         api.create_tag(repo_id, tag=tag, revision=commit.oid)
     return commit
+
+
+def check_names(
+    repo_id: str,
+    revision: str | None = None,
+    tag: str | None = None,
+    create_pr: bool = False,
+    space: str | None = None,
+) -> None:
+    """Raise `ValueError` for what the Hub would refuse."""
+    for repository in filter(None, (repo_id, space)):
+        validate_repo_id(repository)
+    for name in (revision, tag):
+        if name is not None and not _REF.fullmatch(name):
+            raise ValueError(f"{name!r} cannot be a branch or a tag: choose another name.")
+    if create_pr and (revision or tag):
+        raise ValueError("A pull request has no revision or tag of its own: leave them out.")
+    if tag and tag in ("main", revision):
+        raise ValueError(f"The tag {tag} has the name of a branch: choose another one.")
 
 
 def publish(
@@ -223,6 +244,7 @@ def publish(
     push that the directory does not have are deleted. `files` is the result of `public_files`, if it was called
     already. Raises its errors otherwise, and `huggingface_hub.errors.HfHubHTTPError` if the Hub rejects the commit.
     """
+    limit_waiting()  # anew, as the failures of an earlier push are over
     additions: dict[str, Path | bytes] = {}
     for file in files or public_files(directory):
         path = file.relative_to(directory).as_posix()

@@ -113,7 +113,10 @@ def read_pairs(name: str) -> list[Pair]:
     if Path(name).is_dir() or suffix(Path(name)) in TABLES:
         tables = ((str(file), read_table(file, {*Pair.__annotations__})[0]) for file in find_files([name], TABLES))
     else:
-        configs = datasets.get_dataset_config_names(name)
+        try:
+            configs = datasets.get_dataset_config_names(name)
+        except RuntimeError as error:  # for a loading script
+            raise ValueError(f"The dataset {name} cannot be read: {error}") from error
         tables = ((f"{name}, {config}", open_dataset(name, config)["train"]) for config in configs)
     return [pair for where, table in tables for pair in check(list[Pair], table.to_list(), where)]
 

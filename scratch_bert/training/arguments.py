@@ -40,7 +40,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     values |= {
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "ddp_find_unused_parameters": False,
-        "report_to": options.report_to or ["none"],
+        "report_to": ",".join(options.report_to or ["none"]).split(","),  # also written with commas
         "use_cpu": options.use_cpu or not torch.accelerator.is_available(),  # otherwise Trainer rejects bf16 there
         "trackio_static_space_id": False,  # a push of the model would publish the log, with paths, as a Space
         # Without a name, trackio would begin another run for the last evaluation.

@@ -12,7 +12,10 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from ..hub.publishing import ensure_branch, public_files, publish
+from scratch_bert_options.errors import NetworkError, plain_message
+from scratch_bert_options.network import limit_waiting
+
+from ..hub.publishing import check_names, ensure_branch, public_files, publish
 
 
 logger = logging.getLogger("scratch_bert")
@@ -24,14 +27,18 @@ class PushingTrainer(Trainer):
     """Trainer that pushes a complete model, without the training state, with every `hub_strategy`."""
 
     def init_hf_repo(self, token: str | None = None, **options) -> None:  # older versions know no more options
+        limit_waiting()
         try:
+            check_names(self.args.hub_model_id or "run", self.args.hub_revision)
+            if self.is_world_process_zero():
+                self._hub(token).whoami()  # for an existing repository, Trainer asks for no token
             super().init_hf_repo(token=token, **options)
             if self.is_world_process_zero():
                 ensure_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
         except Exception as error:  # a network fails in many ways
-            raise OSError(
-                f"Cannot push to the Hub: {error}. Log in with `hf auth login` or set HF_TOKEN, check the network, or "
-                "leave out --push_to_hub and publish later with scratch-bert push."
+            raise NetworkError(
+                f"Cannot push to the Hub: {_reason(error)} Log in with `hf auth login` or set HF_TOKEN, or leave out "
+                "--push_to_hub and publish later with scratch-bert push."
             ) from error
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             logger.info("Pushed checkpoints contain the model only: the training state stays on this machine")
@@ -61,8 +68,8 @@ class PushingTrainer(Trainer):
         except Exception as error:  # a network fails in many ways
             command = ["scratch-bert", "push", str(directory), self.hub_model_id]
             command += ["--revision", revision] if revision else []
-            raise OSError(
-                f"The model is saved in {directory}, but the push to {self.hub_model_id} failed: {error}\n"
+            raise NetworkError(
+                f"The model is saved in {directory}, but the push to {self.hub_model_id} failed: {_reason(error)} "
                 f"To push it, log in or set HF_TOKEN, then run: {shlex.join(command)}"
             ) from error
 
@@ -88,7 +95,7 @@ class PushingTrainer(Trainer):
             files = public_files(staged.name)
         except Exception as error:  # such as a full disk, or a secret in the card
             staged.cleanup()
-            logger.warning(f"Step {step} is not pushed, training continues: {error}")
+            logger.warning(f"Step {step} is not pushed, training continues: {_reason(error)}")
             return
         subfolder = {"checkpoint": "last-checkpoint", "all_checkpoints": checkpoint.name}.get(args.hub_strategy)
         api = self._hub()
@@ -105,4 +112,8 @@ def _push(staged: tempfile.TemporaryDirectory, repo_id: str, step: int, **option
         with staged as directory:
             publish(directory, repo_id, commit_message=f"Training in progress, step {step}", **options)
     except Exception as error:  # a network failure must not end the training
-        logger.warning(f"The push of step {step} failed, training continues. {type(error).__name__}: {error}")
+        logger.warning(f"The push of step {step} failed, training continues: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    return f"{(plain_message(error) or repr(error)).rstrip('.')}."

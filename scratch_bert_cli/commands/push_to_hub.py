@@ -37,15 +37,13 @@ def main(argv: list[str] | None = None) -> None:
     announce_imports()
 
     from huggingface_hub import HfApi
-    from huggingface_hub.utils import validate_repo_id
 
     from scratch_bert import __version__
     from scratch_bert.hub.code import update_code
-    from scratch_bert.hub.publishing import full_name, public_files, push_to_hub
+    from scratch_bert.hub.publishing import check_names, full_name, public_files, push_to_hub
     from scratch_bert_demo.space import check_space, push_space, space_files
 
-    for repository in filter(None, (args.repository, args.space)):
-        validate_repo_id(repository)
+    check_names(args.repository, args.revision, args.tag, args.pull_request, args.space)
     files = public_files(directory)  # complete, before anything is replaced
     if args.update_code:
         print(f"{'To be replaced' if args.dry_run else 'Replacing'}: the code, by that of scratch_bert {__version__}")

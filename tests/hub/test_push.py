@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
 from safetensors.torch import load_file
 
 from helpers import MODEL_FILES, ROOT, run_script, run_without_package
-from hub_server import TOKEN, Fault, LocalHub
+from hub_server import DROPPED, TOKEN, Fault, LocalHub
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.checkpoints.open import open_pretrained
 from scratch_bert.checkpoints.weights import find_weights
-from scratch_bert.hub.publishing import push_to_hub
+from scratch_bert.hub.publishing import publish, push_to_hub
+from scratch_bert_options import network
 
 
 REPOSITORY_FILES = MODEL_FILES | {".gitattributes"}
@@ -177,7 +178,11 @@ def test_push_retries_and_succeeds_completely_or_not_at_all(directory, hub, monk
         ("model", ["--private"], "tester/model is already public"),
         ("model", ["--pull_request", "--tag", "v1"], "A pull request"),
         ("model", ["--tag", "v1"], "tester/model already has a tag v1"),
-        ("model", ["--revision", ""], ""),  # a variable that is not set
+        ("model", ["--revision", ""], "'' cannot be a branch or a tag"),  # a variable that is not set
+        ("model", ["--revision", "a..b"], "'a..b' cannot be"),
+        ("model", ["--tag", "v 1", "--dry_run"], "'v 1' cannot be"),
+        ("model", ["--tag", "v1.lock", "--dry_run"], "'v1.lock' cannot be"),
+        ("model", ["--tag", "main", "--dry_run"], "The tag main has the name of a branch"),
     ],
 )
 def test_push_rejects_options(repository, options, message, directory, hub, monkeypatch):
@@ -204,6 +209,17 @@ def test_push_without_access(token, endpoint, message, directory, hub, tmp_path,
     with pytest.raises(SystemExit, match=f"(?s){message}"):
         run_script(monkeypatch, "push_to_hub.py", directory, "tester/model")
     assert not hub.repositories
+
+
+def test_push_after_an_outage(directory, hub, monkeypatch):
+    api = HfApi(token=TOKEN)
+    api.create_repo("tester/model")
+    monkeypatch.setattr(network, "PATIENCE", -1)  # one failure
+    hub.faults = [Fault("GET", "", DROPPED)]
+    with pytest.raises(OSError, match="127.0.0.1 has failed"):
+        publish(directory, "tester/model", api)
+    publish(directory, "tester/model", api)
+    assert hub.messages("tester/model") == ["initial commit", "Upload model"]
 
 
 # --------------------------------------------------------------------------------------------- pushes in training
@@ -299,8 +315,11 @@ def test_push_failures_do_not_stop_training(hub, run_options, tmp_path, monkeypa
 
 
 @pytest.mark.slow
-def test_push_access_is_checked_before_training(hub, run_options, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+@pytest.mark.parametrize("token", ["hf_wrong", ""])
+def test_push_access_is_checked_before_training(token, hub, run_options, tmp_path, monkeypatch):
+    HfApi(token=TOKEN).create_repo("tester/model")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(SystemExit, match="(?s)error: Cannot push to the Hub.*hf auth login"):
         run_script(monkeypatch, "pretrain.py", *run_options, "--output_dir", tmp_path / "run")
 

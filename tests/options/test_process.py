@@ -167,6 +167,13 @@ def test_environment_variable_with_a_wrong_value_is_named(monkeypatch):
         int(os.environ["SOME_TIMEOUT"])
 
 
+def test_environment_variable_that_fails_an_import_is_named():
+    options = ["--model_name_or_path", "me/model"]
+    result = run_process(SCRIPTS / "evaluate_model.py", *options, check=False, HF_HUB_DOWNLOAD_TIMEOUT="abc")
+    message = "error: invalid literal .* \\(from the environment variable HF_HUB_DOWNLOAD_TIMEOUT\\)\n"
+    assert re.fullmatch(message, result.stderr)
+
+
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("a bug"), SystemExit(3)], ids=repr)
 def test_other_errors_stay_as_they_are(error):
     @script

@@ -47,6 +47,7 @@ def test_fp16_without_a_gpu_is_rejected(monkeypatch):
     ("options", "message"),
     [
         ({"report_to": "nothing"}, "report_to nothing is not installed"),
+        ({"report_to": "tensorboard,nothing"}, "report_to nothing is not installed"),
         ({"max_minutes": 1, "save_steps": 0.1}, "With max_minutes, save_steps must be a number of steps"),
     ],
 )

@@ -58,7 +58,7 @@ def test_pushes_run_in_the_background_without_training_state_and_one_at_a_time(a
         ("tester/model", f"Training in progress, step {step}", ["config.json"], f"checkpoint-{step}") for step in steps
     ]
     assert ("Step 2 is not pushed: the previous push is still running" in caplog.text) == (not always)
-    assert ("The push of step 2 failed, training continues. ConnectionError: no network" in caplog.text) == always
+    assert ("The push of step 2 failed, training continues: no network." in caplog.text) == always
     assert not list(tmp_path.iterdir())
 
 
