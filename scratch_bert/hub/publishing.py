@@ -190,6 +190,7 @@ def push_to_hub(
         huggingface_hub.errors.HfHubHTTPError: If the Hub rejects something.
     """
     check_names(repo_id, revision, tag, create_pr, space)
+    check_private(commit_message, "commit_message")
     files = files or public_files(directory)
     api = HfApi(token=token)
     limit_waiting()

@@ -16,6 +16,9 @@ PATTERNS = {
     "Google API Key": r"\bAIza[\w-]{35}",
     "Anthropic Key": r"\bsk-ant-[\w-]{20,}",
     "NPM Token": r"\bnpm_[A-Za-z0-9]{36}\b",
+    "Databricks Token": r"\bdapi[0-9a-f]{32}",
+    "Authorization": r"(?i)\b(bearer|basic) +(?=[\w.+/=~-]*\d)[\w.+/=~-]{20,}",
+    "Password": r"(?i)\b(password|passwd|pwd)[\"']? *[:=] *[\"']?(?=[^\s,\"']*[a-z])(?=[^\s,\"']*\d)[^\s,\"']{6,}",
     "Private Key": r"BEGIN [A-Z ]*PRIVATE KEY",
     # A long value with letters and digits under such a name, quoted or not: AWS_SECRET_ACCESS_KEY, WANDB_API_KEY, …
     "Key": r"(?i)(access_?key|api_?key|secret|token(?!iz)|password|passwd)[\w-]*[\"']?\s*[:=]\s*[\"']?"
@@ -23,7 +26,8 @@ PATTERNS = {
 }
 # Detectors that match ordinary words, such as APFELSTRUDEL, or take seconds for a vocabulary.
 LOOSE = ("Artifactory", "Cloudant", "IBM", "Public IP", "SoftLayer")
-PATHS = r"/(home|Users)/[\w.-]+|/(mnt|media|Volumes|content/drive)/[\w.-]+/[\w.-]+|([A-Z]:[\\/]+|file:/+)[\w.-]+"
+PLACES = "data|gpfs|lustre|media|mnt|nfs|scratch|work|workspace|Volumes|content/drive"  # of clusters, disks and Colab
+PATHS = rf"/(home|Users)/[\w.-]+|/({PLACES})/[\w.-]+/[\w.-]+|([A-Z]:[\\/]+|file:/+|~/|\\\\[\w.-]+\\)[\w.-]+"
 PATHS_IN_JSON = r'(?<=")/[\w.-]+/[^"\s]*'  # a value
 
 
