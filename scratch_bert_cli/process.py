@@ -1,11 +1,13 @@
 """What the commands share as processes: output that may have lost its reader, and errors in one line."""
 
 import errno
+import faulthandler
 import io
 import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 
 from scratch_bert_options.errors import plain_message
@@ -56,6 +58,8 @@ def script(main: Callable[..., None]) -> Callable[..., None]:
     @wraps(main)
     def run(*argv: list[str] | None) -> None:
         tolerate_lost_output()
+        with suppress(OSError, ValueError):  # without a file descriptor
+            faulthandler.enable()  # says where, if a mapped file is truncated meanwhile (SIGBUS)
         os.environ.setdefault("TQDM_DELAY", "1")  # tqdm reads its defaults when it is imported
         os.environ.setdefault("TQDM_LEAVE", "")  # false
         if hasattr(signal, "SIGUSR1") and signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import field
+from importlib.util import find_spec
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -112,6 +113,12 @@ class LoggingOptions(OptionGroup, group=EVALUATION):
     )
     json_logs: bool = option(False, "Print the log as JSON on stdout, one object per line.")
     report_to: list[str] | None = option(None, "Experiment trackers, such as tensorboard or trackio.")
+
+    def __post_init__(self):
+        super().__post_init__()
+        for tracker in ",".join(self.report_to or ()).split(","):
+            if tracker in ("mlflow", "tensorboard", "trackio", "wandb") and not find_spec(tracker):
+                raise ValueError(f"report_to {tracker} is not installed: pip install {tracker}, or leave it out.")
 
 
 @options

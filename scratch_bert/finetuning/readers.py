@@ -68,7 +68,7 @@ def read_squad(file: Path) -> Dataset | None:
             {
                 "text": paragraph["context"],
                 "text_pair": question["question"],
-                "label": _as_columns(question.get("answers")),
+                "label": _answers(question),
                 "id": str(question["id"]),
             }
             for article in articles
@@ -82,6 +82,9 @@ def read_squad(file: Path) -> Dataset | None:
     return Dataset.from_list(examples)
 
 
-def _as_columns(answers: list[dict] | None) -> dict[str, list] | None:
+def _answers(question: dict) -> dict[str, list] | None:
     """As in SQuAD's dataset on the Hub."""
+    answers = question.get("answers")
+    if answers and question.get("is_impossible"):
+        raise ValueError(f"The question {question['id']} has answers, but is_impossible is true.")
     return None if answers is None else {name: [one[name] for one in answers] for name in ("text", "answer_start")}

@@ -12,9 +12,11 @@ import torch
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from transformers import BertConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import CONFIG_NAME
 
 from scratch_bert_options.outputs import check_new_dir
 
+from ..atomic import write_json
 from ..checkpoints.open import (
     check_finite_weights,
     explain_error,
@@ -28,6 +30,7 @@ from ..checkpoints.open import (
 from ..corpus.tokenizer import check_vocabulary, has_tokenizer, load_tokenizer
 from ..model import modeling_scratch_bert
 from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, INITIALIZATION_FIELDS, ScratchBertConfig
+from ..repository import read_json
 from .model_card import write_conversion_card
 
 
@@ -93,6 +96,9 @@ def convert_checkpoint(
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
         result = Path(scratch, destination.name)
         target.save_pretrained(result)
+        if to == "bert" and head == "ForPreTraining":  # also a masked LM, as SparseEncoder asks the config
+            saved = read_json(result / CONFIG_NAME)
+            write_json(result / CONFIG_NAME, saved | {"architectures": [target_class.__name__, "BertForMaskedLM"]})
         if tokenizer:
             tokenizer.save_pretrained(result)
         difference, scale = compare_outputs(model, target_class.from_pretrained(result, **options))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
@@ -93,14 +94,22 @@ def _modules(directory: Path) -> list[Path]:
 
 
 def _code(directory: Path, config: dict[str, Any]) -> list[Path]:
-    """The modules that `auto_map` names and those that they import, which must compile and have their packages here."""
-    if config.get("model_type") in CONFIG_MAPPING_NAMES and not config.get("auto_map"):
-        return []  # its code is in transformers
+    """The modules that `auto_map` names, of the model and of the tokenizer, and those that they import. They must name
+    the classes, compile, and have their packages here."""
     where = f"{directory}/config.json: auto_map"
-    auto_map = check(dict[str, Any], config.get("auto_map"), where)
-    classes = [check(_Code, auto_map.get(auto_class), f"{where}: {auto_class}") for auto_class in AUTO_MAP]
-    modules = {directory / f"{name.partition('.')[0]}.py" for name in classes}
-    modules |= {Path(path) for module in modules for path in get_relative_import_files(module)}
+    auto_map = check(dict[str, Any], config.get("auto_map"), where) if config.get("auto_map") else {}
+    of_tokenizer = read_json(directory / "tokenizer_config.json").get("auto_map") or {}
+    values = [*auto_map.values(), *of_tokenizer.values()]
+    if auto_map or config.get("model_type") not in CONFIG_MAPPING_NAMES:  # else its code is in transformers
+        values = [check(_Code, auto_map.get(name), f"{where}: {name}") for name in AUTO_MAP] + values
+    names = chain(*([value] if isinstance(value, str) else value for value in values))  # two, or None, of a tokenizer
+    modules: set[Path] = set()
+    for name in filter(None, names):
+        module, class_name = check(_Code, name, where).split(".")
+        file = directory / f"{module}.py"
+        if not re.search(rf"\b{class_name}\b", file.read_text(encoding="utf-8")):
+            raise ValueError(f"{file} has no {class_name}, which auto_map names.")
+        modules |= {file, *map(Path, get_relative_import_files(file))}
     for module in modules:
         compile(module.read_bytes(), module, "exec")
         check_imports(module)

@@ -107,7 +107,10 @@ OTHER_NAMES = {
     **dict.fromkeys(("num_heads", "n_heads", "n_head"), "num_attention_heads"),
     **dict.fromkeys(("d_model", "n_embd", "hidden_dim", "dim"), "hidden_size"),
     **dict.fromkeys(("d_ff", "ffn_dim"), "intermediate_size"),
-    **dict.fromkeys(("max_seq_len", "max_seq_length", "n_positions", "block_size"), "max_position_embeddings"),
+    **dict.fromkeys(
+        ("max_len", "max_seq_len", "max_seq_length", "n_positions", "block_size"), "max_position_embeddings"
+    ),
+    "dropout": "hidden_dropout_prob",
 }
 # Fields that matter at the start of training only: a conversion to BERT leaves them out, too.
 INITIALIZATION_FIELDS = ("position_embedding_init", "attention_init")

@@ -17,6 +17,7 @@ from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.outputs import check_output_dir
 from scratch_bert_options.pretraining import PretrainingOptions
 
+from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
 from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights, read_record
 from ..checkpoints.saved import find_checkpoint, saved_step
@@ -236,6 +237,8 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
     options = options._replace(args=args)
     record = describe_run(options, data, choice.named)
     longest = max(data.max_seq_length, options.training.final_max_seq_length or 0)
+    if checkpoint and options.training.final_max_seq_length:  # the phase before may have had longer sequences
+        longest = max(longest, load_config(checkpoint).max_position_embeddings)
     config = resolve_config(start, model_args, data, longest, checkpoint)
     if checkpoint:
         check_same_architecture(config, checkpoint)
@@ -266,6 +269,10 @@ def build_trainer(
     sizes = f"{model.config.num_hidden_layers} layers × {model.config.hidden_size}"
     vocabulary, parameters = f"vocabulary of {model.config.vocab_size:,}", f"{model.num_parameters():,} parameters"
     logger.info(f"Model: {name}, {sizes}, {vocabulary}, {parameters}")
+    positions = model.config.max_position_embeddings * model.config.hidden_size
+    if 2 * positions > model.num_parameters():
+        share = f"{positions / model.num_parameters():.0%} of the parameters are position embeddings"
+        logger.warning(f"{share}, for {model.config.max_position_embeddings:,} positions: lower max_seq_length")
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     if not data_args.streaming and batch_size > len(data.train_dataset):
         logger.warning(

@@ -61,7 +61,7 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
     Raises `FileNotFoundError` for a path or glob without a file, and `ValueError` for a pipe, a device or an empty
     name.
     """
-    files: dict[Path, None] = {}
+    files: dict[Path, Path] = {}  # by the real path: links may lead to the same file, or in circles
     for path in paths:
         if not str(path):
             raise ValueError("The name of a file is empty.")  # to pathlib, it is the current directory
@@ -70,11 +70,12 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
         if not matches:
             raise FileNotFoundError(f"There is no file or directory {path}.")
         for match in matches:
-            files |= dict.fromkeys(_files_below(match, types) if match.is_dir() else [match])
-    for file in files:
+            for file in _files_below(match, types) if match.is_dir() else [match]:
+                files.setdefault(file.resolve(), file)
+    for file in files.values():
         if not file.is_file():
             raise ValueError(f"{file} is not a regular file, but files are read more than once.")
-    return list(files)
+    return list(files.values())
 
 
 def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:

@@ -46,6 +46,8 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         # Without a name, trackio would begin another run for the last evaluation.
         "run_name": "/".join(Path(options.output_dir or "").parts[-2:]),
     }
+    if str(options.trainer.get("do_train")).lower() == "false":
+        raise ValueError("do_train false has no effect here: scratch-bert evaluate and predict take a trained model.")
     fixed = {"label_names": (None, "the model names its labels"), **fixed}
     values |= {name: value for name, (value, _) in fixed.items()} | replaced
     values |= trainer_options(options)

@@ -6,11 +6,14 @@ from pathlib import Path
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_last_checkpoint
 
 from ..checkpoints.output_dir import read_metrics
 from ..checkpoints.resume import read_record
 from ..checkpoints.saved import FSDP_STATES, archive_later_checkpoints, saved_step
+from ..repository import read_json
+from .best import PatienceCallback
 from .clock import TimedTrainer
 from .threads import use_free_cores
 
@@ -53,7 +56,7 @@ class ResumingTrainer(TimedTrainer):
     def set_initial_training_values(self, *args) -> tuple:
         epochs, *others, max_steps = super().set_initial_training_values(*args)
         step = self._resume.step
-        if self.clock and self.clock.fraction_used == 1:
+        if self.clock and self.clock.fraction_used == 1 or self._stopped_early():
             max_steps = step
         if step > max_steps:
             raise OSError(
@@ -63,6 +66,15 @@ class ResumingTrainer(TimedTrainer):
         if step == max_steps:  # otherwise, the loop would train one more step
             epochs = 0
         return (epochs, *others, max_steps)
+
+    def _stopped_early(self) -> bool:
+        """Whether early stopping, as it is set now, has ended the run at the checkpoint."""
+        found = [part for part in self.callback_handler.callbacks if isinstance(part, PatienceCallback)]
+        if not found or not self._resume.checkpoint:
+            return False
+        saved = read_json(Path(self._resume.checkpoint, TRAINER_STATE_NAME)).get("stateful_callbacks", {})
+        attributes = saved.get(PatienceCallback.__name__, {}).get("attributes", {})
+        return attributes.get("early_stopping_patience_counter", 0) >= found[0].early_stopping_patience
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         requested = [dict(group) for group in self.optimizer.param_groups]

@@ -4,6 +4,7 @@ or on any file system of fsspec, which datatrove divides among tasks on this mac
 Each file gives one parquet file, whatever the number of tasks; the same command adds missing files later. Train on
 them with pretrain.py --prepared_data DIR, and --streaming if they do not fit on this machine's disk."""
 
+import sys
 from pathlib import Path
 
 from scratch_bert_options.preparation import PreparationDataOptions, PreparationOptions
@@ -24,6 +25,8 @@ def main(argv: list[str] | None = None) -> None:
     try:
         from ..parallel import build_executor
     except ImportError as error:
-        raise ImportError(f'{error}. Install what this script needs: pip install "scratch_bert[datatrove]"') from error
+        raise ImportError(
+            f"{error}. Install it beside this package: {sys.executable} -m pip install datatrove"
+        ) from error
     with locked(Path(args.output_dir)):
         build_executor(data_args, args).run()

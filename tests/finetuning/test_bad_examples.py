@@ -52,6 +52,8 @@ BAD = {
     "integers or floats": (classified([1.0, 0.0, None]), "integers written as floats, such as 1.0: pass --problem_type"),
     "the same as text": (classified(["1.0", "5.0", None]), "integers written as floats, such as 1.0"),
     "no label in SNLI": (classified(["yes", "-", "no", "-"]), "2 training examples have the label '-', which in SNLI means"),
+    "lists as pandas writes them": (classified(["['a', 'b']", "['b']"]), r"looks like a list, as pandas writes it"),
+    "control characters": (classified(["a", "\x1b[31mb"]), "has control or invisible characters"),
     "decimal commas": (classified(["0,5", "1", "2,25"]), "decimal comma, such as 0,5: write them with a point"),
     "decimals": (classified([[0.5], [1.5]]), r"vectors of numbers, not lists of labels' names: \[0.5\]"),
     "multi-hot": (classified([[1, 0], [0, 0], [1, 1]]), r"vectors of numbers, .*: \[1, 0\]"),

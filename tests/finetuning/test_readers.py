@@ -97,6 +97,13 @@ def write_squad(file, *questions):
     return file
 
 
+def test_squad_question_that_contradicts_itself(tmp_path):
+    answers = [{"text": "Ada", "answer_start": 4}]
+    question = {"id": "q7", "question": "Who ran?", "answers": answers, "is_impossible": True}
+    with pytest.raises(ValueError, match="question q7 has answers, but is_impossible is true"):
+        read_squad(write_squad(tmp_path / "a.json", question))
+
+
 def test_squad_questions_and_answers(tmp_path):
     question = {"id": "q1", "question": "Who ran?", "answers": [{"text": "Ada", "answer_start": 4}]}
     file = write_squad(tmp_path / "a.json", question, {**question, "id": 2, "answers": []})

@@ -306,6 +306,9 @@ def test_early_stopping_keeps_the_best_checkpoint_and_resumes_its_count(run, fil
     resumed = run("resumed", resume_from_checkpoint=str(previous), **options)
     assert [path.name for path in checkpoints(tmp_path / "resumed")] == [last.name]
     assert resumed["eval_loss"] == metrics["eval_loss"]
+    # Resumed from its end, the run trains no further.
+    again = run("again", resume_from_checkpoint=str(last), **options)
+    assert not checkpoints(tmp_path / "again") and again["eval_loss"] == metrics["eval_loss"]
 
 
 def test_best_checkpoint_is_evaluated_once(run, files, tmp_path, monkeypatch):

@@ -75,6 +75,14 @@ DAMAGED = {
         lambda d: edit_config(d, auto_map=dict.fromkeys(AUTO_MAP, "a--b.C")),
         "config.json: auto_map: AutoConfig: string should match pattern .*, got 'a--b.C'",
     ),
+    "class": (
+        lambda d: edit_config(d, auto_map=AUTO_MAP | {"AutoModel": "modeling_scratch_bert.Mine"}),
+        "modeling_scratch_bert.py has no Mine, which auto_map names",
+    ),
+    "tokenizer's code": (
+        lambda d: edit_config(d, auto_map={**AUTO_MAP, "AutoTokenizer": ["tokens.Tokens", None]}),
+        "tokens.py",
+    ),
     "syntax": (lambda d: add_code(d, "def"), "invalid syntax .*modeling_scratch_bert.py"),
     "import": (lambda d: add_code(d, "import private_of_mine"), "not found .*: private_of_mine"),
     "module": (lambda d: add_code(d, "from .none import x"), "none.py"),
@@ -236,7 +244,6 @@ def test_directory_without_a_name_is_not_the_current_one(directory, monkeypatch,
 def test_publish_tells_urls_from_local_paths(directory):
     with open(directory / "README.md", "a") as card:
         card.write(f"see https://example.org/home/ann, https://example.org{Path.home()}/x and `/homely`")
-    edit_config(directory, auto_map={**AUTO_MAP, "AutoTokenizer": ["tokens.Tokens", None]})  # not checked
     assert names(directory) == MODEL_FILES
     edit_config(directory, _name_or_path="/mnt/scratch/ann/bert")
     with pytest.raises(ValueError, match="config.json contains a local path"):

@@ -28,6 +28,7 @@ def test_task_arguments_that_do_not_fit(options, message):
     [
         ({"dataloader_drop_last": True}, "dataloader_drop_last must stay False: it would drop examples to predict"),
         ({"train_sampling_strategy": "group_by_length"}, "another would change the order of predictions"),
+        ({"do_train": "false"}, "do_train false has no effect here"),
         ({"label_names": "x"}, "label_names must stay None: the model names its labels"),
         ({"eval_strategy": "no"}, "load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch"),
         (
@@ -45,6 +46,7 @@ def test_options_of_trainer_that_do_not_fit(options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"report_to": ["mlflow"]}, "report_to mlflow is not installed: pip install mlflow"),
         ({"hub_model_id": "me/x"}, "hub_model_id has no effect without push_to_hub"),
         ({"max_minutes": 1, "num_train_epochs": 5}, "num_train_epochs has no effect with max_minutes"),
     ],

@@ -228,6 +228,13 @@ def test_run_of_two_lengths_continues_where_nothing_else_would_be_saved(phases, 
     assert (tmp_path / "run" / "checkpoint-6").is_dir() and run.trainer.state.global_step == 10
 
 
+def test_final_phase_may_have_shorter_sequences(prepare, tmp_path):
+    run = prepare(tmp_path / "run", max_steps=4, final_max_seq_length=16, final_share=0.5)
+    run.train()
+    assert run.data.max_seq_length == 16
+    assert run.trainer.model.config.max_position_embeddings == 32
+
+
 def test_final_phase_begins_by_the_clock(prepare, tmp_path, monkeypatch, caplog):
     times, seen, build = count(1000), {}, pretraining.build_trainer
     monkeypatch.setattr(clock, "time", SimpleNamespace(perf_counter=lambda: next(times)))

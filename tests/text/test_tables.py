@@ -25,6 +25,14 @@ def test_find_files_in_directories_and_by_globs(tmp_path):
     assert names("[1].csv") == ["[1].csv"]  # a name that is no glob
 
 
+def test_find_files_takes_each_file_once_whatever_links_lead_to_it(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.txt").touch()
+    (tmp_path / "sub" / "loop").symlink_to(tmp_path)
+    (tmp_path / "b.txt").symlink_to(tmp_path / "sub" / "a.txt")
+    assert len(find_files([tmp_path / "**" / "*.txt"])) == len(find_files([tmp_path])) == 1
+
+
 def test_find_files_tells_what_it_leaves_out(tmp_path, caplog):
     for name in ("a.txt", "e.md", "LICENSE", "._a.txt"):
         (tmp_path / name).touch()

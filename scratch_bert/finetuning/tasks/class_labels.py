@@ -47,8 +47,13 @@ class ClassLabelTask(Task):
         """Raise `ValueError` for what can't be a name, and what is written like names, but means something else."""
         if strange := next((name for name in counts if len(name) > MAX_LABEL or _UNPRINTABLE.search(name)), None):
             raise ValueError(
-                f"The label {ascii(strange):.80} has control characters, or more than {MAX_LABEL} characters: clean the "
+                f"The label {ascii(strange):.80} has control or invisible characters, or more than {MAX_LABEL}: clean the "
                 "labels, or name their column with --label_column."
+            )
+        if lists := [name for name in counts if name[:1] + name[-1:] == "[]"]:
+            raise ValueError(
+                f"The label {lists[0]:.60} looks like a list, as pandas writes it into CSV: write lists with commas, without "
+                "brackets or quotes, and pass --problem_type multi_label_classification; or write JSON Lines."
             )
         if "-" in counts and len(counts) > 2 and "+" not in counts and not self.predicts_tokens:
             raise ValueError(

@@ -76,6 +76,12 @@ class QuestionAnswering(Task):
         if not any(answered):
             raise ValueError("train: no question has an answer. Name the right column with --label_column.")
         self.has_unanswerable = not all(answered)
+        validation = self.parse_rows("validation", gold_answers) if "validation" in self.splits else ()
+        if not self.has_unanswerable and not all(validation):
+            logger.warning(
+                "validation: questions without an answer, as in SQuAD 2.0, but all training questions have one: the model "
+                "will answer each"
+            )
         self.model_options = {name: value for name, value in window_options.items() if value is not None}
         self.model_options |= {"has_unanswerable": True} if self.has_unanswerable else {}
 
