@@ -41,6 +41,8 @@ def test_conversion_there_and_back(head, dtype, tmp_path):
     assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "scratch"))
     assert_same_bytes(tensors(tmp_path / "bert"), tensors(tmp_path / "again"))
     configs = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("bert", "again")]
+    if head == "ForPreTraining":  # also a masked LM, to libraries that ask the config
+        configs[0]["architectures"].append("BertForMaskedLM")
     assert configs[0] == configs[1]
 
 
