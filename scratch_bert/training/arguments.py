@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import torch
+import transformers
 from transformers import SchedulerType, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
@@ -15,6 +16,7 @@ from scratch_bert_options.declare import similar
 from scratch_bert_options.schema import check
 from scratch_bert_options.training import CommonOptions
 
+from ..model.configuration_scratch_bert import CODE_VERSION
 from .clock import UNKNOWN_STEPS
 
 
@@ -117,7 +119,8 @@ def recorded(options: CommonOptions, args: TrainingArguments) -> dict[str, Any]:
     values["accelerator_config"] = {**(values["accelerator_config"] or {}), "non_blocking": None}  # on GPUs alone
     if options.max_minutes is not None:
         del values["max_steps"]  # an estimate
-    return {"global batch size": batch_size} | values
+    versions = {"scratch_bert": CODE_VERSION, "torch": torch.__version__, "transformers": transformers.__version__}
+    return {"global batch size": batch_size, "versions": " ".join(map(" ".join, versions.items()))} | values
 
 
 def multiplies_bf16(use_cpu: bool) -> bool:

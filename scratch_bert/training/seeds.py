@@ -13,7 +13,7 @@ from ..checkpoints.saved import METRICS_FILE, find_checkpoint, resumes_newest
 
 # Options that may differ between the runs of several seeds: they do not change the results.
 WITHOUT_EFFECT = {"save_total_limit", "per_device_eval_batch_size", "eval_accumulation_steps", "skip_memory_metrics"}
-WITHOUT_EFFECT |= {"dataloader_num_workers", "dataloader_prefetch_factor"}
+WITHOUT_EFFECT |= {"dataloader_num_workers", "dataloader_prefetch_factor", "versions"}
 
 
 class SeedResults(NamedTuple):

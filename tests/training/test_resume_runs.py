@@ -9,6 +9,7 @@ from functools import cache
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file
 
 from helpers import SMALL, make_bert
@@ -213,7 +214,9 @@ def test_options_of_another_run_are_rejected(half, changed, message, prepare, un
     ],
     ids=HALVES,
 )
-def test_options_that_have_changed_are_named_and_no_others(half, changed, prepare, unbroken, tmp_path, caplog):
+def test_options_that_have_changed_are_named_and_no_others(
+    half, changed, prepare, unbroken, tmp_path, caplog, monkeypatch
+):
     caplog.set_level(logging.INFO, "scratch_bert")
     directory = shutil.copytree(unbroken(half), tmp_path / "run")
     prepare(half, directory, resume_from_checkpoint="auto")
@@ -221,3 +224,6 @@ def test_options_that_have_changed_are_named_and_no_others(half, changed, prepar
     prepare(half, directory, resume_from_checkpoint="auto", **changed)
     for name in changed:
         assert f"\n{name}: " in "\n".join(caplog.messages)
+    monkeypatch.setattr(transformers, "__version__", "99")
+    prepare(half, directory, resume_from_checkpoint="auto")
+    assert "transformers 99 from here on" in caplog.text
