@@ -3,18 +3,19 @@ end as the unbroken run does. With the options of another run, they are rejected
 
 import json
 import logging
+import re
 import shutil
 import signal
 from functools import cache
 
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file
 
 from helpers import SMALL, make_bert
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.pretraining.run import prepare_pretraining
+from scratch_bert.training import arguments
 from scratch_bert.training.trainer import ScratchBertTrainer
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import from_keywords
@@ -224,6 +225,6 @@ def test_options_that_have_changed_are_named_and_no_others(
     prepare(half, directory, resume_from_checkpoint="auto", **changed)
     for name in changed:
         assert f"\n{name}: " in "\n".join(caplog.messages)
-    monkeypatch.setattr(transformers, "__version__", "99")
+    monkeypatch.setattr(arguments, "CODE_VERSION", "99")
     prepare(half, directory, resume_from_checkpoint="auto")
-    assert "transformers 99 from here on" in caplog.text
+    assert re.search("versions: scratch_bert .* until this checkpoint, scratch_bert 99 .* from here on", caplog.text)
