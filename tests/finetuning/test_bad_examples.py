@@ -53,6 +53,7 @@ BAD = {
     "the same as text": (classified(["1.0", "5.0", None]), "integers written as floats, such as 1.0"),
     "no label in SNLI": (classified(["yes", "-", "no", "-"]), "2 training examples have the label '-', which in SNLI means"),
     "lists as pandas writes them": (classified(["['a', 'b']", "['b']"]), r"looks like a list, as pandas writes it"),
+    "lists with semicolons": (classified(["a;b", "b", "a"], **MULTI), "label a;b looks like a list of others"),
     "control characters": (classified(["a", "\x1b[31mb"]), "has control or invisible characters"),
     "decimal commas": (classified(["0,5", "1", "2,25"]), "decimal comma, such as 0,5: write them with a point"),
     "decimals": (classified([[0.5], [1.5]]), r"vectors of numbers, not lists of labels' names: \[0.5\]"),

@@ -55,6 +55,14 @@ class ClassLabelTask(Task):
                 f"The label {lists[0]:.60} looks like a list, as pandas writes it into CSV: write lists with commas, without "
                 "brackets or quotes, and pass --problem_type multi_label_classification; or write JSON Lines."
             )
+        if joined := next(
+            (name for name in counts if len(parts := re.split(r" *[;|] *", name)) > 1 and {*parts} <= counts.keys()),
+            None,
+        ):
+            raise ValueError(
+                f"The label {joined:.60} looks like a list of others: write lists with commas, and pass --problem_type "
+                "multi_label_classification."
+            )
         if "-" in counts and len(counts) > 2 and "+" not in counts and not self.predicts_tokens:
             raise ValueError(
                 f"{counts['-']:,} training examples have the label '-', which in SNLI means that there is none: leave "
