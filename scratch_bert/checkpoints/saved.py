@@ -11,7 +11,7 @@ from zipfile import is_zipfile
 
 from pydantic import FiniteFloat, NonNegativeInt
 from safetensors import SafetensorError
-from transformers import TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -78,6 +78,22 @@ def explain_write_errors(what: str, output_dir: Path) -> Iterator[None]:
             + ("Free some space there, then continue" if full else "Once it is writable, continue")
             + ": the same command with --resume_from_checkpoint auto"
         ) from error
+
+
+def check_space(model: PreTrainedModel, args: TrainingArguments) -> None:
+    """Raise `OSError` if the disk is too small for the checkpoints that a run keeps, with the one being written, and
+    for its model. AdamW's state is twice the weights."""
+    output_dir = Path(args.output_dir)
+    size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+    missing = max((args.save_total_limit or 1) + 1 - len(checkpoints_in(output_dir)), 1)
+    checkpoints = 0 if args.save_strategy == "no" else missing * (1 if args.save_only_model else 3)
+    existing = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
+    needed, free = size * (checkpoints + 1), shutil.disk_usage(existing).free
+    if free < needed:
+        raise OSError(
+            f"{output_dir} has {free / 1e6:,.0f} MB free, but the model and its checkpoints need about {needed / 1e6:,.0f}: "
+            "free some space, or pass a lower --save_total_limit, --save_strategy no or another --output_dir."
+        )
 
 
 def write_checkpoint(

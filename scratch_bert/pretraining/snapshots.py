@@ -66,10 +66,10 @@ class SnapshotCallback(TrainerCallback):
         due = self._due()
         if due <= self.taken:
             return
-        self.taken = due
+        self.taken = len(self.fractions)  # no more of them if this one fails
         place = Path(args.output_dir, SNAPSHOTS, str(state.global_step))
         staged = Path(args.output_dir, STAGING, SNAPSHOTS)
-        try:
+        with self.trainer.decoration("The snapshot"):
             place.parent.mkdir(exist_ok=True)
             if not (place.parent / EXAMPLES).exists():
                 write_json(place.parent / EXAMPLES, self.examples())
@@ -79,10 +79,8 @@ class SnapshotCallback(TrainerCallback):
             tokenizer.save_pretrained(staged)
             state.save_to_json(str(staged / TRAINER_STATE_NAME))
             move_into_place(staged, place)
-        except (OSError, RuntimeError) as error:  # safetensors reports a full disk as one of the latter
-            shutil.rmtree(staged, ignore_errors=True)
-            self.taken = len(self.fractions)
-            logger.warning(f"No more snapshots are kept: {place} cannot be written ({error})")
+            self.taken = due
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def in_bf16(model: PreTrainedModel) -> dict[str, torch.Tensor]:

@@ -13,6 +13,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 from scratch_bert_options.errors import LimitError, explain_limit
 from scratch_bert_options.training import CommonOptions
 
+from ..checkpoints.saved import check_space
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from .best import BestModelTrainer
 from .clock import Clock
@@ -101,6 +102,8 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
     def train(self, *args, **kwargs) -> TrainOutput:
         if self.args.device.type == "cpu":
             keep_freed_memory()
+        if self.args.should_save and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
+            check_space(self.model, self.args)
         try:
             output = super().train(*args, **kwargs)
         except (OSError, MemoryError, RuntimeError) as error:
