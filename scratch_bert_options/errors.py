@@ -6,6 +6,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.client import responses
+from importlib.metadata import PackageNotFoundError
 
 from pydantic import ValidationError
 
@@ -110,6 +111,8 @@ def plain_message(error: BaseException) -> str | None:
     if error.__cause__ and (is_lack_of_space(error.__cause__) or explain_limit(error.__cause__)):
         return plain_message(error.__cause__)
     text = str(error) or type(error).__name__
+    if isinstance(error, PackageNotFoundError):  # transformers puts a sentence in place of the package's name
+        text = str(error.name)
     if is_lack_of_space(error):
         return f"{text}. Free some space, or raise the limit of the size of files (ulimit -f)."
     if limit := explain_limit(error):

@@ -7,7 +7,7 @@ import pyarrow
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from scratch_bert_options.schema import check
+from scratch_bert_options.schema import check, check_range
 
 from ..atomic import move_into_place
 from ..checkpoints.open import open_pretrained
@@ -51,6 +51,7 @@ def score_file(
     Raises `ValueError` or `OSError` for files that can't be read or written, a column that is missing or in the way,
     and a model without an MLM head.
     """
+    check_range("surprising", surprising, "[0, 1000000]")
     kind, output_kind = row_kinds(file, output_file, kind, "jsonl" if output_file == STANDARD else None)
     model, _ = open_with_objective(OBJECTIVES["none"], name, trust_remote_code)
     tokenizer = _prepare(model, name, trust_remote_code)
@@ -60,7 +61,7 @@ def score_file(
         scores = score_texts(model, tokenizer, texts, fast=fast, surprising=surprising, bf16=bf16)
         return pyarrow.Table.from_pylist(scores, SCORES)
 
-    extended = extend_rows(read_rows(file, kind, blank_lines=True), score)
+    extended = extend_rows(read_rows(file, kind), score)
     write_rows(output_file, output_kind, extended, column_types(file, kind))
 
 
@@ -81,14 +82,14 @@ def encode_file(
         raise ValueError(
             "A .npy file begins with its number of rows, which standard input does not tell: use .parquet."
         )
-    total = sum(map(len, read_rows(file, kind, blank_lines=True))) if output_kind == ".npy" else 0
+    total = sum(map(len, read_rows(file, kind))) if output_kind == ".npy" else 0
     model, _ = open_pretrained(name, with_nsp=False, trust_remote_code=trust_remote_code)
     tokenizer = _prepare(model, name, trust_remote_code)
 
     def encode(rows: list[Row]) -> np.ndarray:
         return encode_texts(model, tokenizer, _texts(rows, file, text_column), normalize=normalize, bf16=bf16)
 
-    chunks = read_rows(file, kind, blank_lines=True)
+    chunks = read_rows(file, kind)
     if output_kind == ".parquet":
         extended = extend_rows(chunks, lambda rows, _: pyarrow.table({"embedding": list(encode(rows))}))
         write_rows(output_file, output_kind, extended, column_types(file, kind))

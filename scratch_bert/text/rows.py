@@ -52,15 +52,14 @@ def _kind(file: str, kind: str | None, kinds: Iterable[str]) -> str:
     return found
 
 
-def read_rows(file: str, kind: str, blank_lines: bool = False) -> Iterator[list[Row]]:
+def read_rows(file: str, kind: str) -> Iterator[list[Row]]:
     """The rows of a table, gzipped or not, or the lines of a text file as the column `text`, in chunks of `CHUNK`.
-    All values of CSV and TSV are strings; blank lines are left out, but of text files with `blank_lines`. `kind` is
-    one of `KINDS`.
+    All values of CSV and TSV are strings. `kind` is one of `KINDS`.
 
     Raises `TextError` for a file that can't be read or has no rows.
     """
     if kind == ".txt":
-        rows = ({"text": line} for line in read_lines(Path(file)) if blank_lines or line.strip())
+        rows = ({"text": line} for line in read_lines(Path(file)))
         chunks = iter(lambda: list(islice(rows, CHUNK)), [])
     else:
         chunks = read_chunks(file, kind)

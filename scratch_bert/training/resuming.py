@@ -49,6 +49,8 @@ class ResumingTrainer(TimedTrainer):
         if checkpoint and self.state.global_step == self._resume.step:  # a finished run: its metrics instead of zeros
             metrics = read_metrics(self.args.output_dir)
             kept = {name: metrics[name] for name in output.metrics.keys() & metrics.keys()}
+            if losses := [entry["loss"] for entry in self.state.log_history if "loss" in entry]:  # it died before them
+                kept = {"train_loss": sum(losses) / len(losses)} | kept
             output.metrics.update(kept)
             self.state.log_history[-1].update(kept)
         return output

@@ -38,6 +38,14 @@ def test_files_make_splits_with_the_origin_of_each_example(tmp_path):
     assert splits["train"]["origin"][:] == [f"{file}, example {number}" for file in files for number in range(1, 5)]
 
 
+def test_column_of_conll_is_a_number(tmp_path):
+    (tmp_path / "a.conll").write_text("Ada NNP B-PER\nran VBD O\n")
+    columns = columns_of("token-classification", label_column="2")
+    assert read(columns, train=tmp_path / "a.conll")["train"]["label"][:] == [["NNP", "VBD"]]
+    with pytest.raises(ValueError, match="has no column 'pos': the columns of CoNLL are numbered from 1"):
+        read(columns_of("token-classification", label_column="pos"), train=tmp_path / "a.conll")
+
+
 def test_dataset_on_disk_with_class_names(tmp_path, caplog):
     features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
     examples = Dataset.from_dict({"text": TEXTS, "label": [1, 0, 1, 0]}, features=features)

@@ -214,9 +214,9 @@ def test_standard_input_to_standard_output(make_model, tmp_path, monkeypatch, ca
 def test_lines_of_text_in_several_chunks(make_model, tmp_path):
     model = make_model("TokenClassification", id2label={0: "O", 1: "B-X"})
     (tmp_path / "rows.txt").write_text("a class\n\nan object\n" * 600)
-    assert predict_file(model, str(tmp_path / "rows.txt"), str(tmp_path / "out.jsonl")) == 1200
-    rows = read_jsonl(tmp_path / "out.jsonl")
-    assert len(rows) == 1200 and rows[:2] == rows[-2:] and [*rows[1]] == ["text", "entities"]
+    assert predict_file(model, str(tmp_path / "rows.txt"), str(tmp_path / "out.jsonl")) == 1800
+    rows = read_jsonl(tmp_path / "out.jsonl")  # a row for each line, also for a blank one
+    assert len(rows) == 1800 and rows[:3] == rows[-3:] and [*rows[1]] == ["text", "entities"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 from safetensors import SafetensorError
@@ -140,6 +141,7 @@ def with_cause(error, cause):
         (ValueError("no text"), "no text"),
         (FileNotFoundError(errno.ENOENT, "No such file", "a.txt"), r"\[Errno 2\] No such file: 'a.txt'"),
         (ImportError("no module"), "no module"),
+        (PackageNotFoundError("Tracking needs 'x', which is missing."), "Tracking needs 'x', which is missing.$"),
         (ConnectError("reset by peer"), r"The network failed \(ConnectError: reset by peer\): check the connection"),
         (ArrowError("bad page"), "bad page"),
         (with_cause(ArrowError("while generating"), KeyError("text")), "while generating: 'text'"),

@@ -31,7 +31,7 @@ def test_what_is_written_is_read(kind, tmp_path):
 
 def test_lines_and_gzipped_tables_come_in_chunks(tmp_path):
     lines = [f"line {number}" for number in range(CHUNK + 1)]
-    (tmp_path / "rows.txt").write_text("\n\n".join(lines))
+    (tmp_path / "rows.txt").write_text("\n".join(lines))
     chunks = list(read_rows(str(tmp_path / "rows.txt"), ".txt"))
     assert [len(chunk) for chunk in chunks] == [CHUNK, 1] and chunks[1] == [{"text": lines[-1]}]
     with gzip.open(tmp_path / "rows.csv.gz", "wt", encoding="utf-8-sig") as file:

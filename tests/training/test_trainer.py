@@ -188,12 +188,17 @@ def test_resume_at_the_last_step_trains_no_other(tmp_path):
 
 
 def test_resume_of_a_finished_run_keeps_the_metrics_of_its_training(tmp_path):
-    metrics = make_trainer(tmp_path).train().metrics
+    metrics = make_trainer(tmp_path, logging_steps=2).train().metrics
     write_metrics(tmp_path, metrics)
-    again = make_trainer(tmp_path)
+    again = make_trainer(tmp_path, logging_steps=2)
     found = again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6")).metrics
     assert found == metrics and metrics["train_loss"] > 0
     assert again.latest_metrics()["train_loss"] == metrics["train_loss"]
+    (tmp_path / "metrics.json").unlink()  # it died before it was written
+    found = (
+        make_trainer(tmp_path, logging_steps=2).train(resume_from_checkpoint=str(tmp_path / "checkpoint-6")).metrics
+    )
+    assert found["train_loss"] == pytest.approx(metrics["train_loss"], abs=0.01)
 
 
 def test_resume_from_a_later_step_than_the_last_is_rejected(tmp_path):
