@@ -146,6 +146,8 @@ class TextSource:
         columns: dict[str, Any] = (
             dict.fromkeys(texts.column_names or []) if is_dataset else {str(name): texts[name] for name in texts}
         )
+        if not is_dataset and len(columns) < len(texts.keys()):
+            raise TextError("Several columns have the same name: rename them.")
         if text_column is None:
             text_column = next(iter(columns)) if len(columns) == 1 else "text"
         if str(text_column) not in columns and (columns or not is_dataset):

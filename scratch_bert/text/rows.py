@@ -38,6 +38,8 @@ def row_kinds(
     Raises `ValueError` for types that are none of `KINDS` and `output_kinds`, and for an output that exists.
     """
     kinds = _kind(file, kind, KINDS), _kind(output_file, output_kind, output_kinds)
+    if output_file.endswith(".gz"):
+        raise ValueError(f"{output_file} would not be compressed: leave out .gz, and compress it afterwards.")
     if output_file != STANDARD:
         check_new_file("output_file", Path(output_file))
     return kinds

@@ -102,6 +102,17 @@ def test_minus_that_is_a_class(labels, make_task):
     make_task(*classified(labels)[:2])
 
 
+def test_classes_of_a_split_in_another_order_are_rejected(make_task):
+    """Their ids mean other classes."""
+    splits = [Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}, named(names)) for names in ("xy", "yx")]
+    with pytest.raises(ValueError, match="validation: the names of the classes, .* are not those of train"):
+        make_task(SequenceClassification, splits[0], validation=splits[1])
+
+
+def named(names):
+    return Features({"text": Value("string"), "label": ClassLabel(names=[*names])})
+
+
 def test_spellings_of_one_label_get_a_warning(make_task, caplog):
     make_task(*classified(["good", "Good ", "bad"] * 3)[:2])
     assert "Several labels differ in case or spaces alone, as spellings of 'good'" in caplog.text

@@ -8,6 +8,7 @@ from collections import Counter
 from functools import partial
 
 import datasets
+import pandas
 import pytest
 
 from scratch_bert.text import formats as text_module
@@ -160,6 +161,12 @@ def test_table_that_cannot_be_read_is_named(name, content, message, tmp_path):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(TextError, match=f"{name}{message}"):
         read(tmp_path / name)
+
+
+def test_frame_with_two_columns_of_a_name_is_rejected():
+    frame = pandas.DataFrame([["One.", "Two."]], columns=["text", "text"])
+    with pytest.raises(TextError, match="Several columns have the same name"):
+        TextSource.from_texts(frame)
 
 
 def test_text_that_lost_its_characters_is_counted(tmp_path):

@@ -89,3 +89,5 @@ def test_types_are_those_of_the_suffixes_or_else_the_given_ones(tmp_path):
     (tmp_path / "out.csv").write_text("mine")
     with pytest.raises(ValueError, match="exists"):
         row_kinds("rows.csv", f"{tmp_path}/out.csv")
+    with pytest.raises(ValueError, match="would not be compressed: leave out .gz"):
+        row_kinds("rows.csv", f"{tmp_path}/new.csv.gz")

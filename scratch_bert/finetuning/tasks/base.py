@@ -155,6 +155,12 @@ class Task:
             for column in self.text_columns(split):
                 if empty := sum(not "".join(getattr(row, column)).strip() for row in rows):
                     logger.warning(f"{split}: {empty:,} of {len(rows):,} examples have no {column.replace('_', ' ')}")
+        names = {split: class_names(examples.features.get("label")) for split, examples in splits.items()}
+        if other := next((split for split in names if names[split] and names[split] != names["train"]), None):
+            raise ValueError(
+                f"{other}: the names of the classes, {names[other]}, are not those of train, {names['train']}, in the same "
+                "order: align them with Dataset.align_labels_with_mapping."
+            )
         self.read_labels(**options)
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
@@ -269,6 +275,11 @@ class Task:
         problem_type = self.model_options.get("problem_type", "").replace("_", " ")
         labels = ", ".join(self.model_options.get("id2label", {}).values())
         return "; ".join(filter(None, (f"Examples: {counts}", problem_type, labels and f"labels: {labels:.500}")))
+
+
+def class_names(feature: Any) -> list[str] | None:
+    """Those of a `ClassLabel`, or of lists of them."""
+    return getattr(getattr(feature, "feature", feature), "names", None)
 
 
 def check_logits(logits: Logits) -> None:
