@@ -38,6 +38,7 @@ SINGLE = {"problem_type": "single_label_classification"}
 ADA = {"text": ["Ada"], "answer_start": [4]}
 NAMED = Features({"text": Value("string"), "label": ClassLabel(names=["minus", "plus"])})
 UNNAMED = Dataset.from_dict({"text": ["a"] * 3, "label": [1, 0, -1]}, NAMED)
+ESCAPED = UNNAMED.select([0, 1]).cast_column("label", ClassLabel(names=["minus", "\x1b[31mplus"]))
 UNSEEN, ID = ({"text": ["b"], "label": [label]} for label in ("c", "0"))
 BAD = {
     "no text": ((SequenceClassification, {"text": ["a", None], "label": ["x", "y"]}, {}), "example 2: text: input should be a valid string, got None"),
@@ -52,9 +53,10 @@ BAD = {
     "integers or floats": (classified([1.0, 0.0, None]), "integers written as floats, such as 1.0: pass --problem_type"),
     "the same as text": (classified(["1.0", "5.0", None]), "integers written as floats, such as 1.0"),
     "no label in SNLI": (classified(["yes", "-", "no", "-"]), "2 training examples have the label '-', which in SNLI means"),
-    "lists as pandas writes them": (classified(["['a', 'b']", "['b']"]), r"looks like a list, as pandas writes it"),
-    "lists with semicolons": (classified(["a;b", "b", "a"], **MULTI), "label a;b looks like a list of others"),
+    "lists as pandas writes them": (classified(["['a', 'b']", "['b']"]), r"label \['a', 'b'\] looks like a list: write"),
+    "lists with semicolons": (classified(["a;b", "b", "a"], **MULTI), "label a;b looks like a list: write"),
     "control characters": (classified(["a", "\x1b[31mb"]), "has control or invisible characters"),
+    "control characters in a ClassLabel": ((SequenceClassification, ESCAPED, {}), "has control or invisible characters"),
     "decimal commas": (classified(["0,5", "1", "2,25"]), "decimal comma, such as 0,5: write them with a point"),
     "decimals": (classified([[0.5], [1.5]]), r"vectors of numbers, not lists of labels' names: \[0.5\]"),
     "multi-hot": (classified([[1, 0], [0, 0], [1, 1]]), r"vectors of numbers, .*: \[1, 0\]"),

@@ -54,8 +54,9 @@ def test_part_of_speech_tags_and_a_word_without_tokens(make_task):
     assert task.compute_scores("train", predictions) == {"accuracy": expected}
 
 
-def test_class_names_of_a_dataset(make_task):
-    features = Features({"text": List(Value("string")), "label": List(ClassLabel(names=["O", "B-X"]))})
+@pytest.mark.parametrize("names", [["O", "B-X"], ["O", "S-X"], ["O", "S-X", "E-X", "B-X"]])
+def test_class_names_of_a_dataset(make_task, names):
+    features = Features({"text": List(Value("string")), "label": List(ClassLabel(names=names))})
     examples = Dataset.from_dict({"text": [["a", "b"]], "label": [[0, 1]]}, features=features)
     assert make_task(TokenClassification, examples).references["train"] == [["O", "B-X"]]
 
@@ -67,7 +68,7 @@ def test_class_names_of_a_dataset(make_task):
         (["S-X", "O", "B-Y", "E-Y", "O"], ["B-X", "O", "B-Y", "I-Y", "O"]),
         (["B", "I", "O", "B", "O"], ["B-ENTITY", "I-ENTITY", "O", "B-ENTITY", "O"]),
         (["B-X", "I-X", "O", "I-Y", "I-Y"], ["B-X", "I-X", "O", "I-Y", "I-Y"]),
-        (["NOUN", "X", "O", "B", "S"], ["NOUN", "X", "O", "B", "S"]),  # of parts of speech
+        (["NOUN", "O|B", "O", "B", "S"], ["NOUN", "O|B", "O", "B", "S"]),  # of parts of speech
     ],
 )
 def test_tags_of_every_scheme_are_counted_as_entities(make_task, tags, iob2):

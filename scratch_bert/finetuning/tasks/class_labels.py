@@ -45,25 +45,24 @@ class ClassLabelTask(Task):
 
     def _check_names(self, counts: Counter[str]) -> None:
         """Raise `ValueError` for what can't be a name, and what is written like names, but means something else."""
-        if strange := next((name for name in counts if len(name) > MAX_LABEL or _UNPRINTABLE.search(name)), None):
+        names = (*counts, *map(str, self.label_names))
+        if strange := next((name for name in names if len(name) > MAX_LABEL or _UNPRINTABLE.search(name)), None):
             raise ValueError(
                 f"The label {ascii(strange):.80} has control or invisible characters, or more than {MAX_LABEL}: clean the "
                 "labels, or name their column with --label_column."
             )
-        if lists := [name for name in counts if name[:1] + name[-1:] == "[]"]:
+        if self.predicts_tokens:  # for which NN|JJ may be a tag
+            return
+        parts = ((name, re.split(r" *[;|] *", name)) for name in counts)
+        lists = (
+            name for name, found in parts if name[:1] + name[-1:] == "[]" or found[1:] and {*found} <= counts.keys()
+        )
+        if listed := next(lists, None):
             raise ValueError(
-                f"The label {lists[0]:.60} looks like a list, as pandas writes it into CSV: write lists with commas, without "
-                "brackets or quotes, and pass --problem_type multi_label_classification; or write JSON Lines."
+                f"The label {listed:.60} looks like a list: write lists with commas, without brackets or quotes, and pass "
+                "--problem_type multi_label_classification; or write JSON Lines."
             )
-        if joined := next(
-            (name for name in counts if len(parts := re.split(r" *[;|] *", name)) > 1 and {*parts} <= counts.keys()),
-            None,
-        ):
-            raise ValueError(
-                f"The label {joined:.60} looks like a list of others: write lists with commas, and pass --problem_type "
-                "multi_label_classification."
-            )
-        if "-" in counts and len(counts) > 2 and "+" not in counts and not self.predicts_tokens:
+        if "-" in counts and len(counts) > 2 and "+" not in counts:
             raise ValueError(
                 f"{counts['-']:,} training examples have the label '-', which in SNLI means that there is none: leave "
                 "them out. If it is a class, give it another name."

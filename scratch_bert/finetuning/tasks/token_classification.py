@@ -66,8 +66,7 @@ class TokenClassification(ClassLabelTask):
         self.marks_entities = marks_entities(self.label_names)
         if self.marks_entities and (names := [*dict.fromkeys(map(to_iob2, self.label_names))]) != self.label_names:
             logger.info("The tags are read as IOB2, which pipelines know: B- begins an entity, I- continues it")
-            self.read_label_names(names, None, names)
-            self.class_names = {number: to_iob2(name) for number, name in self.class_names.items()}
+            self.read_label_names(names, feature, names)
         if self.marks_entities or any(name.startswith(("B-", "I-")) for name in self.label_names):
             self.default_metrics = ("seqeval",)
 
