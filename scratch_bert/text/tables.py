@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -80,7 +81,7 @@ def _read_json(file: Path, kind: str) -> Iterator[Row]:
     if kind == ".json":
         first, second = islice(chain(map(str.strip, filter(str.strip, read_lines(file))), ["", ""]), 2)
         if not (second and first.startswith("{") and first.endswith("}")):
-            content = json.loads("\n".join(read_lines(file)))
+            content = _parse_json("\n".join(read_lines(file)))
             if isinstance(content, dict) and all(isinstance(values, dict | list) for values in content.values()):
                 columns = (values.values() if isinstance(values, dict) else values for values in content.values())
                 content = [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
@@ -90,20 +91,23 @@ def _read_json(file: Path, kind: str) -> Iterator[Row]:
             yield from rows
             return
     for number, line in enumerate(read_lines(file), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line, object_pairs_hook=_each_name_once)
-            if "\\ud" in line.lower():  # perhaps half of a surrogate pair, which no encoding has
-                text = (
-                    json.dumps(row, ensure_ascii=False).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-                )
-                row = json.loads(text)
-        except ValueError as error:
-            raise TextError(f"{file}: line {number:,} is not a JSON object: {error}") from None
-        if not isinstance(row, dict):
-            raise TextError(f'{file}: line {number:,} is not a JSON object, such as {{"text": "A text."}}.')
-        yield row
+        if line.strip():
+            try:
+                row = _parse_json(line)
+                if not isinstance(row, dict):
+                    raise ValueError(f"{line.strip():.80}")
+            except ValueError as error:
+                raise TextError(f"{file}: line {number:,} is not a JSON object: {error}") from None
+            yield row
+
+
+def _parse_json(text: str) -> Any:
+    """Raises `ValueError` for what is not JSON, or has a column twice."""
+    content = json.loads(text, object_pairs_hook=_each_name_once)
+    if "\\ud" in text.lower():  # perhaps half of a surrogate pair, which no encoding has
+        text = json.dumps(content, ensure_ascii=False)
+        content = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    return content
 
 
 def _read_delimited(
@@ -147,23 +151,16 @@ def _is_quoted_tsv(file: Path) -> bool:
     standard input, they are text, as it can't be read twice."""
     if str(file) == STANDARD:
         return False
-    quoted = False
-
-    def lines() -> Iterator[str]:
-        nonlocal quoted
-        for line in read_lines(file, ends=True):
-            quoted = quoted or '""' in line or (number == 0 and line.startswith('"'))
-            yield line
-
-    reader, number, width = csv.reader(lines(), delimiter="\t", strict=True), 0, 0
+    reader = csv.reader(read_lines(file, ends=True), delimiter="\t", strict=True)
     try:
-        for fields in reader:
-            number, width = number + 1, width or len(fields)
-            if fields and len(fields) != width:
-                return False
+        widths = Counter(map(len, reader))  # of records; of blank lines, 0
     except csv.Error:
         return False
-    return quoted or reader.line_num > number  # records of several lines
+    spans_lines = reader.line_num > widths.total()
+    in_quotes = (
+        spans_lines or next(read_lines(file), "").startswith('"') or any('""' in line for line in read_lines(file))
+    )
+    return in_quotes and len(widths.keys() - {0}) == 1
 
 
 @cache

@@ -128,9 +128,10 @@ def test_column_that_is_not_needed_may_change_its_type(tmp_path):
         read_table(tmp_path / "a.jsonl", {"score"})
 
 
-def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud83db \\ud83d\\ude00"}\n')
-    assert read_texts(tmp_path / "a.jsonl") == ["a\ufffdb \U0001f600"]
+@pytest.mark.parametrize(("name", "form"), [("a.jsonl", "%s"), ("a.json", "[%s]")])
+def test_half_of_a_surrogate_pair_is_replaced(name, form, tmp_path):
+    (tmp_path / name).write_text(form % '{"text": "a\\ud83db \\ud83d\\ude00"}')
+    assert read_texts(tmp_path / name) == ["a\ufffdb \U0001f600"]
 
 
 def test_few_malformed_records_are_left_out_and_counted(tmp_path, caplog):
@@ -178,6 +179,7 @@ def test_lines_of_old_macs_are_lines(tmp_path):
     [
         ("a.jsonl", b'{"text": "One."}\nnull\n', "line 2 is not a JSON object"),
         ("a.json", b"[]", "contains no records"),
+        ("a.json", b'[{"text": "One.", "text": "Two."}]', "two columns 'text'"),
         ("a.csv", b'text,n\n"One.",1\n"Two.,2\n"Three.",3\n', "quotes of the record that ends in line 4 don't match"),
         ("a.csv", b'text,n\n"One.",1\n"Two.,2\nThree.,3\n', "quotes of the record that ends in line 4 don't match"),
         ("a.csv", b"text,text\na,b\n", "has two columns 'text'"),
