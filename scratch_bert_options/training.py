@@ -116,8 +116,10 @@ class LoggingOptions(OptionGroup, group=EVALUATION):
 
     def __post_init__(self):
         super().__post_init__()
-        for tracker in ",".join(self.report_to or ()).split(","):
-            if tracker in ("mlflow", "tensorboard", "trackio", "wandb") and not find_spec(tracker):
+        self.report_to = self.report_to and ",".join(self.report_to).split(",")  # also written with commas
+        for tracker in self.report_to or ():
+            known = tracker in ("mlflow", "tensorboard", "trackio", "wandb")
+            if known and not (find_spec(tracker) or find_spec(f"{tracker}X")):  # or tensorboardX
                 raise ValueError(f"report_to {tracker} is not installed: pip install {tracker}, or leave it out.")
 
 

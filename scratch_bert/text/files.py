@@ -6,9 +6,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from glob import glob
-from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from datasets.exceptions import DatasetGenerationError
 
@@ -47,9 +45,7 @@ def read_errors(source: Path | str, place: Callable[[], str] = str) -> Generator
             ) from error
         at = place() and f" at {place()}"
         what = one_line(reason) or type(reason).__name__
-        if isinstance(
-            reason, LookupError | TypeError | AttributeError
-        ):  # of a library that met what it did not expect
+        if isinstance(reason, LookupError | TypeError | AttributeError):  # of a library that met the unexpected
             what = f"it is empty or damaged ({type(reason).__name__}: {what})"
         raise TextError(f"{source} cannot be read{at}: {what}") from error
 
@@ -107,20 +103,17 @@ def suffix(file: Path) -> str:
     return ".jsonl" if found == ".ndjson" else found
 
 
-def open_binary(file: Path) -> "gzip.GzipFile | BufferedReader | nullcontext[BinaryIO]":
-    if str(file) == STANDARD:
-        return nullcontext(sys.stdin.buffer)
-    return gzip.open(file) if _is_gzipped(file) else file.open("rb")
-
-
 def read_lines(file: Path, ends: bool = False) -> Iterator[str]:
     """The lines of a UTF-8 file, also gzipped, or of standard input (`-`), with or without their ends, which may be
     those of old Macs (CR alone).
 
     Raises `TextError`, which names the line, for what is not text.
     """
-    number = 1
-    with read_errors(file, lambda: f"line {number}"), open_binary(file) as lines:
+    number, open_file = 1, gzip.open if _is_gzipped(file) else open
+    with (
+        read_errors(file, lambda: f"line {number}"),
+        nullcontext(sys.stdin.buffer) if str(file) == STANDARD else open_file(file, "rb") as lines,
+    ):
         for number, line in enumerate(lines, 1):
             if b"\0" in line:
                 raise TextError(f"{file} is not text: line {number} holds a NUL byte, as binary data and UTF-16 do.")
@@ -130,8 +123,7 @@ def read_lines(file: Path, ends: bool = False) -> Iterator[str]:
                 raise TextError(f"{file} is RTF or PDF: extract its text, as with pandoc or pdftotext.")
             if b"\x1b$" in line:  # ASCII alone: it would be read as text
                 raise TextError(f"{file} is ISO-2022-JP: line {number} holds an escape sequence. Convert it to UTF-8.")
-            # -sig drops a byte-order mark
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")  # -sig drops a byte-order mark
             if number == 1 and "\r" in text and not line.endswith(b"\n"):  # no LF in the file
                 yield from (f"{part}\n" if ends else part for part in text.rstrip("\r").split("\r"))
             else:

@@ -42,7 +42,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     values |= {
         "dataloader_pin_memory": torch.accelerator.is_available(),
         "ddp_find_unused_parameters": False,
-        "report_to": ",".join(options.report_to or ["none"]).split(","),  # also written with commas
+        "report_to": options.report_to or ["none"],
         "use_cpu": options.use_cpu or not torch.accelerator.is_available(),  # otherwise Trainer rejects bf16 there
         "trackio_static_space_id": False,  # a push of the model would publish the log, with paths, as a Space
         # Without a name, trackio would begin another run for the last evaluation.
@@ -67,14 +67,8 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         values["accelerator_config"] = {"non_blocking": True}  # otherwise each batch waits for the step before it
     if options.max_minutes is not None:
         values["max_steps"] = UNKNOWN_STEPS
-    if values["load_best_model_at_end"]:
-        if values["eval_strategy"] == "no":
-            raise ValueError("load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch.")
-        if values["save_strategy"] not in (values["eval_strategy"], "best"):
-            raise ValueError(
-                "load_best_model_at_end needs a checkpoint of each evaluation: set save_strategy to "
-                f"{values['eval_strategy']}, or to best, not {values['save_strategy']}."
-            )
+    if values["load_best_model_at_end"] and values["eval_strategy"] == "no":
+        raise ValueError("load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch.")
     if values.get("eval_accumulation_steps") == 0:  # which would divide by it in the first evaluation
         raise ValueError("eval_accumulation_steps must be at least 1, got 0.")
     args = TrainingArguments(**values)

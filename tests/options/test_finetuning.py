@@ -33,7 +33,7 @@ def test_task_arguments_that_do_not_fit(options, message):
         ({"eval_strategy": "no"}, "load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch"),
         (
             {"save_strategy": "no"},
-            "needs a checkpoint of each evaluation: set save_strategy to epoch, or to best, not no",
+            "load_best_model_at_end requires the save and eval strategy to match, except when --save_strategy=.best.",
         ),
     ],
 )
