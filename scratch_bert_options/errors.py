@@ -108,8 +108,9 @@ def is_lack_of_space(error: BaseException) -> bool:
 
 def plain_message(error: BaseException) -> str | None:
     """What a user is told of an error; None for one that only a change of the code can prevent."""
-    if error.__cause__ and (is_lack_of_space(error.__cause__) or explain_limit(error.__cause__)):
-        return plain_message(error.__cause__)
+    cause = None if isinstance(error, OSError) else error.__cause__  # an OSError of ours says how to go on
+    if cause and (is_lack_of_space(cause) or explain_limit(cause)):
+        return plain_message(cause)
     text = str(error) or type(error).__name__
     if isinstance(error, PackageNotFoundError):  # transformers puts a sentence in place of the package's name
         text = str(error.name)

@@ -68,7 +68,9 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     if options.max_minutes is not None:
         values["max_steps"] = UNKNOWN_STEPS
     if values["load_best_model_at_end"] and values["eval_strategy"] == "no":
-        raise ValueError("load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch.")
+        raise ValueError(
+            "load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch, or it to false."
+        )
     if values.get("eval_accumulation_steps") == 0:  # which would divide by it in the first evaluation
         raise ValueError("eval_accumulation_steps must be at least 1, got 0.")
     args = TrainingArguments(**values)

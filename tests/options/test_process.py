@@ -146,6 +146,8 @@ def with_cause(error, cause):
         (ArrowError("bad page"), "bad page"),
         (with_cause(ArrowError("while generating"), KeyError("text")), "while generating: 'text'"),
         (LimitError("There is not enough memory, as was explained."), "There is not enough memory, as was"),
+        (with_cause(LimitError("Out of memory. Then continue: …"), MemoryError()), "Out of memory. Then continue: …$"),
+        (with_cause(OSError("Full: continue by …"), OSError(errno.ENOSPC, "No space")), "Full: continue by …$"),
         (OSError(errno.ENOSPC, "No space left on device"), ".*No space left on device. Free some space"),
         (SafetensorError("I/O error: File too large (os error 27)"), "I/O error: File too large .*ulimit -f"),
         (with_cause(ArrowError("while generating"), OSError(errno.ENOSPC, "No space")), ".*No space. Free some space"),
