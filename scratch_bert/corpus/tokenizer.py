@@ -33,9 +33,9 @@ def has_tokenizer(name: str, revision: str | None = None) -> bool:
 
 
 def _infer_options(name: str, revision: str | None) -> dict[str, bool | str]:
-    """The options of a tokenizer that is a vocab.txt and no word on its case, as BERT's in 2018: transformers would
-    lowercase the text for a cased vocabulary, too, and does not read one alone. An uncased one has upper case in
-    special tokens alone, such as [UNK] and <S>."""
+    """What transformers must be told of a vocab.txt, as BERT's of 2018: the `tokenizer_type`, if no config is beside
+    it; and not to lowercase the text for a cased vocabulary, if `do_lower_case` is not set. Of an uncased vocabulary,
+    only special tokens have upper case, such as [UNK] and <S>."""
     names = ("vocab.txt", "tokenizer_config.json", "config.json")
     file, config, model_config = (find_file(name, part, revision) for part in names)
     if file is None or config and "do_lower_case" in read_json(config):

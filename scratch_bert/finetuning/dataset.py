@@ -103,12 +103,10 @@ def _read_file(file: Path, columns: Columns, split: str) -> Dataset:
     if not is_table:
         if columns.file_format != "conll":
             raise ValueError(f"{file} is not a table: give a file of type {', '.join(TABLES)}, gzipped or not.")
-        numbers = []
-        for column, usual in (("text", "tokens"), ("label", "ner_tags")):
-            (name,) = columns.names[column]
-            if not name.isdecimal() and name != usual:
-                raise ValueError(f"{file} has no column {name!r}: the columns of CoNLL are numbered from 1.")
-            numbers.append(int(name) if name.isdecimal() else None)
+        names = [*columns.names["text"], *columns.names["label"]]
+        if other := [name for name in names if not name.isdecimal() and name not in ("tokens", "ner_tags")]:
+            raise ValueError(f"{file} has no column {other[0]!r}: the columns of CoNLL are numbered from 1.")
+        numbers = [int(name) if name.isdecimal() else None for name in names]
         return read_conll(file, *numbers, tagged=split != "test")
     if columns.file_format == "squad" and suffix(file) == ".json" and (questions := read_squad(file)):
         return questions

@@ -38,9 +38,8 @@ _WEIGHTS = r"model(-\d+-of-\d+)?\.safetensors(\.index\.json)?"
 _REPLACED = re.compile(
     "|".join([_WEIGHTS, *map(re.escape, (*OLD_CODE, "curves.png", "confusion.png", *TOKENIZER, *SENTENCES))])
 )
-_REF = re.compile(
-    r"(?!.*(\.\.|//|@\{|/\.|\.lock(/|$)))(?![./-])[^\x00-\x20\x7f~^:?*\[\\]+(?<![./])"
-)  # as git takes them
+# A branch or a tag, as git allows it.
+_REF = re.compile(r"(?!.*(\.\.|//|@\{|/\.|\.lock(/|$)))(?![./-])[^\x00-\x20\x7f~^:?*\[\\]+(?<![./])")
 _Code = Annotated[str, Field(pattern=r"^\w+\.\w+$")]  # a module beside config.json, and a class in it
 
 
@@ -225,7 +224,7 @@ def check_names(
     create_pr: bool = False,
     space: str | None = None,
 ) -> None:
-    """Raise `ValueError` for what the Hub would refuse."""
+    """Raise `ValueError` for arguments of `push_to_hub` that the Hub would refuse."""
     for repository in filter(None, (repo_id, space)):
         validate_repo_id(repository)
     for name in (revision, tag):

@@ -25,7 +25,7 @@ from .clock import UNKNOWN_STEPS
 UNRECORDED = (
     "output_dir", "trainer", "resume_from", "log_", "logging_", "hub_", "push_", "run_name", "report_to", "project",
     "trackio", "json_logs", "license", "show_", "disable_tqdm", "local_rank", "ddp_", "use_cpu", "dataloader_pin",
-    "per_device_train", "gradient_accumulation", "seeds",
+    "per_device_train", "gradient_accumulation", "seeds", "do_train",
 )  # fmt: skip
 Fixed = Mapping[str, tuple[Any, str]]
 """Arguments that must have one value, each with the reason."""
@@ -48,9 +48,11 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         # Without a name, trackio would begin another run for the last evaluation.
         "run_name": "/".join(Path(options.output_dir or "").parts[-2:]),
     }
-    if str(options.trainer.get("do_train")).lower() == "false":
-        raise ValueError("do_train false has no effect here: scratch-bert evaluate and predict take a trained model.")
-    fixed = {"label_names": (None, "the model names its labels"), **fixed}
+    fixed = {
+        "label_names": (None, "the model names its labels"),
+        "do_train": (True, "a trained model is for scratch-bert evaluate and predict"),
+        **fixed,
+    }
     values |= {name: value for name, (value, _) in fixed.items()} | replaced
     values |= trainer_options(options)
     for name, (value, reason) in fixed.items():
