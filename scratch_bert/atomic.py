@@ -80,8 +80,11 @@ def write_json(file: Path, value: object) -> None:
 def write_text(file: Path, text: str) -> None:
     """Write a UTF-8 file that is never seen incomplete, with the line ends of `text`."""
     new = file.with_name(f".{file.name}")
-    new.write_text(text, encoding="utf-8", newline="")
-    move_into_place(new, file)
+    try:
+        new.write_text(text, encoding="utf-8", newline="")
+        move_into_place(new, file)
+    finally:
+        new.unlink(missing_ok=True)
 
 
 def remove(directory: Path) -> None:

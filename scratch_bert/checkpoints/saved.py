@@ -114,8 +114,8 @@ def write_checkpoint(
 
 
 def remove_surplus(newest: Path, limit: int | None, best: str | None) -> None:
-    """Delete the oldest checkpoints beside `newest`, by modification time, down to `limit`; newest and best stay."""
-    checkpoints = sorted(checkpoints_in(newest.parent), key=lambda checkpoint: checkpoint.stat().st_mtime)
+    """Delete the earliest checkpoints beside `newest` down to `limit`; newest and best stay."""
+    checkpoints = checkpoints_in(newest.parent)
     kept = {newest, Path(best)} if best else {newest}
     surplus = len(checkpoints) - max(limit or len(checkpoints), len(kept & set(checkpoints)))
     for checkpoint in [path for path in checkpoints if path not in kept][: max(surplus, 0)]:

@@ -79,6 +79,8 @@ def load_tokenizer(
     check_tokenizer(tokenizer, f"The tokenizer {name_or_path}")
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # a default of transformers
         raise ValueError(f"The tokenizer {name_or_path} has no vocabulary: its tokenizer.json is missing or empty.")
+    for name in ("is_local", "local_files_only"):  # of this loading, which would be saved
+        tokenizer.init_kwargs.pop(name, None)
     tokenizer.backend_tokenizer.no_padding()  # a tokenizer.json may pad and truncate to a length of its own
     tokenizer.backend_tokenizer.no_truncation()
     return tokenizer

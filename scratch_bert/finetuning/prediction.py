@@ -15,7 +15,7 @@ from scratch_bert_options.finetuning import TASKS, TaskOptions
 
 from ..checkpoints.open import load_config, named_head, open_checkpoint
 from ..text.rows import CHUNK, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
-from ..text.tables import describe_columns
+from ..text.tables import as_array, describe_columns
 from ..training.threads import to_accelerator
 from .load import find_columns, open_task
 from .tasks.problems import TwoClasses
@@ -101,7 +101,8 @@ class Predictor:
                 )
             values = [[row.get(name) for name in names] for row in rows]
             examples[column] = values if len(names) > 1 else [value for (value,) in values]
-        self.task.splits[ROWS] = Dataset.from_dict(examples)
+        table = {column: as_array("The rows", column, values) for column, values in examples.items()}
+        self.task.splits[ROWS] = Dataset(pyarrow.table(table))
         for _ in self.task.parse_rows(ROWS, self.task.row.model_validate):
             pass  # it raises the errors
 
@@ -145,6 +146,8 @@ def predict(model: str | Path, data: Any, **options: Any) -> pandas.DataFrame:
         data: A DataFrame, a dict of lists, or a list of texts.
         options: Those of `Predictor`, which has the errors, too.
     """
+    if isinstance(data, str):
+        raise ValueError(f"A list of texts is needed, not the text {data!r:.60}.")
     frame = pandas.DataFrame({"text": data} if isinstance(data, list) else data)
     predictor = Predictor(model, **options)
     chunks = (frame[start : start + CHUNK].to_dict("records") for start in range(0, len(frame), CHUNK))

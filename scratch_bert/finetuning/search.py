@@ -28,6 +28,9 @@ from .trainer import CLASS_REPORT
 logger = logging.getLogger("scratch_bert")
 
 
+LOG = "search.log"
+
+
 class FinetuningSearch(FinetuningRun):
     """`task_args.search` runs in subdirectories `trial-N` of `options.output_dir`. Trials are recorded in search.log,
     from which a search resumes, and search.csv; of the others than the best, nothing else is kept.
@@ -70,18 +73,25 @@ class FinetuningSearch(FinetuningRun):
     def _run_trials(self, greater: bool | None) -> SeedResults:
         self.first_trainer = None  # it was built for its checks
         self.baselines  # noqa: B018  computed once for all trials
+        log = self.output_dir / LOG
+        log.with_name(f"{LOG}.lock").unlink(missing_ok=True)  # of a search that died: that of output_dir is held
+        if log.exists():  # without a last line that it has not written to its end
+            content = log.read_bytes()
+            log.write_bytes(content[: content.rfind(b"\n") + 1])
         study = optuna.create_study(
-            storage=JournalStorage(JournalFileBackend(str(self.output_dir / "search.log"))),
+            storage=JournalStorage(JournalFileBackend(str(log))),
             study_name="search",
             direction="maximize" if greater else "minimize",
             load_if_exists=True,
         )
-        study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + len(study.trials))  # no trial twice
         for stopped in study.get_trials(states=[TrialState.RUNNING]):  # its checkpoint is resumed from
             study.tell(stopped.number, state=TrialState.FAIL)
             study.enqueue_trial(stopped.params)
         ended = (TrialState.COMPLETE, TrialState.PRUNED)
         while (number := len(study.get_trials(states=ended)) + 1) <= self.task_args.search:
+            study.sampler = optuna.samplers.TPESampler(
+                seed=self.options.seed + number
+            )  # so that a resume draws the same
             trial, directory = study.ask(), self.output_dir / f"trial-{number}"
             child = self.propose(trial, directory)
             shown = ", ".join(f"{name} {value:.2g}" for name, value in trial.params.items())

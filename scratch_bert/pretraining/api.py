@@ -83,6 +83,8 @@ def _as_files(given: Any) -> list[str]:
 
     Raises `ValueError` for a list of strings that all name files, as it is ambiguous.
     """
+    if isinstance(given, str) and len(given) > 255 and not os.path.exists(given):
+        raise ValueError("This is a text, not the name of a file: give a list of texts, one for each document.")
     if isinstance(given, str | Path):
         return [str(given)]
     if not isinstance(given, list | tuple) or not given:

@@ -46,6 +46,14 @@ def encode_sentences(
     return encoded
 
 
+def check_texts(model: PreTrainedModel, texts: Sequence[str | None]) -> None:
+    """Raise `ValueError` for one text in place of several, and for a model in training mode, whose dropout is random."""
+    if isinstance(texts, str):
+        raise ValueError(f"A list of texts is needed, not the text {texts!r:.60}.")
+    if model.training:
+        raise ValueError("The model is in training mode: call model.eval() first.")
+
+
 def encode_windows(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
 ) -> tuple[dict[str, list[list[int]]], list[int], list[list[tuple[int, int]]]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .minimal_pairs import encode_windows, token_log_probabilities
+from .minimal_pairs import check_texts, encode_windows, token_log_probabilities
 
 
 FAST_COPIES = 8
@@ -35,6 +35,7 @@ def score_texts(
         the tokens of lowest log-probability, lowest first, with `start`, `end` (in characters), `text` and
         `log_probability`. A text without tokens has `None` for values.
     """
+    check_texts(model, texts)
     texts = [text or "" for text in texts]
     encoded, text_of, offsets = encode_windows(model, tokenizer, texts)
     found: dict[int, list[tuple[float, int, int]]] = defaultdict(list)

@@ -80,7 +80,8 @@ class SnapshotCallback(TrainerCallback):
             state.save_to_json(str(staged / TRAINER_STATE_NAME))
             move_into_place(staged, place)
             self.taken = due
-        shutil.rmtree(staged, ignore_errors=True)
+        for leftovers in (staged, place.parent / STAGING):
+            shutil.rmtree(leftovers, ignore_errors=True)
 
 
 def in_bf16(model: PreTrainedModel) -> dict[str, torch.Tensor]:

@@ -1,5 +1,6 @@
 """Scores and vectors of the texts in a file of any length, in constant memory."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,9 @@ def encode_file(
     new, done = Path(output_file).with_name(f".{Path(output_file).name}"), 0
     try:
         array = np.lib.format.open_memmap(new, "w+", np.float32, (total, model.config.hidden_size))
+        if hasattr(os, "posix_fallocate"):  # or a full disk would end the process without a word (SIGBUS)
+            with new.open("r+b") as file_of_array:
+                os.posix_fallocate(file_of_array.fileno(), 0, new.stat().st_size)
         with tqdm(total=total, unit=" rows", unit_scale=True, disable=None) as progress:
             for rows in chunks:
                 array[done : done + len(rows)] = encode(rows)

@@ -81,14 +81,14 @@ def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
         hidden = any(part.startswith(".") for part in file.relative_to(directory).parts)
         if suffix(file) in types and file.is_file() and not hidden:
             files.append(file)
-        elif not file.is_dir():
+        elif not file.is_dir() or file.is_symlink():
             left_out.append(file)
     if not files:
         raise FileNotFoundError(f"The directory {directory} holds no file of type {', '.join(types)} or .gz.")
     if left_out:
         logger.warning(
             f"{directory}: left out {len(left_out):,} files, such as {left_out[0].relative_to(directory)}, which are "
-            "hidden, of other types, or links to nothing"
+            "hidden, of other types, or links to directories or nothing"
         )
     return files
 

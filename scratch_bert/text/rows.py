@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -99,23 +100,24 @@ def write_rows(
     chunks: Iterator[tuple[list[Row], pyarrow.Table]],
     types: Mapping[str, pyarrow.DataType],
 ) -> int:
-    """Write rows and their new columns to a new file, or to standard output (`-`), as they come: what is written
-    remains if the rest fails. In CSV and TSV, lists and objects are JSON. Returns the number of rows.
+    """Write rows and their new columns to a new file, or to standard output (`-`), as they come: until all are written,
+    the name of the file ends in .part. In CSV and TSV, lists and objects are JSON. Returns the number of rows.
 
     `kind` is one of `OUTPUT_KINDS`. `types` are those of the rows' columns, if the first rows do not tell them.
     """
     first, new = next(chunks)  # if this fails, there is no file
     names, count = [*dict.fromkeys(name for row in first for name in row), *new.column_names], 0
+    part = f"{file}.part"
     with ExitStack() as stack:
         if kind == ".parquet":
             types = {**types, **dict(zip(new.schema.names, new.schema.types, strict=True))}
             found = [(name, types.get(name) or pyarrow.array([row.get(name) for row in first]).type) for name in names]
             schema = pyarrow.schema(found)
-            table = stack.enter_context(pyarrow.parquet.ParquetWriter(file, schema))
+            table = stack.enter_context(pyarrow.parquet.ParquetWriter(part, schema))
         else:
             out = sys.stdout
             if file != STANDARD:
-                out = stack.enter_context(open(file, "w", encoding="utf-8", newline=""))
+                out = stack.enter_context(open(part, "w", encoding="utf-8", newline=""))
             dialect: dict[str, Any] = {**TSV, "quotechar": None} if kind == ".tsv" else {}
             cells = csv.writer(out, lineterminator="\n", **dialect)
             if kind != ".jsonl":
@@ -139,6 +141,7 @@ def write_rows(
             count += len(rows)
             bar.update(len(rows))
     if file != STANDARD:
+        os.replace(part, file)
         logger.info(f"{count:,} rows: {file}")
     return count
 

@@ -82,9 +82,11 @@ def _read_json(file: Path, kind: str) -> Iterator[Row]:
         first, second = islice(chain(map(str.strip, filter(str.strip, read_lines(file))), ["", ""]), 2)
         if not (second and first.startswith("{") and first.endswith("}")):
             content = _parse_json("\n".join(read_lines(file)))
-            if isinstance(content, dict) and all(isinstance(values, dict | list) for values in content.values()):
-                columns = (values.values() if isinstance(values, dict) else values for values in content.values())
-                content = [dict(zip(content, values, strict=True)) for values in zip(*columns, strict=True)]
+            values = content.values() if isinstance(content, dict) else ()
+            lengths = {len(part) if isinstance(part, dict | list) else -1 for part in values}
+            if len(lengths) == 1 and -1 not in lengths:
+                columns = (part.values() if isinstance(part, dict) else part for part in values)
+                content = [dict(zip(content, row, strict=True)) for row in zip(*columns, strict=True)]
             rows = content if isinstance(content, list) else [content]
             if not all(isinstance(row, dict) for row in rows):
                 raise TextError(f'{file} does not hold JSON objects, such as {{"text": "A text."}}.')
@@ -196,17 +198,18 @@ def read_table(
                 values.setdefault(name, [None] * count).extend(found)
             count += len(chunk)
         names = [*values]
-        table = pyarrow.table({name: _as_array(file, name, values[name]) for name in names if name in columns})
-    if not table.num_rows:
+        table = pyarrow.table({name: as_array(file, name, values[name]) for name in names if name in columns})
+    if not (count if suffix(file) != ".parquet" else table.num_rows):
         raise TextError(f"{file} contains no records.")
     return datasets.Dataset(table), names
 
 
-def _as_array(file: Path, name: str, values: list) -> pyarrow.Array:
+def as_array(where: str | Path, name: str, values: list) -> pyarrow.Array:
+    """A column. Raises `TextError` if it holds values of several types."""
     try:
         return pyarrow.array(values, from_pandas=True)  # NaN is a missing value
     except (pyarrow.ArrowException, OverflowError) as error:
-        raise TextError(f"{file}: the column {name!r} has values of several types: {error}") from None
+        raise TextError(f"{where}: the column {name!r} has values of several types: {error}") from None
 
 
 def describe_columns(names: Iterable[str]) -> str:
@@ -214,7 +217,8 @@ def describe_columns(names: Iterable[str]) -> str:
     names = list(names)
     separator = next((mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]), None)
     hint = f" (its separator is {separator!r}: write the file with commas, or as .tsv)" if separator else ""
-    return ", ".join(name if name == name.strip() else repr(name) for name in names) + hint
+    more = ", …" if len(names) > 20 else ""
+    return ", ".join(name if name == name.strip() else repr(name) for name in names[:20]) + more + hint
 
 
 def open_dataset(

@@ -46,14 +46,23 @@ class ResumingTrainer(TimedTrainer):
             before = read_record(checkpoint).get("threads") if checkpoint else None
             self.record.setdefault("options", {})["threads"] = use_free_cores(before)
         output = super().train(resume_from_checkpoint, *args, **kwargs)
-        if checkpoint and self.state.global_step == self._resume.step:  # a finished run: its metrics instead of zeros
-            metrics = read_metrics(self.args.output_dir)
-            kept = {name: metrics[name] for name in output.metrics.keys() & metrics.keys()}
-            if losses := [entry["loss"] for entry in self.state.log_history if "loss" in entry]:  # it died before them
-                kept = {"train_loss": sum(losses) / len(losses)} | kept
+        if checkpoint:
+            kept = {"train_loss": self._loss_of_all_steps(output.training_loss)}
+            if self.state.global_step == self._resume.step:  # a finished run: its metrics instead of zeros
+                metrics = read_metrics(self.args.output_dir)
+                kept |= {name: metrics[name] for name in output.metrics.keys() & metrics.keys()}
             output.metrics.update(kept)
             self.state.log_history[-1].update(kept)
         return output
+
+    def _loss_of_all_steps(self, since: float) -> float:
+        """The mean loss of the training, from the log before the resume and the mean `since` then."""
+        step = loss = 0.0
+        for entry in self.state.log_history:
+            if "loss" in entry and entry["step"] <= self._resume.step:
+                loss, step = loss + entry["loss"] * (entry["step"] - step), entry["step"]
+        steps = self.state.global_step - self._resume.step
+        return (loss + since * steps) / (step + steps) if step + steps else since
 
     def set_initial_training_values(self, *args) -> tuple:
         epochs, *others, max_steps = super().set_initial_training_values(*args)

@@ -6,7 +6,6 @@ Without --validation_file, text is held out as in training, with --seed; --valid
 completely. Examples and masks follow from the text, the tokenizer and the seed: models with the same tokenizer are
 compared on the same masked tokens. For single segments, evaluate with --sentence_objective none."""
 
-import json
 from pathlib import Path
 
 from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
@@ -20,6 +19,7 @@ def main(argv: list[str] | None = None) -> None:
     groups = (EvaluationOptions, EvaluationDataOptions)
     args, data_args = read_options(*groups, description=__doc__, argv=argv)
 
+    from scratch_bert.atomic import write_json
     from scratch_bert.logs import configure_logging
     from scratch_bert.pretraining import blimp, evaluation
     from scratch_bert.pretraining.metrics import describe_metrics
@@ -46,4 +46,4 @@ def main(argv: list[str] | None = None) -> None:
             unigrams_of = "the same text" if data.eval_dataset is data.train_dataset else "the training text"
             print(f"\n{describe_metrics(results, data.objective, text, unigrams_of)}")
         if results and args.output_file:
-            Path(args.output_file).write_text(json.dumps(results, indent=2, allow_nan=False) + "\n")
+            write_json(Path(args.output_file), results)

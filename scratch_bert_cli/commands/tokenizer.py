@@ -3,6 +3,8 @@ pretrain and prepare-data takes its directory.
 
 The options of text and tokenizer are those of pretrain. All of the text is read; for terabytes, name some files."""
 
+import os
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,8 +33,11 @@ def main(argv: list[str] | None = None) -> None:
         f"Read {sample.read / 1e6:,.1f} MB of text in {read - start:.1f} s, of {len(text.shards):,} files", flush=True
     )
     tokenizer = train_tokenizer([sample.paragraphs], **args.tokenizer_options())  # one list: they are not split again
-    tokenizer.save_pretrained(args.output_dir)
     seconds, directory = time.monotonic() - read, Path(args.output_dir)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+        tokenizer.save_pretrained(Path(scratch, "tokenizer"))
+        os.replace(Path(scratch, "tokenizer"), directory)  # complete, or not there
     print(f"Trained a tokenizer of {len(tokenizer):,} entries on {sample.size / 1e6:,.1f} MB in {seconds:.1f} s")
     print(f"In {directory}: {', '.join(sorted(file.name for file in directory.iterdir()))}\n\nNext:")
     for verb, source in (("pretrain", ("--train_file", "YOUR_TEXT")), ("prepare-data", ("--input_dir", "YOUR_TEXT"))):

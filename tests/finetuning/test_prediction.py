@@ -87,6 +87,15 @@ def test_entities_keep_their_marks(make_model, tmp_path):
     assert [one["text"] for one in entities] == text.split()
 
 
+def test_rows_that_are_no_texts_are_named(make_model):
+    model = make_model("SequenceClassification", num_labels=2)
+    with pytest.raises(ValueError, match="A list of texts is needed, not the text 'a film'"):
+        predict(model, "a film")
+    for missing in (None, float("nan")):
+        with pytest.raises(ValueError, match="row 2: text: input should be a valid string, got None"):
+            predict(model, ["a", missing])
+
+
 def test_threshold_of_the_second_class(make_model):
     model = make_model("SequenceClassification", num_labels=2, decision_threshold=0.0)
     assert set(predict(model, TEXTS)["prediction"]) == {"LABEL_1"}
@@ -258,4 +267,5 @@ def test_damaged_row_of_a_later_chunk_and_truncated_ones(make_model, tmp_path, c
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, [*rows[:1001], {"text": None}])))
     with pytest.raises(ValueError, match="row 1,002: text: input should be a valid string"):
         predict_file(model, str(tmp_path / "rows.jsonl"), str(tmp_path / "damaged.jsonl"))
-    assert len(read_jsonl(tmp_path / "damaged.jsonl")) == 1000  # what is written remains
+    assert not (tmp_path / "damaged.jsonl").exists() and not list(tmp_path.glob("out*.part"))
+    assert len(read_jsonl(tmp_path / "damaged.jsonl.part")) == 1000  # what is written remains

@@ -54,6 +54,27 @@ def test_the_best_trial_stays_and_a_stopped_search_resumes(prepare, tmp_path, mo
         prepare(3, resume_from_checkpoint="auto", metric_for_best_model="loss")
 
 
+def test_a_search_that_was_killed_ends_as_the_unbroken_one(prepare, tmp_path, monkeypatch):
+    """Also if it died holding the lock of its log, and in the middle of a line."""
+    expected = prepare(3).train().mean
+    (tmp_path / "run").rename(tmp_path / "unbroken")
+    train = FinetuningTrainer.train_and_predict
+    monkeypatch.setattr(FinetuningTrainer, "train_and_predict", lambda *args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepare(3).train()
+    (tmp_path / "run" / "search.log.lock").symlink_to("run/search.log")  # which leads nowhere, as Optuna's does
+    with (tmp_path / "run" / "search.log").open("a") as log:
+        log.write('{"op_code": 6, "worker')
+    monkeypatch.setattr(FinetuningTrainer, "train_and_predict", train)
+    found = prepare(3, resume_from_checkpoint="auto").train().mean
+    unequal = ("runtime", "per_second")
+    assert {name: value for name, value in found.items() if not name.endswith(unequal)} == {
+        name: value for name, value in expected.items() if not name.endswith(unequal)
+    }
+    tables = [pandas.read_csv(tmp_path / name / "search.csv") for name in ("run", "unbroken")]
+    assert tables[0]["value"].tolist() == tables[1]["value"].tolist()
+
+
 def test_a_trial_that_diverges_ends_no_search(prepare, monkeypatch, tmp_path):
     train = FinetuningRun.train
 

@@ -218,3 +218,12 @@ def test_snippets_of_the_page_run(files, directory, monkeypatch, capsys):
     exec("\n".join(re.findall(r"^```python\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)), {})
     found = re.findall(r"^(-?\d\.\d{3})  ", capsys.readouterr().out, flags=re.MULTILINE)
     assert len(found) == 5 and sorted(map(float, found), reverse=True) == [*map(float, found)]
+
+
+def test_one_text_and_a_model_in_training_mode_are_rejected(model, tokenizer):
+    for function in (score_texts, encode_texts):
+        with pytest.raises(ValueError, match="A list of texts is needed, not the text 'a cat'"):
+            function(model, tokenizer, "a cat")
+        with pytest.raises(ValueError, match=r"call model.eval\(\) first"):
+            function(model.train(), tokenizer, ["a cat"])
+        model.eval()

@@ -77,7 +77,7 @@ def test_damaged_files(kind, content, message, tmp_path):
 def test_rows_that_would_not_be_kept(kind, row, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         write(tmp_path / "rows", kind, [[{"a": "first"}], [row]])
-    assert [line[:5] for line in (tmp_path / "rows").read_text().splitlines()[1:]] == ["first"]
+    assert [line[:5] for line in (tmp_path / "rows.part").read_text().splitlines()[1:]] == ["first"]
 
 
 def test_types_are_those_of_the_suffixes_or_else_the_given_ones(tmp_path):

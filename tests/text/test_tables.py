@@ -34,11 +34,15 @@ def test_find_files_takes_each_file_once_whatever_links_lead_to_it(tmp_path):
 
 
 def test_find_files_tells_what_it_leaves_out(tmp_path, caplog):
-    for name in ("a.txt", "e.md", "LICENSE", "._a.txt"):
+    (tmp_path / "d").mkdir()
+    for name in ("d/a.txt", "d/e.md", "d/LICENSE", "d/._a.txt"):
         (tmp_path / name).touch()
-    (tmp_path / "b.txt").symlink_to(tmp_path / "none")
+    (tmp_path / "d/b.txt").symlink_to(tmp_path / "none")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "d/more").symlink_to(tmp_path / "more")
+    tmp_path = tmp_path / "d"
     assert find_files([tmp_path]) == [tmp_path / "a.txt"]
-    assert f"{tmp_path}: left out 4 files, such as ._a.txt, which are hidden" in caplog.text
+    assert f"{tmp_path}: left out 5 files, such as ._a.txt, which are hidden" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -118,6 +122,13 @@ def test_json_is_read_as_pandas_writes_it(name, orient, tmp_path):
         frame.to_json(tmp_path / name, orient=orient, lines=name.endswith("l"))
     records, _ = read_table(tmp_path / name, {"text", "label"})
     assert records.to_dict() == {"text": ["One.", "007", "2024-01-01"], "label": [1.5, None, 3.0]}
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json"])
+def test_table_without_the_columns_has_records_and_the_names_of_all(name, tmp_path):
+    frame = pandas.DataFrame({"review": ["One."], "sentiment": ["good"]})
+    frame.to_csv(tmp_path / name, index=False) if name == "a.csv" else frame.to_json(tmp_path / name)
+    assert [*read_table(tmp_path / name, {"text", "label"})[1]] == ["review", "sentiment"]
 
 
 def test_column_that_is_not_needed_may_change_its_type(tmp_path):

@@ -162,6 +162,8 @@ class Task:
                 "order: align them with Dataset.align_labels_with_mapping."
             )
         self.read_labels(**options)
+        if "validation" not in splits and len(splits["train"]) < 2:
+            raise ValueError("There is one training example, of which none can be held out: give a validation_file.")
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
             self.splits = splits | {"train": parts["train"], "validation": parts["test"]}
