@@ -138,6 +138,37 @@ def test_regression_with_other_metrics(run, tmp_path):
     assert metrics["eval_mse"] < 0.3 and metrics["eval_pearsonr"] > 0.9
 
 
+KINDS = {
+    "single": {},
+    "pairs": {"text_pair_column": "second"},
+    "multi-label": {"problem_type": "multi_label_classification", "label_column": "labels"},
+}
+
+
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_pipeline_gives_what_the_evaluation_counts(options, run, tmp_path):
+    rng = random.Random(0)
+    rows = [{"text": rng.choice(WORDS), "second": rng.choice(WORDS)} for _ in range(120)]
+    for row in rows:
+        row |= {"label": row["text"][0] if options else row["text"], "labels": [row["text"], row["text"][0]]}
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    metrics = run(train_file=tmp_path / "a.jsonl", num_train_epochs=2, **options, **WITHOUT_CHECKPOINTS)
+    classify = pipeline("text-classification", model=str(tmp_path / "run"), top_k=None)
+    lines = [json.loads(line) for line in (tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()]
+    right = []
+    for line in lines:
+        row = rows[int(line["origin"].split()[-1]) - 1]
+        scores = classify(
+            {"text": row["text"], "text_pair": row["second"]} if "text_pair_column" in options else [row["text"]]
+        )
+        (scores,) = [scores] if isinstance(scores[0], dict) else scores
+        if "problem_type" in options:
+            right.append({one["label"] for one in scores if one["score"] > 0.5} == {*row["labels"]})
+        else:
+            right.append(scores[0]["label"] == row["label"])
+    assert sum(right) / len(right) == pytest.approx(metrics["eval_accuracy"])
+
+
 def test_token_classification_of_conll(run, tmp_path):
     sentences = "".join(f"the O\n{word} {tag}\nis O\n\n" for word, tag in (("object", "B-X"), ("class", "O"))) * 60
     (tmp_path / "train.conll").write_text(sentences)
