@@ -18,7 +18,7 @@ PATTERNS = {
     "NPM Token": r"\bnpm_[A-Za-z0-9]{36}\b",
     "Databricks Token": r"\bdapi[0-9a-f]{32}",
     "Authorization": r"(?i)\b(bearer|basic) +(?=[\w.+/=~-]*\d)[\w.+/=~-]{20,}",
-    "Password": r"(?i)\b(password|passwd|pwd)[\"']? *[:=] *[\"']?(?=[^\s,\"']*[a-z])(?=[^\s,\"']*\d)[^\s,\"']{6,}",
+    "Password": r"(?i)(?<![^\W_])(password|passwd|pwd)[\"']? *[:=] *[\"']?(?=[^\s,\"']*[a-z])(?=[^\s,\"']*\d)[^\s,\"']{6,}",
     "Private Key": r"BEGIN [A-Z ]*PRIVATE KEY",
     # A long value with letters and digits under such a name, quoted or not: AWS_SECRET_ACCESS_KEY, WANDB_API_KEY, …
     "Key": r"(?i)(access_?key|api_?key|secret|token(?!iz)|password|passwd)[\w-]*[\"']?\s*[:=]\s*[\"']?"

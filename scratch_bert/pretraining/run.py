@@ -274,10 +274,11 @@ def build_trainer(
         share = f"{positions / model.num_parameters():.0%} of the parameters are position embeddings"
         logger.warning(f"{share}, for {model.config.max_position_embeddings:,} positions: lower max_seq_length")
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
-    if not data_args.streaming and batch_size > len(data.train_dataset):
-        logger.warning(
-            f"The global batch size, {batch_size:,}, is more than an epoch has: {len(data.train_dataset):,}"
-        )
+    if not data_args.streaming and batch_size > (examples := len(data.train_dataset)):
+        found = f"The global batch size, {batch_size:,}, is more than an epoch has: {examples:,}"
+        if args.dataloader_drop_last and batch_size > examples * args.gradient_accumulation_steps:
+            raise ValueError(f"{found}. With dataloader_drop_last, there would be no step: leave it out.")
+        logger.warning(found)
     logger.info(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
         f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f}"

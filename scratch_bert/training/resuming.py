@@ -98,9 +98,10 @@ class ResumingTrainer(TimedTrainer):
             ) from error
         if checkpoint:
             warn_of_missing_state(getattr(self.optimizer, "optimizer", self.optimizer))
-            if self.lr_scheduler.last_epoch > self._resume.step:  # fewer in fp16, which skips steps
+            last = getattr(self.lr_scheduler, "last_epoch", 0)  # a schedule in DeepSpeed's own config has none
+            if last > self._resume.step:  # fewer in fp16, which skips steps
                 raise OSError(
-                    f"The schedule in {checkpoint} is at step {self.lr_scheduler.last_epoch:,}, not {self._resume.step:,}: "
+                    f"The schedule in {checkpoint} is at step {last:,}, not {self._resume.step:,}: "
                     "resume from another checkpoint."
                 )
         groups, scheduler = self.optimizer.param_groups, self.lr_scheduler

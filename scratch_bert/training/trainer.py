@@ -1,7 +1,7 @@
 """The Trainer of both kinds of training: each of its parts is in a file of its own."""
 
 import logging
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -80,15 +80,6 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> AbstractContextManager:
         return torch.autocast(self.args.device.type, torch.bfloat16) if self._autocast else nullcontext()
-
-    def get_train_dataloader(self) -> DataLoader:
-        loader = super().get_train_dataloader()
-        if isinstance(self.train_dataset, Sized) and not len(loader):  # the stock Trainer would end after 0 steps
-            raise ValueError(
-                f"An epoch has no complete batch: {len(self.train_dataset):,} examples, and dataloader_drop_last. Lower "
-                "per_device_train_batch_size."
-            )
-        return loader
 
     def create_scheduler(self, num_training_steps: int, *args, **kwargs):
         warmup = self.args.get_warmup_steps(num_training_steps)

@@ -132,7 +132,7 @@ def test_publish_sharded_weights(directory):
         (r"trained on \\server\texts", "a local path"),
         ("Authorization: Bearer abc.def-" + "1" * 20, r"a secret \(Authorization\)"),
         ("dapi" + "0a" * 16, r"a secret \(Databricks Token\)"),
-        ("password: hunter22", r"a secret \(Password\)"),
+        ("DB_PASSWORD=hunter22", r"a secret \(Password\)"),
         ("hf_" + "x" * 34, r"a secret \(Hugging Face Token\)"),
         ("AKIA" + "X" * 16, r"a secret \(AWS Access Key\)"),
         ("sk-ant-api03-" + "x" * 24, r"a secret \(Anthropic Key\)"),
