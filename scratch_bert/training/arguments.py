@@ -138,11 +138,6 @@ def renew_rendezvous() -> None:
     are not counted alike, TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in the environment of torchrun helps.
     """
     environment = os.environ
-    left = [name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if name in environment]
-    if left and "MASTER_ADDR" not in environment:
-        raise ValueError(
-            f"The environment has {' and '.join(left)}, but no MASTER_ADDR: start the processes by torchrun, or unset them."
-        )
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or environment.get("GROUP_WORLD_SIZE") != "1":
         return
     attempt = environment["TORCHELASTIC_RESTART_COUNT"]

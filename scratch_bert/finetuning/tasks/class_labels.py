@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from datasets import ClassLabel
 from transformers import PreTrainedConfig
 
-from .base import Task, Tensors
+from .base import Task, Tensors, class_names
 
 
 logger = logging.getLogger("scratch_bert")
@@ -28,8 +27,8 @@ class ClassLabelTask(Task):
     def read_label_names(
         self, values: Sequence[Label], feature: Any, label_names: Sequence[str] | None = None, at_least: int = 2
     ) -> None:
-        """Set the names: `label_names`, or those of a `ClassLabel` feature, or the labels' `values`, sorted."""
-        self.class_names = dict(enumerate(feature.names)) if isinstance(feature, ClassLabel) else {}  # -1 has none
+        """Set the names: `label_names`, or those of the column's `feature`, or the labels' `values`, sorted."""
+        self.class_names = dict(enumerate(class_names(feature) or ()))  # -1 has none
         self.label_names = list(label_names or self.class_names.values()) or _sorted_names(values)
         if len(self.label_names) < at_least:
             raise ValueError(f"The training examples have too few labels: {self.label_names}. Pass --label_column.")

@@ -48,7 +48,7 @@ class SequenceClassification(ClassLabelTask):
             multi_hot = len({len(one) for one in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}
             if multi_hot or any(isinstance(value, float) and value % 1 for value in values):
                 raise ValueError(f"The labels are vectors of numbers, not lists of labels' names: {lists[0]}.")
-            self.read_label_names(values, getattr(feature, "feature", None), at_least=1)
+            self.read_label_names(values, feature, at_least=1)
             self.problem = MultiLabel(self.label_names)
         elif self.problem_type == "single_label_classification":
             if any(isinstance(label, list) for label in labels):

@@ -61,7 +61,7 @@ class TokenClassification(ClassLabelTask):
     def read_labels(self) -> None:
         train = self.splits["train"]
         values = [label for labels in train["label"] if isinstance(labels, list) for label in labels]
-        feature = getattr(train.features["label"], "feature", None)
+        feature = train.features["label"]
         self.read_label_names(values, feature)
         self.marks_entities = marks_entities(self.label_names)
         if self.marks_entities and (names := [*dict.fromkeys(map(to_iob2, self.label_names))]) != self.label_names:
