@@ -87,8 +87,7 @@ def check_space(model: PreTrainedModel, args: TrainingArguments) -> None:
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     missing = max((args.save_total_limit or 1) + 1 - len(checkpoints_in(output_dir)), 1)
     checkpoints = 0 if args.save_strategy == "no" else missing * (1 if args.save_only_model else 3)
-    existing = next(path for path in (output_dir, *output_dir.absolute().parents) if path.exists())
-    needed, free = size * (checkpoints + 1), shutil.disk_usage(existing).free
+    needed, free = size * (checkpoints + 1), shutil.disk_usage(output_dir).free
     if free < needed:
         raise OSError(
             f"{output_dir} has {free / 1e6:,.0f} MB free, but the model and its checkpoints need about {needed / 1e6:,.0f}: "

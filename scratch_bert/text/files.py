@@ -93,13 +93,9 @@ def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
     return files
 
 
-def _is_gzipped(file: Path) -> bool:
-    return file.suffix.lower() == ".gz"
-
-
 def suffix(file: Path) -> str:
     """Lower-case suffix of a file, without `.gz`: `.csv` for both `text.csv` and `text.CSV.gz`. JSON Lines have two."""
-    found = (file.with_suffix("") if _is_gzipped(file) else file).suffix.lower()
+    found = Path(file.name.lower().removesuffix(".gz")).suffix
     return ".jsonl" if found == ".ndjson" else found
 
 
@@ -109,7 +105,7 @@ def read_lines(file: Path, ends: bool = False) -> Iterator[str]:
 
     Raises `TextError`, which names the line, for what is not text.
     """
-    number, open_file = 1, gzip.open if _is_gzipped(file) else open
+    number, open_file = 1, gzip.open if file.suffix.lower() == ".gz" else open
     with (
         read_errors(file, lambda: f"line {number}"),
         nullcontext(sys.stdin.buffer) if str(file) == STANDARD else open_file(file, "rb") as lines,

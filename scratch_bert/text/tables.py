@@ -119,15 +119,13 @@ def _read_delimited(
     delimiter = "," if kind == ".csv" else "\t"
     dialect: dict[str, Any] = {"delimiter": delimiter} if kind == ".csv" or _is_quoted_tsv(file) else TSV
     reader = csv.reader(read_lines(file, ends=True), **dialect, strict=True)
-    malformed, where = 0, ""
+    count, malformed, where = 0, 0, ""
     try:
         records = filter(None, reader)
         first = next(records, [])
         if has_header := not header or not {*(columns or ())}.isdisjoint(first):
             header = _check_names(file, first)
-        count = 0
-        for fields in records if has_header else chain([first], records):
-            count += 1
+        for count, fields in enumerate(records if has_header else chain([first], records), 1):
             if len(fields) > len(header) and not any(fields[len(header) :]):
                 fields = fields[: len(header)]
             if len(fields) == len(header):
@@ -158,11 +156,13 @@ def _is_quoted_tsv(file: Path) -> bool:
         widths = Counter(map(len, reader))  # of records; of blank lines, 0
     except csv.Error:
         return False
-    spans_lines = reader.line_num > widths.total()
-    in_quotes = (
-        spans_lines or next(read_lines(file), "").startswith('"') or any('""' in line for line in read_lines(file))
-    )
-    return in_quotes and len(widths.keys() - {0}) == 1
+    if len(widths.keys() - {0}) != 1:
+        return False
+    if reader.line_num > widths.total() or next(read_lines(file), "").startswith(
+        '"'
+    ):  # several lines are a record, or all is quoted
+        return True
+    return any('""' in line or line and line.count("\t") + 1 not in widths for line in read_lines(file))
 
 
 @cache

@@ -104,6 +104,11 @@ def test_table_is_read_as_pandas_writes_it(name, quoting, tmp_path):
     assert read_texts(tmp_path / name) == TEXTS
 
 
+def test_tab_in_quotes_is_text(tmp_path):
+    (tmp_path / "a.tsv").write_text('text\tn\n"One\ttwo."\t1\n')
+    assert read_texts(tmp_path / "a.tsv") == ["One\ttwo."]
+
+
 def test_quotes_in_a_table_of_tabs_are_text_unless_they_quote(tmp_path):
     """As in the files of GLUE."""
     for text in ('"Open.', '"All of it."', '6" long', 'He said ""hi"" "'):
