@@ -158,11 +158,9 @@ def _is_quoted_tsv(file: Path) -> bool:
         return False
     if len(widths.keys() - {0}) != 1:
         return False
-    if reader.line_num > widths.total() or next(read_lines(file), "").startswith(
-        '"'
-    ):  # several lines are a record, or all is quoted
-        return True
-    return any('""' in line or line and line.count("\t") + 1 not in widths for line in read_lines(file))
+    first, spans_lines = next(read_lines(file), ""), reader.line_num > widths.total()
+    lines = (line for line in read_lines(file) if '""' in line or line and line.count("\t") + 1 not in widths)
+    return spans_lines or first.startswith('"') or any(lines)
 
 
 @cache
