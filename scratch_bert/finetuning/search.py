@@ -89,9 +89,7 @@ class FinetuningSearch(FinetuningRun):
             study.enqueue_trial(stopped.params)
         ended = (TrialState.COMPLETE, TrialState.PRUNED)
         while (number := len(study.get_trials(states=ended)) + 1) <= self.task_args.search:
-            study.sampler = optuna.samplers.TPESampler(
-                seed=self.options.seed + number
-            )  # so that a resume draws the same
+            study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + number)  # a resume draws the same
             trial, directory = study.ask(), self.output_dir / f"trial-{number}"
             child = self.propose(trial, directory)
             shown = ", ".join(f"{name} {value:.2g}" for name, value in trial.params.items())

@@ -185,7 +185,7 @@ def read_table(
         raise TextError(f"{file} is empty.")
     if suffix(file) == ".parquet":
         with read_errors(file), pyarrow.parquet.ParquetFile(file) as content:
-            names = _check_names(file, content.schema_arrow.names)
+            names, count = _check_names(file, content.schema_arrow.names), content.metadata.num_rows
             table = content.read([name for name in names if name in columns])
     else:
         count, values = 0, dict[str, list]()
@@ -197,7 +197,7 @@ def read_table(
             count += len(chunk)
         names = [*values]
         table = pyarrow.table({name: as_array(file, name, values[name]) for name in names if name in columns})
-    if not (count if suffix(file) != ".parquet" else table.num_rows):
+    if not count:
         raise TextError(f"{file} contains no records.")
     return datasets.Dataset(table), names
 
