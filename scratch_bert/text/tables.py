@@ -125,7 +125,8 @@ def _read_delimited(
         first = next(records, [])
         if has_header := not header or not {*(columns or ())}.isdisjoint(first):
             header = _check_names(file, first)
-        for count, fields in enumerate(records if has_header else chain([first], records), 1):
+        for fields in records if has_header else chain([first], records):
+            count += 1
             if len(fields) > len(header) and not any(fields[len(header) :]):
                 fields = fields[: len(header)]
             if len(fields) == len(header):
