@@ -121,6 +121,7 @@ def test_spellings_of_one_label_get_a_warning(make_task, caplog):
 
 
 def test_validation_examples_that_are_training_examples_get_a_warning(make_task, caplog):
+    caplog.set_level("WARNING", "scratch_bert")
     columns = {"text": ["a", "class", "a class", "class a"], "label": ["yes", "no"] * 2}
     make_task(SequenceClassification, columns, {"text": ["b", "function"], "label": ["no", "yes"]})
     assert caplog.messages == []
