@@ -3,7 +3,7 @@
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice, tee
+from itertools import chain, dropwhile, islice, tee
 from typing import NamedTuple
 
 
@@ -65,16 +65,21 @@ _GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
 _GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
 
 
-def _gutenberg(lines: Iterable[str]) -> Iterator[str]:
+def _gutenberg(lines: Iterable[str]) -> Iterator[str | None]:
     lines = iter(lines)
     head = list(islice(lines, 1000))
     starts = [number for number, line in enumerate(head, 1) if _GUTENBERG_START.match(line)]
     text = chain(head[starts[0] if starts else 0 :], lines)
-    for paragraph in _one_document(text):
-        end = _GUTENBERG_END.search(paragraph)
-        yield " ".join(paragraph[: end.start() if end else None].split("\n"))
-        if end:
-            return
+    ended = True
+    while ended:  # the next book of the file, if there is one
+        ended = False
+        for paragraph in _one_document(text):
+            end = _GUTENBERG_END.search(paragraph)
+            yield " ".join(paragraph[: end.start() if end else None].split("\n"))
+            if end:
+                ended, text = True, islice(dropwhile(lambda line: not _GUTENBERG_START.match(line), text), 1, None)
+                yield None
+                break
 
 
 _LINE_BREAK_TAG = re.compile(
@@ -124,7 +129,7 @@ FORMATS = {
         "<doc id=…> begins a document, as WikiExtractor writes Wikipedia", _wikiextractor, mark=_WIKIEXTRACTOR_TAG
     ),
     "gutenberg": TextFormat(
-        "a file is a book of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START
+        "books of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START, version=2
     ),
     "fasta": TextFormat(
         "a sequence is a document, without its header", _fasta, records_are_lines=True, mark=re.compile(r">[\w|.]*\d")

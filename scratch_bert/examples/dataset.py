@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import transformers.trainer
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import ConcatDataset, Dataset, Subset
 from transformers import BatchEncoding, PreTrainedTokenizerBase, TrainerCallback
 
 from scratch_bert_options.schema import check_range
@@ -43,13 +43,15 @@ def evenly_spread(dataset: Dataset, count: int) -> Dataset:
 
 
 class AnnounceEpoch(TrainerCallback):
-    """Calls `set_epoch` of a training set that is an `EpochDataset`."""
+    """Calls `set_epoch` of a training set that is an `EpochDataset`, or made of some by PyTorch's classes."""
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
-        dataset = getattr(train_dataloader, "dataset", None)
-        while isinstance(dataset, Subset):
-            dataset = dataset.dataset
-        if isinstance(dataset, EpochDataset):
+        datasets = [getattr(train_dataloader, "dataset", None)]
+        for dataset in datasets:
+            if isinstance(dataset, Subset | ConcatDataset):
+                datasets += [dataset.dataset] if isinstance(dataset, Subset) else dataset.datasets
+            if not isinstance(dataset, EpochDataset):
+                continue
             if args.dataloader_persistent_workers and args.dataloader_num_workers:
                 raise ValueError(
                     "dataloader_persistent_workers must be False: workers would keep the first epoch's examples."

@@ -48,8 +48,12 @@ def encode_sentences(
 
 def check_texts(model: PreTrainedModel, texts: Sequence[str | None]) -> None:
     """Raise `ValueError` for one text in place of several, and for a model in training mode, whose dropout is random."""
-    if isinstance(texts, str):
-        raise ValueError(f"A list of texts is needed, not the text {texts!r:.60}.")
+    if (
+        isinstance(texts, str | Mapping)
+        or not all(isinstance(text, str | None) for text in texts)
+        or hasattr(texts, "columns")
+    ):
+        raise ValueError(f"A list of texts is needed, not {type(texts).__name__} {texts!r:.60}.")
     if model.training:
         raise ValueError("The model is in training mode: call model.eval() first.")
 

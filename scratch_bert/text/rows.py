@@ -17,7 +17,7 @@ from tqdm.auto import tqdm
 from scratch_bert_options.outputs import check_new_file
 
 from .files import STANDARD, TABLES, TextError, read_lines, suffix
-from .tables import CHUNK, TSV, Row, read_chunks
+from .tables import CHUNK, Row, read_chunks
 
 
 logger = logging.getLogger("scratch_bert")
@@ -118,8 +118,7 @@ def write_rows(
             out = sys.stdout
             if file != STANDARD:
                 out = stack.enter_context(open(part, "w", encoding="utf-8", newline=""))
-            dialect: dict[str, Any] = {**TSV, "quotechar": None} if kind == ".tsv" else {}
-            cells = csv.writer(out, lineterminator="\n", **dialect)
+            cells = csv.writer(out, delimiter="\t" if kind == ".tsv" else ",", lineterminator="\n")
             if kind != ".jsonl":
                 cells.writerow(names)
         bar = stack.enter_context(tqdm(unit=" rows", unit_scale=True, disable=None))
@@ -133,10 +132,7 @@ def write_rows(
             elif kind == ".parquet":
                 table.write_table(pyarrow.Table.from_pylist(rows, schema))
             else:
-                try:
-                    cells.writerows([_as_cell(row.get(name)) for name in names] for row in rows)
-                except csv.Error as error:
-                    raise ValueError(f"A value does not fit into TSV ({error}): write CSV or JSON Lines.") from None
+                cells.writerows([_as_cell(row.get(name)) for name in names] for row in rows)
                 out.flush()
             count += len(rows)
             bar.update(len(rows))

@@ -22,7 +22,7 @@ from .files import STANDARD, TextError, read_errors, read_lines, suffix
 logger = logging.getLogger("scratch_bert")
 
 VERSION = 2  # raise it when the records of a table change: stale caches are then rebuilt
-TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}  # how csv reads and writes it
+TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}  # how csv reads it
 CHUNK = 1000  # rows
 MAX_MALFORMED = 0.01  # of the records of a table, to leave out
 
@@ -129,11 +129,12 @@ def _read_delimited(
             count += 1
             if len(fields) > len(header) and not any(fields[len(header) :]):
                 fields = fields[: len(header)]
-            if len(fields) == len(header):
+            if len(fields) == len(header) and fields != header:
                 yield dict(zip(header, fields, strict=True))
                 continue
             malformed += 1
-            where = where or f"line {reader.line_num:,} has {len(fields)} fields, the header {len(header)}"
+            what = "repeats the header" if fields == header else f"has {len(fields)} fields, the header {len(header)}"
+            where = where or f"line {reader.line_num:,} {what}"
             if not skips:
                 break
     except csv.Error as error:
@@ -217,7 +218,8 @@ def describe_columns(names: Iterable[str]) -> str:
     separator = next((mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]), None)
     hint = f" (its separator is {separator!r}: write the file with commas, or as .tsv)" if separator else ""
     more = ", …" if len(names) > 20 else ""
-    return ", ".join(name if name == name.strip() else repr(name) for name in names[:20]) + more + hint
+    shown = (name if name == str(name).strip() else repr(name) for name in names[:20])
+    return ", ".join(shown) + more + hint
 
 
 def open_dataset(

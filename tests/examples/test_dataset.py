@@ -1,16 +1,17 @@
 import json
 import pickle
 from itertools import chain, islice
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from helpers import all_examples, launch, make_corpus, run_process
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.examples.collator import PretrainingCollator
-from scratch_bert.examples.dataset import SentencePairDataset
+from scratch_bert.examples.dataset import AnnounceEpoch, SentencePairDataset
 from scratch_bert.examples.stream import stream_examples
 from scratch_bert.text.formats import TextSource
 
@@ -260,3 +261,11 @@ def test_examples_of_two_processes_are_those_of_one(kind, tokenizer, tmp_path):
         else:  # examples come from other buffers, but each text once
             tokens = [sorted(token for ids in examples for token in ids[1:-1]) for examples in (expected, together)]
             assert tokens[0] == tokens[1]
+
+
+def test_epoch_reaches_datasets_within_those_of_pytorch(corpus, tokenizer):
+    one, two = (SentencePairDataset(corpus, tokenizer, seed=seed) for seed in (0, 1))
+    state, args = SimpleNamespace(epoch=3.0), SimpleNamespace(dataloader_persistent_workers=False)
+    loader = DataLoader(ConcatDataset([Subset(one, range(9)), two]))
+    AnnounceEpoch().on_epoch_begin(args, state, None, train_dataloader=loader)
+    assert one.epoch == two.epoch == 3

@@ -104,6 +104,8 @@ def test_gutenberg_leaves_out_the_licence(tmp_path):
     book += "\r\nThe end.\r\n*** END OF THE PROJECT GUTENBERG EBOOK X ***\r\n\r\nLicence.\r\n"
     (tmp_path / "x.txt").write_bytes(book.encode())
     assert read(tmp_path / "x.txt", "gutenberg") == [["It was a night.", "It rained.", "The end."]]
+    (tmp_path / "two.txt").write_bytes(2 * book.encode())
+    assert read(tmp_path / "two.txt", "gutenberg") == 2 * [["It was a night.", "It rained.", "The end."]]
     (tmp_path / "y.txt").write_text("No marks.\n\nAll kept.")
     assert read(tmp_path / "y.txt", "gutenberg") == [["No marks.", "All kept."]]
 

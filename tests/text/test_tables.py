@@ -150,6 +150,14 @@ def test_half_of_a_surrogate_pair_is_replaced(name, form, tmp_path):
     assert read_texts(tmp_path / name) == ["a\ufffdb \U0001f600"]
 
 
+def test_header_in_the_middle_is_no_record(tmp_path, caplog):
+    """As `cat a.csv b.csv` makes it."""
+    rows = [f"Text {number}.,{number}" for number in range(100)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows, "text,label", *rows]))
+    records, _ = read_table(tmp_path / "a.csv", {"text"})
+    assert len(records) == 200 and "left out 1 of 201 records: line 102 repeats the header" in caplog.text
+
+
 def test_few_malformed_records_are_left_out_and_counted(tmp_path, caplog):
     rows = [f"Text {number}.\t{number}" for number in range(300)]
     (tmp_path / "a.tsv").write_text("\n".join(["text\tn", *rows[:9], "No number.", *rows[9:], "A\ttab\t3"]))

@@ -221,10 +221,11 @@ class Task:
         texts = (text if isinstance(text, str) else " ".join(text) for text in self.splits["train"]["text"])
         check_unknown((ids == self.tokenizer.unk_token_id).mean(), texts)
         training = {hash(repr(ids)) for ids in features["train"]["input_ids"]}
-        shared = [hash(repr(ids)) in training for ids in features["validation"]["input_ids"]]
-        if sum(shared) > 0.01 * len(shared):
-            count = f"{sum(shared):,} of {len(shared):,} validation inputs are training inputs, too"
-            logger.warning(f"{count}, which the model may have memorised: remove duplicates")
+        for split in features.keys() - {"train"}:
+            shared = [hash(repr(ids)) in training for ids in features[split]["input_ids"]]
+            if sum(shared) > 0.01 * len(shared):
+                count = f"{sum(shared):,} of {len(shared):,} {split} inputs are training inputs, too"
+                logger.warning(f"{count}, which the model may have memorised: remove duplicates")
         return features
 
     def tokenize(self, split: str, function: Callable, **options: Any) -> Dataset:

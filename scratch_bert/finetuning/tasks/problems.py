@@ -150,6 +150,8 @@ class TwoClasses(MultiClass):
 
     def __init__(self, names: Sequence[str], positive: str, rare: bool = False, threshold: float | None = None):
         super().__init__(names)
+        if positive not in self.names:
+            raise ValueError(f"positive_label must be one of {', '.join(names)}, got {positive}.")
         self.positive_label, self.positive = positive, self.names.index(positive)  # its id
         self.rare, self.fixed = rare, threshold is not None
         self.threshold = DEFAULT_THRESHOLD if threshold is None else threshold
@@ -165,9 +167,7 @@ class TwoClasses(MultiClass):
         the names are not `in_order`, or else the second. Raises `ValueError` if there is no class of that name."""
         rarer = names[int(shares.argmin())]
         chosen = positive or (rarer if shares.min() < RARE and not in_order else names[1])
-        if chosen not in names:
-            raise ValueError(f"positive_label must be one of {', '.join(names)}, got {positive}.")
-        share = shares[list(names).index(chosen)]
+        share = shares[list(names).index(chosen)] if chosen in names else 0.0  # refused below
         logger.info(f"Positive class, for precision, recall and F1: {chosen}, {share:.1%} of the training examples")
         return cls(names, chosen, bool(share < RARE) and not in_order, threshold)
 
