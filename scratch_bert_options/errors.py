@@ -114,7 +114,7 @@ def plain_message(error: BaseException) -> str | None:
     text = str(error) or type(error).__name__
     if isinstance(error, PackageNotFoundError):  # transformers puts a sentence in place of the package's name
         text = str(error.name)
-    if is_lack_of_space(error):
+    if is_lack_of_space(error) and "Free some space" not in text:
         return f"{text}. Free some space, or raise the limit of the size of files (ulimit -f)."
     if limit := explain_limit(error):
         return limit

@@ -39,6 +39,7 @@ REQUIRED = (
     ("optimizer.pt", "optimizer.bin", "optimizer_0"),
     ("scheduler.pt",),
 )
+BESIDE_WEIGHTS = 700_000  # bytes of a tokenizer, code and card
 _NAME = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)")
 
 
@@ -75,23 +76,25 @@ def explain_write_errors(what: str, output_dir: Path) -> Iterator[None]:
         raise OSError(
             f"{what} could not be written to {output_dir}: {reason}. "
             + (f"{kept[-1].name} is kept. " if kept else "There is no checkpoint yet. ")
-            + ("Free some space there, then continue" if full else "Once it is writable, continue")
-            + ": the same command with --resume_from_checkpoint auto"
+            + ("Free some space there, then " if full else "Once it is writable, ")
+            + f"{'continue' if kept else 'start again'}: the same command with --resume_from_checkpoint auto"
         ) from error
 
 
-def check_space(model: PreTrainedModel, args: TrainingArguments) -> None:
-    """Raise `OSError` if the disk is too small for the checkpoints that a run keeps, with the one being written, and
-    for its model. AdamW's state is twice the weights."""
+def check_space(model: PreTrainedModel, args: TrainingArguments, snapshots: int = 0) -> None:
+    """Raise `OSError` if the disk is too small for the checkpoints that a run keeps, with the one being written, for
+    its model and its `snapshots`. AdamW's state is twice the weights; snapshots are in bf16."""
     output_dir = Path(args.output_dir)
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     missing = max((args.save_total_limit or 1) + 1 - len(checkpoints_in(output_dir)), 1)
     checkpoints = 0 if args.save_strategy == "no" else missing * (1 if args.save_only_model else 3)
-    needed, free = size * (checkpoints + 1), shutil.disk_usage(output_dir).free
+    needed = size * (checkpoints + 1 + snapshots / 2) + BESIDE_WEIGHTS * (missing + 1 + snapshots)
+    free = shutil.disk_usage(output_dir).free
     if free < needed:
         raise OSError(
             f"{output_dir} has {free / 1e6:,.0f} MB free, but the model and its checkpoints need about {needed / 1e6:,.0f}: "
-            "free some space, or pass a lower --save_total_limit, --save_strategy no or another --output_dir."
+            f"free some space, or pass {'--snapshots 0, ' * bool(snapshots)}a lower --save_total_limit, --save_strategy no "
+            "or another --output_dir."
         )
 
 

@@ -76,6 +76,7 @@ class Predictor:
         self.model, _ = open_checkpoint(self.task.auto_class, name, config, new_heads=(), **options)
         self.device = to_accelerator(self.model)
         self.batch_size, self.bf16 = batch_size, bf16
+        self.without_text = 0  # rows
         self.truncated = 0  # rows; long lists of words and contexts are split into windows instead
 
     def __call__(self, rows: list[Row], first: int = 1) -> pyarrow.Table:
@@ -103,8 +104,8 @@ class Predictor:
             examples[column] = values if len(names) > 1 else [value for (value,) in values]
         table = {column: as_array("The rows", column, values) for column, values in examples.items()}
         self.task.splits[ROWS] = Dataset(pyarrow.table(table))
-        for _ in self.task.parse_rows(ROWS, self.task.row.model_validate):
-            pass  # it raises the errors
+        for row in self.task.parse_rows(ROWS, self.task.row.model_validate):  # it raises the errors
+            self.without_text += not "".join(row.text).strip()
 
     @torch.inference_mode()
     def logits(self, features: Dataset) -> tuple[torch.Tensor, ...]:
@@ -174,6 +175,8 @@ def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | 
     predictor = Predictor(model, **options)
     extended = extend_rows(chain([first], chunks), predictor)
     count = write_rows(output_file, output_kind, extended, column_types(file, kind))
+    if predictor.without_text:
+        logger.warning(f"{predictor.without_text:,} of {count:,} rows have no text: their predictions mean nothing")
     if predictor.truncated:
         limit = f"{predictor.task.max_seq_length} tokens, or have exactly as many"
         logger.info(f"{predictor.truncated:,} of {count:,} rows are truncated to {limit}")

@@ -310,6 +310,7 @@ def build_trainer(
     if snapshots and not is_sharded(trainer):
         examples = partial(examples_to_try, data.eval_dataset or [], data.tokenizer)
         trainer.add_callback(SnapshotCallback(snapshots, trainer, examples))
+        trainer.snapshots = snapshots
     elif training.snapshots:
         logger.warning("No snapshots are kept under FSDP and DeepSpeed, where no process has all weights.")
     describe = None

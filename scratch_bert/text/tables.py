@@ -158,11 +158,15 @@ def _is_quoted_tsv(file: Path) -> bool:
         widths = Counter(map(len, reader))  # of records; of blank lines, 0
     except csv.Error:
         return False
-    if len(widths.keys() - {0}) != 1:
-        return False
     first, spans_lines = next(read_lines(file), ""), reader.line_num > widths.total()
-    lines = (line for line in read_lines(file) if '""' in line or line and line.count("\t") + 1 not in widths)
-    return spans_lines or first.startswith('"') or any(lines)
+    del widths[0]
+    width = max(widths, key=widths.__getitem__, default=0)
+    if widths.total() - widths[width] > MAX_MALFORMED * widths.total():
+        return False
+    quoted = (line for line in read_lines(file) if '"' in line)
+    return (
+        spans_lines or first.startswith('"') or any('""' in line or line.count("\t") + 1 != width for line in quoted)
+    )
 
 
 @cache

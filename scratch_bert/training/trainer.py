@@ -61,6 +61,7 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
     ):
         self.write_card, self.record = write_card, record or {}
         self.results: dict[str, float] = {}
+        self.snapshots = 0  # that will be written
         super().__init__(*args, **kwargs)
         self.options = options or CommonOptions(output_dir=self.args.output_dir)
         if self.args.fsdp and not self.is_fsdp_enabled:
@@ -94,7 +95,7 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
         if self.args.device.type == "cpu":
             keep_freed_memory()
         if self.args.should_save and not (self.is_fsdp_enabled or self.is_deepspeed_enabled):
-            check_space(self.model, self.args)
+            check_space(self.model, self.args, self.snapshots)
         try:
             output = super().train(*args, **kwargs)
         except (OSError, MemoryError, RuntimeError) as error:

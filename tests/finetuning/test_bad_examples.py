@@ -116,8 +116,9 @@ def named(names):
 
 
 def test_spellings_of_one_label_get_a_warning(make_task, caplog):
-    make_task(*classified(["good", "Good ", "bad"] * 3)[:2])
-    assert "Several labels differ in case or spaces alone, as spellings of 'good'" in caplog.text
+    task = make_task(*classified(["good", "Good ", "bad", " bad"] * 3)[:2])
+    assert "Several labels differ in case alone, as spellings of 'good'" in caplog.text
+    assert task.label_names == ["Good", "bad", "good"]  # without the spaces
 
 
 def test_validation_examples_that_are_training_examples_get_a_warning(make_task, caplog):

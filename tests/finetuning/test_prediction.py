@@ -220,10 +220,11 @@ def test_standard_input_to_standard_output(make_model, tmp_path, monkeypatch, ca
     assert read_jsonl(tmp_path / "out.jsonl")[0]["id"] == "007"
 
 
-def test_lines_of_text_in_several_chunks(make_model, tmp_path):
+def test_lines_of_text_in_several_chunks(make_model, tmp_path, caplog):
     model = make_model("TokenClassification", id2label={0: "O", 1: "B-X"})
     (tmp_path / "rows.txt").write_text("a class\n\nan object\n" * 600)
     assert predict_file(model, str(tmp_path / "rows.txt"), str(tmp_path / "out.jsonl")) == 1800
+    assert "600 of 1,800 rows have no text: their predictions mean nothing" in caplog.text
     rows = read_jsonl(tmp_path / "out.jsonl")  # a row for each line, also for a blank one
     assert len(rows) == 1800 and rows[:3] == rows[-3:] and [*rows[1]] == ["text", "entities"]
 

@@ -150,6 +150,15 @@ def test_half_of_a_surrogate_pair_is_replaced(name, form, tmp_path):
     assert read_texts(tmp_path / name) == ["a\ufffdb \U0001f600"]
 
 
+def test_quotes_of_pandas_are_read_beside_malformed_records(tmp_path, caplog):
+    texts = [f'He said "{number}"\tand\nleft.' for number in range(300)]
+    pandas.DataFrame({"text": texts, "n": 1}).to_csv(tmp_path / "a.tsv", sep="\t", index=False)
+    with (tmp_path / "a.tsv").open("a") as file:
+        file.write("Short.\nToo\tlong\tof it\n")
+    records, _ = read_table(tmp_path / "a.tsv", {"text"})
+    assert records["text"][:] == texts and "left out 2 of 302 records: line 602 has 1 fields" in caplog.text
+
+
 def test_header_in_the_middle_is_no_record(tmp_path, caplog):
     """As `cat a.csv b.csv` makes it."""
     rows = [f"Text {number}.,{number}" for number in range(100)]

@@ -22,7 +22,7 @@ from transformers.integrations import TensorBoardCallback
 from helpers import SMALL, launch, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, atomic
 from scratch_bert.checkpoints.output_dir import output_dir_lock, write_metrics
-from scratch_bert.checkpoints.saved import check_space, find_checkpoint, find_damage
+from scratch_bert.checkpoints.saved import BESIDE_WEIGHTS, check_space, find_checkpoint, find_damage
 from scratch_bert.training.arguments import make_training_arguments
 from scratch_bert.training.trainer import DivergenceError, Interrupted, ScratchBertTrainer
 from scratch_bert_options.declare import from_keywords
@@ -316,7 +316,8 @@ def test_cards_and_trackers_that_fail_end_no_run(tmp_path, monkeypatch, caplog):
 def test_disk_that_is_too_small_is_found_before_the_first_step(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, save_steps=2, save_total_limit=1)
     weights = 4 * sum(weight.numel() for weight in trainer.model.parameters())
-    for free, enough in ((7 * weights, True), (7 * weights - 1, False)):  # two checkpoints with AdamW's state, a model
+    needed = 7 * weights + 3 * BESIDE_WEIGHTS  # two checkpoints with AdamW's state, and a model
+    for free, enough in ((needed, True), (needed - 1, False)):
         monkeypatch.setattr(shutil, "disk_usage", lambda path, free=free: SimpleNamespace(free=free))
         with (
             nullcontext()

@@ -28,15 +28,17 @@ class ClassLabelTask(Task):
         self, values: Sequence[Label], feature: Any, label_names: Sequence[str] | None = None, at_least: int = 2
     ) -> None:
         """Set the names: `label_names`, or those of the column's `feature`, or the labels' `values`, sorted."""
-        self.class_names = dict(enumerate(class_names(feature) or ()))  # -1 has none
+        self.class_names = {
+            number: name.strip() for number, name in enumerate(class_names(feature) or ())
+        }  # -1 has none
         self.label_names = list(label_names or self.class_names.values()) or _sorted_names(values)
         if len(self.label_names) < at_least:
             raise ValueError(f"The training examples have too few labels: {self.label_names}. Pass --label_column.")
         self._check_names(Counter(str(value) for value in values if not is_missing(value)))
-        alike = Counter(str(name).strip().lower() for name in self.label_names)
+        alike = Counter(name.lower() for name in self.label_names)
         if len(alike) < len(self.label_names):
             same = next(name for name, count in alike.items() if count > 1)
-            logger.warning(f"Several labels differ in case or spaces alone, as spellings of {same!r}: each is a class")
+            logger.warning(f"Several labels differ in case alone, as spellings of {same!r}: each is a class")
         self.label_ids = {name: number for number, name in enumerate(self.label_names)}
         self.model_options = {"id2label": dict(enumerate(self.label_names)), "label2id": self.label_ids}
         if label_names:  # GLUE's files have ids where its dataset on the Hub has names
@@ -103,8 +105,8 @@ def is_missing(label: Any) -> bool:
 
 
 def as_label_name(label: Any) -> str:
-    """A label as text. Integers became floats in a column with gaps: 1.0 is 1."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)
+    """A label as text, without spaces around it. Integers became floats in a column with gaps: 1.0 is 1."""
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()
 
 
 def is_number(label: Any) -> bool:
