@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import loguru
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -140,6 +141,7 @@ def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) 
     Raises `ValueError` or `OSError` if there are no files, for options that the executor does not accept, and if the
     directory holds examples of other text or with other options, or anything else.
     """
+    loguru.logger.configure(patcher=lambda record: record.update(exception=None))  # errors without their tracebacks
     output_dir = Path(args.output_dir).absolute()
     reader = READERS[args.input_format](args.input_dir, glob_pattern=args.glob_pattern, text_key=data_args.text_column)
     files = files_of(reader)
