@@ -38,6 +38,9 @@ EXECUTORS = {"local": LocalPipelineExecutor, "slurm": SlurmPipelineExecutor, "ra
 SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held in memory
 
 
+SOURCE_SIZE = b"source_size"  # in the metadata of parquet files: bytes of the file of text
+
+
 class WriteExamples(PipelineStep):
     """Writes the examples of each file of the `reader` to a parquet file of its name, with `output_dir`'s tokenizer.
 
@@ -67,7 +70,11 @@ class WriteExamples(PipelineStep):
         errors = []
         for file in files_of(self.reader, rank, world_size):
             parquet = parquet_file(self.output_dir, self.split, file)
-            if not parquet.exists():
+            size = str(self.reader.data_folder.size(file)).encode()
+            if parquet.exists():
+                if (pq.read_schema(parquet).metadata or {}).get(SOURCE_SIZE, size) != size:
+                    errors.append(f"{file} has changed since its examples were made: delete {parquet}")
+            else:
                 try:
                     self._write(file, parquet)
                 except Exception as error:  # of any reader: the others' examples are not lost
@@ -82,6 +89,8 @@ class WriteExamples(PipelineStep):
         parquet.parent.mkdir(parents=True, exist_ok=True)
         new = parquet.with_name(f".{parquet.name}.{uuid4().hex}.new")  # two tasks may write the same file
         schema = self.objective.features().arrow_schema
+        size = str(self.reader.data_folder.size(file)).encode()
+        schema = schema.with_metadata({**(schema.metadata or {}), SOURCE_SIZE: size})
         single_segment_prob = self.args.single_segment_prob if self.split == "train" else 0.0
         try:
             with pq.ParquetWriter(new, schema) as writer:

@@ -88,7 +88,11 @@ _LINE_BREAK_TAG = re.compile(
 _INLINE_TAG = re.compile(r"</?(a|abbr|b|big|code|em|font|i|img|mark|s|small|span|strong|sub|sup|u)\b[^<>]*>", re.I)
 
 
+_HIDDEN = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>", re.I | re.DOTALL)
+
+
 def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
+    lines = _HIDDEN.sub("", "\n".join(lines)).split("\n")
     broken = (part for line in lines for part in _LINE_BREAK_TAG.sub("\n", line).split("\n"))
     return _one_document(html.unescape(_INLINE_TAG.sub("", part)) for part in broken)
 
@@ -137,6 +141,6 @@ FORMATS = {
     "html": TextFormat(
         "as file, with tags such as <br> and <p> for line breaks, others left out, and entities such as &amp;",
         _html_line_breaks,
-        version=2,
+        version=3,
     ),
 }

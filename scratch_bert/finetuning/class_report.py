@@ -22,7 +22,9 @@ def class_scores(references: Any, predictions: Any, names: Sequence[str]) -> dic
     Args:
         references, predictions: A name for each example, or, for several labels, arrays (N, L) of 0 and 1.
     """
-    labels = list(names) if isinstance(references, list) else None
+    labels: list | None = list(names) if isinstance(references, list) else None
+    if labels is None and len(names) == 1:  # to scikit-learn, a single column is two classes
+        references, predictions, labels = references[:, 0], predictions[:, 0], [1]
     scores = precision_recall_fscore_support(references, predictions, labels=labels, zero_division=0)
     return {
         name: dict(zip(SCORES, map(float, values), strict=True)) for name, *values in zip(names, *scores, strict=True)

@@ -125,7 +125,7 @@ class FinetuningSearch(FinetuningRun):
             "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [16, 32]),
             "output_dir": str(directory),
         }
-        if self.options.max_minutes is None:
+        if self.options.max_minutes is None and self.options.max_steps < 0:
             epochs = self.options.num_train_epochs
             bounds = max(1, round(epochs / 2)), round(2 * epochs)
             changes["num_train_epochs"] = trial.suggest_int("num_train_epochs", *bounds)

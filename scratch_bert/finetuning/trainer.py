@@ -68,6 +68,8 @@ class FinetuningTrainer(ScratchBertTrainer):
             self.compute_metrics = None  # from here on, scores are computed from the predictions that are written
             for split, prefix in (("validation", "eval"), ("test", "test")):
                 if split not in task.features:
+                    if self.is_world_process_zero():  # predictions of an earlier training
+                        (output_dir / f"{split}_predictions.jsonl").unlink(missing_ok=True)
                     continue
                 output = outputs.get(split) or self.predict(task.features[split], metric_key_prefix=prefix)
                 check_logits(output.predictions)
@@ -77,8 +79,9 @@ class FinetuningTrainer(ScratchBertTrainer):
                     for name, value in task.model_options.items():
                         setattr(self.model.config, name, value)
                 if split in task.references:
-                    if report := task.class_report(split, predictions):
-                        self.class_reports[split] = report
+                    with self.decoration("The report by class"):
+                        if report := task.class_report(split, predictions):
+                            self.class_reports[split] = report
                     scores = task.compute_scores(split, predictions)
                     metrics |= {name: value for name, value in output.metrics.items() if name.startswith(prefix)}
                     metrics |= {f"{prefix}_{name}": value for name, value in scores.items()}

@@ -268,6 +268,8 @@ def build_trainer(
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
     sizes = f"{model.config.num_hidden_layers} layers × {model.config.hidden_size}"
     vocabulary, parameters = f"vocabulary of {model.config.vocab_size:,}", f"{model.num_parameters():,} parameters"
+    if args.resume_from_checkpoint:
+        name = args.resume_from_checkpoint
     logger.info(f"Model: {name}, {sizes}, {vocabulary}, {parameters}")
     positions = model.config.max_position_embeddings * model.config.hidden_size
     if 2 * positions > model.num_parameters():

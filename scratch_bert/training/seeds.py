@@ -8,7 +8,8 @@ from transformers import TrainingArguments
 
 from ..checkpoints.output_dir import read_metrics
 from ..checkpoints.resume import check_same_run
-from ..checkpoints.saved import METRICS_FILE, find_checkpoint, resumes_newest
+from ..checkpoints.saved import METRICS_FILE, checkpoints_in, find_checkpoint, resumes_newest
+from ..checkpoints.weights import WEIGHTS
 
 
 # Options that may differ between the runs of several seeds: they do not change the results.
@@ -38,6 +39,8 @@ def check_parent(args: TrainingArguments, one: str = "seed") -> None:
     resumed from, or if a checkpoint is named."""
     if args.resume_from_checkpoint is None:
         find_checkpoint(args)  # for its checks
+    elif Path(args.output_dir, WEIGHTS).is_file() or checkpoints_in(Path(args.output_dir)):
+        raise ValueError(f"{args.output_dir} holds a single run, not one for each {one}: pass another output_dir.")
     elif not resumes_newest(args):
         raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each {one} has its own.")
 

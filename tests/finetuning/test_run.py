@@ -169,6 +169,19 @@ def test_pipeline_gives_what_the_evaluation_counts(options, run, tmp_path):
     assert sum(right) / len(right) == pytest.approx(metrics["eval_accuracy"])
 
 
+def test_one_label_or_none(run, tmp_path):
+    rows = [{"text": WORDS[number % 5], "label": ["a"] * (number % 2)} for number in range(40)]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run(train_file=tmp_path / "a.jsonl", max_steps=1, **WITHOUT_CHECKPOINTS)
+    report = json.loads((tmp_path / "run/class_report.json").read_text())["validation"]["classes"]
+    lines = [json.loads(line) for line in (tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()]
+    found, right = (
+        sum(bool(line["prediction"]) for line in part) for part in (lines, [x for x in lines if x["label"]])
+    )
+    assert [*report] == ["a"] and report["a"]["examples"] == sum(bool(line["label"]) for line in lines)
+    assert report["a"]["precision"] == pytest.approx(right / max(found, 1))
+
+
 def test_token_classification_of_conll(run, tmp_path):
     sentences = "".join(f"the O\n{word} {tag}\nis O\n\n" for word, tag in (("object", "B-X"), ("class", "O"))) * 60
     (tmp_path / "train.conll").write_text(sentences)

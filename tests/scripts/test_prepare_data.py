@@ -168,6 +168,10 @@ def test_file_that_gives_no_examples_is_named(prepare, tmp_path):
     assert not list((tmp_path / "out").rglob("*.parquet"))
     # Other options, as there is nothing yet.
     prepare("out", "--sentence_objective", "none", input_dir=tmp_path / "text")
+    with (tmp_path / "text" / "alone.jsonl").open("a") as file:
+        file.write(json.dumps({"text": "Another document."}) + "\n")
+    with pytest.raises(SystemExit, match="alone.jsonl has changed since its examples were made: delete .*parquet"):
+        prepare("out", "--sentence_objective", "none", input_dir=tmp_path / "text")
 
 
 def test_directory_of_examples_is_not_filled_up_from_other_text(prepare, text_dir, texts, tmp_path):

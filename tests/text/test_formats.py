@@ -91,6 +91,12 @@ def test_wikiextractor_marks_documents(tmp_path):
     assert "text_format=wikiextractor" in TextSource([tmp_path / "wiki_00"]).document_hint(9, 30)
 
 
+def test_html_shows_no_scripts_and_comments(tmp_path):
+    page = "<style>\np { color: red }\n</style><p>One.<!-- not\nthis --></p><script>var x = 1;</script>\n<p>Two.</p>"
+    (tmp_path / "a.txt").write_text(page)
+    assert read(tmp_path / "a.txt", "html") == [["One.", "Two."]]
+
+
 def test_fasta_has_a_document_for_each_record(tmp_path):
     (tmp_path / "p.fasta").write_text(">sp|P1 a protein\nMKV\nLAA*\n\n>P2\nACDE\n>empty\n")
     assert read(tmp_path / "p.fasta", "fasta") == [["MKVLAA"], ["ACDE"]]

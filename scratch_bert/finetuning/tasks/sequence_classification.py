@@ -44,6 +44,8 @@ class SequenceClassification(ClassLabelTask):
         self.problem: Problem = Regression()
         if self.problem_type == "multi_label_classification":
             lists = [_as_list(label_list) for label_list in labels]
+            if missing := labels.count(None):
+                logger.warning(f"{missing:,} training examples have a missing value as their labels: taken as none")
             values = [value for one in lists for value in one]
             multi_hot = len({len(one) for one in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}
             if multi_hot or any(isinstance(value, float) and value % 1 for value in values):
