@@ -56,7 +56,9 @@ class Predictor:
         name = str(model)
         config = load_config(name, trust_remote_code=trust_remote_code)
         given = {"text_column": text_column, "text_pair_column": text_pair_column, "choices_column": choices_column}
-        columns = {column: value or getattr(config, column, None) for column, value in given.items()}
+        columns = {
+            column: getattr(config, column, None) if value is None else value for column, value in given.items()
+        }
         self.options, self.default_columns = TaskOptions(model_name_or_path=name, **columns), text_column is None
         head = named_head(config).removeprefix("For")
         task_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", head).lower()
@@ -149,7 +151,7 @@ def predict(model: str | Path, data: Any, **options: Any) -> pandas.DataFrame:
     """
     if isinstance(data, str):
         raise ValueError(f"A list of texts is needed, not the text {data!r:.60}.")
-    frame = pandas.DataFrame({"text": data} if isinstance(data, list) else data)
+    frame = pandas.DataFrame({"text": data} if isinstance(data, list) else data).rename(columns=str)
     predictor = Predictor(model, **options)
     chunks = (frame[start : start + CHUNK].to_dict("records") for start in range(0, len(frame), CHUNK))
     found = [pandas.DataFrame(new.to_pylist()) for _, new in extend_rows(chunks, predictor)]

@@ -89,6 +89,7 @@ def test_entities_keep_their_marks(make_model, tmp_path):
 
 def test_rows_that_are_no_texts_are_named(make_model):
     model = make_model("SequenceClassification", num_labels=2)
+    assert len(predict(model, pandas.DataFrame([["a", 1]]), text_column=0)) == 1  # names of columns may be numbers
     with pytest.raises(ValueError, match="A list of texts is needed, not the text 'a film'"):
         predict(model, "a film")
     for missing in (None, float("nan")):
