@@ -197,8 +197,7 @@ def push_to_hub(
         ValueError: For a public repository that should be `private`, a `tag` that exists, and as `public_files`.
         huggingface_hub.errors.HfHubHTTPError: If the Hub rejects something.
     """
-    check_names(repo_id, revision, tag, create_pr, space)
-    check_private(commit_message, "commit_message")
+    check_names(repo_id, revision, tag, create_pr, space, commit_message)
     files = files or public_files(directory)
     api = HfApi(token=token)
     limit_waiting()
@@ -223,8 +222,10 @@ def check_names(
     tag: str | None = None,
     create_pr: bool = False,
     space: str | None = None,
+    commit_message: str = "",
 ) -> None:
-    """Raise `ValueError` for arguments of `push_to_hub` that the Hub would refuse."""
+    """Raise `ValueError` for arguments of `push_to_hub` that the Hub would refuse, or that are private."""
+    check_private(commit_message, "commit_message")
     for repository in filter(None, (repo_id, space)):
         validate_repo_id(repository)
     for name in (revision, tag):

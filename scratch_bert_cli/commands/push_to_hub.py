@@ -43,7 +43,7 @@ def main(argv: list[str] | None = None) -> None:
     from scratch_bert.hub.publishing import check_names, full_name, public_files, push_to_hub
     from scratch_bert_demo.space import check_space, push_space, space_files
 
-    check_names(args.repository, args.revision, args.tag, args.pull_request, args.space)
+    check_names(args.repository, args.revision, args.tag, args.pull_request, args.space, args.commit_message)
     files = public_files(directory)  # complete, before anything is replaced
     if args.update_code:
         print(f"{'To be replaced' if args.dry_run else 'Replacing'}: the code, by that of scratch_bert {__version__}")

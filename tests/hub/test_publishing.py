@@ -130,6 +130,7 @@ def test_publish_sharded_weights(directory):
         ("trained on /scratch/ann/texts", "a local path"),
         ("in ~/texts and elsewhere", "a local path"),
         (r"trained on \\server\texts", "a local path"),
+        (r"trained on \\\\server\\texts", "a local path"),  # as in JSON
         ("Authorization: Bearer abc.def-" + "1" * 20, r"a secret \(Authorization\)"),
         ("dapi" + "0a" * 16, r"a secret \(Databricks Token\)"),
         ("DB_PASSWORD=hunter22", r"a secret \(Password\)"),

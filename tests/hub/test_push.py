@@ -181,6 +181,7 @@ def test_push_retries_and_succeeds_completely_or_not_at_all(directory, hub, monk
         ("model", ["--revision", ""], "'' cannot be a branch or a tag"),  # a variable that is not set
         ("model", ["--revision", "a..b"], "'a..b' cannot be"),
         ("model", ["--tag", "v 1", "--dry_run"], "'v 1' cannot be"),
+        ("model", ["--commit_message", "hf_" + "x" * 34, "--dry_run"], "commit_message contains a secret"),
         ("model", ["--tag", "v1.lock", "--dry_run"], "'v1.lock' cannot be"),
         ("model", ["--tag", "main", "--dry_run"], "The tag main has the name of a branch"),
     ],
