@@ -27,7 +27,7 @@ PATTERNS = {
 # Detectors that match ordinary words, such as APFELSTRUDEL, or take seconds for a vocabulary.
 LOOSE = ("Artifactory", "Cloudant", "IBM", "Public IP", "SoftLayer")
 PLACES = "data|gpfs|lustre|media|mnt|nfs|scratch|work|workspace|Volumes|content/drive"  # of clusters, disks and Colab
-PATHS = rf"/(home|Users)/[\w.-]+|/({PLACES})/[\w.-]+/[\w.-]+|([A-Z]:[\\/]+|file:/+|~/|\\{(2,)}[\w.-]+\\+)[\w.-]+"
+PATHS = rf"/(home|Users)/[\w.-]+|/({PLACES})/[\w.-]+/[\w.-]+|([A-Z]:[\\/]+|file:/+|~/|\\{{2,}}[\w.-]+\\+)[\w.-]+"
 PATHS_IN_JSON = r'(?<=")/[\w.-]+/[^"\s]*'  # a value
 
 

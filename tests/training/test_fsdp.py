@@ -15,7 +15,7 @@ from helpers import NO_DROPOUT, SCRIPTS, SMALL, run_process
 SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # accelerate shards models on accelerators alone: where it has chosen otherwise, it is told as they would tell it.
 ON_CPU = """
-import runpy, sys
+import os, runpy, sys
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
@@ -27,6 +27,7 @@ def init(self, *args, fsdp_plugin=None, stock=AcceleratorState.__init__, **kwarg
 
 AcceleratorState.__init__ = init
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))  # as Python does for a script
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 STOCK = """
