@@ -82,10 +82,14 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str | None]:
                 break
 
 
+_ATTRIBUTES = r"""(?:[^<>"']|"[^"]*"|'[^']*')*"""
 _LINE_BREAK_TAG = re.compile(
-    r"</?(address|article|blockquote|br|dd|div|dl|dt|h[1-6]|hr|li|ol|p|pre|section|table|td|th|tr|ul)\b[^<>]*>", re.I
+    rf"</?(address|article|blockquote|br|dd|div|dl|dt|h[1-6]|hr|li|ol|p|pre|section|table|td|th|tr|ul)\b{_ATTRIBUTES}>",
+    re.I,
 )
-_INLINE_TAG = re.compile(r"</?(a|abbr|b|big|code|em|font|i|img|mark|s|small|span|strong|sub|sup|u)\b[^<>]*>", re.I)
+_INLINE_TAG = re.compile(
+    rf"</?(a|abbr|b|big|code|em|font|i|img|mark|s|small|span|strong|sub|sup|u)\b{_ATTRIBUTES}>", re.I
+)
 
 
 _HIDDEN = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>", re.I | re.DOTALL)

@@ -92,9 +92,9 @@ def test_wikiextractor_marks_documents(tmp_path):
 
 
 def test_html_shows_no_scripts_and_comments(tmp_path):
-    page = "<style>\np { color: red }\n</style><p>One.<!-- not\nthis --></p><script>var x = 1;</script>\n<p>Two.</p>"
+    page = "<style>\np { color: red }\n</style><p>One.<!-- not\nthis --></p><script>var x = 1;</script>\n<p>Two <a title='a>b'>more</a>.</p>"
     (tmp_path / "a.txt").write_text(page)
-    assert read(tmp_path / "a.txt", "html") == [["One.", "Two."]]
+    assert read(tmp_path / "a.txt", "html") == [["One.", "Two more."]]
 
 
 def test_fasta_has_a_document_for_each_record(tmp_path):
