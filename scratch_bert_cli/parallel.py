@@ -36,8 +36,6 @@ logger = logging.getLogger("scratch_bert")
 READERS = {"jsonl": JsonlReader, "parquet": ParquetReader, "csv": CSVReader, "warc": WarcReader}
 EXECUTORS = {"local": LocalPipelineExecutor, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}
 SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held in memory
-
-
 SOURCE_SIZE = b"source_size"  # in the metadata of parquet files: bytes of the file of text
 
 
@@ -76,7 +74,7 @@ class WriteExamples(PipelineStep):
                     errors.append(f"{file} has changed since its examples were made: delete {parquet}")
             else:
                 try:
-                    self._write(file, parquet)
+                    self._write(file, parquet, size)
                 except Exception as error:  # of any reader: the others' examples are not lost
                     if is_lack_of_space(error) or explain_limit(error):
                         raise
@@ -85,11 +83,10 @@ class WriteExamples(PipelineStep):
             raise ValueError(f"{len(errors):,} files without examples: {'; '.join(errors[:5])}")
         yield from data or ()
 
-    def _write(self, file: str, parquet: Path) -> None:
+    def _write(self, file: str, parquet: Path, size: bytes) -> None:
         parquet.parent.mkdir(parents=True, exist_ok=True)
         new = parquet.with_name(f".{parquet.name}.{uuid4().hex}.new")  # two tasks may write the same file
         schema = self.objective.features().arrow_schema
-        size = str(self.reader.data_folder.size(file)).encode()
         schema = schema.with_metadata({**(schema.metadata or {}), SOURCE_SIZE: size})
         single_segment_prob = self.args.single_segment_prob if self.split == "train" else 0.0
         try:

@@ -96,8 +96,10 @@ _HIDDEN = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>", re.I | re.DOTAL
 
 
 def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
-    lines = _HIDDEN.sub("", "\n".join(lines)).split("\n")
-    broken = (part for line in lines for part in _LINE_BREAK_TAG.sub("\n", line).split("\n"))
+    lines = iter(lines)
+    batches = iter(lambda: list(islice(lines, MAX_LINES)), [])  # to bound memory
+    shown = (line for batch in batches for line in _HIDDEN.sub("", "\n".join(batch)).split("\n"))
+    broken = (part for line in shown for part in _LINE_BREAK_TAG.sub("\n", line).split("\n"))
     return _one_document(html.unescape(_INLINE_TAG.sub("", part)) for part in broken)
 
 

@@ -167,9 +167,10 @@ class TwoClasses(MultiClass):
         the names are not `in_order`, or else the second. Raises `ValueError` if there is no class of that name."""
         rarer = names[int(shares.argmin())]
         chosen = positive or (rarer if shares.min() < RARE and not in_order else names[1])
-        share = shares[list(names).index(chosen)] if chosen in names else 0.0  # refused below
+        share = dict(zip(names, shares.tolist(), strict=True)).get(chosen, 0.0)
+        problem = cls(names, chosen, share < RARE and not in_order, threshold)  # which knows the names
         logger.info(f"Positive class, for precision, recall and F1: {chosen}, {share:.1%} of the training examples")
-        return cls(names, chosen, bool(share < RARE) and not in_order, threshold)
+        return problem
 
     def reduce(self, logits: torch.Tensor) -> torch.Tensor:
         return logits
