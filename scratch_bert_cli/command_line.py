@@ -190,8 +190,8 @@ class _Loader(yaml.SafeLoader):
 for _type, _pattern, _first in (
     ("null", "~|null|", ["~", "n", ""]),
     ("bool", "true|false", "tf"),
-    ("int", "[-+]?(0|[1-9][0-9]*)", "-+0123456789"),
-    ("float", r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("int", "[-+]?(0|[1-9][0-9]*)", "-+0123456789"),  # others are text, as 010 may be a label
+    ("float", r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))([eE][-+]?[0-9]+)?", "-+.0123456789"),
 ):
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_type}", re.compile(f"(?:{_pattern})$"), _first)
 

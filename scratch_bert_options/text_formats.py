@@ -61,8 +61,9 @@ def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
             yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNK_TOKEN)
 
 
-_GUTENBERG_START = re.compile(r"\*\*\* ?START OF")
-_GUTENBERG_END = re.compile(r"\*\*\* ?END OF")
+# Of today, and of books before 2003.
+_GUTENBERG_START = re.compile(r"\*\*\* ?START OF|\*END\*? ?THE SMALL PRINT")
+_GUTENBERG_END = re.compile(r"\*\*\* ?END OF|^End of (the |this )?Project Gutenberg", re.MULTILINE)
 
 
 def _gutenberg(lines: Iterable[str]) -> Iterator[str | None]:
@@ -139,7 +140,7 @@ FORMATS = {
         "<doc id=…> begins a document, as WikiExtractor writes Wikipedia", _wikiextractor, mark=_WIKIEXTRACTOR_TAG
     ),
     "gutenberg": TextFormat(
-        "books of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START, version=2
+        "books of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START, version=3
     ),
     "fasta": TextFormat(
         "a sequence is a document, without its header", _fasta, records_are_lines=True, mark=re.compile(r">[\w|.]*\d")

@@ -121,9 +121,10 @@ def copy_with_length(tokenizer: PreTrainedTokenizerBase, model_max_length: int) 
 
 def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreTrainedTokenizerBase:
     """A copy of a WordPiece or word-level tokenizer with one more vocabulary entry per line: a word, or `##` and a
-    continuation. Like all entries, they are matched longest first. Entries that exist already are skipped.
+    continuation. Like all entries, they are matched longest first. Entries that exist already are skipped: without
+    new ones, it is the tokenizer itself.
 
-    Raises `ValueError` for a line that the tokenizer splits into words, and if no entry is new.
+    Raises `ValueError` for a line that the tokenizer splits into words.
     """
     backend = tokenizer.backend_tokenizer
     content = json.loads(backend.to_str())
@@ -141,7 +142,7 @@ def add_tokens(tokenizer: PreTrainedTokenizerBase, lines: Iterable[str]) -> PreT
         if words and start + text not in vocab | added:
             added[start + text] = size + len(added)
     if not added:
-        raise ValueError("There is no new token: the vocabulary has all of them.")
+        return tokenizer
     vocab.update(added)
     with tempfile.TemporaryDirectory() as directory:
         tokenizer.save_pretrained(directory)

@@ -97,6 +97,11 @@ def load_task(
     if glue and not (data or args.train_file or args.dataset_name):
         dataset = ("nyu-mll/glue", name)
     columns = find_columns(name, args)
+    pairs = len(columns.names.keys() - {"label", "id"}) > 1
+    if pairs and getattr(config, "type_vocab_size", 2) == 1 in task.tokenizer("a", "b").get("token_type_ids", ()):
+        raise ValueError(
+            f"{args.model_name_or_path} has one segment (type_vocab_size is 1), but pairs need two: choose another model."
+        )
     task.load(
         load_splits(columns, splits, dataset),
         metrics=args.metrics or (glue and glue.metrics),

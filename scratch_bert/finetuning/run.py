@@ -129,9 +129,11 @@ class FinetuningRun:
         """Encode the examples, compare finished seeds with this run, and build the trainer of the first unfinished
         one: errors in model and options are found before any training. Returns the run."""
         logger.info(self.task.describe())
-        for run in self.seed_runs:
+        for number, run in enumerate(self.seed_runs):
             if run.metrics:
                 check_finished(self.record(run.args), run.args.output_dir)
+                if "test" in self.task.splits and not any(name.startswith("test_") for name in run.metrics):
+                    self.seed_runs[number] = SeedRun(run.args, find_checkpoint(run.args))
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)
         self.first_trainer = unfinished and self.build_trainer(unfinished)
         return self

@@ -43,6 +43,7 @@ class FinetuningSearch(FinetuningRun):
         if task_args.seeds or options.push_to_hub:
             raise ValueError("search trains several models: run the best one's options with seeds, or push it, later.")
         reject_non_default(options, ["save_total_limit"], "with search")
+        reject_non_default(task_args, ["dropout"], "with search, which tries several")
         super().__init__(task_name, task_args, options, data)
         if self.seed_runs[0].args.world_size > 1:
             raise ValueError("search runs in one process: start it without torchrun.")
@@ -88,6 +89,10 @@ class FinetuningSearch(FinetuningRun):
             study.tell(stopped.number, state=TrialState.FAIL)
             study.enqueue_trial(stopped.params)
         ended = (TrialState.COMPLETE, TrialState.PRUNED)
+        if study.get_trials(states=ended[:1]) and not self.directory(study.best_trial).is_dir():
+            raise OSError(
+                f"{self.directory(study.best_trial)}, of the best trial, is missing: pass another output_dir."
+            )
         while (number := len(study.get_trials(states=ended)) + 1) <= self.task_args.search:
             study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + number)  # a resume draws the same
             trial, directory = study.ask(), self.output_dir / f"trial-{number}"
@@ -106,14 +111,17 @@ class FinetuningSearch(FinetuningRun):
             frame[frame["state"] != "FAIL"].to_csv(self.output_dir / "search.csv", index=False)
             for one in study.get_trials(states=ended):
                 if one.state == TrialState.PRUNED or one.number != study.best_trial.number:
-                    shutil.rmtree(self.output_dir / one.user_attrs["directory"], ignore_errors=True)
+                    shutil.rmtree(self.directory(one), ignore_errors=True)
         best = study.best_trial
-        self.best_dir = self.output_dir / best.user_attrs["directory"]
+        self.best_dir = self.directory(best)
         if (file := self.best_dir / CLASS_REPORT).is_file():
             self.class_reports = read_json(file)
         shown = f"{best.value:.4f} with " + ", ".join(f"--{name} {value:.4g}" for name, value in best.params.items())
         logger.info(f"The best of {self.task_args.search} trials: {self.task.best_metric} {shown}")
         return summarize({self.options.seed: read_metrics(self.best_dir)})
+
+    def directory(self, trial: optuna.trial.FrozenTrial) -> Path:
+        return self.output_dir / trial.user_attrs["directory"]
 
     def propose(self, trial, directory: Path) -> FinetuningRun:
         """The run of a trial, which shares the data with this one."""

@@ -7,6 +7,7 @@ import re
 import shutil
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import yaml
 from huggingface_hub import ModelCard, ModelCardData
@@ -24,7 +25,7 @@ from .code import CODE_NOTE, NOTE, OLD_HASH
 
 TEMPLATE = Path(__file__).with_name("model_card.md")
 _MARK_START = "<!-- Written by a training"  # in the marks of all versions
-MARK = f"{_MARK_START} run. Delete this line to keep your changes: the next run then leaves the card alone. -->"
+_MARK = re.compile(rf"{_MARK_START}.*?(?:CRC-32 (\w+).*?)?-->\n*", re.DOTALL)
 TAGS = ["bert", "scratch_bert"]
 _NAME = re.compile(r'^name = ".*"(?=  # the directory or the repo)', re.MULTILINE)  # in the snippets of a card
 _TITLE = re.compile(r"\s*(<!--.*?-->\s*)?# .*\n")
@@ -48,9 +49,25 @@ PIPELINES = {  # multiple choice and NSP have none
 
 
 def is_customized(directory: Path) -> bool:
-    """Whether the directory has a README.md written by a user: without the mark of a training run."""
-    card = directory / "README.md"
-    return card.exists() and _MARK_START not in card.read_text(encoding="utf-8")
+    """Whether the directory has a README.md that a user has written or changed, after a training run wrote it."""
+    file = directory / "README.md"
+    if not file.exists():
+        return False
+    card = file.read_text(encoding="utf-8")
+    mark = _MARK.search(card)
+    return not mark or mark[1] not in (None, _checksum(card))
+
+
+def mark_as_generated(file: Path) -> None:
+    """Mark a card as one that the next training run may replace, unless it is changed."""
+    card = file.read_text(encoding="utf-8")
+    mark = f"{_MARK_START} run, CRC-32 {_checksum(card)}: the next one replaces it, unless it was changed. -->"
+    file.write_text(f"{card}\n{mark}\n", encoding="utf-8")
+
+
+def _checksum(card: str) -> str:
+    """Of the text without its mark and white space, which editors change."""
+    return f"{crc32(''.join(_MARK.sub('', card).split()).encode()):08x}"
 
 
 def with_name(card: str, name: str) -> str:
@@ -155,7 +172,7 @@ def write_conversion_card(
 def _adapted(body: str, kind: str, path: str, base_model: str | None, difference: float) -> str:
     """The text of a card of a model converted to `kind`, with a note below its title in place of an earlier one."""
     other = "bert" if kind == "scratch_bert" else "scratch_bert"
-    left_out = rf"{re.escape(_MARK_START)}.*?-->\n*|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
+    left_out = rf"{_MARK.pattern}|{re.escape(_CONVERSION)}.*?{re.escape(_END)}\n*"
     body = _OF_THE_CODE.sub("", re.sub(left_out, "", with_name(body, path), flags=re.DOTALL))
     body = re.sub(rf"^A {other} model for", f"A {kind} model for", body, flags=re.MULTILINE)
     note = (

@@ -25,7 +25,7 @@ from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import read_json
 from .code import OLD_CODE
 from .model_card import BESIDE_CARDS, with_link, with_name
-from .secrets import check_no_link, check_private
+from .secrets import check_no_link, check_private, find_private
 
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
@@ -69,7 +69,8 @@ def public_files(directory: str | Path) -> list[Path]:
     files += _code(directory, read_json(directory / "config.json")) + _weights(directory)
     for file in files:
         check_no_link(file)
-        _check_private_content(file)
+    if found := [what for file in files for what in _find_private_content(file)]:
+        raise ValueError(f"{'; '.join(found)}: remove it before you publish.")
     _check_model(str(directory))
     return sorted(files)
 
@@ -134,8 +135,8 @@ def _weights(directory: Path) -> list[Path]:
     return files + [index] * index.is_file()
 
 
-def _check_private_content(file: Path) -> None:
-    """Raise `ValueError` if a file contains a secret or a local path."""
+def _find_private_content(file: Path) -> list[str]:
+    """What is private in a file: see `find_private`."""
     if file.suffix == ".safetensors":
         with safe_open(file, framework="pt") as weights:
             text = "\n".join([*map(str, (weights.metadata() or {}).items()), *weights.keys()])
@@ -143,7 +144,7 @@ def _check_private_content(file: Path) -> None:
         content = file.read_bytes()
         text = (_without_pixels(content) if file.suffix == ".png" else content).decode("utf-8", errors="replace")
     # Any word may be in a vocabulary.
-    check_private(text, file, paths=file.name not in ("tokenizer.json", "vocab.txt"))
+    return find_private(text, file, paths=file.name not in ("tokenizer.json", "vocab.txt"))
 
 
 def _without_pixels(png: bytes) -> bytes:

@@ -40,8 +40,14 @@ def _detectors() -> list[RegexBasedDetector]:
 
 
 def check_private(text: str, where: str | Path, paths: bool = True) -> None:
-    """Raise `ValueError`, which names the line of `where` but not the secret, if `text` contains a secret or, with
-    `paths`, a local path."""
+    """Raise `ValueError`, which names the lines of `where` but not the secrets, if `text` contains any or, with
+    `paths`, local paths."""
+    if found := find_private(text, where, paths):
+        raise ValueError(f"{'; '.join(found)}: remove it before you publish.")
+
+
+def find_private(text: str, where: str | Path, paths: bool = True) -> list[str]:
+    """What is private in a text, by its lines: for each kind, the first."""
     patterns = {f"a secret ({kind})": pattern for kind, pattern in PATTERNS.items()}
     if token := get_token():
         patterns["an access token"] = re.escape(token)
@@ -53,10 +59,7 @@ def check_private(text: str, where: str | Path, paths: bool = True) -> None:
     for detector in _detectors():
         for secret in detector.analyze_string(text):
             found.setdefault(f"a secret ({detector.secret_type})", text.find(secret))
-    if found:
-        what, start = min(found.items(), key=lambda item: item[1])
-        line = text.count("\n", 0, start) + 1
-        raise ValueError(f"{where} contains {what} in line {line}: remove it before you publish.")
+    return [f"{where} contains {what} in line {text.count(chr(10), 0, start) + 1}" for what, start in found.items()]
 
 
 def check_no_link(file: Path) -> None:

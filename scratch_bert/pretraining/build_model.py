@@ -41,13 +41,16 @@ def choose_tokenizer(args: ModelOptions, data_args: DataOptions, checkpoint: str
         return TokenizerChoice(resumed or named, named)
     unused = ("tokenizer_name_or_path", *TOKENIZER_TRAINING)
     reject_non_default(data_args, unused, "with model_name_or_path, whose tokenizer is used")
-    tokenizer = resumed or load_tokenizer(args.model_name_or_path)
-    if args.add_tokens and not resumed:
+    named = resumed or load_tokenizer(args.model_name_or_path)
+    if args.add_tokens:
         try:
-            tokenizer = add_tokens(tokenizer, list(read_lines(Path(args.add_tokens))))
+            longer = add_tokens(named, list(read_lines(Path(args.add_tokens))))
         except ValueError as error:
             raise ValueError(f"{args.add_tokens}: {error}") from None
-    return TokenizerChoice(tokenizer, tokenizer)
+        if longer is named and not resumed:
+            raise ValueError(f"{args.add_tokens}: There is no new token: the vocabulary has all of them.")
+        named = longer
+    return TokenizerChoice(resumed or named, named)
 
 
 def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBertConfig:

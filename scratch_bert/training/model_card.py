@@ -9,7 +9,7 @@ import torch
 import transformers
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ..hub.model_card import MARK, path_in_card
+from ..hub.model_card import path_in_card
 from .trainer import ScratchBertTrainer
 
 
@@ -22,7 +22,6 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
     if directory.name.startswith(PREFIX_CHECKPOINT_DIR):
         place /= directory.name
     return {
-        "mark": MARK,
         "path": trainer.hub_model_id or path_in_card(place),
         "args": args,
         "options": trainer.options,

@@ -1,6 +1,7 @@
 """Saves: a model or checkpoint under its final name is complete, even if the process dies or the disk is full; and
 finite, as a training that has diverged stops before anything of it is logged or saved."""
 
+import logging
 import math
 import shutil
 from collections.abc import Callable
@@ -15,12 +16,15 @@ from transformers.utils import CONFIG_NAME
 from ..atomic import STAGING, move_into_place, write_json
 from ..checkpoints.saved import explain_write_errors, write_checkpoint
 from ..checkpoints.weights import find_not_finite
-from ..hub.model_card import is_customized
+from ..hub.model_card import is_customized, mark_as_generated
 from ..repository import RUN_FILE
 from .console import without_progress_bars
 from .decorations import DecoratedTrainer
 from .processes import wait_for_processes
 from .push import PushingTrainer
+
+
+logger = logging.getLogger("scratch_bert")
 
 
 class DivergenceError(ValueError):
@@ -89,9 +93,12 @@ class SavingTrainer(PushingTrainer, DecoratedTrainer):
             return
         for weights in directory.glob("*.safetensors"):  # safetensors makes them readable by their owner only
             weights.chmod((directory / CONFIG_NAME).stat().st_mode)
-        if self.write_card and not is_customized(place):
+        if is_customized(place):
+            logger.info(f"{place / 'README.md'} was changed and stays as it is")
+        elif self.write_card:
             with self.decoration("The model card"):
                 self.write_card(self, directory)
+                mark_as_generated(directory / "README.md")
 
     def _save_checkpoint(self, model, trial) -> None:
         if trial is None:

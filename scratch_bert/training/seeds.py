@@ -47,9 +47,7 @@ def check_parent(args: TrainingArguments, one: str = "seed") -> None:
 
 def check_finished(record: dict[str, dict], directory: str | Path) -> None:
     """Raise `ValueError` if the finished run of a seed had other data or options than a run with this record."""
-    fixed = {name: value for name, value in record["fixed"].items() if name != "seed"}
-    also_fixed = record["options"].keys() - WITHOUT_EFFECT
-    check_same_run({"fixed": fixed, "options": record["options"]}, str(directory), also_fixed)
+    check_same_run(record, str(directory), record["options"].keys() - WITHOUT_EFFECT)
 
 
 def finished_metrics(directory: Path, resumes: bool) -> dict[str, float] | None:

@@ -17,7 +17,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from transformers import pipeline
 
 from helpers import make_bert, write_glue, write_metric
-from scratch_bert import ScratchBertForPreTraining, ScratchBertForSequenceClassification
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertForSequenceClassification
 from scratch_bert.finetuning.metrics import GREATER_IS_BETTER
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.finetuning.trainer import FinetuningTrainer
@@ -440,6 +440,11 @@ def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
     with pytest.raises(ValueError, match="The run in .*seed-1 has another learning_rate: 0.003, not 0.001"):
         finetune_seeds(resume_from_checkpoint="auto", learning_rate=1e-3)
     finetune_seeds(resume_from_checkpoint="auto", save_total_limit=1, per_device_eval_batch_size=8)  # no other results
+    tested = finetune_seeds(resume_from_checkpoint="auto", test_file=files["validation_file"])
+    assert tested.seeds[2]["test_loss"] == pytest.approx(tested.seeds[2]["eval_loss"])
+    shutil.copytree(tmp_path / "run/seed-1", tmp_path / "run/seed-4")
+    with pytest.raises(ValueError, match="seed-4 has another seed: 1, not 4"):
+        finetune_seeds(resume_from_checkpoint="auto", seeds=[1, 4])
     other = shutil.copytree(saved, tmp_path / "other") / "model.safetensors"
     save_file({name: 2 * weight for name, weight in load_file(other).items()}, other, metadata={"format": "pt"})
     swapped = write_examples(tmp_path / "swapped.csv", 160, label=lambda good: "bad" if good else "good")
@@ -460,6 +465,16 @@ def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
         finetune_seeds(resume_from_checkpoint="auto")
     with pytest.raises(ValueError, match="pass --resume_from_checkpoint without a value"):
         finetune_seeds(resume_from_checkpoint=str(tmp_path / "one"))
+
+
+def test_pairs_need_a_model_of_two_segments(prepare, files, saved, tmp_path):
+    model = ScratchBertForPreTraining.from_pretrained(saved)
+    config = ScratchBertConfig.from_dict({**model.config.to_dict(), "type_vocab_size": 1})
+    ScratchBertForPreTraining(config).save_pretrained(shutil.copytree(saved, tmp_path / "one"))
+    prepare(model=tmp_path / "one", **files)
+    (pairs := tmp_path / "pairs.csv").write_text("sentence1,sentence2,label\n" + "a,b,0\nc,d,1\n" * 20)
+    with pytest.raises(ValueError, match="one has one segment .* choose another model"):
+        prepare("pairs", "wnli", model=tmp_path / "one", train_file=pairs)
 
 
 def test_fine_tuning_starts_from_a_pickle_and_records_its_checksum(prepare, files, saved, tokenizer, tmp_path, caplog):

@@ -1,6 +1,7 @@
 """`--search`: trials that are compared on the validation data, the best of which stays, also after a stop."""
 
 import json
+import shutil
 
 import pandas
 import pytest
@@ -88,6 +89,16 @@ def test_a_trial_that_diverges_ends_no_search(prepare, monkeypatch, tmp_path):
     assert pandas.read_csv(tmp_path / "run" / "search.csv")["state"].tolist() == ["PRUNED", "COMPLETE"]
 
 
+def test_a_search_whose_best_trial_is_gone_does_not_resume(prepare):
+    search = prepare(1)
+    search.train()
+    shutil.rmtree(search.model_dir)
+    with pytest.raises(OSError, match="trial-1, of the best trial, is missing"):
+        prepare(2, resume_from_checkpoint="auto").train()
+
+
 def test_what_a_search_excludes(prepare):
+    with pytest.raises(ValueError, match="dropout has no effect with search, which tries several"):
+        prepare(2, dropout=0.3)
     with pytest.raises(ValueError, match="seeds"):
         prepare(2, seeds=[1, 2])

@@ -36,6 +36,7 @@ LABELS = {  # labels, problem type, names, references, metrics
     "digits": (["10", "9", "1"], SINGLE, ["1", "9", "10"], [2, 1, 0], MORE),
     "booleans": ([True, False, True], SINGLE, ["False", "True"], [1, 0, 1], RARE),
     "lists": ([["a", "b"], [], ["b"]], MULTI, ["a", "b"], [[1, 1], [0, 0], [0, 1]], ["f1_micro", "f1_macro", "accuracy"]),
+    "lists of one label": ([["a"], [], ["a"]], MULTI, ["a"], [[1], [0], [1]], ["f1", "accuracy"]),
     "floats": ([0.5, 1.0, -2.0], REGRESSION, None, [0.5, 1.0, -2.0], ["pearsonr", "spearmanr", "mse"]),
 }  # fmt: skip
 
@@ -112,6 +113,16 @@ def test_glue_labels_by_name_or_id(make):
 def test_integer_labels_that_a_gap_turned_into_floats(make):
     task = make([10.0, 2.0, 2.0], validation=[2, 2, 10], problem_type="single_label_classification")
     assert task.label_names == ["2", "10"] and task.references == {"train": [1, 0, 0], "validation": [0, 0, 1]}
+
+
+def test_the_absence_of_a_single_label_is_no_class(make):
+    scores = make([["a"], [], []]).compute_scores("train", [[0], [0], [0]])
+    assert scores["f1"] == 0 and scores["accuracy"] == pytest.approx(2 / 3)
+
+
+def test_labels_are_compared_in_nfc_and_integers_exactly(make):
+    assert make(["é", "e\u0301", "b"]).label_names == ["b", "é"]
+    assert len(make([10**18, 10**18 + 1, 10**18]).label_names) == 2
 
 
 def test_best_metric_is_that_of_the_first_metric(make):

@@ -87,7 +87,7 @@ def test_model_card_changed_by_the_user_is_kept(run, tmp_path, monkeypatch):
     output_dir = Path(shutil.copytree(run, tmp_path / "run"))
     card = output_dir / "README.md"
     written = card.read_text()
-    mine = written.replace("<!-- Written by", "<!-- Once written by") + "\nMine.\n"
+    mine = written.replace("# ", "# My ", 1)
     card.write_text(mine)
     once = ["--save_steps", 100, "--eval_steps", 100, "--show_predictions", 0]  # a card at the end alone
     options = ["--resume_from_checkpoint", *RUN, output_dir, *once, "--max_steps"]

@@ -145,9 +145,12 @@ def test_publish_sharded_weights(directory):
 def test_publish_rejects_private_text(text, message, directory):
     with open(directory / "README.md", "a") as card:
         card.write(text)
-    with pytest.raises(ValueError, match=f"README.md contains {message} in line 8") as raised:
+    with pytest.raises(ValueError, match=f"README.md contains {message} in line 8: remove it") as raised:
         public_files(directory)
     assert text[-9:] not in str(raised.value)
+    edit_config(directory, note="/home/ann/corpus")
+    with pytest.raises(ValueError, match=f"{message} in line 8; .*config.json contains a local path in line"):
+        public_files(directory)
 
 
 SECRET = "ghp_" + "x" * 36

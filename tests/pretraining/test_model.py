@@ -152,6 +152,9 @@ def test_continued_pretraining_resumes_as_if_it_had_not_stopped(run, saved, word
     first = str(tmp_path / "part" / "checkpoint-1")
     resumed = run(start, output="part", resume_from_checkpoint=first, **options)
     resumed.train()
+    words.write_text("zyxoflavin\n")
+    with pytest.raises(ValueError, match="another tokenizer"):
+        run(start, output="part", resume_from_checkpoint=first, **options)
     states = (whole.trainer.model.state_dict(), resumed.trainer.model.state_dict())
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
 

@@ -112,6 +112,9 @@ def test_gutenberg_leaves_out_the_licence(tmp_path):
     assert read(tmp_path / "x.txt", "gutenberg") == [["It was a night.", "It rained.", "The end."]]
     (tmp_path / "two.txt").write_bytes(2 * book.encode())
     assert read(tmp_path / "two.txt", "gutenberg") == 2 * [["It was a night.", "It rained.", "The end."]]
+    old = "Etext of X\n*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n\nIt was.\n\nEnd of the Project "
+    (tmp_path / "old.txt").write_text(f"{old}Gutenberg Etext of X\n")
+    assert read(tmp_path / "old.txt", "gutenberg") == [["It was."]]
     (tmp_path / "y.txt").write_text("No marks.\n\nAll kept.")
     assert read(tmp_path / "y.txt", "gutenberg") == [["No marks.", "All kept."]]
 

@@ -4,7 +4,9 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
+from unicodedata import normalize
 
 from transformers import PreTrainedConfig
 
@@ -29,7 +31,7 @@ class ClassLabelTask(Task):
     ) -> None:
         """Set the names: `label_names`, or those of the column's `feature`, or the labels' `values`, sorted."""
         self.class_names = {
-            number: name.strip() for number, name in enumerate(class_names(feature) or ())
+            number: as_label_name(name) for number, name in enumerate(class_names(feature) or ())
         }  # -1 has none
         self.label_names = list(label_names or self.class_names.values()) or _sorted_names(values)
         if len(self.label_names) < at_least:
@@ -105,8 +107,9 @@ def is_missing(label: Any) -> bool:
 
 
 def as_label_name(label: Any) -> str:
-    """A label as text, without spaces around it. Integers became floats in a column with gaps: 1.0 is 1."""
-    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label).strip()
+    """A label as text, in NFC and without spaces around it. Integers became floats in a column with gaps: 1.0 is 1."""
+    name = int(label) if isinstance(label, float) and label.is_integer() else label
+    return normalize("NFC", str(name)).strip()
 
 
 def is_number(label: Any) -> bool:
@@ -117,7 +120,7 @@ def is_number(label: Any) -> bool:
 def _sorted_names(values: Sequence[Label]) -> list[str]:
     """The names of the labels, numbers by their value."""
     names = {as_label_name(value) for value in values if not is_missing(value)}
-    numbers = [float(name) for name in names if is_number(name)]
+    numbers = [Decimal(name) for name in names if is_number(name)]
     if len(set(numbers)) < len(numbers):
         raise ValueError("Labels such as 1 and 1.0 are the same number: write all of them in the same way.")
     return sorted(names, key=lambda name: (0, int(name), "") if re.fullmatch(r"-?\d+", name) else (1, 0, name))

@@ -84,6 +84,11 @@ class MultiLabel(Problem):
 
     metrics = ("f1_micro", "f1_macro", "accuracy")
 
+    def __init__(self, names: Sequence[str] = ()):
+        super().__init__(names)
+        if len(self.names) == 1:  # to the others, its absence would be a class of its own
+            self.metrics = ("f1", "accuracy")
+
     def decode(self, logits: Logits) -> list[list[int]]:
         return (np.asarray(logits) > 0).astype(int).tolist()
 
