@@ -2,7 +2,6 @@
 absent even if the process dies, with checksums to detect later damage. Also locks of directories."""
 
 import json
-import logging
 import os
 import shutil
 import zlib
@@ -17,10 +16,9 @@ from pydantic import Field
 
 from scratch_bert_options.schema import check
 
+from .logs import logger
 from .repository import read_json
 
-
-logger = logging.getLogger("scratch_bert")
 
 MANIFEST = "manifest.json"  # in a sealed directory: length and CRC-32 of every other file
 STAGING = ".saving"  # beside the final directories: what is being written or deleted

@@ -7,7 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 import transformers
-from datasets.utils import disable_progress_bars
+
+
+logger = logging.getLogger("scratch_bert")
 
 
 def log_level() -> int:
@@ -18,7 +20,6 @@ def log_level() -> int:
 @contextmanager
 def shown_messages() -> Generator[None]:
     """Within `with`, print our log messages, unless the application has configured logging."""
-    logger = logging.getLogger("scratch_bert")
     if logger.hasHandlers() or logger.level:
         yield
         return
@@ -34,9 +35,11 @@ def shown_messages() -> Generator[None]:
 
 def configure_logging(level: int | None = None) -> None:
     """Print our log messages, of `log_level()` and above by default, in a command; progress bars only on a terminal."""
+    from datasets.utils import disable_progress_bars  # which the Space of the demo lacks
+
     if not sys.stderr.isatty():
         disable_progress_bars()
         transformers.utils.logging.disable_progress_bar()  # also those of huggingface_hub
     logging.basicConfig(format="%(message)s")
-    logging.getLogger("scratch_bert").setLevel(log_level() if level is None else level)
+    logger.setLevel(log_level() if level is None else level)
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # logs the errors that it raises

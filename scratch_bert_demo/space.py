@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 MODULES = (
     "scratch_bert/__init__.py",
     "scratch_bert/atomic.py",
+    "scratch_bert/logs.py",
     "scratch_bert/repository.py",
     "scratch_bert/checkpoints",
     "scratch_bert/corpus/__init__.py",

@@ -1,6 +1,5 @@
 """What may change when a run is resumed: options, but neither data nor architecture."""
 
-import logging
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,11 @@ from transformers import PreTrainedModel
 
 from scratch_bert_options.schema import check
 
+from ..logs import logger
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
 from ..repository import RUN_FILE, read_json
 from .open import find_new_weights, first_name, load_config
 from .weights import INDEX, WEIGHTS
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 class RunRecord(BaseModel):

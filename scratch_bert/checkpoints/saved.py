@@ -1,6 +1,5 @@
 """Checkpoints: written atomically, the oldest ones deleted, and the one that a run resumes from."""
 
-import logging
 import os
 import re
 import shutil
@@ -20,11 +19,10 @@ from scratch_bert_options.outputs import NEWEST
 from scratch_bert_options.schema import check
 
 from ..atomic import LOCK, MANIFEST, STAGING, find_damaged_file, move_into_place, remove, seal
+from ..logs import logger
 from ..repository import RUN_FILE, read_json
 from .weights import INDEX, WEIGHTS
 
-
-logger = logging.getLogger("scratch_bert")
 
 SNAPSHOTS = "snapshots"  # in output directories: models named by their step, to look at
 EXAMPLES = "examples.json"  # in the directory of snapshots: texts to try them on

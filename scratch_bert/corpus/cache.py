@@ -1,7 +1,6 @@
 """A cache of directories, each built once for its settings."""
 
 import hashlib
-import logging
 import os
 import shutil
 import tempfile
@@ -14,9 +13,8 @@ from scratch_bert_options.data import DataOptions
 from scratch_bert_options.errors import is_lack_of_space
 
 from ..atomic import STAGING, find_damaged_file, locked, remove, seal
+from ..logs import logger
 
-
-logger = logging.getLogger("scratch_bert")
 
 CACHE_DIR = DataOptions.cache_dir  # the default of the option
 VERSION = 3  # increase it when the same settings give different files

@@ -4,17 +4,15 @@ Passages are found by a rolling hash of windows of tokens: memory is bounded, an
 """
 
 import json
-import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
+from ..logs import logger
 from .cache import cached
 from .corpus import Block, Tokens, union_length
 
-
-logger = logging.getLogger("scratch_bert")
 
 WINDOW = 50  # tokens of a passage
 SHORTEST = 10  # tokens of a complete document that counts: shorter ones, such as "Chapter 1", are alike by chance

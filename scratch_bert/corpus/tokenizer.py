@@ -2,7 +2,6 @@
 
 import copy
 import json
-import logging
 import re
 import tempfile
 from collections.abc import Iterable
@@ -15,11 +14,10 @@ import numpy as np
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from ..logs import logger
 from ..repository import find_file, one_line, read_json
 from ..text import MAX_WORD
 
-
-logger = logging.getLogger("scratch_bert")
 
 VOCABULARIES = ["tokenizer.json", "vocab.txt", "vocab.json"]  # and those of other models
 VOCABULARIES += ["spiece.model", "sentencepiece.bpe.model", "tokenizer.model"]

@@ -1,7 +1,6 @@
 """Preprocessed examples: parquet files, their tokenizer, and the options that they were made with."""
 
 import json
-import logging
 import os
 import tempfile
 import zlib
@@ -30,13 +29,12 @@ from ..corpus.tokenizer import (
     segment_ids,
     vocabulary_size,
 )
+from ..logs import logger
 from ..objectives import Objective, find_objective
 from ..repository import read_json
 from ..text.files import TextError, read_errors
 from .dataset import EpochDataset, SentencePairDataset
 
-
-logger = logging.getLogger("scratch_bert")
 
 ABOUT = "examples.json"  # describes the examples, beside a directory per split
 

@@ -1,6 +1,5 @@
 """Fine-tuning by one call, from files or from memory."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -8,13 +7,10 @@ from scratch_bert_options.declare import from_keywords
 from scratch_bert_options.errors import plain_errors
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 
-from ..logs import shown_messages
+from ..logs import logger, shown_messages
 from ..training.seeds import SeedResults
 from .dataset import as_splits
 from .run import prepare_finetuning
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 def finetune(

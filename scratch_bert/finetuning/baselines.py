@@ -1,7 +1,6 @@
 """What a model has to beat: a constant prediction and, in text classification and regression, a bag of words, or of
 characters."""
 
-import logging
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +11,12 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 
+from ..logs import logger
 from .metrics import METRICS
 from .tasks.base import Task
 from .tasks.problems import TwoClasses
 from .tasks.sequence_classification import SequenceClassification
 
-
-logger = logging.getLogger("scratch_bert")
 
 # Kind of baseline → its name for readers.
 BASELINES = {

@@ -1,6 +1,5 @@
 """Files, tables in memory or a dataset → the splits of a task, with the `origin` of each example."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -11,13 +10,12 @@ import datasets
 import pandas
 from datasets import Dataset, DatasetDict
 
+from ..logs import logger
 from ..text.files import TABLES, find_files, read_lines, suffix
 from ..text.tables import describe_columns, open_dataset, read_table
 from .glue import GlueTask
 from .readers import read_conll, read_squad
 
-
-logger = logging.getLogger("scratch_bert")
 
 SPLITS = ("train", "validation", "test")
 FILE_TYPES = {None: (), "squad": (), "conll": (".conll", ".conllu", ".txt")}  # beside tables

@@ -1,6 +1,5 @@
 """Options of fine-tuning → a task with its data, and a model for it."""
 
-import logging
 from copy import deepcopy
 from importlib import import_module
 from typing import Any
@@ -14,13 +13,12 @@ from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskOption
 from ..checkpoints.open import is_of_head, named_head, open_checkpoint
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
 from ..hub.conversion import convert_config
+from ..logs import logger
 from .dataset import Columns, load_splits
 from .glue import GLUE
 from .metrics import METRICS
 from .tasks.base import Task
 
-
-logger = logging.getLogger("scratch_bert")
 
 OTHER_NAMES = {  # as pipelines and others call a task
     "text-classification": "sequence-classification",

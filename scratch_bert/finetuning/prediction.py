@@ -1,6 +1,5 @@
 """Predictions of a fine-tuned model for new rows: from memory, or for files of any length."""
 
-import logging
 import re
 from itertools import chain
 from pathlib import Path
@@ -14,14 +13,13 @@ from datasets import Dataset
 from scratch_bert_options.finetuning import TASKS, TaskOptions
 
 from ..checkpoints.open import load_config, named_head, open_checkpoint
+from ..logs import logger
 from ..text.rows import CHUNK, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
 from ..text.tables import as_array, describe_columns
 from ..training.threads import to_accelerator
 from .load import find_columns, open_task
 from .tasks.problems import TwoClasses
 
-
-logger = logging.getLogger("scratch_bert")
 
 ROWS = "rows"  # the split of a task that holds the rows to predict
 

@@ -1,6 +1,5 @@
 """A fine-tuning run, with one seed or several: open the data, prepare, train, report."""
 
-import logging
 from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cached_property, partial
@@ -22,6 +21,7 @@ from ..checkpoints.output_dir import write_metrics
 from ..checkpoints.resume import check_same_run, check_same_weights, read_record
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint
 from ..checkpoints.weights import find_weights
+from ..logs import logger
 from ..training.arguments import recorded
 from ..training.best import PatienceCallback
 from ..training.console import TIMINGS, describe_output, wrap
@@ -35,9 +35,6 @@ from .metrics import GREATER_IS_BETTER
 from .model_card import write_finetuning_card
 from .tasks.base import Task
 from .trainer import FinetuningTrainer
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 class SeedRun(NamedTuple):

@@ -13,12 +13,9 @@ from scratch_bert_options.errors import plain_errors
 from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
-from ..logs import shown_messages
+from ..logs import logger, shown_messages
 from .run import prepare_pretraining
 from .seeds import pretrain_seeds, report_seeds
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 def pretrain(

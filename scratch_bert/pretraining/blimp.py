@@ -1,7 +1,6 @@
 """BLiMP (Warstadt et al., 2020, https://aclanthology.org/2020.tacl-1.25): which of two sentences, that differ in one
 point of grammar, a pretrained model finds more probable."""
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from ..atomic import locked, write_json
 from ..checkpoints.open import load_config
 from ..checkpoints.saved import METRICS_FILE
 from ..corpus.tokenizer import check_vocabulary, load_tokenizer
+from ..logs import logger
 from ..objectives import OBJECTIVES
 from ..repository import read_json
 from ..text.files import TABLES, find_files, suffix
@@ -27,8 +27,6 @@ from ..training.threads import to_accelerator
 from .evaluation import open_with_objective
 from .minimal_pairs import encode_sentences, pseudo_log_likelihoods
 
-
-logger = logging.getLogger("scratch_bert")
 
 HUB_NAME = "nyu-mll/blimp"
 PHENOMENA = {

@@ -1,7 +1,6 @@
 """Tokenizer and model at the start of a run: new, or from a checkpoint, with more positions and tokens if needed."""
 
 import copy
-import logging
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,14 +13,12 @@ from scratch_bert_options.model import ModelOptions
 from ..checkpoints.open import load_config, open_checkpoint
 from ..corpus.tokenizer import add_tokens, check_vocabulary, load_tokenizer, segment_ids, vocabulary_size
 from ..hub.conversion import convert_config
+from ..logs import logger
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..text.files import read_lines
 from .arguments import new_config, overrides
 from .embeddings import init_added_embeddings, init_token_embeddings
 from .sources import PretrainingData
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 class TokenizerChoice(NamedTuple):

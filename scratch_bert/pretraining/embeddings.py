@@ -1,8 +1,6 @@
 """Initial token embeddings: from latent semantic analysis of the training text, so that attention has something to
 compare from the first step (docs/learning.md measures the effect); for added tokens, from their pieces."""
 
-import logging
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,8 +8,8 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..logs import logger
 
-logger = logging.getLogger("scratch_bert")
 
 MAX_EXAMPLES = 30_000  # evenly spread over a larger dataset: more examples hardly change the vectors, but take seconds
 

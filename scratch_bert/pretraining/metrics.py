@@ -1,6 +1,5 @@
 """Metrics of MLM and of the objective, compared with baselines that need no model."""
 
-import logging
 import math
 
 import numpy as np
@@ -8,10 +7,8 @@ import torch
 from torch.nn import functional as F
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from ..logs import logger
 from ..objectives import MetricRow, Objective, find_objective
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 def unigram_log_probs(counts: np.ndarray) -> torch.Tensor:

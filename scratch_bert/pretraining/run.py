@@ -23,6 +23,7 @@ from ..checkpoints.resume import check_same_architecture, check_same_run, check_
 from ..checkpoints.saved import find_checkpoint, saved_step
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
+from ..logs import logger
 from ..objectives.predictions import examples_to_try
 from ..text.files import TextError
 from ..training.arguments import recorded
@@ -38,7 +39,6 @@ from .sources import PretrainingData, build_collator, load_data
 from .trainer import PretrainingTrainer
 
 
-logger = logging.getLogger("scratch_bert")
 OVERFITTED = 1.02  # times the lowest loss
 
 

@@ -1,6 +1,5 @@
 """Pretraining with several seeds, one after the other: the same text, tokenizer and held-out text."""
 
-import logging
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +9,11 @@ from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..checkpoints.output_dir import write_metrics
+from ..logs import logger
 from ..training.comparison import compare_runs, describe_comparison, read_groups
 from ..training.seeds import SeedResults, check_finished, check_parent, finished_metrics, summarize
 from .arguments import pretraining_arguments
 from .run import prepare_pretraining
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 def pretrain_seeds(

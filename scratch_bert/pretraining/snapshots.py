@@ -1,6 +1,5 @@
 """Snapshots of a training: models with weights in bf16, close together at its beginning, where it learns fastest."""
 
-import logging
 import shutil
 import weakref
 from collections.abc import Callable
@@ -14,8 +13,6 @@ from ..atomic import STAGING, move_into_place, write_json
 from ..checkpoints.saved import EXAMPLES, SNAPSHOTS, snapshots_in
 from ..training.console import without_progress_bars
 
-
-logger = logging.getLogger("scratch_bert")
 
 DEFAULT_COUNT = 20
 MAX_BYTES = 10**9  # of all snapshots, if their number is not given

@@ -1,6 +1,5 @@
 """The data of a run: examples of files or a dataset, of a stream, of texts in memory, or preprocessed ones."""
 
-import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -28,6 +27,7 @@ from ..examples.collator import PretrainingCollator
 from ..examples.dataset import SentencePairDataset
 from ..examples.prepared import open_examples
 from ..examples.stream import stream_examples
+from ..logs import logger
 from ..objectives import Objective, find_objective
 from ..text.builtin import builtin_documents
 from ..text.files import find_files
@@ -35,8 +35,6 @@ from ..text.formats import TextSource
 from ..text.tables import open_dataset
 from .metrics import characters_per_token
 
-
-logger = logging.getLogger("scratch_bert")
 
 STREAM_TOKENIZER_PARAGRAPHS = 200_000
 # Tokens after the first of a word: 0.1 to 1 on average where spaces separate words; 0 in Chinese, where each character

@@ -1,7 +1,6 @@
 """Files of text: found, opened, and read line by line."""
 
 import gzip
-import logging
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,10 +11,9 @@ from datasets.exceptions import DatasetGenerationError
 
 from scratch_bert_options.errors import explain_limit, is_lack_of_space
 
+from ..logs import logger
 from ..repository import one_line
 
-
-logger = logging.getLogger("scratch_bert")
 
 TABLES = (".csv", ".tsv", ".json", ".jsonl", ".parquet")
 STANDARD = "-"  # for a file: standard input or output

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -16,11 +15,10 @@ from tqdm.auto import tqdm
 
 from scratch_bert_options.outputs import check_new_file
 
+from ..logs import logger
 from .files import STANDARD, TABLES, TextError, read_lines, suffix
 from .tables import CHUNK, Row, read_chunks
 
-
-logger = logging.getLogger("scratch_bert")
 
 KINDS = (*TABLES, ".txt")
 OUTPUT_KINDS = (".csv", ".tsv", ".jsonl", ".parquet")

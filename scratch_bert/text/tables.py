@@ -2,7 +2,6 @@
 
 import csv
 import json
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
@@ -15,11 +14,10 @@ import datasets
 import pyarrow.parquet
 from datasets.exceptions import DatasetGenerationError
 
+from ..logs import logger
 from ..repository import one_line
 from .files import STANDARD, TextError, read_errors, read_lines, suffix
 
-
-logger = logging.getLogger("scratch_bert")
 
 VERSION = 2  # raise it when the records of a table change: stale caches are then rebuilt
 TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}  # how csv reads it

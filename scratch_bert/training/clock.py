@@ -1,7 +1,6 @@
 """Training for a given time: the schedule of the learning rate follows the clock instead of the steps (24hBERT, Izsak
 et al., 2021)."""
 
-import logging
 import math
 import time
 from pathlib import Path
@@ -15,10 +14,10 @@ from transformers.trainer import SCHEDULER_NAME
 from transformers.trainer_utils import TrainOutput
 
 from ..examples.dataset import evenly_spread
+from ..logs import logger
 from .processes import from_rank_zero
 
 
-logger = logging.getLogger("scratch_bert")
 SCHEDULE_LENGTH = 1000  # "steps" of a schedule that follows the clock: thousandths of the time
 LOG_SECONDS = 30
 UNKNOWN_STEPS = 10**9  # `max_steps` before the first step has shown how long it takes

@@ -1,6 +1,5 @@
 """Runs beside each other: their figures over seeds, the options that differ, and their curves."""
 
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,12 +12,11 @@ from scipy import stats
 from ..checkpoints.output_dir import read_metrics
 from ..checkpoints.resume import read_record
 from ..checkpoints.saved import checkpoints_in
+from ..logs import logger
 from ..repository import RUN_FILE, read_json
 from .console import TIMINGS
 from .model_card import new_figure
 
-
-logger = logging.getLogger("scratch_bert")
 
 NOT_COMPARED = (*TIMINGS, "_stderr", "_unigram_loss", "_majority_loss", "_majority_accuracy")  # the same for all runs
 LOWER_IS_BETTER = ("loss", "perplexity", "bits_per_character", "mse")

@@ -1,6 +1,5 @@
 """What decorates a run: cards, pictures, trackers. None of it may end a training, whatever it raises."""
 
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -10,10 +9,8 @@ from typing import Any
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
+from ..logs import logger
 from ..repository import one_line
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 class DecoratedTrainer(Trainer):

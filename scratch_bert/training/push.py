@@ -1,6 +1,5 @@
 """Pushes to the Hub: code, weights, tokenizer and card in one commit. The training state stays on this machine."""
 
-import logging
 import shlex
 import shutil
 import tempfile
@@ -16,9 +15,9 @@ from scratch_bert_options.errors import NetworkError, plain_message
 from scratch_bert_options.network import limit_waiting
 
 from ..hub.publishing import check_names, ensure_branch, public_files, publish
+from ..logs import logger
 
 
-logger = logging.getLogger("scratch_bert")
 STAGED = ".push-"  # prefix of the temporary directories that are pushed during training
 TRAINING_STATE = shutil.ignore_patterns("*.pt", "*.pth", "*.bin", "pytorch_model_fsdp_*", "optimizer_*")  # not pushed
 

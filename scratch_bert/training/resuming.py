@@ -1,6 +1,5 @@
 """Resumes: a run ends as if nothing had stopped it, but takes the hyperparameters of its own options."""
 
-import logging
 from pathlib import Path
 
 import torch
@@ -12,13 +11,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, get_l
 from ..checkpoints.output_dir import read_metrics
 from ..checkpoints.resume import read_record
 from ..checkpoints.saved import FSDP_STATES, archive_later_checkpoints, saved_step
+from ..logs import logger
 from ..repository import read_json
 from .best import PatienceCallback
 from .clock import TimedTrainer
 from .threads import use_free_cores
 
 
-logger = logging.getLogger("scratch_bert")
 AVERAGES = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of gradients, in an optimizer's state
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's groups: a resume may change them
 

@@ -1,6 +1,5 @@
 """Signals in a training: Ctrl-C, SIGTERM and SIGHUP save a checkpoint and stop it, SIGUSR1 saves a checkpoint."""
 
-import logging
 import os
 import signal
 import threading
@@ -10,11 +9,9 @@ from torch import distributed
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
+from ..logs import logger
 from .processes import from_rank_zero, process_store
 from .workers import shield_workers
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 class Interrupted(KeyboardInterrupt):

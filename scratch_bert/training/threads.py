@@ -1,15 +1,14 @@
 """The number of CPU threads on a machine that others use, too."""
 
-import logging
 import os
 
 import psutil
 import torch
 
+from ..logs import logger
 from .memory import keep_freed_memory
 
 
-logger = logging.getLogger("scratch_bert")
 SECONDS = 0.3  # for which the load is measured
 THREADS = torch.get_num_threads()  # the default, which an earlier run in this process may have lowered
 

@@ -1,6 +1,5 @@
 """The Trainer of both kinds of training: each of its parts is in a file of its own."""
 
-import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -14,6 +13,7 @@ from scratch_bert_options.errors import LimitError, explain_limit
 from scratch_bert_options.training import CommonOptions
 
 from ..checkpoints.saved import check_space
+from ..logs import logger
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from .best import BestModelTrainer
 from .clock import Clock
@@ -28,7 +28,6 @@ from .workers import shield_workers
 
 
 __all__ = ["DivergenceError", "Interrupted", "ScratchBertTrainer"]
-logger = logging.getLogger("scratch_bert")
 
 
 class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, SavingTrainer):

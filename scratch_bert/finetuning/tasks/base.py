@@ -18,11 +18,10 @@ from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedConf
 from scratch_bert_options.schema import explain
 
 from ...corpus.tokenizer import check_unknown
+from ...logs import logger
 from ...training.trainer import DivergenceError
 from ..metrics import MAIN_SCORES, load_metric
 
-
-logger = logging.getLogger("scratch_bert")
 
 MUCH_TRUNCATED = 0.2  # of the inputs
 

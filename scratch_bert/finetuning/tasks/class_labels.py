@@ -1,6 +1,5 @@
 """What tasks with a closed set of labels share: the names of the labels, and their ids."""
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -10,10 +9,9 @@ from unicodedata import normalize
 
 from transformers import PreTrainedConfig
 
+from ...logs import logger
 from .base import Task, Tensors, class_names
 
-
-logger = logging.getLogger("scratch_bert")
 
 Label = str | bool | int | float
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)

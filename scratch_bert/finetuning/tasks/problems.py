@@ -1,6 +1,5 @@
 """The problem types of text classification: what a label is, and what is made of the logits for a text."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -11,12 +10,12 @@ from pydantic import BaseModel, FiniteFloat
 from scipy.special import softmax
 from sklearn.metrics import precision_recall_curve
 
+from ...logs import logger
 from ..class_report import class_report, class_scores
 from ..metrics import OF_PROBABILITIES
 from .base import Logits, Tensors
 
 
-logger = logging.getLogger("scratch_bert")
 RARE = 0.4  # a class with a smaller share of the training examples is rare
 DEFAULT_THRESHOLD, LOWEST_THRESHOLD = 0.5, 1e-6
 

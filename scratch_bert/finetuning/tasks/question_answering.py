@@ -2,7 +2,6 @@
 span across them."""
 
 import json
-import logging
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -13,11 +12,10 @@ from datasets import Dataset
 from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt
 from transformers import AutoModelForQuestionAnswering, PreTrainedConfig
 
+from ...logs import logger
 from ...text import with_marks
 from .base import Task, TextRow
 
-
-logger = logging.getLogger("scratch_bert")
 
 MAX_QUESTION_LENGTH = 64  # tokens, as in BERT's published code; in short windows, half of them
 

@@ -1,6 +1,5 @@
 """Text classification, multi-label classification and regression, of a text or a pair of texts."""
 
-import logging
 import re
 from collections.abc import Sequence
 from copy import copy
@@ -12,12 +11,10 @@ import torch
 from datasets import Dataset
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig
 
+from ...logs import logger
 from .base import Logits, Tensors, TextRow
 from .class_labels import ClassLabelTask, Label, is_missing, is_number
 from .problems import MultiClass, MultiLabel, NumberRow, Problem, Regression, TwoClasses
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 class LabelledRow(TextRow):

@@ -1,6 +1,5 @@
 """Token classification: a label for each word."""
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -14,13 +13,12 @@ from datasets import Dataset
 from pydantic import BaseModel
 from transformers import AutoModelForTokenClassification, DataCollatorForTokenClassification, PreTrainedConfig
 
+from ...logs import logger
 from ...text import with_marks
 from ..class_report import class_report, entity_scores
 from .class_labels import ClassLabelTask, Label
 from .spans import merge_tags
 
-
-logger = logging.getLogger("scratch_bert")
 
 _ENTITY_TAG = re.compile(r"[BIESLUM](-.+)?|O")  # of IOB, BIOES, BILOU or BMES, perhaps without types
 IGNORE_INDEX = -100  # the label of tokens that the loss ignores
