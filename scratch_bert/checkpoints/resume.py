@@ -4,7 +4,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
 from transformers import PreTrainedModel
 
 from scratch_bert_options.schema import check
@@ -16,21 +15,13 @@ from .open import find_new_weights, first_name, load_config
 from .weights import INDEX, WEIGHTS
 
 
-class RunRecord(BaseModel):
-    """What `RUN_FILE` holds: see `check_same_run`."""
-
-    fixed: dict[str, Any]
-    options: dict[str, Any]
-
-
 def read_record(checkpoint: str | Path) -> dict[str, Any]:
     """All that is recorded of the run in a directory or checkpoint; empty if there is nothing that can be read."""
-    file = Path(checkpoint, RUN_FILE)
     try:
-        saved = check(RunRecord, read_json(file), str(file))
-    except (FileNotFoundError, ValueError):
+        saved = check(dict[str, dict], read_json(Path(checkpoint, RUN_FILE)))
+        return saved["fixed"] | saved["options"]
+    except (FileNotFoundError, ValueError, KeyError):
         return {}
-    return saved.fixed | saved.options
 
 
 def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collection[str] = ()) -> None:

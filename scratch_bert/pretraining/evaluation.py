@@ -4,7 +4,6 @@ import inspect
 import math
 import tempfile
 from collections.abc import Iterable
-from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, Trainer, TrainingArguments
@@ -12,13 +11,12 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from scratch_bert_options.evaluation import EvaluationDataOptions, EvaluationOptions
 
 from ..checkpoints.open import load_config, open_checkpoint, open_pretrained
+from ..checkpoints.resume import read_record
 from ..corpus.tokenizer import check_vocabulary, gives_same_input, load_tokenizer
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..objectives import OBJECTIVES, NextSentenceHead, Objective
-from ..repository import RUN_FILE, read_json
 from ..training.console import show_on_console
-from ..training.memory import keep_freed_memory
-from ..training.threads import use_free_cores
+from ..training.threads import to_accelerator
 from .metrics import PretrainingMetrics, unigram_log_probs
 from .sources import PretrainingData, build_collator, load_data
 
@@ -82,10 +80,7 @@ def evaluate_model(
         # The metrics need the MLM head at the masked tokens only; at all of them, it takes longer than the encoder.
         return batch | ({"sparse_prediction": True} if "sparse_prediction" in accepted else {})
 
-    on_cpu = not torch.accelerator.is_available()
-    if on_cpu:
-        keep_freed_memory()
-        use_free_cores()
+    on_cpu = to_accelerator(model).type == "cpu"
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
             model=model,
@@ -134,17 +129,10 @@ def open_with_objective(objective: Objective, name: str, trust_remote_code: bool
 def name_of_text(data: PretrainingData, data_args: EvaluationDataOptions, names: Iterable[str]) -> str:
     """What the text is called for a reader: held-out text, if the runs that trained all models have held it out."""
     whole = data.eval_dataset is data.train_dataset or data_args.validation_file
-    if not whole and all(_held_out_checksum(Path(name)) == f"CRC-32 {data.eval_checksum:08x}" for name in names):
+    if not whole and all(
+        read_record(name).get("held-out text") == f"CRC-32 {data.eval_checksum:08x}" for name in names
+    ):
         return "held-out text"
     files = data_args.validation_file or data_args.train_file or [data_args.dataset_name or data_args.prepared_data]
     source = f"{files[0]} and {len(files) - 1} more" if len(files) > 1 else files[0] or "the built-in corpus"
     return f"{'text' if whole else 'part'} of {source}"
-
-
-def _held_out_checksum(model: Path) -> str | None:
-    """What the run that trained a model has recorded of its held-out text."""
-    try:
-        record = read_json(model / RUN_FILE)
-    except (OSError, ValueError):
-        return None
-    return {**record.get("options", {}), **record.get("fixed", {})}.get("held-out text")
