@@ -45,12 +45,15 @@ def _infer_options(name: str, revision: str | None) -> dict[str, bool | str]:
 
 
 def load_tokenizer(
-    name_or_path: str, trust_remote_code: bool = False, revision: str | None = None
+    name_or_path: str,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+    vocab_size: int | None = None,
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a local directory or a Hub repository.
+    """Load the tokenizer of a local directory or a Hub repository, for a model of this `vocab_size`, if it is given.
 
     Raises `OSError` if it does not exist, and `ValueError` if it can't be read, has no vocabulary, lacks a special
-    token that BERT's input needs, can't encode unknown words, or is not a fast tokenizer.
+    token that BERT's input needs, can't encode unknown words, is not a fast tokenizer, or as `check_vocabulary`.
     """
     if Path(name_or_path).is_dir() and not has_tokenizer(name_or_path):
         raise FileNotFoundError(f"{name_or_path} has no tokenizer, that is, no {' or '.join(VOCABULARIES[:2])}.")
@@ -81,6 +84,8 @@ def load_tokenizer(
         tokenizer.init_kwargs.pop(name, None)
     tokenizer.backend_tokenizer.no_padding()  # a tokenizer.json may pad and truncate to a length of its own
     tokenizer.backend_tokenizer.no_truncation()
+    if vocab_size is not None:
+        check_vocabulary(tokenizer, vocab_size, name_or_path)
     return tokenizer
 
 

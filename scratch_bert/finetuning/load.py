@@ -11,7 +11,7 @@ from scratch_bert_options.declare import reject_non_default, similar
 from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskOptions
 
 from ..checkpoints.open import is_of_head, named_head, open_checkpoint
-from ..corpus.tokenizer import check_vocabulary, load_tokenizer
+from ..corpus.tokenizer import load_tokenizer
 from ..hub.conversion import convert_config
 from ..logs import logger
 from .dataset import Columns, load_splits
@@ -50,8 +50,7 @@ def open_task(
 ) -> Task:
     """The task of this name without examples, with the tokenizer of a model. Raises `ValueError` or `OSError` for a
     tokenizer or a length that does not fit the model."""
-    cls, tokenizer = task_class(name), load_tokenizer(model, trust_remote_code=trust_remote_code)
-    check_vocabulary(tokenizer, config.vocab_size, model)
+    cls, tokenizer = task_class(name), load_tokenizer(model, trust_remote_code, vocab_size=config.vocab_size)
     limit = min(config.max_position_embeddings, tokenizer.model_max_length)
     max_seq_length = max_seq_length or min(limit, cls.default_max_seq_length or limit)
     if max_seq_length > limit:

@@ -27,7 +27,7 @@ from ..checkpoints.open import (
     load_with_mismatches,
     named_head,
 )
-from ..corpus.tokenizer import check_vocabulary, has_tokenizer, load_tokenizer
+from ..corpus.tokenizer import has_tokenizer, load_tokenizer
 from ..model import modeling_scratch_bert
 from ..model.configuration_scratch_bert import BERT_VALUES, COMPUTE_FIELDS, INITIALIZATION_FIELDS, ScratchBertConfig
 from ..repository import read_json
@@ -80,9 +80,9 @@ def convert_checkpoint(
         raise ValueError(
             f"{source} is a model of the type {config.model_type}. A conversion to {to} needs the type {wanted}."
         )
-    tokenizer = load_tokenizer(source, revision=revision) if has_tokenizer(source, revision) else None
-    if tokenizer:
-        check_vocabulary(tokenizer, config.vocab_size, source)
+    tokenizer = None
+    if has_tokenizer(source, revision):
+        tokenizer = load_tokenizer(source, revision=revision, vocab_size=config.vocab_size)
     target_config = convert_config(config, to)
     model, dropped = _load_with_head(source, config, revision)
     check_finite_weights(model, source)

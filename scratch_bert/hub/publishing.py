@@ -20,7 +20,7 @@ from scratch_bert_options.schema import check
 
 from ..checkpoints.open import AUTO_CLASSES, find_new_weights, load_config, named_head
 from ..checkpoints.weights import INDEX, WEIGHTS, find_not_finite, find_weights, read_shapes
-from ..corpus.tokenizer import check_vocabulary, load_tokenizer
+from ..corpus.tokenizer import load_tokenizer
 from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import read_json
 from .code import OLD_CODE
@@ -162,10 +162,9 @@ def _check_model(directory: str) -> None:
     config = None
     if read_json(Path(directory, "config.json")).get("model_type") in CONFIG_MAPPING:
         config = load_config(directory)  # before the tokenizer, which reads it as well
-    tokenizer = load_tokenizer(directory)
+    load_tokenizer(directory, vocab_size=config and config.vocab_size)
     if config is None:
         return
-    check_vocabulary(tokenizer, config.vocab_size, directory)
     head = named_head(config)
     new_heads = ["missing"] * (head == "Model")  # which may do without a pooler
     find_new_weights(getattr(transformers, AUTO_CLASSES[head]), directory, config, new_heads)

@@ -17,7 +17,7 @@ from scratch_bert_options.schema import check
 from ..atomic import locked, write_json
 from ..checkpoints.open import load_config
 from ..checkpoints.saved import METRICS_FILE
-from ..corpus.tokenizer import check_vocabulary, load_tokenizer
+from ..corpus.tokenizer import load_tokenizer
 from ..logs import logger
 from ..objectives import OBJECTIVES
 from ..repository import read_json
@@ -87,8 +87,7 @@ def evaluate_blimp(args: EvaluationOptions) -> Iterator[tuple[str, Scores]]:
 def _encode(name: str, pairs: Sequence[Pair], trust_remote_code: bool) -> tuple[BatchEncoding, int]:
     """The tokens of all pairs' sentences by a model's tokenizer, and its mask token."""
     config = load_config(name, trust_remote_code=trust_remote_code)
-    tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
-    check_vocabulary(tokenizer, config.vocab_size, name)
+    tokenizer = load_tokenizer(name, trust_remote_code, vocab_size=config.vocab_size)
     sentences = [sentence for pair in pairs for sentence in (pair.sentence_good, pair.sentence_bad)]
     encoded = encode_sentences(tokenizer, sentences, min(config.max_position_embeddings, tokenizer.model_max_length))
     ids = encoded["input_ids"]

@@ -46,8 +46,14 @@ def encode_sentences(
     return encoded
 
 
-def check_texts(model: PreTrainedModel, texts: Sequence[str | None]) -> None:
-    """Raise `ValueError` for one text in place of several, and for a model in training mode, whose dropout is random."""
+def encode_windows(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | None]
+) -> tuple[dict[str, list[list[int]]], list[int], list[list[tuple[int, int]]]]:
+    """The tokens of texts of any length, as from `encode_sentences`, in windows that the model takes; the number of
+    each window's text; and the start and end in the text of each window's tokens, in characters.
+
+    Raises `ValueError` for one text in place of several, and for a model in training mode, whose dropout is random.
+    """
     if (
         isinstance(texts, str | Mapping)
         or not all(isinstance(text, str | None) for text in texts)
@@ -56,15 +62,8 @@ def check_texts(model: PreTrainedModel, texts: Sequence[str | None]) -> None:
         raise ValueError(f"A list of texts is needed, not {type(texts).__name__} {texts!r:.60}.")
     if model.training:
         raise ValueError("The model is in training mode: call model.eval() first.")
-
-
-def encode_windows(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]
-) -> tuple[dict[str, list[list[int]]], list[int], list[list[tuple[int, int]]]]:
-    """The tokens of texts of any length, as from `encode_sentences`, in windows that the model takes; the number of
-    each window's text; and the start and end in the text of each window's tokens, in characters."""
     encoded = tokenizer(
-        list(texts),
+        [text or "" for text in texts],
         truncation=True,
         max_length=min(model.config.max_position_embeddings, tokenizer.model_max_length),
         return_overflowing_tokens=True,

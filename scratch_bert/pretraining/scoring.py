@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .minimal_pairs import check_texts, encode_windows, token_log_probabilities
+from .minimal_pairs import encode_windows, token_log_probabilities
 
 
 FAST_COPIES = 8
@@ -35,15 +35,13 @@ def score_texts(
         the tokens of lowest log-probability, lowest first, with `start`, `end` (in characters), `text` and
         `log_probability`. A text without tokens has `None` for values.
     """
-    check_texts(model, texts)
-    texts = [text or "" for text in texts]
     encoded, text_of, offsets = encode_windows(model, tokenizer, texts)
     found: dict[int, list[tuple[float, int, int]]] = defaultdict(list)
     copies = FAST_COPIES if fast else None
     for rows, positions, values in token_log_probabilities(model, encoded, tokenizer.mask_token_id, copies, bf16):
         for row, position, value in zip(rows.tolist(), positions.tolist(), values.tolist(), strict=True):
             found[text_of[row]].append((value, row, position))
-    return [_summarize(text, sorted(found[number]), offsets, surprising) for number, text in enumerate(texts)]
+    return [_summarize(text or "", sorted(found[number]), offsets, surprising) for number, text in enumerate(texts)]
 
 
 def _summarize(

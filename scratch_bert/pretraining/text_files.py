@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from scratch_bert_options.schema import check, check_range
 
 from ..atomic import move_into_place
 from ..checkpoints.open import open_pretrained
-from ..corpus.tokenizer import check_vocabulary, load_tokenizer
+from ..corpus.tokenizer import load_tokenizer
 from ..objectives import OBJECTIVES
 from ..text.rows import STANDARD, Row, column_types, extend_rows, read_rows, row_kinds, write_rows
 from ..text.tables import describe_columns
@@ -55,7 +54,8 @@ def score_file(
     check_range("surprising", surprising, "[0, 1000000]")
     kind, output_kind = row_kinds(file, output_file, kind, "jsonl" if output_file == STANDARD else None)
     model, _ = open_with_objective(OBJECTIVES["none"], name, trust_remote_code)
-    tokenizer = _prepare(model, name, trust_remote_code)
+    tokenizer = load_tokenizer(name, trust_remote_code, vocab_size=model.config.vocab_size)
+    to_accelerator(model)
 
     def score(rows: list[Row], number: int) -> pyarrow.Table:
         texts = _texts(rows, file, text_column)
@@ -85,7 +85,8 @@ def encode_file(
         )
     total = sum(map(len, read_rows(file, kind))) if output_kind == ".npy" else 0
     model, _ = open_pretrained(name, with_nsp=False, trust_remote_code=trust_remote_code)
-    tokenizer = _prepare(model, name, trust_remote_code)
+    tokenizer = load_tokenizer(name, trust_remote_code, vocab_size=model.config.vocab_size)
+    to_accelerator(model)
 
     def encode(rows: list[Row]) -> np.ndarray:
         return encode_texts(model, tokenizer, _texts(rows, file, text_column), normalize=normalize, bf16=bf16)
@@ -110,14 +111,6 @@ def encode_file(
         move_into_place(new, Path(output_file))
     finally:
         new.unlink(missing_ok=True)
-
-
-def _prepare(model: PreTrainedModel, name: str, trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """Move the model to the accelerator, if there is one, and open its tokenizer."""
-    tokenizer = load_tokenizer(name, trust_remote_code=trust_remote_code)
-    check_vocabulary(tokenizer, model.config.vocab_size, name)
-    to_accelerator(model)
-    return tokenizer
 
 
 def _texts(rows: list[Row], file: str, column: str) -> list[str | None]:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .minimal_pairs import BATCH_TOKENS, BATCH_TOKENS_ON_ACCELERATORS, check_texts, encode_windows
+from .minimal_pairs import BATCH_TOKENS, BATCH_TOKENS_ON_ACCELERATORS, encode_windows
 
 
 @torch.inference_mode()
@@ -24,8 +24,7 @@ def encode_texts(
     `model` is any encoder, with a head or without, in evaluation mode; `normalize` gives vectors the length 1; `bf16`
     is autocast. A batch has windows of one length, so there is no padding.
     """
-    check_texts(model, texts)
-    encoded, text_of, _ = encode_windows(model, tokenizer, [text or "" for text in texts])
+    encoded, text_of, _ = encode_windows(model, tokenizer, texts)
     device, encoder = model.device, model.base_model
     budget = BATCH_TOKENS if device.type == "cpu" else BATCH_TOKENS_ON_ACCELERATORS
     lengths = np.array([len(ids) for ids in encoded["input_ids"]])
