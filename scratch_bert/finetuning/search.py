@@ -1,6 +1,5 @@
 """A search for hyperparameters: Optuna proposes the trials, each a run of its own, of which the best one stays."""
 
-import logging
 import shutil
 from copy import copy
 from dataclasses import replace
@@ -17,15 +16,13 @@ from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from ..checkpoints.output_dir import output_dir_lock, read_metrics
 from ..checkpoints.resume import check_same_run
 from ..checkpoints.saved import find_checkpoint
+from ..logs import logger
 from ..repository import RUN_FILE, read_json
 from ..training.seeds import SeedResults, check_parent, summarize
 from ..training.trainer import DivergenceError
 from .arguments import finetuning_arguments
 from .run import FinetuningRun, SeedRun
 from .trainer import CLASS_REPORT
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 LOG = "search.log"
