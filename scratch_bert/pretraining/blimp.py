@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import datasets
-import numpy as np
+import pandas
 from pydantic import StringConstraints
 from transformers import BatchEncoding
 
@@ -121,18 +121,16 @@ def read_pairs(name: str) -> list[Pair]:
 def summarize(pairs: Sequence[Pair], correct: Iterable[bool]) -> Scores:
     """The scores of a model: `correct` tells of each pair whether it is right. A phenomenon's accuracy is, like the
     overall one, the mean of its paradigms' accuracies, as in the authors' summary."""
-    right = np.asarray(correct, dtype=bool)
-    paradigms = np.array([pair.UID for pair in pairs])
-    phenomena = np.array([pair.linguistics_term for pair in pairs])
+    table = pandas.DataFrame(pairs).assign(correct=list(correct))
 
-    def score(chosen: np.ndarray) -> Scores:
-        accuracies = [right[chosen & (paradigms == name)].mean() for name in np.unique(paradigms[chosen])]
-        return {"accuracy": float(np.mean(accuracies)), "pairs": int(chosen.sum())}
+    def score(rows: pandas.DataFrame) -> Scores:
+        accuracies = rows.groupby("UID")["correct"].mean()
+        return {"accuracy": float(accuracies.mean()), "pairs": len(rows)}
 
     return {
-        **score(np.full(len(right), True)),
-        "phenomena": {name: score(phenomena == name) for name in np.unique(phenomena).tolist()},
-        "paradigms": {name: score(paradigms == name) for name in np.unique(paradigms).tolist()},
+        **score(table),
+        "phenomena": {name: score(rows) for name, rows in table.groupby("linguistics_term")},
+        "paradigms": {name: score(rows) for name, rows in table.groupby("UID")},
     }
 
 

@@ -36,11 +36,8 @@ def example_statistics(
     lengths, labels, counts, seconds = [], [], Counter(), 0.0
     examples = islice(_examples(dataset, seed), sample)
     with tqdm(total=sample, desc="Examples", unit=" examples", leave=False, disable=None) as progress:
-        while True:
-            start = time.perf_counter()
-            drawn = list(islice(examples, BATCH_SIZE))
-            if not drawn:
-                break
+        start = time.perf_counter()
+        while drawn := list(islice(examples, BATCH_SIZE)):
             batch = collator(drawn)
             seconds += time.perf_counter() - start
             length = batch["attention_mask"].sum(-1)  # (B,)
@@ -57,6 +54,7 @@ def example_statistics(
             counts["replaced"] += int((is_masked & ids.eq(tokenizer.mask_token_id)).sum())
             counts["kept"] += int((is_masked & ids.eq(original)).sum())
             progress.update(len(drawn))
+            start = time.perf_counter()
     if not lengths:
         raise ValueError("The text gives no example.")
     masked = max(counts["masked"], 1)

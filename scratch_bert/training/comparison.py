@@ -51,13 +51,8 @@ def read_run(directory: Path) -> Run:
         raise ValueError(f"{directory / RUN_FILE} can't be read.")
     checkpoints = checkpoints_in(directory)
     log = read_json(checkpoints[-1] / "trainer_state.json")["log_history"] if checkpoints else []
-    evaluations = [
-        {name: value for name, value in entry.items() if name == "step" or _is_figure(name, value)}
-        for entry in log
-        if any(map(_is_figure, entry, entry.values()))
-    ]
-    final = {name: value for name, value in read_metrics(directory).items() if _is_figure(name, value)}
-    if final:
+    evaluations = [{**figures, "step": entry["step"]} for entry in log if (figures := _figures(entry))]
+    if final := _figures(read_metrics(directory)):
         evaluations.append(final)
     if not evaluations:
         raise ValueError(f"{directory} has no evaluation yet: wait for its first checkpoint.")
@@ -65,8 +60,10 @@ def read_run(directory: Path) -> Run:
     return Run(directory, options.pop("seed", 0), options, evaluations, bool(final))
 
 
-def _is_figure(name: str, value: Any) -> bool:
-    return name.startswith(("eval_", "test_")) and not name.endswith(NOT_COMPARED) and isinstance(value, int | float)
+def _figures(entry: dict[str, Any]) -> dict[str, float]:
+    """What an entry of the log, or metrics.json, tells of an evaluation."""
+    compared = (name for name in entry if name.startswith(("eval_", "test_")) and not name.endswith(NOT_COMPARED))
+    return {name: entry[name] for name in compared if isinstance(entry[name], int | float)}
 
 
 def read_groups(directories: Iterable[str | Path]) -> list[Group]:
