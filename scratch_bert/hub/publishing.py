@@ -162,7 +162,7 @@ def _check_model(directory: str) -> None:
     config = None
     if read_json(Path(directory, "config.json")).get("model_type") in CONFIG_MAPPING:
         config = load_config(directory)  # before the tokenizer, which reads it as well
-    load_tokenizer(directory, vocab_size=config and config.vocab_size)
+    load_tokenizer(directory, vocab_size=config.vocab_size if config else None)
     if config is None:
         return
     head = named_head(config)

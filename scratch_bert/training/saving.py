@@ -1,7 +1,6 @@
 """Saves: a model or checkpoint under its final name is complete, even if the process dies or the disk is full; and
 finite, as a training that has diverged stops before anything of it is logged or saved."""
 
-import logging
 import math
 import shutil
 from collections.abc import Callable
@@ -17,14 +16,12 @@ from ..atomic import STAGING, move_into_place, write_json
 from ..checkpoints.saved import explain_write_errors, write_checkpoint
 from ..checkpoints.weights import find_not_finite
 from ..hub.model_card import is_customized, mark_as_generated
+from ..logs import logger
 from ..repository import RUN_FILE
 from .console import without_progress_bars
 from .decorations import DecoratedTrainer
 from .processes import wait_for_processes
 from .push import PushingTrainer
-
-
-logger = logging.getLogger("scratch_bert")
 
 
 class DivergenceError(ValueError):

@@ -1,7 +1,6 @@
 """The base of all tasks: labelled examples → the model's inputs; its logits → predictions and scores."""
 
 import json
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -200,16 +199,15 @@ class Task:
         lengths = list(lengths)
         full = sum(length == self.max_seq_length for length in lengths)
         if full and self.references:
-            counted = (
-                f"{split}: {full:,} of {len(lengths):,} inputs are truncated to {self.max_seq_length} tokens, or have "
-            )
-            much = full > MUCH_TRUNCATED * len(lengths)
+            found = f"{split}: {full:,} of {len(lengths):,} inputs are truncated to {self.max_seq_length} tokens"
             limit = self.tokenizer.model_max_length
             longer = f"a --max_seq_length of up to {limit} reads more of them"
             if self.max_seq_length >= limit:
                 longer = "a model that is pretrained with a longer --max_seq_length would read more of them"
-            remedy = f": {longer}" * much
-            logger.log(logging.WARNING if much else logging.INFO, f"{counted}exactly as many{remedy}")
+            if full > MUCH_TRUNCATED * len(lengths):
+                logger.warning(f"{found}, or have exactly as many: {longer}")
+            else:
+                logger.info(f"{found}, or have exactly as many")
 
     @cached_property
     def features(self) -> dict[str, Dataset]:
