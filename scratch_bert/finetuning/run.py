@@ -128,7 +128,7 @@ class FinetuningRun:
         logger.info(self.task.describe())
         for number, run in enumerate(self.seed_runs):
             if run.metrics:
-                check_finished(self.record(run.args), run.args.output_dir)
+                check_finished(self.record(run.args), run.args.output_dir, run.args.seed)
                 if "test" in self.task.splits and not any(name.startswith("test_") for name in run.metrics):
                     self.seed_runs[number] = SeedRun(run.args, find_checkpoint(run.args))
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)

@@ -39,7 +39,7 @@ def pretrain_seeds(
         run = prepare_pretraining(model_args, data_args, options, **texts)
         for other, finished in metrics.items():
             if finished:
-                check_finished(run.trainer.record, directories[other])
+                check_finished(run.trainer.record, directories[other], other)
         metrics[seed] = run.train()
         del run  # or its memory would be kept while the next one is built
     results = summarize(metrics)

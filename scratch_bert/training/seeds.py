@@ -45,9 +45,11 @@ def check_parent(args: TrainingArguments, one: str = "seed") -> None:
         raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each {one} has its own.")
 
 
-def check_finished(record: dict[str, dict], directory: str | Path) -> None:
-    """Raise `ValueError` if the finished run of a seed had other data or options than a run with this record."""
-    check_same_run(record, str(directory), record["options"].keys() - WITHOUT_EFFECT)
+def check_finished(record: dict[str, dict], directory: str | Path, seed: int) -> None:
+    """Raise `ValueError` if the finished run in `directory` was not that of `seed`, or had other data or options than a
+    run with this record."""
+    expected = record | {"fixed": record["fixed"] | {"seed": seed}}
+    check_same_run(expected, str(directory), record["options"].keys() - WITHOUT_EFFECT)
 
 
 def finished_metrics(directory: Path, resumes: bool) -> dict[str, float] | None:

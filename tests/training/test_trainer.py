@@ -254,7 +254,7 @@ def test_model_card_is_written_into_each_directory(tmp_path):
     )
     trainer.train()
     trainer.save_model()
-    cards = {file.parent.name: file.read_text() for file in (tmp_path / "run").rglob("README.md")}
+    cards = {file.parent.name: file.read_text().split("\n")[0] for file in (tmp_path / "run").rglob("README.md")}
     assert cards == {"run": "6", "checkpoint-3": "3", "checkpoint-6": "6"}
 
 
