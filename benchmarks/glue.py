@@ -18,7 +18,7 @@ from typing import Any
 
 from transformers import TrainingArguments
 
-from scratch_bert.atomic import write_json, write_text
+from scratch_bert.atomic import write_json
 from scratch_bert.checkpoints.saved import find_checkpoint
 from scratch_bert.finetuning.arguments import finetuning_arguments
 from scratch_bert.finetuning.baselines import scores_by_baseline
@@ -319,7 +319,7 @@ class GlueReport:
 
     def write(self, directory: Path) -> None:
         write_json(directory / "glue.json", self.as_dict())
-        write_text(directory / "glue.md", f"{self.as_markdown()}\n")
+        (directory / "glue.md").write_text(f"{self.as_markdown()}\n", encoding="utf-8")
 
 
 def _parts_of(task: str, metrics: dict[str, float]) -> list[float]:

@@ -72,14 +72,9 @@ def move_into_place(new: Path, place: Path) -> None:
 
 def write_json(file: Path, value: object) -> None:
     """Write a JSON file that is never seen incomplete."""
-    write_text(file, json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
-def write_text(file: Path, text: str) -> None:
-    """Write a UTF-8 file that is never seen incomplete, with the line ends of `text`."""
     new = file.with_name(f".{file.name}")
     try:
-        new.write_text(text, encoding="utf-8", newline="")
+        new.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         move_into_place(new, file)
     finally:
         new.unlink(missing_ok=True)
