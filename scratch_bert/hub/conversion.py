@@ -38,7 +38,7 @@ CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
 MODELS = {"bert": (transformers, "Bert"), "scratch_bert": (modeling_scratch_bert, "ScratchBert")}  # module, prefix
 # Not converted: fields that the target's class sets itself, how the model computes, and how it is initialised.
 _NOT_CONVERTED = (
-    {*COMPUTE_FIELDS, *INITIALIZATION_FIELDS, "use_cache"}
+    {*COMPUTE_FIELDS, *INITIALIZATION_FIELDS, "embedding_size", "use_cache"}
     | {"model_type", "architectures", "auto_map", "code_version", "transformers_version", "dtype", "_name_or_path"}
     | {"output_attentions", "output_hidden_states", "return_dict"}
 )  # fmt: skip
@@ -90,7 +90,7 @@ def convert_checkpoint(
     target_class = _model_class(to, head)
     options: dict[str, Any] = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
     target = target_class._from_config(target_config, dtype=model.dtype, **options)
-    target.load_state_dict(_rename_bias(model.state_dict(), to))
+    target.load_state_dict(_converted_weights(model, to))
 
     destination.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
@@ -125,8 +125,13 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
         raise ValueError(f"This {config.model_type}'s config does not fit {to}: {explain_error(error)}") from error
 
 
-def _rename_bias(weights: dict[str, torch.Tensor], to: str) -> dict[str, torch.Tensor]:
-    """The weights as the type `to` names them: of the two biases of its MLM head, BERT uses the second."""
+def _converted_weights(model: PreTrainedModel, to: str) -> dict[str, torch.Tensor]:
+    """The weights as the type `to` has them: factorised embeddings multiplied out; and of the two biases of its MLM
+    head, BERT uses the second."""
+    weights = model.state_dict()
+    for name in [name for name in weights if name.endswith("projection.weight")]:
+        table = name.replace("projection", "decoder" if name.startswith("cls.") else "word_embeddings")
+        weights[table] = (weights[table].float() @ weights.pop(name).float()).to(weights[table].dtype)
     name, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
     if name not in weights:
         return weights

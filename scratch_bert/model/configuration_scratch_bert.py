@@ -72,7 +72,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     for name, (layers, hidden, heads, std) in _PRESETS.items()
 }
 CHOICES = {
-    "position_embedding_type": ("absolute", "sinusoidal"),
+    "position_embedding_type": ("absolute", "sinusoidal", "rotary"),
     "position_embedding_init": ("normal", "sinusoidal"),
     "attention_init": ("normal", "mimetic"),
     "classifier_pooling": ("cls", "mean", "segments"),
@@ -88,6 +88,7 @@ ARCHITECTURE_FIELDS = (
     "vocab_size",
     "max_position_embeddings",
     "type_vocab_size",
+    "embedding_size",
     "head_dim",
     "position_embedding_type",
     "norm_first",
@@ -140,7 +141,7 @@ class ScratchBertConfig(PreTrainedConfig):
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
     `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`,
-    `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which
+    `embedding_size`, `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which
     names the field and what is allowed, for a value of the wrong type or out of range, and for values that contradict
     each other.
     """
@@ -161,6 +162,9 @@ class ScratchBertConfig(PreTrainedConfig):
     vocab_size: int = 30522
     """Number of token ids; ids run from 0 to vocab_size - 1."""
     hidden_size: int = 768
+    embedding_size: int | None = None
+    """Width of the token embeddings, which a matrix projects to hidden_size (Lan et al., 2020, section 3.1); None
+    means hidden_size, without that matrix. A conversion to BERT multiplies them out."""
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     head_dim: int | None = None
@@ -180,7 +184,8 @@ class ScratchBertConfig(PreTrainedConfig):
     max_position_embeddings: int = 512
     """Longest sequence in tokens, special tokens included."""
     position_embedding_type: str = "absolute"
-    """`absolute`: learned, as in BERT. `sinusoidal`: fixed, as in "Attention Is All You Need", section 3.5."""
+    """`absolute`: learned, as in BERT. `sinusoidal`: fixed, as in "Attention Is All You Need", section 3.5. `rotary`:
+    queries and keys are rotated by their positions (Su et al., 2021), and no longest length is learned."""
     type_vocab_size: int = 2
     """Number of segment ids."""
     norm_first: bool = False
@@ -232,7 +237,8 @@ class ScratchBertConfig(PreTrainedConfig):
     def validate_architecture(self):
         """Raise `ValueError` for invalid values. `@strict` calls this at construction and before a save."""
         counts = ["vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"]
-        counts += ["max_position_embeddings", "type_vocab_size"] + (["head_dim"] if self.head_dim is not None else [])
+        counts += ["max_position_embeddings", "type_vocab_size"]
+        counts += [field for field in ("embedding_size", "head_dim") if getattr(self, field) is not None]
         for field in counts:
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} must be 1 or more, got {getattr(self, field)}.")
@@ -247,6 +253,8 @@ class ScratchBertConfig(PreTrainedConfig):
                 f"hidden_size ({self.hidden_size}) must be a multiple of num_attention_heads "
                 f"({self.num_attention_heads}), or head_dim must be set."
             )
+        if self.position_embedding_type == "rotary" and (self.head_dim or self.hidden_size // self.num_attention_heads) % 2:
+            raise ValueError("Rotary positions need heads of an even size: change num_attention_heads or head_dim.")
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}; got {self.hidden_act!r}.")
         for field, choices in CHOICES.items():

@@ -50,6 +50,11 @@ def init_weights(module: nn.Module, std: float) -> None:
         init.zeros_(module.weight[module.padding_idx])
 
 
+def init_projection(weight: torch.Tensor) -> None:
+    """Start the projection (E, H) of factorised embeddings orthogonal, and such that they keep their deviation."""
+    init.orthogonal_(weight, gain=(weight.shape[1] / weight.shape[0]) ** 0.5)
+
+
 def init_sinusoidal(positions: nn.Embedding, std: float) -> None:
     """Start learned positions as sinusoids of this `std`."""
     table = sinusoids(*positions.weight.shape)

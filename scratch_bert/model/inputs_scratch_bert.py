@@ -22,7 +22,7 @@ class EmbeddingInputs(NamedTuple):
     input_ids: torch.Tensor | None  # (B, S)
     token_type_ids: torch.Tensor  # (B, S)
     position_ids: torch.Tensor  # (B, S)
-    inputs_embeds: torch.Tensor | None  # (B, S, H)
+    inputs_embeds: torch.Tensor | None  # (B, S, E)
 
 
 def complete_inputs(
@@ -30,15 +30,16 @@ def complete_inputs(
     input_ids: torch.Tensor | None,  # (B, S)
     token_type_ids: torch.Tensor | None,  # (B, S) or (1, S)
     position_ids: torch.Tensor | None,  # (B, S) or (1, S)
-    inputs_embeds: torch.Tensor | None,  # (B, S, H)
+    inputs_embeds: torch.Tensor | None,  # (B, S, E)
 ) -> EmbeddingInputs:
     """Check the inputs, and add default segments and positions. Raises `ValueError` or `IndexError`."""
     config = embeddings.config
     if (input_ids is None) == (inputs_embeds is None):
         raise ValueError("Pass either input_ids or inputs_embeds, and not both.")
-    given, width = (input_ids, ()) if inputs_embeds is None else (inputs_embeds, (config.hidden_size,))
+    width = () if inputs_embeds is None else (config.embedding_size or config.hidden_size,)
+    given = input_ids if inputs_embeds is None else inputs_embeds
     if given.dim() != 2 + len(width):
-        wanted = "input_ids of shape (B, S) or inputs_embeds of shape (B, S, H)"
+        wanted = "input_ids of shape (B, S) or inputs_embeds of shape (B, S, E)"
         raise ValueError(f"The model takes {wanted}, got the shape {tuple(given.shape)}.")
     shape, length = tuple(given.shape[:2]), given.shape[1]
 

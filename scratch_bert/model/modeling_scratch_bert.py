@@ -4,6 +4,7 @@ Dimensions, in comments and docstrings:
     B  batch size               H  hidden size               V  vocabulary size
     S  sequence length          A  attention heads           L  labels of a task
     P  position embeddings      D  size of one head          C  choices of a question
+    E  embedding size: H, unless the token embeddings are factorised
     T  non-padding tokens       F  feed-forward size         M  tokens to predict
     N  sequences in the batch: B, or more if they are packed
 
@@ -49,6 +50,7 @@ from .configuration_scratch_bert import AUTO_MAP, ScratchBertConfig
 from .initialization_scratch_bert import (
     SinusoidalPositions,
     init_mimetic,
+    init_projection,
     init_sinusoidal,
     init_weights,
     resized_positions,
@@ -73,23 +75,37 @@ from .pooling_scratch_bert import POOLED_WIDTH, pool_tokens
 # --------------------------------------------------------------------------------------------------- embeddings
 
 
+class ScratchBertProjection(nn.Module):
+    """The matrix (E, H) of factorised token embeddings (Lan et al., 2020, section 3.1)."""
+
+    def __init__(self, config: ScratchBertConfig):
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(config.embedding_size, config.hidden_size))
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        return embeddings @ self.weight  # (…, E) → (…, H)
+
+
 class ScratchBertEmbeddings(nn.Module):
-    """Token + position + segment embeddings, LayerNorm, dropout (paper, section 3, figure 2)."""
+    """Token + position + segment embeddings, LayerNorm, dropout (paper, section 3, figure 2). Rotary positions come
+    with attention instead: see `rotations`."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
         self.config = config
-        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id)
+        width = config.embedding_size or config.hidden_size
+        self.word_embeddings = nn.Embedding(config.vocab_size, width, padding_idx=config.pad_token_id)
+        self.projection = ScratchBertProjection(config) if config.embedding_size else nn.Identity()
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         # Learned positions start as small as the token embeddings (std 0.02). Sinusoids are larger and would dominate
         # them, so tokens and segments are scaled by √H (Vaswani et al., 2017, section 3.4).
         position_shape = config.max_position_embeddings, config.hidden_size  # (P, H)
+        self.position_embeddings, self.scale = None, 1.0
         if config.position_embedding_type == "sinusoidal":
             self.position_embeddings = SinusoidalPositions(*position_shape)
             self.scale = math.sqrt(config.hidden_size)
-        else:
+        elif config.position_embedding_type == "absolute":
             self.position_embeddings = nn.Embedding(*position_shape)
-            self.scale = 1.0
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         # Old checkpoints contain this buffer: under the same name, transformers skips it.
@@ -100,20 +116,36 @@ class ScratchBertEmbeddings(nn.Module):
         input_ids: torch.Tensor | None = None,  # (B, S)
         token_type_ids: torch.Tensor | None = None,  # (B, S)
         position_ids: torch.Tensor | None = None,  # (B, S)
-        inputs_embeds: torch.Tensor | None = None,  # (B, S, H)
+        inputs_embeds: torch.Tensor | None = None,  # (B, S, E)
     ) -> torch.Tensor:
         if token_type_ids is None or position_ids is None:  # called alone
             inputs = complete_inputs(self, input_ids, token_type_ids, position_ids, inputs_embeds)
             input_ids, token_type_ids, position_ids, inputs_embeds = inputs
-        embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (B, S, H)
+        embeddings = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds  # (B, S, E)
+        embeddings = self.projection(embeddings)  # (B, S, H)
         embeddings = embeddings + self.token_type_embeddings(token_type_ids)
         if self.scale != 1.0:
             embeddings = embeddings * self.scale
-        embeddings = embeddings + self.position_embeddings(position_ids)
+        if self.position_embeddings is not None:
+            embeddings = embeddings + self.position_embeddings(position_ids)
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, H)
 
 
 # -------------------------------------------------------------------------------------------- attention and layers
+
+
+def rotations(position_ids: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and signed sines (B, 1, S, D) that `rotate` heads of this `size` D by their positions (B, S)."""
+    frequencies = 10000.0 ** (-torch.arange(0, size, 2, device=position_ids.device) / size)  # (D/2,)
+    angles = position_ids[:, None, :, None] * frequencies  # (B, 1, S, D/2)
+    return torch.cat([angles.cos(), angles.cos()], -1), torch.cat([-angles.sin(), angles.sin()], -1)
+
+
+def rotate(states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    """Rotary positions (Su et al., 2021, section 3.4): turn each pair of dimensions d and d + D/2 of queries or keys
+    (B, A, S, D) by an angle in proportion to the position, so that their products depend on distances alone."""
+    cos, sin = (part.to(states.dtype) for part in rotation)
+    return states * cos + states.roll(states.shape[-1] // 2, -1) * sin
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
@@ -153,12 +185,15 @@ class ScratchBertSelfAttention(nn.Module):
         hidden_states: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
         plan: RowPlan | None = None,
+        rotation: tuple[torch.Tensor, torch.Tensor] | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = (
             states.unflatten(-1, (-1, self.attention_head_size)).transpose(1, 2)  # (B, A, S, D)
             for states in project(hidden_states, (self.query, self.key, self.value))
         )
+        if rotation is not None:
+            query, key = rotate(query, rotation), rotate(key, rotation)
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -306,17 +341,20 @@ class ScratchBertTransform(nn.Module):
 
 
 class ScratchBertPredictions(nn.Module):
-    """MLM head: a transform, then a projection to the vocabulary, which can be tied to the token embeddings."""
+    """MLM head: a transform, then a projection to the vocabulary, which can be tied to the token embeddings. If these
+    are factorised, so is the projection."""
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__()
         self.transform = ScratchBertTransform(config)
-        self.decoder = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        width = config.embedding_size or config.hidden_size
+        self.projection = nn.Linear(config.hidden_size, width, bias=False) if config.embedding_size else nn.Identity()
+        self.decoder = nn.Linear(width, config.vocab_size, bias=False)
         # Not in the decoder: FSDP shards it with the token embeddings, and fails on a second name for its parameters.
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        return project_with_bias(self.transform(hidden_states), self.decoder, self.bias)  # (…, V)
+        return project_with_bias(self.projection(self.transform(hidden_states)), self.decoder, self.bias)  # (…, V)
 
 
 class ScratchBertHeads(nn.Module):
@@ -375,6 +413,8 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         config = self.config
         init_weights(module, config.initializer_range)
+        if isinstance(module, ScratchBertProjection):
+            init_projection(module.weight)
         if isinstance(module, ScratchBertEmbeddings):
             init.copy_(module.position_ids, torch.arange(module.position_ids.shape[-1])[None])
             if config.position_embedding_init == "sinusoidal" and config.position_embedding_type == "absolute":
@@ -390,7 +430,7 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
             for module in fresh:
                 init_mimetic(module.self.query, module.self.key, module.self.value, module.output.dense)
 
-    def get_position_embeddings(self) -> nn.Module:
+    def get_position_embeddings(self) -> nn.Module | None:
         return self.base_model.embeddings.position_embeddings
 
     @torch.no_grad()
@@ -398,14 +438,15 @@ class ScratchBertPreTrainedModel(PreTrainedModel):
         """Change the maximum sequence length: see `resized_positions`."""
         self.config.max_position_embeddings = length = new_num_position_embeddings
         embeddings = self.base_model.embeddings
-        embeddings.position_embeddings = resized_positions(embeddings.position_embeddings, length)
+        if embeddings.position_embeddings is not None:
+            embeddings.position_embeddings = resized_positions(embeddings.position_embeddings, length)
         embeddings.position_ids = torch.arange(length, device=embeddings.position_ids.device)[None]
 
 
 class ScratchBertModel(ScratchBertPreTrainedModel):
     """The encoder, with or without the pooler.
 
-    Inputs, here and in every head: `input_ids` (B, S) or `inputs_embeds` (B, S, H); `attention_mask` (B, S), 0 at
+    Inputs, here and in every head: `input_ids` (B, S) or `inputs_embeds` (B, S, E); `attention_mask` (B, S), 0 at
     padding, or (B, 1, S, S), True where a token may attend to another, or numbers to add to the scores;
     `token_type_ids` (B, S), the segments; `position_ids` (B, S) or (1, S). For packed sequences, `seq_idx` (B, S)
     numbers the sequences of each batch entry, ascending from 0: tokens attend only within their sequence. Also pass
@@ -478,6 +519,8 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
 
         # Embed and encode.
         states = self.embeddings(*inputs)  # (B, S, H), or (1, T, H)
+        if config.position_embedding_type == "rotary":
+            kwargs["rotation"] = rotations(inputs.position_ids, self.encoder.layer[0].attention.self.attention_head_size)
         layer_mask = None  # of attention without padding
         if plan is None or plan.attention is padded_attention:
             if plan is not None and not plan.has_padding:
@@ -521,6 +564,10 @@ class ScratchBertWithMLMHead(ScratchBertPreTrainedModel):
 
     def __init__(self, config: ScratchBertConfig):
         super().__init__(config)
+        if config.embedding_size:
+            self._tied_weights_keys = self._tied_weights_keys | {
+                "cls.predictions.projection.weight": "bert.embeddings.projection.weight"
+            }
         if config.tie_word_embeddings:
             # Saved only once in any case; listed so that Trainer does not report them as missing on resume.
             self._keys_to_ignore_on_save = list(self._tied_weights_keys)
@@ -751,7 +798,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
         attention_mask, seq_idx = find_sequences(self.config, shape, attention_mask, *packing)
         if embeddings is None:
             embeddings = self.bert.get_input_embeddings()(input_ids)
-        states = outputs.last_hidden_state, embeddings
+        states = outputs.last_hidden_state, self.bert.embeddings.projection(embeddings)
         outputs.pooler_output = pool_tokens(*states, attention_mask, token_type_ids, seq_idx, pooling)
         return outputs
 
