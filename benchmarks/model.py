@@ -373,8 +373,10 @@ def useful_flops(config: ScratchBertConfig, tokens: int, squared_lengths: int, s
     hidden, heads = config.hidden_size, config.num_attention_heads
     attention = heads * (getattr(config, "head_dim", None) or hidden // heads)
     layer = (4 * hidden * attention + 2 * hidden * config.intermediate_size) * tokens + 2 * attention * squared_lengths
-    pooler, mlm_head = hidden**2, hidden**2 + hidden * config.vocab_size
-    return 2 * (config.num_hidden_layers * layer + sequences * pooler + predicted * mlm_head)
+    width = getattr(config, "embedding_size", None)  # of factorised embeddings
+    embedding = hidden * width if width else 0
+    pooler, mlm_head = hidden**2, hidden**2 + embedding + (width or hidden) * config.vocab_size
+    return 2 * (config.num_hidden_layers * layer + tokens * embedding + sequences * pooler + predicted * mlm_head)
 
 
 def step_flops(args: BenchmarkOptions, batch: dict[str, torch.Tensor]) -> float:

@@ -38,7 +38,7 @@ CONFIGS = {"bert": BertConfig, "scratch_bert": ScratchBertConfig}
 MODELS = {"bert": (transformers, "Bert"), "scratch_bert": (modeling_scratch_bert, "ScratchBert")}  # module, prefix
 # Not converted: fields that the target's class sets itself, how the model computes, and how it is initialised.
 _NOT_CONVERTED = (
-    {*COMPUTE_FIELDS, *INITIALIZATION_FIELDS, "embedding_size", "use_cache"}
+    {*COMPUTE_FIELDS, *INITIALIZATION_FIELDS, "use_cache"}
     | {"model_type", "architectures", "auto_map", "code_version", "transformers_version", "dtype", "_name_or_path"}
     | {"output_attentions", "output_hidden_states", "return_dict"}
 )  # fmt: skip
@@ -117,7 +117,7 @@ def convert_config(config: PreTrainedConfig, to: str) -> PreTrainedConfig:
             values["head_dim"] = None
         for name, plain in BERT_VALUES.items():
             value = values.pop(name)
-            if value != plain:
+            if value != plain and name != "embedding_size":  # whose factors are multiplied
                 raise ValueError(f"{name} is {value!r}, which BertConfig does not support: it must be {plain!r}.")
     try:
         return CONFIGS[to](**values)

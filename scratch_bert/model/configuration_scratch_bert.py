@@ -97,6 +97,7 @@ ARCHITECTURE_FIELDS = (
 BERT_VALUES = {
     "norm_first": False,
     "position_embedding_type": "absolute",
+    "embedding_size": None,
     "head_dim": None,
     "classifier_pooling": "cls",
 }
@@ -253,7 +254,10 @@ class ScratchBertConfig(PreTrainedConfig):
                 f"hidden_size ({self.hidden_size}) must be a multiple of num_attention_heads "
                 f"({self.num_attention_heads}), or head_dim must be set."
             )
-        if self.position_embedding_type == "rotary" and (self.head_dim or self.hidden_size // self.num_attention_heads) % 2:
+        if (
+            self.position_embedding_type == "rotary"
+            and (self.head_dim or self.hidden_size // self.num_attention_heads) % 2
+        ):
             raise ValueError("Rotary positions need heads of an even size: change num_attention_heads or head_dim.")
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}; got {self.hidden_act!r}.")

@@ -520,7 +520,9 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         # Embed and encode.
         states = self.embeddings(*inputs)  # (B, S, H), or (1, T, H)
         if config.position_embedding_type == "rotary":
-            kwargs["rotation"] = rotations(inputs.position_ids, self.encoder.layer[0].attention.self.attention_head_size)
+            kwargs["rotation"] = rotations(
+                inputs.position_ids, self.encoder.layer[0].attention.self.attention_head_size
+            )
         layer_mask = None  # of attention without padding
         if plan is None or plan.attention is padded_attention:
             if plan is not None and not plan.has_padding:

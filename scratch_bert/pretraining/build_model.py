@@ -114,7 +114,8 @@ def build_model(
     model.config.pad_token_id = config.pad_token_id
     positions = model.config.max_position_embeddings
     if positions != config.max_position_embeddings:
-        logger.info(f"Position embeddings: {positions} → {config.max_position_embeddings}, repeated from the first on")
+        repeated = ", repeated from the first on" * (config.position_embedding_type == "absolute")
+        logger.info(f"Positions: {positions} → {config.max_position_embeddings}{repeated}")
         model.resize_position_embeddings(config.max_position_embeddings)
     if args.add_tokens:
         model.resize_token_embeddings(config.vocab_size, mean_resizing=False)

@@ -23,6 +23,7 @@ from ..checkpoints.resume import check_same_architecture, check_same_run, check_
 from ..checkpoints.saved import find_checkpoint, saved_step
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
+from ..hub.conversion import convert_config
 from ..logs import logger
 from ..objectives.predictions import examples_to_try
 from ..text.files import TextError
@@ -271,8 +272,12 @@ def build_trainer(
     if args.resume_from_checkpoint:
         name = args.resume_from_checkpoint
     logger.info(f"Model: {name}, {sizes}, {vocabulary}, {parameters}")
+    try:
+        convert_config(model.config, "bert")
+    except ValueError as error:
+        logger.info(f"This model will not convert to a plain BERT: {error}")
     positions = model.config.max_position_embeddings * model.config.hidden_size
-    if 2 * positions > model.num_parameters():
+    if model.get_position_embeddings() and 2 * positions > model.num_parameters():
         share = f"{positions / model.num_parameters():.0%} of the parameters are position embeddings"
         logger.warning(f"{share}, for {model.config.max_position_embeddings:,} positions: lower max_seq_length")
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size

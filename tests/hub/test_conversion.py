@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM, BertForPreTraining
 
 from helpers import HEADS, SMALL, edit_config, edit_weights, make_bert, run_script
-from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertModel
+from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining, ScratchBertModel
 from scratch_bert.hub.conversion import convert_checkpoint
 
 
@@ -127,6 +127,14 @@ def test_conversion_rejects_options_that_bert_does_not_support(name, value, tmp_
     with pytest.raises(ValueError, match=f"{name} is {value!r}"):
         convert_checkpoint(str(tmp_path / "from"), tmp_path / "to", "bert")
     assert not (tmp_path / "to").exists()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_conversion_multiplies_factorised_embeddings(tied, tmp_path):
+    options = {"embedding_size": 16, "tie_word_embeddings": tied, "initializer_range": 0.2}
+    for head in (ScratchBertModel, ScratchBertForPreTraining):
+        head(ScratchBertConfig(**SMALL, **options)).save_pretrained(tmp_path / "from")
+        assert convert_checkpoint(tmp_path / "from", tmp_path / head.__name__, "bert").difference < 1e-5
 
 
 def test_conversion_takes_the_default_head_dim(tmp_path):

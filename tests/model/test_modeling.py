@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers.models.llama.modeling_llama import LlamaConfig, LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from helpers import HEADS, NO_DROPOUT, SMALL, TOLERANCE, make_batch, make_inputs, make_model, num_labels
 from scratch_bert import (
@@ -13,6 +14,7 @@ from scratch_bert import (
     ScratchBertForPreTraining,
     ScratchBertModel,
 )
+from scratch_bert.model.modeling_scratch_bert import rotate, rotations
 
 
 def largest_difference(model, other, batch):
@@ -65,6 +67,41 @@ def test_sinusoidal_positions_follow_the_formula_and_are_not_saved(tmp_path):
     assert largest_difference(model, loaded.eval(), make_inputs()) == 0
     odd = make_model(ScratchBertModel, position_embedding_type="sinusoidal", hidden_size=33, head_dim=8)
     assert odd(**make_inputs()).last_hidden_state.shape == (4, 20, 33)
+
+
+def test_rotary_positions_are_those_of_llama():
+    states, positions = torch.randn(2, 4, 30, 8), torch.randint(0, 500, (2, 30))
+    reference = LlamaRotaryEmbedding(LlamaConfig(hidden_size=32, num_attention_heads=4))
+    expected = apply_rotary_pos_emb(states, -states, *reference(states, positions))
+    for one, sign in zip(expected, (1, -1), strict=True):
+        torch.testing.assert_close(rotate(sign * states, rotations(positions, 8)), one, **TOLERANCE)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_rotary_positions_count_only_by_their_distances(attention):
+    model = make_model(ScratchBertModel, position_embedding_type="rotary", attn_implementation=attention)
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=0.3)
+    batch = make_inputs(rows=1, length=12)
+    positions = torch.arange(12)[None]
+    first, moved = (model(**batch, position_ids=positions + shift)[0] for shift in (0, 20))
+    torch.testing.assert_close(first, moved, **TOLERANCE)
+    assert not torch.allclose(model(**batch, position_ids=2 * positions)[0], first, atol=1e-2)
+    model.resize_position_embeddings(400)
+    assert model(input_ids=torch.ones(1, 400, dtype=torch.long))[0].isfinite().all()
+    assert not [name for name in model.state_dict() if "position" in name]
+
+
+def test_factorised_embeddings_are_tied_and_keep_their_deviation():
+    model = make_model(embedding_size=16, vocab_size=2000, hidden_size=64)
+    embeddings, head = model.bert.embeddings, model.cls.predictions
+    assert head.decoder.weight is embeddings.word_embeddings.weight and head.decoder.weight.shape == (2000, 16)
+    assert head.projection.weight is embeddings.projection.weight
+    product = embeddings.word_embeddings.weight @ embeddings.projection.weight
+    assert product.std().item() == pytest.approx(embeddings.word_embeddings.weight.std().item(), rel=0.01)
+    batch = make_inputs(vocab_size=2000)
+    embedded = {"inputs_embeds": embeddings.word_embeddings(batch["input_ids"])}  # (B, S, E)
+    assert largest_difference(model, lambda **_: model(**batch | embedded | {"input_ids": None}), batch) == 0
 
 
 def test_head_dim_sets_the_width_of_attention_whose_implementation_can_be_switched():
