@@ -153,10 +153,9 @@ def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor
 
 
 def common_length(length: int, hidden_size: int) -> int:
-    """The length to which a sequence of this `length` is extended: at most a sixteenth longer. Wide models extend
-    fewer, as computing the copies would cost more than larger groups save."""
-    step = 2 ** max(0, (length - 1).bit_length() - 5)
-    return length if step * hidden_size > 2048 else -(-length // step) * step  # measured
+    """The length to which a sequence of this `length` is extended: a multiple of 8, unless the model is wide, for which
+    computing the copies costs more than larger groups save."""
+    return length if hidden_size > 512 else -(-length // 8) * 8  # measured
 
 
 def surplus_rows(count: int, device: torch.device, dtype: torch.dtype) -> int:
