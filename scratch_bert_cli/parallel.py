@@ -1,9 +1,13 @@
 """Examples of more text than one process can read: datatrove divides files among tasks here or on a cluster."""
 
 import logging
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,12 +16,14 @@ import loguru
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from datatrove.data import Document
 from datatrove.executor import LocalPipelineExecutor, RayPipelineExecutor, SlurmPipelineExecutor
 from datatrove.executor.base import PipelineExecutor
 from datatrove.pipeline.base import PipelineStep
 from datatrove.pipeline.extractors import Trafilatura
-from datatrove.pipeline.readers import CSVReader, JsonlReader, ParquetReader, WarcReader
+from datatrove.pipeline.readers import WarcReader
 from datatrove.pipeline.readers.base import BaseDiskReader
+from fsspec.utils import infer_compression
 
 from scratch_bert.atomic import LOCK, move_into_place, write_json
 from scratch_bert.corpus.corpus import TokenizedCorpus
@@ -26,17 +32,42 @@ from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import ABOUT, describe_tokenizer, parquet_file
 from scratch_bert.objectives import find_objective
 from scratch_bert.repository import read_json
+from scratch_bert.text.files import TextError
 from scratch_bert.text.formats import TextSource
+from scratch_bert.text.tables import read_chunks
 from scratch_bert_options.errors import explain_limit, is_lack_of_space
 from scratch_bert_options.preparation import PreparationDataOptions, PreparationOptions
 
 
 logger = logging.getLogger("scratch_bert")
 
-READERS = {"jsonl": JsonlReader, "parquet": ParquetReader, "csv": CSVReader, "warc": WarcReader}
 EXECUTORS = {"local": LocalPipelineExecutor, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}
 SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held in memory
 SOURCE_SIZE = b"source_size"  # in the metadata of parquet files: bytes of the file of text
+
+
+class TableReader(BaseDiskReader):
+    """The texts of tables of a `kind`, CSV, JSON Lines or Parquet, as all commands read them: see `read_chunks`."""
+
+    name = "tables"
+
+    def __init__(self, *args, kind: str, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.kind = f".{kind}"
+
+    def read_file(self, filepath: str) -> Iterator[Document]:
+        file = Path(self.data_folder.path, filepath)
+        with tempfile.TemporaryDirectory() as scratch:
+            if not self.data_folder.is_local() or infer_compression(filepath) not in (None, "gzip"):
+                file = Path(scratch, file.stem)
+                with self.data_folder.open(filepath, "rb", compression="infer") as source, file.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+            rows = chain.from_iterable(read_chunks(file, self.kind, [self.text_key], skips=True))
+            for number, row in zip(count(1), rows):
+                if not isinstance(text := row.get(self.text_key) or "", str):
+                    raise TextError(f"record {number:,} has {text!r:.60} in {self.text_key!r}, which is not text")
+                if text:
+                    yield Document(text, f"{filepath}/{number}")
 
 
 class WriteExamples(PipelineStep):
@@ -149,7 +180,8 @@ def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) 
     """
     loguru.logger.configure(patcher=lambda record: record.update(exception=None))  # errors without their tracebacks
     output_dir = Path(args.output_dir).absolute()
-    reader = READERS[args.input_format](args.input_dir, glob_pattern=args.glob_pattern, text_key=data_args.text_column)
+    pages, where = args.input_format == "warc", {"glob_pattern": args.glob_pattern, "text_key": data_args.text_column}
+    reader = (WarcReader if pages else partial(TableReader, kind=args.input_format))(args.input_dir, **where)
     files = files_of(reader)
     if not files:
         raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
@@ -179,7 +211,7 @@ def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) 
         if not gives_same_input(tokenizer, load_tokenizer(str(output_dir))):
             raise ValueError(f"{output_dir} holds examples of another tokenizer.")
 
-    extractors = [Trafilatura(timeout=60)] if args.input_format == "warc" else []
+    extractors = [Trafilatura(timeout=60)] if pages else []
     step = WriteExamples(reader, output_dir, args.split, data_args, args.seed, extractors)
     tasks, logs = min(args.tasks, len(files)), output_dir / "logs" / args.split
     executor_options = {"tasks": tasks, "logging_dir": str(logs), "workers": args.workers}

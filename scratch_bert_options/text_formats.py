@@ -78,6 +78,7 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str | None]:
             end = _GUTENBERG_END.search(paragraph)
             yield " ".join(paragraph[: end.start() if end else None].split("\n"))
             if end:
+                text = chain(paragraph[end.end() :].split("\n"), text)
                 ended, text = True, islice(dropwhile(lambda line: not _GUTENBERG_START.match(line), text), 1, None)
                 yield None
                 break

@@ -6,8 +6,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pandas
+import pyarrow
 from datasets import Dataset, DatasetDict
 
 from ..logs import logger
@@ -78,7 +78,12 @@ def _read_split(part: Any, columns: Columns, split: str, where: str) -> Dataset:
     if all(isinstance(path, str | Path) for path in paths):
         files = find_files(paths, (*TABLES, *FILE_TYPES[columns.file_format]))
         parts = [_add_origin(_read_file(file, columns, split), str(file)) for file in files]
-        return datasets.concatenate_datasets(parts)
+        try:
+            return Dataset(pyarrow.concat_tables([part.data.table for part in parts], promote_options="permissive"))
+        except pyarrow.ArrowException as error:
+            raise ValueError(
+                f"{files[0]} and the other {split} files have columns of different types: {error}"
+            ) from None
     try:
         if isinstance(part, dict):
             part = Dataset.from_dict(part)

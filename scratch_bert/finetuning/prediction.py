@@ -1,6 +1,7 @@
 """Predictions of a fine-tuned model for new rows: from memory, or for files of any length."""
 
 import re
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,8 @@ class Predictor:
         options = {"trust_remote_code": trust_remote_code}
         self.model, _ = open_checkpoint(self.task.auto_class, name, config, new_heads=(), **options)
         self.device = to_accelerator(self.model)
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more, got {batch_size}.")
         self.batch_size, self.bf16 = batch_size, bf16
         self.without_text = 0  # rows
         self.truncated = 0  # rows; long lists of words and contexts are split into windows instead
@@ -144,12 +147,13 @@ def predict(model: str | Path, data: Any, **options: Any) -> pandas.DataFrame:
         predict("runs/reviews", ["a good film", "a bad film"])["prediction"]
 
     Args:
-        data: A DataFrame, a dict of lists, or a list of texts.
+        data: A DataFrame, a dict of lists, or texts: a list, a Series, or any other iterable.
         options: Those of `Predictor`, which has the errors, too.
     """
     if isinstance(data, str):
         raise ValueError(f"A list of texts is needed, not the text {data!r:.60}.")
-    frame = pandas.DataFrame({"text": data} if isinstance(data, list) else data).rename(columns=str)
+    is_table = isinstance(data, pandas.DataFrame | Mapping)
+    frame = pandas.DataFrame(data if is_table else {"text": list(data)}).rename(columns=str)
     predictor = Predictor(model, **options)
     chunks = (frame[start : start + CHUNK].to_dict("records") for start in range(0, len(frame), CHUNK))
     found = [pandas.DataFrame(new.to_pylist()) for _, new in extend_rows(chunks, predictor)]

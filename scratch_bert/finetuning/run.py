@@ -72,7 +72,7 @@ def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments) -> list[See
         directory, run_args = Path(args.output_dir) / f"seed-{seed}", deepcopy(args)
         run_args.seed, run_args.output_dir = seed, str(directory)
         run_args.run_name = f"{args.run_name}/seed-{seed}"
-        metrics = finished_metrics(directory, bool(args.resume_from_checkpoint))
+        metrics = finished_metrics(directory, seed, bool(args.resume_from_checkpoint))
         runs.append(SeedRun(run_args, None if metrics else find_checkpoint(run_args), metrics))
     return runs
 
@@ -128,7 +128,7 @@ class FinetuningRun:
         logger.info(self.task.describe())
         for number, run in enumerate(self.seed_runs):
             if run.metrics:
-                check_finished(self.record(run.args), run.args.output_dir, run.args.seed)
+                check_finished(self.record(run.args), run.args.output_dir)
                 if "test" in self.task.splits and not any(name.startswith("test_") for name in run.metrics):
                     self.seed_runs[number] = SeedRun(run.args, find_checkpoint(run.args))
         unfinished = next((run for run in self.seed_runs if not run.metrics), None)

@@ -1,5 +1,6 @@
 """Publishing on the Hub: a model's public files, checked and in one commit, so that every revision opens."""
 
+import ast
 import json
 import re
 from itertools import chain
@@ -107,13 +108,24 @@ def _code(directory: Path, config: dict[str, Any]) -> list[Path]:
     for name in filter(None, names):
         module, class_name = check(_Code, name, where).split(".")
         file = directory / f"{module}.py"
-        if not re.search(rf"\b{class_name}\b", file.read_text(encoding="utf-8")):
+        try:
+            modules |= {file, *map(Path, get_relative_import_files(file))}
+            code = {module: ast.parse(module.read_bytes(), str(module)) for module in modules}
+        except (OSError, SyntaxError) as error:
+            raise ValueError(f"The code in {directory} does not load: {error}. Save the model again.") from error
+        defined = [name for part in code[file].body for name in _names(part)]
+        if class_name not in defined:
             raise ValueError(f"{file} has no {class_name}, which auto_map names.")
-        modules |= {file, *map(Path, get_relative_import_files(file))}
     for module in modules:
-        compile(module.read_bytes(), module, "exec")
         check_imports(module)
     return sorted(modules)
+
+
+def _names(statement: ast.stmt) -> list[str]:
+    """What a statement of a module imports or defines as a class."""
+    if isinstance(statement, ast.ImportFrom):
+        return [alias.asname or alias.name for alias in statement.names]
+    return [statement.name] if isinstance(statement, ast.ClassDef) else []
 
 
 def _weights(directory: Path) -> list[Path]:

@@ -35,7 +35,8 @@ def encode_sentences(
     Raises `ValueError`, which cites the sentence, for one that has no token, or more than `max_length` with the
     special tokens.
     """
-    encoded = tokenizer(list(sentences), return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
+    sentences = list(sentences)
+    encoded = tokenizer(sentences, return_special_tokens_mask=True, return_attention_mask=False, verbose=False)
     for sentence, special in zip(sentences, encoded["special_tokens_mask"], strict=True):
         if all(special):
             raise ValueError(f"The sentence {sentence!r:.80} has no tokens.")
@@ -56,12 +57,15 @@ def encode_windows(
     """
     if (
         isinstance(texts, str | Mapping)
+        or not hasattr(texts, "__len__")
         or not all(isinstance(text, str | None) for text in texts)
         or hasattr(texts, "columns")
     ):
         raise ValueError(f"A list of texts is needed, not {type(texts).__name__} {texts!r:.60}.")
     if model.training:
         raise ValueError("The model is in training mode: call model.eval() first.")
+    if not len(texts):
+        return {"input_ids": [], "special_tokens_mask": []}, [], []
     encoded = tokenizer(
         [text or "" for text in texts],
         truncation=True,

@@ -28,7 +28,7 @@ def pretrain_seeds(
     check_parent(args)
     directories = {seed: output_dir / f"seed-{seed}" for seed in training.seeds or ()}
     metrics = {
-        seed: finished_metrics(directory, bool(training.resume_from_checkpoint))
+        seed: finished_metrics(directory, seed, bool(training.resume_from_checkpoint))
         for seed, directory in directories.items()
     }
     for seed, directory in directories.items():
@@ -39,7 +39,7 @@ def pretrain_seeds(
         run = prepare_pretraining(model_args, data_args, options, **texts)
         for other, finished in metrics.items():
             if finished:
-                check_finished(run.trainer.record, directories[other], other)
+                check_finished(run.trainer.record, directories[other])
         metrics[seed] = run.train()
         del run  # or its memory would be kept while the next one is built
     results = summarize(metrics)

@@ -68,7 +68,7 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
                 files.setdefault(file.resolve(), file)
     for file in files.values():
         if not file.is_file():
-            raise ValueError(f"{file} is not a regular file, but files are read more than once.")
+            raise ValueError(f"{file} is a pipe, a device or a link to nothing, but files are read more than once.")
     return list(files.values())
 
 
@@ -110,7 +110,10 @@ def read_lines(file: Path, ends: bool = False) -> Iterator[str]:
     ):
         for number, line in enumerate(lines, 1):
             if b"\0" in line:
-                raise TextError(f"{file} is not text: line {number} holds a NUL byte, as binary data and UTF-16 do.")
+                raise TextError(
+                    f"{file} is not text: line {number} holds a NUL byte, as UTF-16, compressed and other binary data do. "
+                    "Convert or decompress it; files with names in .gz are read as they are."
+                )
             if number == 1 and line.startswith(b"version https://git-lfs.github.com/spec/"):
                 raise TextError(f"{file} is a Git LFS pointer: fetch the file with git lfs pull.")
             if number == 1 and line.startswith((b"{\\rtf", b"%PDF-")):  # which may be ASCII

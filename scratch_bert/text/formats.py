@@ -28,6 +28,7 @@ from .tables import VERSION as TABLES_VERSION
 LONG_SENTENCE = 150  # tokens on average; of prose, a sentence has 20 to 40
 MAX_SENTENCE = 1_000_000  # characters; a longer line is cut, to bound memory
 _LINE_END = re.compile(r"\r\n?|\n")  # those of files; str.splitlines also splits at page breaks, U+0085 and U+2028
+_SEPARATORS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x1f\x85"), " ")  # which BERT's normalizer would delete
 _WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
 WITHOUT_MARKS = (
     "sentencex looks for punctuation marks; where sentences end without, as in Thai, sentence_splitter ' ' splits at "
@@ -189,6 +190,7 @@ class TextSource:
                 for paragraph in text_format.read(lines):
                     has_text = has_text or paragraph is not None
                     if isinstance(paragraph, str):
+                        paragraph = paragraph.translate(_SEPARATORS)
                         paragraph, replaced = replace_encoded(paragraph)
                         skipped[ENCODED] += replaced
                         skipped[REPLACEMENT] += paragraph.count("\ufffd")

@@ -19,7 +19,7 @@ from ..repository import one_line
 from .files import STANDARD, TextError, read_errors, read_lines, suffix
 
 
-VERSION = 2  # raise it when the records of a table change: stale caches are then rebuilt
+VERSION = 3  # raise it when the records of a table change: stale caches are then rebuilt
 TSV: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}  # how csv reads it
 CHUNK = 1000  # rows
 MAX_MALFORMED = 0.01  # of the records of a table, to leave out
@@ -41,8 +41,8 @@ def read_chunks(
         kind: One of `TABLES`. Default: the suffix of the file.
         columns: The columns that are needed: of Parquet, others are not read.
         header: The names of the columns of CSV or TSV whose first line contains none of `columns`.
-        skips: Whether to leave out records of CSV and TSV that have more or fewer fields than the header, with a
-            warning, up to `MAX_MALFORMED` of them.
+        skips: Whether to leave out, with a warning, up to `MAX_MALFORMED` of the records: those of CSV and TSV with more
+            or fewer fields than the header, and lines of JSON Lines that are no object.
 
     Raises:
         TextError: For a file that is not UTF-8, damaged or of another kind; it names the line.
@@ -56,7 +56,7 @@ def read_chunks(
                 yield from (batch.to_pylist() for batch in table.iter_batches(CHUNK, columns=needed or None))
             return
         delimited = kind in (".csv", ".tsv")
-        rows = _read_delimited(file, kind, columns, header, skips) if delimited else _read_json(file, kind)
+        rows = _read_delimited(file, kind, columns, header, skips) if delimited else _read_json(file, kind, skips)
         while chunk := list(islice(rows, CHUNK)):
             yield chunk
 
@@ -74,7 +74,7 @@ def _each_name_once(pairs: list[tuple[str, Any]]) -> Row:
     return row
 
 
-def _read_json(file: Path, kind: str) -> Iterator[Row]:
+def _read_json(file: Path, kind: str, skips: bool) -> Iterator[Row]:
     """JSON Lines; in a file .json also what pandas writes: a list of objects, or an object of columns."""
     if kind == ".json":
         first, second = islice(chain(map(str.strip, filter(str.strip, read_lines(file))), ["", ""]), 2)
@@ -90,15 +90,21 @@ def _read_json(file: Path, kind: str) -> Iterator[Row]:
                 raise TextError(f'{file} does not hold JSON objects, such as {{"text": "A text."}}.')
             yield from rows
             return
+    count, malformed, where = 0, 0, ""
     for number, line in enumerate(read_lines(file), 1):
         if line.strip():
+            count += 1
             try:
                 row = _parse_json(line)
                 if not isinstance(row, dict):
                     raise ValueError(f"{line.strip():.80}")
             except ValueError as error:
-                raise TextError(f"{file}: line {number:,} is not a JSON object: {error}") from None
+                malformed, where = malformed + 1, where or f"line {number:,} is not a JSON object: {error}"
+                if not skips:
+                    break
+                continue
             yield row
+    _report_malformed(file, malformed, count, where, skips)
 
 
 def _parse_json(text: str) -> Any:
@@ -140,8 +146,13 @@ def _read_delimited(
             f"{file}: the quotes of the record that ends in line {reader.line_num:,} don't match ({error}). A field "
             "with quotes must be in quotes, with those within it doubled."
         ) from None
+    remedy = ". A text that contains the separator or a line break must be in quotes."
+    _report_malformed(file, malformed, count, where, skips, remedy)
+
+
+def _report_malformed(file: Path, malformed: int, count: int, where: str, skips: bool, remedy: str = "") -> None:
     if malformed > (MAX_MALFORMED * count if skips else 0):
-        raise TextError(f"{file}: {where}. A text that contains the separator or a line break must be in quotes.")
+        raise TextError(f"{file}: {where}{remedy}")
     if malformed:
         _warn_once(f"{file}: left out {malformed:,} of {count:,} records: {where}")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from transformers import TrainingArguments
 
 from ..checkpoints.output_dir import read_metrics
-from ..checkpoints.resume import check_same_run
+from ..checkpoints.resume import check_same_run, read_record
 from ..checkpoints.saved import METRICS_FILE, checkpoints_in, find_checkpoint, resumes_newest
 from ..checkpoints.weights import WEIGHTS
 
@@ -45,17 +45,20 @@ def check_parent(args: TrainingArguments, one: str = "seed") -> None:
         raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each {one} has its own.")
 
 
-def check_finished(record: dict[str, dict], directory: str | Path, seed: int) -> None:
-    """Raise `ValueError` if the finished run in `directory` was not that of `seed`, or had other data or options than a
-    run with this record."""
-    expected = record | {"fixed": record["fixed"] | {"seed": seed}}
-    check_same_run(expected, str(directory), record["options"].keys() - WITHOUT_EFFECT)
+def check_finished(record: dict[str, dict], directory: str | Path) -> None:
+    """Raise `ValueError` if the finished run of a seed had other data or options than a run with this record."""
+    fixed = {name: value for name, value in record["fixed"].items() if name != "seed"}
+    also_fixed = record["options"].keys() - WITHOUT_EFFECT
+    check_same_run({"fixed": fixed, "options": record["options"]}, str(directory), also_fixed)
 
 
-def finished_metrics(directory: Path, resumes: bool) -> dict[str, float] | None:
-    """The metrics of a seed that needs no training, on resume. Raises `ValueError` if they can't be read."""
+def finished_metrics(directory: Path, seed: int, resumes: bool) -> dict[str, float] | None:
+    """The metrics of a seed that needs no training, on resume. Raises `ValueError` if they can't be read, or are those of
+    another seed."""
     if not resumes or not (directory / METRICS_FILE).is_file():
         return None
+    if (found := read_record(directory).get("seed", seed)) != seed:
+        raise ValueError(f"{directory} holds the run of another seed, {found}: move it away.")
     metrics = read_metrics(directory)
     if not metrics:
         raise ValueError(f"{directory / METRICS_FILE} cannot be read: delete it to finish this run again.")

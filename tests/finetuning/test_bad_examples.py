@@ -47,7 +47,7 @@ BAD = {
     "unknown": (classified("aba", validation=UNSEEN), "validation, example 1: the label 'c'"),
     "id": (classified("aba", validation=ID), "validation, example 1: the label '0'"),
     "one number": (classified([0.5] * 3, **REGRESSION), "All labels of the training examples are 0.5"),
-    "equal numbers": (classified(["0", "1.0", "1"]), "1 and 1.0 are the same number"),
+    "equal numbers": (classified(["0", "1.0", "1"]), "1, 1.0 and 01 are the same number"),
     "one label": (classified("aaa"), r"too few labels: \['a'\]. Pass --label_column"),
     "lists of one label": (classified([["a"], ["b"]], **SINGLE), "Lists of labels need the problem_type multi_label_classification"),
     "integers or floats": (classified([1.0, 0.0, None]), "integers written as floats, such as 1.0: pass --problem_type"),

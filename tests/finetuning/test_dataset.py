@@ -1,5 +1,7 @@
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
@@ -36,6 +38,20 @@ def test_files_make_splits_with_the_origin_of_each_example(tmp_path):
     assert splits["train"].column_names == ["text", "label", "origin"]
     assert splits["train"]["text"][:] == TEXTS * 2
     assert splits["train"]["origin"][:] == [f"{file}, example {number}" for file in files for number in range(1, 5)]
+
+
+def test_files_of_one_split_may_have_types_of_several_widths(tmp_path):
+    texts = {
+        "text": pyarrow.array(["a", "b"], pyarrow.large_string()),
+        "label": pyarrow.array([0, 1], pyarrow.int32()),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(texts), tmp_path / "a.parquet")
+    Dataset.from_dict({"text": ["c"], "label": [2]}).to_parquet(tmp_path / "b.parquet")
+    train = load_splits(PLAIN, {"train": [str(tmp_path)]})["train"]
+    assert train["text"][:] == ["a", "b", "c"] and train["label"][:] == [0, 1, 2]
+    Dataset.from_dict({"text": ["c"], "label": ["2"]}).to_parquet(tmp_path / "c.parquet")
+    with pytest.raises(ValueError, match="a.parquet and the other train files have columns of different types"):
+        load_splits(PLAIN, {"train": [str(tmp_path)]})
 
 
 def test_column_of_conll_is_a_number(tmp_path):

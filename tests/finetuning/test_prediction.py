@@ -90,6 +90,10 @@ def test_entities_keep_their_marks(make_model, tmp_path):
 def test_rows_that_are_no_texts_are_named(make_model):
     model = make_model("SequenceClassification", num_labels=2)
     assert len(predict(model, pandas.DataFrame([["a", 1]]), text_column=0)) == 1  # names of columns may be numbers
+    for texts in (pandas.Series(["a", "b"]), ("a", "b"), iter(["a", "b"])):
+        assert predict(model, texts)["text"].tolist() == ["a", "b"]
+    with pytest.raises(ValueError, match="batch_size must be 1 or more, got 0"):
+        predict(model, ["a"], batch_size=0)
     with pytest.raises(ValueError, match="A list of texts is needed, not the text 'a film'"):
         predict(model, "a film")
     for missing in (None, float("nan")):

@@ -443,7 +443,7 @@ def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
     tested = finetune_seeds(resume_from_checkpoint="auto", test_file=files["validation_file"])
     assert tested.seeds[2]["test_loss"] == pytest.approx(tested.seeds[2]["eval_loss"])
     shutil.copytree(tmp_path / "run/seed-1", tmp_path / "run/seed-4")
-    with pytest.raises(ValueError, match="seed-4 has another seed: 1, not 4"):
+    with pytest.raises(ValueError, match="seed-4 holds the run of another seed, 1"):
         finetune_seeds(resume_from_checkpoint="auto", seeds=[1, 4])
     other = shutil.copytree(saved, tmp_path / "other") / "model.safetensors"
     save_file({name: 2 * weight for name, weight in load_file(other).items()}, other, metadata={"format": "pt"})

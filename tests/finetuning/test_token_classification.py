@@ -61,13 +61,24 @@ def test_class_names_of_a_dataset(make_task, names):
     assert make_task(TokenClassification, examples).references["train"] == [["O", "B-X"]]
 
 
+def test_entities_of_iob1_begin_with_b(make_task):
+    words, tags = [list("abcdef")] * 2, ["I-PER", "I-PER", "B-PER", "O", "I-LOC", "I-PER"]
+    expected = ["B-PER", "I-PER", "B-PER", "O", "B-LOC", "B-PER"]
+    for given, wanted in (
+        (tags, expected),
+        (["O", "I-PER", "I-PER", "O", "O", "I-PER"], ["O", "B-PER", "I-PER", "O", "O", "B-PER"]),
+    ):
+        task = make_task(TokenClassification, {"text": words, "label": [given] * 2})
+        assert task.references["train"] == [wanted] * 2 and {*wanted} <= {*task.label_names}
+
+
 @pytest.mark.parametrize(
     ("tags", "iob2"),
     [
         (["U-X", "O", "B-Y", "I-Y", "L-Y"], ["B-X", "O", "B-Y", "I-Y", "I-Y"]),
         (["S-X", "O", "B-Y", "E-Y", "O"], ["B-X", "O", "B-Y", "I-Y", "O"]),
         (["B", "I", "O", "B", "O"], ["B-ENTITY", "I-ENTITY", "O", "B-ENTITY", "O"]),
-        (["B-X", "I-X", "O", "I-Y", "I-Y"], ["B-X", "I-X", "O", "I-Y", "I-Y"]),
+        (["B-X", "I-X", "O", "I-Y", "I-Y"], ["B-X", "I-X", "O", "B-Y", "I-Y"]),
         (["NOUN", "O|B", "O", "B", "S"], ["NOUN", "O|B", "O", "B", "S"]),  # of parts of speech
     ],
 )

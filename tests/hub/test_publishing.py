@@ -83,7 +83,16 @@ DAMAGED = {
         lambda d: edit_config(d, auto_map={**AUTO_MAP, "AutoTokenizer": ["tokens.Tokens", None]}),
         "tokens.py",
     ),
-    "syntax": (lambda d: add_code(d, "def"), "invalid syntax .*modeling_scratch_bert.py"),
+    "renamed class": (
+        lambda d: edit_config(
+            d, auto_map=AUTO_MAP | {"AutoModel": "modeling_scratch_bert.BERT"}
+        ),  # a word in its docstring
+        "modeling_scratch_bert.py has no BERT, which auto_map names",
+    ),
+    "syntax": (
+        lambda d: add_code(d, "def"),
+        "does not load: invalid syntax .*modeling_scratch_bert.py.* Save the model",
+    ),
     "import": (lambda d: add_code(d, "import private_of_mine"), "not found .*: private_of_mine"),
     "module": (lambda d: add_code(d, "from .none import x"), "none.py"),
     "NaN": (lambda d: edit_weights(d, with_nan), f"{BIAS} is not finite, the training diverged"),

@@ -224,7 +224,8 @@ def test_one_text_and_a_model_in_training_mode_are_rejected(model, tokenizer):
     for function in (score_texts, encode_texts):
         with pytest.raises(ValueError, match="A list of texts is needed, not str 'a cat'"):
             function(model, tokenizer, "a cat")
-        for wrong in ({"text": ["a"]}, pandas.DataFrame({"text": ["a"]}), [1.5]):
+        assert len(function(model, tokenizer, [])) == 0
+        for wrong in ({"text": ["a"]}, pandas.DataFrame({"text": ["a"]}), [1.5], (text for text in ["a"])):
             with pytest.raises(ValueError, match="A list of texts is needed"):
                 function(model, tokenizer, wrong)
         with pytest.raises(ValueError, match=r"call model.eval\(\) first"):

@@ -1,5 +1,6 @@
 """Examples prepared by tasks of datatrove: the same from any number of them, and after any death of one."""
 
+import bz2
 import gzip
 import json
 import os
@@ -11,6 +12,8 @@ import sys
 import time
 from io import BytesIO
 
+import numpy as np
+import pandas
 import pyarrow.parquet as pq
 import pytest
 
@@ -172,6 +175,42 @@ def test_file_that_gives_no_examples_is_named(prepare, tmp_path):
         file.write(json.dumps({"text": "Another document."}) + "\n")
     with pytest.raises(SystemExit, match="alone.jsonl has changed since its examples were made: delete .*parquet"):
         prepare("out", "--sentence_objective", "none", input_dir=tmp_path / "text")
+
+
+@pytest.mark.parametrize(
+    ("kind", "write"),
+    [
+        ("csv", lambda texts: pandas.DataFrame({"id": 1, "text": texts}).to_csv(index=False).encode("utf-8-sig")),
+        ("jsonl", lambda texts: pandas.DataFrame({"text": texts}).to_json(orient="records", lines=True).encode()),
+        ("parquet", lambda texts: pandas.DataFrame({"text": texts}).to_parquet()),
+    ],
+)
+def test_tables_are_read_as_by_pretrain(kind, write, prepare, texts, tmp_path, caplog):
+    """All records, with quotes and compressed or not; those that can't be read are counted, or refused."""
+    (tmp_path / "text").mkdir()
+    plain = tmp_path / "text" / f"a.{kind}"
+    with caplog.at_level("WARNING"):
+        plain.write_bytes(content := write(texts * 10))
+        if kind != "parquet":
+            (tmp_path / "text" / f"b.{kind}.bz2").write_bytes(bz2.compress(content))
+        options = ("--input_format", kind, "--sentence_objective", "none")
+        found = open_examples(prepare("out", *options, input_dir=tmp_path / "text"))
+        tokens = [pq.read_table(file)["input_ids"].combine_chunks().flatten() for file in found.files["train"]]
+        special = load_tokenizer(str(tmp_path / "out")).all_special_ids
+        counts = {int((~np.isin(ids.to_numpy(), special)).sum()) for ids in tokens}
+        assert len(tokens) == 2 - (kind == "parquet") and len(counts) == 1 and not caplog.records
+        if kind == "parquet":
+            return
+        plain.write_bytes(content + (b"1,a,b\n" if kind == "csv" else b"[1]\n"))
+        prepare("more", *options, "--glob_pattern", f"*.{kind}", input_dir=tmp_path / "text")
+        assert f"left out 1 of {10 * len(texts) + 1} records" in caplog.text
+        for broken, message in (
+            (b"1,a,b\n" * 30 if kind == "csv" else b"[1]\n" * 30, "fields|JSON"),
+            (b"\xff", "UTF-8"),
+        ):
+            plain.write_bytes(content + broken)
+            with pytest.raises(SystemExit, match=f"1 files without examples: .*({message})"):
+                prepare(message[:3], *options, "--glob_pattern", f"*.{kind}", input_dir=tmp_path / "text")
 
 
 def test_directory_of_examples_is_not_filled_up_from_other_text(prepare, text_dir, texts, tmp_path):

@@ -115,6 +115,8 @@ def test_gutenberg_leaves_out_the_licence(tmp_path):
     old = "Etext of X\n*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n\nIt was.\n\nEnd of the Project "
     (tmp_path / "old.txt").write_text(f"{old}Gutenberg Etext of X\n")
     assert read(tmp_path / "old.txt", "gutenberg") == [["It was."]]
+    (tmp_path / "close.txt").write_text(2 * "*** START OF X ***\n\nIt was.\n*** END OF X ***\n")
+    assert read(tmp_path / "close.txt", "gutenberg") == [["It was."]] * 2
     (tmp_path / "y.txt").write_text("No marks.\n\nAll kept.")
     assert read(tmp_path / "y.txt", "gutenberg") == [["No marks.", "All kept."]]
 
@@ -122,6 +124,12 @@ def test_gutenberg_leaves_out_the_licence(tmp_path):
 def read_log(lines, separator):
     for line in lines:
         yield None if line == "--" else line.partition(separator)[2]
+
+
+def test_breaks_within_a_line_are_spaces(tmp_path):
+    (tmp_path / "x.txt").write_text("One\vtwo.\fThree\x85four.")
+    assert read(tmp_path / "x.txt", None) == [["One two.", "Three four."]]
+    assert [*TextSource([tmp_path / "x.txt"])] == ["One two. Three four."]
 
 
 def test_text_format_of_ones_own(tmp_path, monkeypatch):

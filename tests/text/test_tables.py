@@ -184,7 +184,7 @@ def test_few_malformed_records_are_left_out_and_counted(tmp_path, caplog):
     ("name", "content", "message"),
     [
         ("a.txt", b"One.\n" * 3000 + b"T\0wo.\n", "is not text: line 3001 holds a NUL byte"),
-        ("a.txt", "One.\n".encode("utf-16"), "line 1 holds a NUL byte, as binary data and UTF-16 do"),
+        ("a.txt", "One.\n".encode("utf-16"), "line 1 holds a NUL byte, as UTF-16, compressed"),
         (
             "a.txt.gz",
             gzip.compress("Eins.\n\nStraße.".encode("latin-1"), mtime=0),

@@ -120,5 +120,5 @@ def _sorted_names(values: Sequence[Label]) -> list[str]:
     names = {as_label_name(value) for value in values if not is_missing(value)}
     numbers = [Decimal(name) for name in names if is_number(name)]
     if len(set(numbers)) < len(numbers):
-        raise ValueError("Labels such as 1 and 1.0 are the same number: write all of them in the same way.")
+        raise ValueError("Labels such as 1, 1.0 and 01 are the same number: write all of them in the same way.")
     return sorted(names, key=lambda name: (0, int(name), "") if re.fullmatch(r"-?\d+", name) else (1, 0, name))

@@ -37,12 +37,19 @@ class UntaggedRow(BaseModel, strict=True):
 
 def marks_entities(names: Sequence[str]) -> bool:
     """Whether these tags are those of one of the schemes that mark the words of entities."""
-    return "O" in names and all(map(_ENTITY_TAG.fullmatch, names)) and any(name[0] in "BSU" for name in names)
+    begin = any(name[0] in "BSU" or name.startswith("I-") for name in names)
+    return "O" in names and all(map(_ENTITY_TAG.fullmatch, names)) and begin
 
 
 def to_iob2(tag: str) -> str:
     """A tag of `_ENTITY_TAG` as B-TYPE, I-TYPE or O."""
     return tag if tag == "O" else f"{'B' if tag[0] in 'BSU' else 'I'}-{tag[2:] or 'ENTITY'}"
+
+
+def begin_entities(tags: Sequence[str]) -> list[str]:
+    """Tags whose entities all begin with B-; in IOB1, those after another type or O begin with I-."""
+    pairs = zip(["O", *tags], tags, strict=False)
+    return [f"B-{tag[2:]}" if tag[0] == "I" and before[2:] != tag[2:] else tag for before, tag in pairs]
 
 
 class TokenClassification(ClassLabelTask):
@@ -62,7 +69,9 @@ class TokenClassification(ClassLabelTask):
         feature = train.features["label"]
         self.read_label_names(values, feature)
         self.marks_entities = marks_entities(self.label_names)
-        if self.marks_entities and (names := [*dict.fromkeys(map(to_iob2, self.label_names))]) != self.label_names:
+        names = [*dict.fromkeys(map(to_iob2, self.label_names))] if self.marks_entities else []
+        names += [begin for name in names if name[0] == "I" and (begin := f"B-{name[2:]}") not in names]
+        if self.marks_entities and names != self.label_names:
             logger.info("The tags are read as IOB2, which pipelines know: B- begins an entity, I- continues it")
             self.read_label_names(names, feature, names)
         if self.marks_entities or any(name.startswith(("B-", "I-")) for name in self.label_names):
@@ -126,7 +135,8 @@ class TokenClassification(ClassLabelTask):
         words, labels = row["text"], row["label"]
         if not isinstance(labels, list) or len(words) != len(labels):
             raise ValueError(f"there must be a list of as many labels as its {len(words)} words, not {labels!r}.")
-        return [self.label_names[self.id_of(label)] for label in labels]
+        names = [self.label_names[self.id_of(label)] for label in labels]
+        return begin_entities(names) if self.marks_entities else names
 
     def encode(self, split: str) -> Dataset:
         """The windows; `windows` has the example of each, and the word that each of its tokens begins, -1 for all
