@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from helpers import TOLERANCE, assert_same_gradients, make_batch, make_inputs, make_pair
+from helpers import MODERN, TOLERANCE, assert_same_gradients, make_batch, make_inputs, make_pair
 from scratch_bert.examples.collator import pack_sequences
 from scratch_bert.training.counting import CountingCollator
 
@@ -31,10 +31,13 @@ def test_compile_gives_the_loss_and_gradients_of_eager_execution():
 @pytest.mark.skipif(
     torch.__version__ < (2, 13), reason="PyTorch 2.11 takes torch.compile for an export: all logits are computed"
 )
-@pytest.mark.parametrize("auto_class", ["AutoModelForPreTraining", "AutoModelForMaskedLM"])
-def test_step_with_an_upper_bound_of_the_labels_is_one_graph(auto_class):
+@pytest.mark.parametrize(
+    ("auto_class", "architecture"),
+    [("AutoModelForPreTraining", {}), ("AutoModelForPreTraining", MODERN), ("AutoModelForMaskedLM", {})],
+)
+def test_step_with_an_upper_bound_of_the_labels_is_one_graph(auto_class, architecture):
     """Where the host must count them, the graph breaks. Other batches take few more graphs."""
-    model, plain = make_pair(auto_class)
+    model, plain = make_pair(auto_class, one=architecture, other=architecture)
     graphs = []
 
     def backend(graph, inputs):
