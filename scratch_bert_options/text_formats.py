@@ -84,25 +84,32 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str | None]:
                 break
 
 
-_ATTRIBUTES = r"""(?:[^<>"']|"[^"]*"|'[^']*')*"""
-_LINE_BREAK_TAG = re.compile(
-    rf"</?(address|article|blockquote|br|dd|div|dl|dt|h[1-6]|hr|li|ol|p|pre|section|table|td|th|tr|ul)\b{_ATTRIBUTES}>",
-    re.I,
+# Elements that are parts of a text's lines, and all others of HTML, today's and old ones: other words in <> are text.
+_INLINE = (
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark meter nobr output progress q rb rp "
+    "rt ruby s samp slot small span strike strong sub sup time tt u var wbr"
 )
-_INLINE_TAG = re.compile(
-    rf"</?(a|abbr|b|big|code|em|font|i|img|mark|s|small|span|strong|sub|sup|u)\b{_ATTRIBUTES}>", re.I
+_OTHERS = (
+    "!doctype address applet area article aside audio base basefont blockquote body br button canvas caption center col "
+    "colgroup datalist dd details dialog dir div dl dt embed fieldset figcaption figure footer form frame frameset h1 h2 h3 "
+    "h4 h5 h6 head header hgroup hr html iframe input legend li link main map menu meta nav noframes noscript object ol "
+    "optgroup option p param picture pre search section select source summary svg table tbody td template textarea tfoot th "
+    "thead title tr track ul video"
 )
-
-
+_ATTRIBUTES = r"""(?=[\s/>])(?:[^<>"']|"[^"]*"|'[^']*')*"""
+_INLINE_TAG, _LINE_BREAK_TAG = (
+    re.compile(rf"</?({'|'.join(names.split())}){_ATTRIBUTES}>", re.I) for names in (_INLINE, _OTHERS)
+)
 _HIDDEN = re.compile(r"<!--.*?-->|<(script|style)\b.*?</\1\s*>", re.I | re.DOTALL)
 
 
 def _html_line_breaks(lines: Iterable[str]) -> Iterator[str]:
     lines = iter(lines)
     batches = iter(lambda: list(islice(lines, MAX_LINES)), [])  # to bound memory
-    shown = (line for batch in batches for line in _HIDDEN.sub("", "\n".join(batch)).split("\n"))
-    broken = (part for line in shown for part in _LINE_BREAK_TAG.sub("\n", line).split("\n"))
-    return _one_document(html.unescape(_INLINE_TAG.sub("", part)) for part in broken)
+    texts = (
+        _INLINE_TAG.sub("", _HIDDEN.sub("", "\n".join(batch))) for batch in batches
+    )  # a tag may have several lines
+    return _one_document(html.unescape(line) for text in texts for line in _LINE_BREAK_TAG.sub("\n", text).split("\n"))
 
 
 def _fasta(lines: Iterable[str]) -> Iterator[str | None]:
@@ -147,8 +154,8 @@ FORMATS = {
         "a sequence is a document, without its header", _fasta, records_are_lines=True, mark=re.compile(r">[\w|.]*\d")
     ),
     "html": TextFormat(
-        "as file, with tags such as <br> and <p> for line breaks, others left out, and entities such as &amp;",
+        "as file, with tags such as <br> and <p> for line breaks, HTML's others left out, and entities such as &amp;",
         _html_line_breaks,
-        version=3,
+        version=4,
     ),
 }

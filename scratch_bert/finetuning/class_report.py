@@ -43,10 +43,10 @@ def entity_scores(references: list[list[str]], predictions: list[list[str]]) -> 
 
 def class_report(references: list[str], predictions: list[str]) -> dict[str, Any]:
     """`classes`: see `class_scores`. `labels`: the names of the rows and columns of `confusion`, a row for each true
-    class with the numbers of its examples by their predicted class. Both are left out for many classes."""
+    class with the numbers of its examples by their predicted class. Both are left out for one class, and for many."""
     labels = sorted({*references, *predictions})
     report: dict[str, Any] = {"classes": class_scores(references, predictions, labels)}
-    if len(labels) > CONFUSED:
+    if not 1 < len(labels) <= CONFUSED:
         return report
     return report | {"labels": labels, "confusion": confusion_matrix(references, predictions, labels=labels).tolist()}
 

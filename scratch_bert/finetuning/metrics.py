@@ -63,17 +63,21 @@ def _balanced_accuracy(predictions: Sequence[int], references: Sequence[int]) ->
     return sklearn_metrics.recall_score(references, predictions, labels=np.unique(references), average="macro")
 
 
-def _ranking(name: str, undefined: float) -> Callable:
-    """A score of the probabilities of 1, or `undefined` if the references have only one class."""
-    score = getattr(sklearn_metrics, name)
-    return lambda predictions, references: score(references, predictions) if len(set(references)) == 2 else undefined
+def _average_precision(predictions: Sequence[float], references: Sequence[int]) -> float:
+    """0 without a positive example."""
+    return sklearn_metrics.average_precision_score(references, predictions) if any(references) else 0.0
+
+
+def _roc_auc(predictions: Sequence[float], references: Sequence[int]) -> float:
+    """0.5 where it is undefined: if the references have only one class."""
+    return sklearn_metrics.roc_auc_score(references, predictions) if len(set(references)) == 2 else 0.5
 
 
 # Name → function of predictions and references that returns a score, or several by name. A label is an integer id, a
 # set of labels is a list of 0 and 1, entities are lists of IOB tags.
 METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
     "accuracy": _sklearn("accuracy_score"),
-    "average_precision": _ranking("average_precision_score", undefined=0.0),
+    "average_precision": _average_precision,
     "balanced_accuracy": _balanced_accuracy,
     "f1": _sklearn("f1_score", zero_division=0),
     "f1_micro": _sklearn("f1_score", average="micro", zero_division=0),
@@ -82,7 +86,7 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
     "mse": _sklearn("mean_squared_error"),
     "precision": _sklearn("precision_score", zero_division=0),
     "recall": _sklearn("recall_score", zero_division=0),
-    "roc_auc": _ranking("roc_auc_score", undefined=0.5),
+    "roc_auc": _roc_auc,
     "pearsonr": _correlation(stats.pearsonr),
     "spearmanr": _correlation(stats.spearmanr),
     "seqeval": _seqeval,

@@ -90,7 +90,7 @@ class Predictor:
 
     def read(self, rows: list[Row], first: int) -> None:
         """Check these rows, and give them to the task."""
-        present = list(rows[0])
+        present = list(dict.fromkeys(name for row in rows for name in row))
         columns = find_columns(self.task.name, self.options).names
         if self.default_columns and columns["text"][0] not in present and "text" in present:
             columns["text"] = ["text"]  # in a .txt file, and in tables for a task on words

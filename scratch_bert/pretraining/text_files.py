@@ -114,7 +114,7 @@ def encode_file(
 
 
 def _texts(rows: list[Row], file: str, column: str) -> list[str | None]:
-    if column not in rows[0]:
+    if not any(column in row for row in rows):
         raise ValueError(
             f"{file} has no column {column!r}, but {describe_columns(rows[0])}: choose its --text_column."
         )

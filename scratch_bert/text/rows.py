@@ -1,6 +1,7 @@
 """Tables of any length in constant memory: read in chunks of rows, and written as the chunks come."""
 
 import csv
+import io
 import json
 import os
 import sys
@@ -114,9 +115,12 @@ def write_rows(
             table = stack.enter_context(pyarrow.parquet.ParquetWriter(part, schema))
         else:
             out = sys.stdout
-            if file != STANDARD:
+            if file == STANDARD and isinstance(out, io.TextIOWrapper):
+                out.reconfigure(encoding="utf-8", errors="strict", newline="")  # whatever the terminal's is
+            elif file != STANDARD:
                 out = stack.enter_context(open(part, "w", encoding="utf-8", newline=""))
-            cells = csv.writer(out, delimiter="\t" if kind == ".tsv" else ",", lineterminator="\n")
+            layout: dict[str, Any] = {"delimiter": "\t" if kind == ".tsv" else ",", "lineterminator": "\n"}
+            cells, quoted = csv.writer(out, **layout), csv.writer(out, **layout, quoting=csv.QUOTE_ALL)
             if kind != ".jsonl":
                 cells.writerow(names)
         bar = stack.enter_context(tqdm(unit=" rows", unit_scale=True, disable=None))
@@ -130,7 +134,9 @@ def write_rows(
             elif kind == ".parquet":
                 table.write_table(pyarrow.Table.from_pylist(rows, schema))
             else:
-                cells.writerows([_as_cell(row.get(name)) for name in names] for row in rows)
+                for row in ([_as_cell(row.get(name)) for name in names] for row in rows):
+                    has_cr = any(isinstance(cell, str) and "\r" in cell for cell in row)  # which csv does not quote
+                    (quoted if has_cr else cells).writerow(row)
                 out.flush()
             count += len(rows)
             bar.update(len(rows))

@@ -129,6 +129,8 @@ def _read_delimited(
         first = next(records, [])
         if has_header := not header or not {*(columns or ())}.isdisjoint(first):
             header = _check_names(file, first)
+        if len(header) == 1 and header[0] not in (columns or ()) and _separator_hint(header):
+            raise TextError(f"{file} has one column, {describe_columns(header)}.")
         for fields in records if has_header else chain([first], records):
             count += 1
             if len(fields) > len(header) and not any(fields[len(header) :]):
@@ -174,7 +176,9 @@ def _is_quoted_tsv(file: Path) -> bool:
         return False
     quoted = (line for line in read_lines(file) if '"' in line)
     return (
-        spans_lines or first.startswith('"') or any('""' in line or line.count("\t") + 1 != width for line in quoted)
+        spans_lines
+        or first.startswith('"')
+        or any('""' in line or "\r" in line or line.count("\t") + 1 != width for line in quoted)
     )
 
 
@@ -228,11 +232,14 @@ def as_array(where: str | Path, name: str, values: list) -> pyarrow.Array:
 def describe_columns(names: Iterable[str]) -> str:
     """The columns of a table for the message that one is missing."""
     names = list(names)
-    separator = next((mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]), None)
-    hint = f" (its separator is {separator!r}: write the file with commas, or as .tsv)" if separator else ""
     more = ", …" if len(names) > 20 else ""
     shown = (name if name == str(name).strip() else repr(name) for name in names[:20])
-    return ", ".join(shown) + more + hint
+    return ", ".join(shown) + more + _separator_hint(names)
+
+
+def _separator_hint(names: Sequence[str]) -> str:
+    separator = next((mark for mark in (";", "\t", "|") if len(names) == 1 and mark in names[0]), None)
+    return f" (its separator is {separator!r}: write the file with commas, or as .tsv)" if separator else ""
 
 
 def open_dataset(

@@ -24,6 +24,12 @@ def test_classification_metrics_follow_their_formulas():
         assert load_metric(name)(predictions, labels) == {name: pytest.approx(value)}
 
 
+def test_scores_of_one_class_alone():
+    for labels, average_precision in (([1, 1, 1], 1.0), ([0, 0, 0], 0.0)):
+        scores = [load_metric(name)([0.2, 0.9, 0.5], labels) for name in ("average_precision", "roc_auc")]
+        assert scores == [{"average_precision": average_precision}, {"roc_auc": 0.5}]
+
+
 def test_regression_metrics_follow_their_formulas():
     x, y = np.random.default_rng(0).normal(size=(2, 30))
     ranks = [np.argsort(np.argsort(values)) for values in (x, y)]

@@ -3,6 +3,8 @@ as they are."""
 
 import io
 import json
+import os
+import subprocess
 import sys
 
 import pandas
@@ -12,12 +14,13 @@ import pytest
 import torch
 from transformers import pipeline
 
-from helpers import SMALL
+from helpers import SCRIPTS, SMALL
 from scratch_bert import ScratchBertConfig
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.finetuning.api import finetune
 from scratch_bert.finetuning.prediction import Predictor, predict, predict_file
 from scratch_bert.model.modeling_scratch_bert import AUTO_MODELS
+from scratch_bert.text.tables import read_chunks
 from scratch_bert_cli.commands.predict import main
 
 
@@ -85,6 +88,32 @@ def test_entities_keep_their_marks(make_model, tmp_path):
     uncased.save_pretrained(model)
     (entities,) = predict(model, [text])["entities"]
     assert [one["text"] for one in entities] == text.split()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+def test_cells_with_a_carriage_return_stay_one(suffix, make_model, tmp_path):
+    rows = pandas.DataFrame({"text": ["a b", "c"], "note": ["x\ry", 'z "q"'], "more": ["", "w"]})
+    rows.to_json(tmp_path / "x.jsonl", orient="records", lines=True)
+    file = str(tmp_path / f"y.{suffix}")
+    predict_file(make_model("SequenceClassification", num_labels=2), str(tmp_path / "x.jsonl"), file)
+    found = pandas.read_csv(file, sep="," if suffix == "csv" else "\t", keep_default_na=False)
+    assert found[["text", "note", "more"]].equals(rows)
+    ours = [row for chunk in read_chunks(file) for row in chunk]
+    assert [row["note"] for row in ours] == rows["note"].tolist()
+
+
+def test_standard_output_is_utf_8(make_model, tmp_path):
+    (tmp_path / "x.csv").write_text("text\ncafé 中文\n", encoding="utf-8")
+    command = [
+        SCRIPTS / "predict.py",
+        make_model("SequenceClassification", num_labels=2),
+        "--file",
+        tmp_path / "x.csv",
+    ]
+    command += ["--output_file", "-", "--format", "csv"]
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
+    found = subprocess.run([sys.executable, *map(str, command)], env=environment, capture_output=True, check=True)
+    assert "café 中文" in found.stdout.decode("utf-8")
 
 
 def test_rows_that_are_no_texts_are_named(make_model):
