@@ -155,4 +155,9 @@ def from_keywords(*groups: Callable, **given: Any) -> tuple:
     for group, takes in zip(groups, takes_others, strict=True):
         values = {name: value for name, value in given.items() if name in group.__dataclass_fields__}
         objects.append(check(group, values | ({"trainer": others} if takes else {})))
+    for one in objects:
+        for option in fields(one):
+            excluding = (other for other in option.metadata.get("unless", "").split() if getattr(one, other, None))
+            if option.name in given and (other := next(excluding, None)):  # also if it is the default
+                raise ValueError(f"{option.name} has no effect with {other}: leave it out.")
     return tuple(objects)

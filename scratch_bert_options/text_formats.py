@@ -151,7 +151,7 @@ FORMATS = {
         "books of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START, version=3
     ),
     "fasta": TextFormat(
-        "a sequence is a document, without its header", _fasta, records_are_lines=True, mark=re.compile(r">[\w|.]*\d")
+        "a sequence is a document, without its header", _fasta, version=2, mark=re.compile(r">[\w|.]*\d")
     ),
     "html": TextFormat(
         "as file, with tags such as <br> and <p> for line breaks, HTML's others left out, and entities such as &amp;",

@@ -89,7 +89,8 @@ def convert_checkpoint(
     head = type(model).__name__.removeprefix(MODELS[config.model_type][1])
     target_class = _model_class(to, head)
     options: dict[str, Any] = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
-    target = target_class._from_config(target_config, dtype=model.dtype, **options)
+    dtype = torch.float32 if getattr(config, "embedding_size", None) else model.dtype  # which the product needs
+    target = target_class._from_config(target_config, dtype=dtype, **options)
     target.load_state_dict(_converted_weights(model, to))
 
     destination.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +132,7 @@ def _converted_weights(model: PreTrainedModel, to: str) -> dict[str, torch.Tenso
     weights = model.state_dict()
     for name in [name for name in weights if name.endswith("projection.weight")]:
         table = name.replace("projection", "decoder" if name.startswith("cls.") else "word_embeddings")
-        weights[table] = (weights[table].float() @ weights.pop(name).float()).to(weights[table].dtype)
+        weights[table] = weights[table].float() @ weights.pop(name).float()
     name, second = "cls.predictions.bias", "cls.predictions.decoder.bias"
     if name not in weights:
         return weights

@@ -129,11 +129,12 @@ def test_conversion_rejects_options_that_bert_does_not_support(name, value, tmp_
     assert not (tmp_path / "to").exists()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("tied", [True, False])
-def test_conversion_multiplies_factorised_embeddings(tied, tmp_path):
+def test_conversion_multiplies_factorised_embeddings(tied, dtype, tmp_path):
     options = {"embedding_size": 16, "tie_word_embeddings": tied, "initializer_range": 0.2}
     for head in (ScratchBertModel, ScratchBertForPreTraining):
-        head(ScratchBertConfig(**SMALL, **options)).save_pretrained(tmp_path / "from")
+        head(ScratchBertConfig(**SMALL, **options)).to(dtype).save_pretrained(tmp_path / "from")
         assert convert_checkpoint(tmp_path / "from", tmp_path / head.__name__, "bert").difference < 1e-5
 
 

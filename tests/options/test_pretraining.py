@@ -107,6 +107,13 @@ def test_options_without_effect_are_rejected(source, options):
         DataOptions(**given, **options)
 
 
+def test_defaults_without_effect_are_rejected_if_they_are_given():
+    for given in ({"prepared_data": "a", "sentence_objective": "nsp"}, {"prepared_data": "a", "first_segment_id": 0}):
+        with pytest.raises(ValueError, match="has no effect with prepared_data: leave it out"):
+            from_keywords(DataOptions, **given)
+    from_keywords(DataOptions, prepared_data="a", sentence_objective=None)
+
+
 def test_model_arguments_reject_options_without_effect():
     for option in ({"preset": "mini"}, {"config_overrides": "norm_first=true"}, {"token_embedding_init": "normal"}):
         with pytest.raises(ValueError, match=f"{next(iter(option))} has no effect with model_name_or_path"):

@@ -109,6 +109,8 @@ def test_fasta_has_a_document_for_each_record(tmp_path):
     (tmp_path / "p.fasta").write_text(">sp|P1 a protein\nMKV\nLAA*\n\n>P2\nACDE\n>empty\n")
     assert read(tmp_path / "p.fasta", "fasta") == [["MKVLAA"], ["ACDE"]]
     assert "text_format=fasta" in TextSource([tmp_path / "p.fasta"]).document_hint(1, 1)
+    records = TextSource.from_texts([">a\nMKV\nLAA", "ACDE", ">b\nWY\n>c\nGG"], text_format="fasta")
+    assert [*records.documents()] == [["MKVLAA"], ["ACDE"], ["WY"], ["GG"]]
 
 
 def test_gutenberg_leaves_out_the_licence(tmp_path):
