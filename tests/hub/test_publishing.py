@@ -11,6 +11,7 @@ from transformers import AutoTokenizer
 from helpers import CODE_FILES, MODEL_FILES, edit_config, edit_weights, run_script, truncate
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.hub.publishing import public_files
+from scratch_bert.hub.secrets import check_private
 from scratch_bert.model.configuration_scratch_bert import AUTO_MAP
 
 
@@ -151,14 +152,18 @@ def test_publish_sharded_weights(directory):
         ("https://ann:xxxx@example.org", r"a secret \(Basic Auth Credentials\)"),
     ],
 )
-def test_publish_rejects_private_text(text, message, directory):
-    with open(directory / "README.md", "a") as card:
-        card.write(text)
-    with pytest.raises(ValueError, match=f"README.md contains {message} in line 8: remove it") as raised:
-        public_files(directory)
+def test_private_text_is_found(text, message):
+    with pytest.raises(ValueError, match=f"README.md contains {message} in line 2: remove it") as raised:
+        check_private(f"# A model\n{text}", "README.md")
     assert text[-9:] not in str(raised.value)
+
+
+def test_publish_names_what_is_private_in_all_files(directory):
+    with open(directory / "README.md", "a") as card:
+        card.write(SECRET)
     edit_config(directory, note="/home/ann/corpus")
-    with pytest.raises(ValueError, match=f"{message} in line 8; .*config.json contains a local path in line"):
+    message = r"README.md contains a secret \(GitHub Token\) in line 8; .*config.json contains a local path in line"
+    with pytest.raises(ValueError, match=message):
         public_files(directory)
 
 
