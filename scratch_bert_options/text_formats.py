@@ -86,15 +86,15 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str | None]:
 
 # Elements that are parts of a text's lines, and all others of HTML, today's and old ones: other words in <> are text.
 _INLINE = (
-    "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark meter nobr output progress q rb rp "
-    "rt ruby s samp slot small span strike strong sub sup time tt u var wbr"
+    "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark meter nobr output "
+    "progress q rb rp rt ruby s samp slot small span strike strong sub sup time tt u var wbr"
 )
 _OTHERS = (
-    "!doctype address applet area article aside audio base basefont blockquote body br button canvas caption center col "
-    "colgroup datalist dd details dialog dir div dl dt embed fieldset figcaption figure footer form frame frameset h1 h2 h3 "
-    "h4 h5 h6 head header hgroup hr html iframe input legend li link main map menu meta nav noframes noscript object ol "
-    "optgroup option p param picture pre search section select source summary svg table tbody td template textarea tfoot th "
-    "thead title tr track ul video"
+    "!doctype address applet area article aside audio base basefont blockquote body br button canvas caption "
+    "center col colgroup datalist dd details dialog dir div dl dt embed fieldset figcaption figure footer form "
+    "frame frameset h1 h2 h3 h4 h5 h6 head header hgroup hr html iframe input legend li link main map menu meta "
+    "nav noframes noscript object ol optgroup option p param picture pre search section select source summary svg "
+    "table tbody td template textarea tfoot th thead title tr track ul video"
 )
 _ATTRIBUTES = r"""(?=[\s/>])(?:[^<>"']|"[^"]*"|'[^']*')*"""
 _INLINE_TAG, _LINE_BREAK_TAG = (

@@ -97,7 +97,8 @@ def load_task(
     pairs = len(columns.names.keys() - {"label", "id"}) > 1
     if pairs and getattr(config, "type_vocab_size", 2) == 1 in task.tokenizer("a", "b").get("token_type_ids", ()):
         raise ValueError(
-            f"{args.model_name_or_path} has one segment (type_vocab_size is 1), but pairs need two: choose another model."
+            f"{args.model_name_or_path} has one segment (type_vocab_size is 1), but pairs need two: choose another "
+            "model."
         )
     task.load(
         load_splits(columns, splits, dataset),

@@ -26,7 +26,7 @@ from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import read_json
 from .code import OLD_CODE
 from .model_card import BESIDE_CARDS, with_link, with_name
-from .secrets import check_no_link, check_private, find_private
+from .secrets import check_no_link, check_private, find_private, reject_private
 
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
@@ -70,8 +70,7 @@ def public_files(directory: str | Path) -> list[Path]:
     files += _code(directory, read_json(directory / "config.json")) + _weights(directory)
     for file in files:
         check_no_link(file)
-    if found := [what for file in files for what in _find_private_content(file)]:
-        raise ValueError(f"{'; '.join(found)}: remove it before you publish.")
+    reject_private([what for file in files for what in _find_private_content(file)])
     _check_model(str(directory))
     return sorted(files)
 

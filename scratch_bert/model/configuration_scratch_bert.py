@@ -142,9 +142,9 @@ class ScratchBertConfig(PreTrainedConfig):
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
     `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`,
-    `embedding_size`, `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises `StrictDataclassError`, which
-    names the field and what is allowed, for a value of the wrong type or out of range, and for values that contradict
-    each other.
+    `embedding_size`, `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises
+    `StrictDataclassError`, which names the field and what is allowed, for a value of the wrong type or out of range,
+    and for values that contradict each other.
     """
 
     model_type = "scratch_bert"

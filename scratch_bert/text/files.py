@@ -111,8 +111,8 @@ def read_lines(file: Path, ends: bool = False) -> Iterator[str]:
         for number, line in enumerate(lines, 1):
             if b"\0" in line:
                 raise TextError(
-                    f"{file} is not text: line {number} holds a NUL byte, as UTF-16, compressed and other binary data do. "
-                    "Convert or decompress it; files with names in .gz are read as they are."
+                    f"{file} is not text: line {number} holds a NUL byte, as UTF-16, compressed and other binary data "
+                    "do. Convert or decompress it; files with names in .gz are read as they are."
                 )
             if number == 1 and line.startswith(b"version https://git-lfs.github.com/spec/"):
                 raise TextError(f"{file} is a Git LFS pointer: fetch the file with git lfs pull.")

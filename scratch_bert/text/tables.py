@@ -41,8 +41,8 @@ def read_chunks(
         kind: One of `TABLES`. Default: the suffix of the file.
         columns: The columns that are needed: of Parquet, others are not read.
         header: The names of the columns of CSV or TSV whose first line contains none of `columns`.
-        skips: Whether to leave out, with a warning, up to `MAX_MALFORMED` of the records: those of CSV and TSV with more
-            or fewer fields than the header, and lines of JSON Lines that are no object.
+        skips: Whether to leave out, with a warning, up to `MAX_MALFORMED` of the records: those of CSV and TSV with
+            more or fewer fields than the header, and lines of JSON Lines that are no object.
 
     Raises:
         TextError: For a file that is not UTF-8, damaged or of another kind; it names the line.

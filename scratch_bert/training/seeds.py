@@ -53,8 +53,8 @@ def check_finished(record: dict[str, dict], directory: str | Path) -> None:
 
 
 def finished_metrics(directory: Path, seed: int, resumes: bool) -> dict[str, float] | None:
-    """The metrics of a seed that needs no training, on resume. Raises `ValueError` if they can't be read, or are those of
-    another seed."""
+    """The metrics of a seed that needs no training, on resume. Raises `ValueError` if they can't be read, or are those
+    of another seed."""
     if not resumes or not (directory / METRICS_FILE).is_file():
         return None
     if (found := read_record(directory).get("seed", seed)) != seed:

@@ -91,7 +91,8 @@ def test_recipe_and_its_text_are_found_by_name_from_any_directory(tmp_path, monk
 def test_options_file_has_the_plain_values_of_yaml_1_2(tmp_path):
     """In YAML 1.1, no is false, 010 is 8, and 1:30 is 90."""
     (tmp_path / "a.yaml").write_text(
-        "language: no\nseed: 010\ntext_column: 1:30\ntokenizer_name_or_path: 010\nlearning_rate: 1e-4\nbf16: true\ntrain_file: a"
+        "language: no\nseed: 010\ntext_column: 1:30\ntokenizer_name_or_path: 010\n"
+        "learning_rate: 1e-4\nbf16: true\ntrain_file: a"
     )
     _, data, training = parse(str(tmp_path / "a.yaml"))
     assert (data.language, training.seed, data.text_column) == ("no", 10, "1:30")
