@@ -112,7 +112,7 @@ def read_lines(file: Path, ends: bool = False) -> Iterator[str]:
             if b"\0" in line:
                 raise TextError(
                     f"{file} is not text: line {number} holds a NUL byte, as UTF-16, compressed and other binary data "
-                    "do. Convert or decompress it; files with names in .gz are read as they are."
+                    "do. Convert or decompress it; only files named .gz are decompressed here."
                 )
             if number == 1 and line.startswith(b"version https://git-lfs.github.com/spec/"):
                 raise TextError(f"{file} is a Git LFS pointer: fetch the file with git lfs pull.")
