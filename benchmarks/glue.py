@@ -5,7 +5,8 @@ scores on the development sets, beside baselines and Google's small BERTs.
     python benchmarks/glue.py MODEL --data GLUE/ --output_dir runs/glue
 
 Each task is trained for 5 epochs with the seeds 1, 2 and 3, and scored after the last step: no checkpoint is selected
-by the sets that are reported. All options of scripts/finetune.py that concern neither data nor task replace these.
+by the sets that are reported. --search 20 first searches for each task's own options, by a tenth of its training
+examples. All options of scripts/finetune.py that concern neither data nor task replace the defaults.
 Results are in glue.json and glue.md; metrics and predictions of each run in OUTPUT_DIR/TASK/seed-N. The data of all
 tasks are checked before the first training. --resume_from_checkpoint continues where a run was stopped."""
 
@@ -42,6 +43,7 @@ DEFAULTS = {
     "save_strategy": ["no"],
     "load_best_model_at_end": ["false"],
 }
+SEARCHED = ("learning_rate", "head_learning_rate", "per_device_train_batch_size", "num_train_epochs")
 TITLES = {
     "cola": "CoLA",
     "sst2": "SST-2",
@@ -99,14 +101,17 @@ NOTES = """\
 def main(argv: list[str] | None = None) -> None:
     options, task_args, training = read_arguments(argv)
     configure_logging()
-    runs = open_runs(options.data, options.tasks, task_args, training)
-    results, first = {}, next(iter(runs.values()))
+    splits = find_glue(options.data, options.tasks)
+    runs = open_runs(splits, replace(task_args, search=None), training)
+    results, searched, first = {}, {}, next(iter(runs.values()))
     setting = task_args, first.options, first.seed_runs[0].args
     del first
     try:
         for task in list(runs):
             logger.info(f"\n{TITLES[task]}")
             run = runs.pop(task)  # nothing of a task is kept while the next ones train
+            if task_args.search:
+                run, searched[task] = search_first(run, task_args, splits[task])
             results[task] = run.prepare().train()
             if not options.keep_models:
                 for weights in run.output_dir.glob("seed-*/*.safetensors"):
@@ -114,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
             logger.info(GlueReport({task: results[task]}, *setting).summary(task))
     finally:  # if a task fails, those before it are reported
         if results and setting[-1].should_save:
-            report = GlueReport(results, *setting)
+            report = GlueReport(results, *setting, searched)
             print(f"\n{report.as_markdown()}")
             report.write(Path(training.output_dir))
             print(f"\nglue.json, glue.md and the runs are in {training.output_dir}")
@@ -143,19 +148,35 @@ def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskOpti
 
 
 def open_runs(
-    data: str, tasks: list[str] | None, task_args: TaskOptions, training: FinetuningOptions
+    splits: dict[str, dict[str, Any]], task_args: TaskOptions, training: FinetuningOptions
 ) -> dict[str, FinetuningRun]:
-    """A run for each task of GLUE, in its subdirectory of `training.output_dir`, with its data read and checked.
+    """A run for each task of `find_glue`, in its subdirectory of `training.output_dir`, with its data read and checked.
 
     Raises `ValueError` or `OSError` for options, data and output directories that can't be used.
     """
     if training.resume_from_checkpoint is None:
         find_checkpoint(finetuning_arguments(training))  # raises if there are other results
     runs = {}
-    for task, splits in find_glue(data, tasks).items():
+    for task in splits:
         of_task = replace(training, output_dir=f"{training.output_dir}/{task}")
-        runs[task] = FinetuningRun(task, task_args, of_task, splits)
+        runs[task] = FinetuningRun(task, task_args, of_task, splits[task])
     return runs
+
+
+def search_first(
+    run: FinetuningRun, task_args: TaskOptions, splits: dict[str, Any]
+) -> tuple[FinetuningRun, dict[str, Any]]:
+    """The run with the best options of a search in the training examples alone, and these options."""
+    from scratch_bert.finetuning.search import FinetuningSearch  # needs optuna
+
+    task, output_dir = run.task.name, Path(run.options.output_dir)
+    in_search = replace(run.options, output_dir=str(output_dir.with_name(f"search-{task}")))
+    search = FinetuningSearch(task, replace(task_args, seeds=None), in_search, {"train": splits["train"]})
+    search.prepare().train()
+    found_task_args, found = search.best
+    found_task_args = replace(found_task_args, seeds=task_args.seeds, search=None)
+    options = {name: getattr(found, name) for name in SEARCHED} | {"dropout": found_task_args.dropout}
+    return FinetuningRun(task, found_task_args, replace(found, output_dir=str(output_dir)), splits), options
 
 
 def find_glue(data: str, tasks: list[str] | None = None) -> dict[str, dict[str, Any]]:
@@ -219,8 +240,9 @@ class GlueReport:
         task_args: TaskOptions,
         options: FinetuningOptions,
         args: TrainingArguments,
+        searched: dict[str, dict[str, Any]] | None = None,
     ):
-        self.tasks, self.task_args = list(results), task_args
+        self.tasks, self.task_args, self.searched = list(results), task_args, searched or {}
         self.options, self.recorded = options, recorded(options, args)
         name = task_args.model_name_or_path
         name = Path(name).resolve().name if Path(name).exists() else name
@@ -263,6 +285,7 @@ class GlueReport:
         tasks = {task: self._describe([task]) for task in self.tasks}
         for task, values in tasks.items():
             values["parts"] = dict(zip(SCORES[task], self.model.parts(task), strict=False))
+            values |= {"options": self.searched[task]} if task in self.searched else {}
         means = {title: {"tasks": means, **self._describe(means)} for title, means in self.means.items()}
         return {"model": self.model.title, "tasks": tasks, "means": means, "settings": settings}
 
@@ -304,11 +327,18 @@ class GlueReport:
         new = f" ({args.head_learning_rate:g} for new weights)" if args.head_learning_rate is not None else ""
         model = {"classifier_pooling": self.task_args.classifier_pooling, "dropout": self.task_args.dropout}
         model = {name: "of the checkpoint" if value is None else value for name, value in model.items()}
-        note = (
-            f"- {self.model.title}: development sets, {spread} {', '.join(map(str, seeds))}, {chosen}. All tasks with "
-            f"learning rate {args.learning_rate:g}{new}, batch size {self.recorded['global batch size']}, {length}; "
-            f"{', '.join(f'{name} {value}' for name, value in model.items())}."
-        )
+        if self.task_args.search:
+            setting = (
+                f"Each task with the best of {self.task_args.search} settings on a tenth of its training examples, "
+                "which are in glue.json."
+            )
+        else:
+            setting = (
+                f"All tasks with learning rate {args.learning_rate:g}{new}, batch size "
+                f"{self.recorded['global batch size']}, {length}; "
+                f"{', '.join(f'{name} {value}' for name, value in model.items())}."
+            )
+        note = f"- {self.model.title}: development sets, {spread} {', '.join(map(str, seeds))}, {chosen}. {setting}"
         means = {"mean": "all tasks here, without WNLI", "five tasks": _list(SMALL), "without CoLA": _list(SMALL[1:])}
         return "\n".join([note, NOTES, *(f"- {title}: {means[title]}." for title in self.means)])
 

@@ -118,7 +118,7 @@ def test_interrupted_run_resumes_and_ends_as_it_would_have(tmp_path, monkeypatch
     shutil.copy(frozen / "the-land-of-the-blue-flower.txt", tmp_path)
     monkeypatch.chdir(tmp_path)
     # What dropout draws follows the lengths of attention's groups, which were multiples of 2 then, if over 32.
-    lengths = lambda length, width: length + length % 2 * (length > 32)  # noqa: E731
+    lengths = lambda length, multiple: length + length % 2 * (length > 32)  # noqa: E731
     monkeypatch.setattr(padding_scratch_bert, "common_length", lengths)
     options = (frozen / "options.yaml").resolve()
     run_script(

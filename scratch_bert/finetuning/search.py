@@ -32,8 +32,12 @@ class FinetuningSearch(FinetuningRun):
     """`task_args.search` runs in subdirectories `trial-N` of `options.output_dir`. Trials are recorded in search.log,
     from which a search resumes, and search.csv; of the others than the best, nothing else is kept.
 
-    The learning rate is drawn between a quarter and four times that of the options, and that of the head in
-    proportion; the epochs, between half and twice those of the options; dropout and batch size, from `propose`.
+    The learning rate is drawn between a 16th and four times that of the options, and that of the head between a quarter
+    and four times its own: where examples are few, an encoder that hardly moves can be best. The epochs are between half
+    and twice those of the options.
+
+    Attributes:
+        best: The options of the best trial, after `train`, but for their `output_dir`.
     """
 
     def __init__(self, task_name: str, task_args: TaskOptions, options: FinetuningOptions, data=None):
@@ -93,7 +97,7 @@ class FinetuningSearch(FinetuningRun):
         while (number := len(study.get_trials(states=ended)) + 1) <= self.task_args.search:
             study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + number)  # a resume draws the same
             trial, directory = study.ask(), self.output_dir / f"trial-{number}"
-            child = self.propose(trial, directory)
+            child = self.run_of(trial, directory)
             shown = ", ".join(f"{name} {value:.2g}" for name, value in trial.params.items())
             logger.info(f"Trial {number} of {self.task_args.search}: {shown}")
             trial.set_user_attr("directory", directory.name)
@@ -111,6 +115,7 @@ class FinetuningSearch(FinetuningRun):
                     shutil.rmtree(self.directory(one), ignore_errors=True)
         best = study.best_trial
         self.best_dir = self.directory(best)
+        self.best = self.settings(best)
         if (file := self.best_dir / CLASS_REPORT).is_file():
             self.class_reports = read_json(file)
         shown = f"{best.value:.4f} with " + ", ".join(f"--{name} {value:.4g}" for name, value in best.params.items())
@@ -120,24 +125,29 @@ class FinetuningSearch(FinetuningRun):
     def directory(self, trial: optuna.trial.FrozenTrial) -> Path:
         return self.output_dir / trial.user_attrs["directory"]
 
-    def propose(self, trial, directory: Path) -> FinetuningRun:
-        """The run of a trial, which shares the data with this one."""
+    def settings(self, trial: optuna.trial.BaseTrial) -> tuple[TaskOptions, FinetuningOptions]:
+        """This run's options, with what the trial draws or has drawn."""
         rate, head_rate = self.options.learning_rate, self.options.head_learning_rate
-        chosen = trial.suggest_float("learning_rate", rate / 4, rate * 4, log=True)
         changes = {
-            "learning_rate": chosen,
-            "head_learning_rate": head_rate and head_rate * chosen / rate,
+            "learning_rate": trial.suggest_float("learning_rate", rate / 16, rate * 4, log=True),
             "per_device_train_batch_size": trial.suggest_categorical("per_device_train_batch_size", [16, 32]),
-            "output_dir": str(directory),
         }
+        if head_rate:
+            bounds = head_rate / 4, head_rate * 4
+            changes["head_learning_rate"] = trial.suggest_float("head_learning_rate", *bounds, log=True)
         if self.options.max_minutes is None and self.options.max_steps < 0:
             epochs = self.options.num_train_epochs
             bounds = max(1, round(epochs / 2)), round(2 * epochs)
             changes["num_train_epochs"] = trial.suggest_int("num_train_epochs", *bounds)
+        dropout = trial.suggest_categorical("dropout", [0.0, 0.1])
+        return replace(self.task_args, dropout=dropout), replace(self.options, **changes)
+
+    def run_of(self, trial: optuna.trial.BaseTrial, directory: Path) -> FinetuningRun:
+        """Shares the data with this run."""
         child = copy(self)
         child.__class__ = FinetuningRun
-        child.options = replace(self.options, **changes)
-        child.task_args = replace(self.task_args, dropout=trial.suggest_categorical("dropout", [0.0, 0.1]))
+        child.task_args, options = self.settings(trial)
+        child.options = replace(options, output_dir=str(directory))
         args = finetuning_arguments(child.options)
         child.output_dir, child.seed_runs = directory, [SeedRun(args, find_checkpoint(args))]
         return child

@@ -72,16 +72,16 @@ class RowPlan:
             flat = padded.index_copy(0, self.indices.to(flat.device), flat)
         return flat.unflatten(0, self.shape)
 
-    def grouped(self, heads: int, hidden_size: int) -> "RowPlan":
+    def grouped(self, heads: int, multiple: int) -> "RowPlan":
         """The sequences sorted by length, the longest first, and in `groups` of similar ones, so that attention takes
         a few large operations instead of many small ones. The attention weights of a group fit in a cache.
 
-        Unless all are equally long, each is extended to its `common_length` by copies of its last token.
+        Unless all are equally long, each is extended to a `common_length` by copies of its last token.
         """
         runs = sorted(zip(self.lengths, [0, *accumulate(self.lengths)], strict=False), key=lambda run: -run[0])
         uniform = runs[0][0] == runs[-1][0]
         groups = []
-        for rows, similar in groupby(runs, lambda run: run[0] if uniform else common_length(run[0], hidden_size)):
+        for rows, similar in groupby(runs, lambda run: run[0] if uniform else common_length(run[0], multiple)):
             lengths = [length for length, _ in similar]
             while lengths:
                 # Powers of two: few shapes, as in `surplus_rows`.
@@ -152,10 +152,13 @@ def true_positions(mask: torch.Tensor, count: int | None = None) -> torch.Tensor
     return (flat.nonzero() if count is None else torch.nonzero_static(flat, size=count))[:, 0]
 
 
-def common_length(length: int, hidden_size: int) -> int:
-    """The length to which a sequence of this `length` is extended: a multiple of 8, unless the model is wide, for which
-    computing the copies costs more than larger groups save."""
-    return length if hidden_size > 512 else -(-length // 8) * 8  # measured
+def common_length(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
+
+
+def in_half_precision(dtype: torch.dtype) -> bool:
+    """Whether a CPU multiplies with weights of `dtype` in bf16 or fp16."""
+    return (torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype).itemsize == 2
 
 
 def surplus_rows(count: int, device: torch.device, dtype: torch.dtype) -> int:
@@ -166,10 +169,7 @@ def surplus_rows(count: int, device: torch.device, dtype: torch.dtype) -> int:
     fragmented. There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of
     8.
     """
-    if not is_cpu(device):
-        return 0
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype
-    if dtype.itemsize != 2:
+    if not is_cpu(device) or not in_half_precision(dtype):
         return 0
     step = max(8, 2 ** (count.bit_length() - 5))
     return -count % step
@@ -255,7 +255,9 @@ def plan_batch(
     dtype = next((each.dtype for each in model.parameters() if each.is_floating_point()), torch.float32)
     attention = find_attention(model.config, model.training, device, dtype, max(plan.lengths))
     if attention is grouped_attention:
-        plan = plan.grouped(model.config.num_attention_heads, model.config.hidden_size)
+        # Computing the copies costs more than larger groups save in a wide model, or in fp32: measured.
+        multiple = 8 if model.config.hidden_size <= 512 and in_half_precision(dtype) else 1
+        plan = plan.grouped(model.config.num_attention_heads, multiple)
     elif attention is not padded_attention:
         plan = plan.with_cu_seqlens(device)
     surplus = surplus_rows(plan.rows, device, dtype)

@@ -7,6 +7,7 @@ import runpy
 import shutil
 from types import SimpleNamespace
 
+import pandas
 import pytest
 from scipy import stats
 from sklearn import metrics
@@ -74,6 +75,21 @@ def test_scores_of_two_tasks_and_seeds_and_their_resume(glue, tmp_path, capsys):
     assert again["tasks"]["mrpc"]["seeds"]["1"] == 100 and again["tasks"]["stsb"] == content["tasks"]["stsb"]
     with pytest.raises(SystemExit, match="The output directory run is not empty"):
         glue("--seeds", 1, 2)
+
+
+def test_a_search_in_the_training_examples_comes_first(glue, tmp_path):
+    glue("--tasks", "mrpc", "--seeds", 1, 2, "--search", 2)
+    content = json.loads((tmp_path / "run/glue.json").read_text())["tasks"]["mrpc"]
+    trials = pandas.read_csv(tmp_path / "run/search-mrpc/search.csv")
+    best = trials.loc[trials["value"].idxmax()]
+    assert content["options"]["learning_rate"] == pytest.approx(best["params_learning_rate"])
+    assert content["options"]["dropout"] == best["params_dropout"] and list(content["seeds"]) == ["1", "2"]
+    trained = [
+        json.loads((tmp_path / "run" / place / "run.json").read_text())
+        for place in (f"search-mrpc/{best['user_attrs_directory']}", "mrpc/seed-1")
+    ]
+    assert "10 examples" in str(trained[0]) and "12 examples" in str(trained[1])
+    assert "the best of 2 settings on a tenth of its training examples" in (tmp_path / "run/glue.md").read_text()
 
 
 def test_tasks_before_one_that_fails_are_reported_and_models_are_kept_on_request(glue, monkeypatch, tmp_path, capsys):
