@@ -114,7 +114,7 @@ def main(argv: list[str] | None = None) -> None:
                 run, searched[task] = search_first(run, task_args, splits[task])
             results[task] = run.prepare().train()
             if not options.keep_models:
-                for weights in run.output_dir.glob("seed-*/*.safetensors"):
+                for weights in Path(training.output_dir).glob("*/*/*.safetensors"):  # of seeds and of trials
                     weights.unlink()
             logger.info(GlueReport({task: results[task]}, *setting).summary(task))
     finally:  # if a task fails, those before it are reported
@@ -282,6 +282,8 @@ class GlueReport:
         names = ("max_seq_length", "random_init", "trust_remote_code", "dropout", "classifier_pooling")
         settings = {name: getattr(self.task_args, name) for name in names}
         settings |= {name: value for name, value in self.recorded.items() if name != "seed"}
+        if self.task_args.search:
+            settings = {name: value for name, value in settings.items() if name not in (*SEARCHED, "dropout")}
         tasks = {task: self._describe([task]) for task in self.tasks}
         for task, values in tasks.items():
             values["parts"] = dict(zip(SCORES[task], self.model.parts(task), strict=False))
@@ -329,8 +331,8 @@ class GlueReport:
         model = {name: "of the checkpoint" if value is None else value for name, value in model.items()}
         if self.task_args.search:
             setting = (
-                f"Each task with the best of {self.task_args.search} settings on a tenth of its training examples, "
-                "which are in glue.json."
+                f"Each task with the best of {self.task_args.search} settings on a tenth of its training examples; the "
+                "settings are in glue.json."
             )
         else:
             setting = (

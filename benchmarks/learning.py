@@ -288,7 +288,14 @@ class Benchmark:
         if side == "transformers":  # stays valid when scratch_bert is trained in another way
             names = ("max_minutes", "transformers_batch_size", "bf16", "use_cpu")
             return self.shape | asdict(self.evaluation) | {name: args[name] for name in names}
-        in_name = ("output_dir", "seed", "seeds", "learning_rate", "transformers_learning_rates")
+        in_name = (
+            "output_dir",
+            "seed",
+            "seeds",
+            "learning_rate",
+            "transformers_learning_rates",
+            "transformers_minutes",
+        )
         options = asdict(self.model_args) | asdict(self.data_args) | args
         return {name: value for name, value in options.items() if name not in in_name}
 
@@ -310,13 +317,15 @@ class Benchmark:
         return metrics
 
 
-def measure_all(model_args: ModelOptions, data_args: DataOptions, args: LearningOptions) -> list[dict]:
+def measure_all(
+    model_args: ModelOptions, data_args: DataOptions, args: LearningOptions, our_side: bool = True
+) -> list[dict]:
     """The results of all runs, seed by seed, scratch_bert's last."""
     results, learning_rates = [], args.transformers_learning_rates
     for seed in args.seeds:
         benchmark = Benchmark(model_args, data_args, args, seed)
         baselines = [benchmark.run_transformers(learning_rate) for learning_rate in learning_rates]
-        results += [*baselines, benchmark.run_scratch_bert()]
+        results += [*baselines, benchmark.run_scratch_bert()] if our_side else baselines
         learning_rates = [baselines[np.nanargmin([result["mlm_loss"] for result in baselines])]["learning_rate"]]
     return results
 

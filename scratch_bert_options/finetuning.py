@@ -51,8 +51,8 @@ class RunOptions(SeedsOptions, group="Task"):
     )
     search: int | None = option(
         None,
-        "Search for hyperparameters in this many trials, each a training of its own: learning rate, epochs, batch size "
-        "and dropout. The best on the validation data is kept. Needs optuna.",
+        "Search for hyperparameters in this many trials, each a training of its own: learning rates of encoder and head, "
+        "epochs, batch size and dropout. The best on the validation data is kept. Needs optuna.",
         within="[1, 1000000]",
     )
 

@@ -32,9 +32,9 @@ class FinetuningSearch(FinetuningRun):
     """`task_args.search` runs in subdirectories `trial-N` of `options.output_dir`. Trials are recorded in search.log,
     from which a search resumes, and search.csv; of the others than the best, nothing else is kept.
 
-    The learning rate is drawn between a 16th and four times that of the options, and that of the head between a quarter
-    and four times its own: where examples are few, an encoder that hardly moves can be best. The epochs are between half
-    and twice those of the options.
+    The learning rate is drawn between a 16th and four times that of the options, that of the head between a quarter and
+    four times its own: with few examples, an encoder that hardly moves can be best. The epochs are between half and
+    twice those of the options.
 
     Attributes:
         best: The options of the best trial, after `train`, but for their `output_dir`.
@@ -97,7 +97,7 @@ class FinetuningSearch(FinetuningRun):
         while (number := len(study.get_trials(states=ended)) + 1) <= self.task_args.search:
             study.sampler = optuna.samplers.TPESampler(seed=self.options.seed + number)  # a resume draws the same
             trial, directory = study.ask(), self.output_dir / f"trial-{number}"
-            child = self.run_of(trial, directory)
+            child = self.trial_run(trial, directory)
             shown = ", ".join(f"{name} {value:.2g}" for name, value in trial.params.items())
             logger.info(f"Trial {number} of {self.task_args.search}: {shown}")
             trial.set_user_attr("directory", directory.name)
@@ -142,7 +142,7 @@ class FinetuningSearch(FinetuningRun):
         dropout = trial.suggest_categorical("dropout", [0.0, 0.1])
         return replace(self.task_args, dropout=dropout), replace(self.options, **changes)
 
-    def run_of(self, trial: optuna.trial.BaseTrial, directory: Path) -> FinetuningRun:
+    def trial_run(self, trial: optuna.trial.BaseTrial, directory: Path) -> FinetuningRun:
         """Shares the data with this run."""
         child = copy(self)
         child.__class__ = FinetuningRun

@@ -254,10 +254,7 @@ class ScratchBertConfig(PreTrainedConfig):
                 f"hidden_size ({self.hidden_size}) must be a multiple of num_attention_heads "
                 f"({self.num_attention_heads}), or head_dim must be set."
             )
-        if (
-            self.position_embedding_type == "rotary"
-            and (self.head_dim or self.hidden_size // self.num_attention_heads) % 2
-        ):
+        if self.position_embedding_type == "rotary" and self.attention_head_size % 2:
             raise ValueError("Rotary positions need heads of an even size: change num_attention_heads or head_dim.")
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"hidden_act must be one of {', '.join(sorted(ACT2FN))}; got {self.hidden_act!r}.")
@@ -271,6 +268,10 @@ class ScratchBertConfig(PreTrainedConfig):
             )
         if getattr(self, "is_decoder", False) or getattr(self, "add_cross_attention", False):
             raise ValueError("is_decoder and add_cross_attention must be False: scratch_bert is an encoder only.")
+
+    @property
+    def attention_head_size(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
 
 
 ScratchBertConfig.register_for_auto_class()

@@ -174,9 +174,8 @@ def find_attention(config, training: bool, device: torch.device, dtype: torch.dt
         longest = 256 if torch.is_grad_enabled() and dropout == 0 else 1024  # with dropout, sdpa keeps weights, too
         return grouped_attention if max_seqlen <= longest else padded_attention
     if implementation == "sdpa" and dropout == 0 and has_varlen_attention(device):
-        head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
         dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
-        if dtype in (torch.float16, torch.bfloat16) and head_dim % 8 == 0 and head_dim <= 256:
+        if dtype in (torch.float16, torch.bfloat16) and config.attention_head_size in range(8, 257, 8):
             return varlen_attention
     return padded_attention
 

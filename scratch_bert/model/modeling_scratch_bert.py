@@ -173,7 +173,7 @@ class ScratchBertSelfAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx  # vLLM asks each layer for its number
         self.num_attention_heads = config.num_attention_heads
-        self.attention_head_size = config.head_dim or config.hidden_size // config.num_attention_heads
+        self.attention_head_size = config.attention_head_size
         self.scaling = self.attention_head_size**-0.5
         width = self.num_attention_heads * self.attention_head_size
         self.query = nn.Linear(config.hidden_size, width)
@@ -520,9 +520,7 @@ class ScratchBertModel(ScratchBertPreTrainedModel):
         # Embed and encode.
         states = self.embeddings(*inputs)  # (B, S, H), or (1, T, H)
         if config.position_embedding_type == "rotary":
-            kwargs["rotation"] = rotations(
-                inputs.position_ids, self.encoder.layer[0].attention.self.attention_head_size
-            )
+            kwargs["rotation"] = rotations(inputs.position_ids, config.attention_head_size)
         layer_mask = None  # of attention without padding
         if plan is None or plan.attention is padded_attention:
             if plan is not None and not plan.has_padding:
@@ -789,6 +787,11 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
         self.classifier = nn.Linear(width, config.num_labels)
         self.loss_type = "ForSequenceClassification"  # which transformers reads from a class's name, if not set
         self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self.classifier and self.config.classifier_pooling == "segments":
+            init.zeros_(module.weight)  # of so many inputs, random weights make random logits, to be unlearned first
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:
         outputs, pooling = super().encode(*inputs, **kwargs), self.config.classifier_pooling

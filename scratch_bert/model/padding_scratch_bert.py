@@ -223,7 +223,7 @@ def take_predicted(
 
 
 def may_unpad(model: nn.Module, ids: torch.Tensor, attention_mask, seq_idx, lengths: list[int] | None) -> bool:
-    """Whether `model` can leave out the padding of the batch with these `ids` (B, S) or embeddings (B, S, H)."""
+    """Whether `model` can leave out the padding of the batch with these `ids` (B, S) or embeddings (B, S, E)."""
     implementation = model.config._attn_implementation
     if not is_eager(ids):
         return False  # its shapes must be static, or its values cannot be read

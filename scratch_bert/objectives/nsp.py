@@ -59,8 +59,6 @@ class NextSentencePrediction(NextSentenceHead):
             return mlm
         if mlm:
             return f"{mlm} NSP is usually learned later than MLM."
-        if evaluated < FEW:
-            return f"{evaluated} examples are too few to tell whether NSP has been learned: raise validation_share."
         found = f"NSP cannot be told from chance on {evaluated:,} examples (±{margin:.0%})."
         in_training = metrics.get("nsp_loss", math.inf)
         if in_training < 0.9 * min(metrics["eval_nsp_majority_loss"], metrics["eval_nsp_loss"]):
@@ -68,6 +66,8 @@ class NextSentencePrediction(NextSentenceHead):
                 f"{found} The training pairs have been memorised: their NSP loss is {in_training:.2f}, that of the "
                 f"evaluation text {metrics['eval_nsp_loss']:.2f}. What helps: more text, or fewer epochs."
             )
+        if evaluated < FEW:
+            return f"{evaluated} examples are too few to tell whether NSP has been learned: raise validation_share."
         minutes = [math.ceil(count / per_minute) for count in (30_000, 90_000) if per_minute]
         time = ", here {} to {} minutes".format(*minutes) if minutes else ""
         longer = "longer training, " if trained < 90_000 else ""

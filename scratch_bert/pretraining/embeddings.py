@@ -54,14 +54,14 @@ def init_token_embeddings(model: PreTrainedModel, examples: Dataset) -> None:
     tokens, segments = (torch.from_numpy(np.concatenate(parts)).long() for parts in (tokens, segments))
     if len(tokens) == 0:  # all tokens are unknown
         return
-    embeddings = model.get_input_embeddings().weight  # (V, H)
+    embeddings = model.get_input_embeddings().weight  # (V, E)
     vocab_size, width = embeddings.shape
     if tokens.max() >= vocab_size:
         raise ValueError(f"The examples have the token id {tokens.max()}, but the model's vocab_size is {vocab_size}.")
     dimensions = width // 4
     logger.info(f"Token embeddings: latent semantic analysis of {len(indices):,} examples")
     vectors = lsa(segments, tokens, vocab_size, dimensions).to(embeddings.device)
-    directions = torch.linalg.qr(torch.randn(width, dimensions)).Q.mT.to(embeddings.device)  # (D, H), orthonormal
+    directions = torch.linalg.qr(torch.randn(width, dimensions)).Q.mT.to(embeddings.device)  # (D, E), orthonormal
     known = vectors.any(1)  # (V,)
     random = embeddings[known]
     random = 0.7 * (random - random @ directions.mT @ directions)
@@ -75,7 +75,7 @@ def init_added_embeddings(
 ) -> None:
     """Give tokens that `old_tokenizer` lacks the mean embedding and output bias of the pieces into which it splits
     them (Gee et al., 2022, https://arxiv.org/abs/2402.09977), or of all tokens if a piece is unknown."""
-    embeddings, bias = model.get_input_embeddings().weight, model.cls.predictions.bias  # (V, H), (V,)
+    embeddings, bias = model.get_input_embeddings().weight, model.cls.predictions.bias  # (V, E), (V,)
     old_vocabulary = old_tokenizer.get_vocab()
     known = torch.tensor(sorted(set(old_vocabulary.values()) - set(old_tokenizer.all_special_ids)))
     added = {token: number for token, number in tokenizer.get_vocab().items() if token not in old_vocabulary}

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
 from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
@@ -263,9 +264,11 @@ def build_trainer(
         raise ValueError(
             f"There is no metric_for_best_model {best}.{similar(best, known) or ' There are ' + ', '.join(known)}"
         )
-    if args.bf16 and training.bf16 is None:
-        device = "CPU" if args.use_cpu else "GPU"
-        logger.info(f"Precision: bf16 autocast, as this {device} multiplies bf16 natively; bf16=false for fp32")
+    device = torch.cuda.get_device_name() if args.device.type == "cuda" else args.device.type.upper()
+    chosen = ", native here; bf16=false for fp32" if args.bf16 and training.bf16 is None else ""
+    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else ""
+    precision = f"{precision} autocast{chosen}" if precision else "fp32"
+    logger.info(f"Device: {device}, {torch.get_num_threads()} threads; precision: {precision}")
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
     sizes = f"{model.config.num_hidden_layers} layers × {model.config.hidden_size}"
     vocabulary, parameters = f"vocabulary of {model.config.vocab_size:,}", f"{model.num_parameters():,} parameters"
@@ -290,6 +293,11 @@ def build_trainer(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
         f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f}"
     )
+    if data.eval_dataset and phase.mlm_probability > EVAL_MLM_PROBABILITY:
+        logger.info(
+            f"Masked: {phase.mlm_probability:.0%} of the tokens in training, {EVAL_MLM_PROBABILITY:.0%} in evaluation, "
+            "whose loss is lower for that"
+        )
     eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, training.max_eval_examples)
     if eval_dataset is not data.eval_dataset:
         some = f"{len(eval_dataset):,} of the {len(data.eval_dataset):,} {data.eval_kind} examples"

@@ -95,7 +95,7 @@ class PlainLines(TrainerCallback):
         if speed:
             steps = max(state.global_step - self.first_step, 1)
             left = (time.monotonic() - self.start) / steps * (state.max_steps - state.global_step)
-            line += f"  {speed}, {tqdm.format_interval(left)} left"
+            line += f"  {speed}, epoch {state.epoch:.2f}, {tqdm.format_interval(left)} left"
         print(line.rstrip(), flush=True)
 
 

@@ -43,6 +43,7 @@ def test_the_best_trial_stays_and_a_stopped_search_resumes(prepare, tmp_path, mo
     assert started[2] == started[1] and len(set(started)) == 3  # the stopped trial, and one more
     table = pandas.read_csv(tmp_path / "run" / "search.csv")
     assert table["state"].tolist() == ["COMPLETE"] * 3
+    assert (table["params_head_learning_rate"] / table["params_learning_rate"]).nunique() == 3
     best = table.loc[table["value"].idxmax()]
     assert [path.name for path in (tmp_path / "run").glob("trial-*")] == [best["user_attrs_directory"]]
     assert search.model_dir == tmp_path / "run" / best["user_attrs_directory"]

@@ -82,6 +82,14 @@ def test_cls_is_read_through_the_pooler_as_in_bert():
     assert classifier("mean").bert.pooler is None
 
 
+def test_classifier_of_segments_starts_at_zero_and_learns():
+    model = make_model(ScratchBertForSequenceClassification, classifier_pooling="segments", num_labels=3)
+    outputs = model(**two_segments(), labels=torch.tensor([0, 1, 2, 0]))
+    assert not outputs.logits.any() and model.classifier.weight.requires_grad
+    outputs.loss.backward()
+    assert model.classifier.weight.grad.any(1).all()
+
+
 @pytest.mark.parametrize("pooling", ["mean", "segments"])
 def test_embeddings_give_what_their_ids_give(pooling):
     model, inputs = classifier(pooling), two_segments()

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from helpers import SMALL
 from helpers import varlen_attention as stand_in
-from scratch_bert import ScratchBertConfig
+from scratch_bert import ScratchBertConfig, ScratchBertModel
 from scratch_bert.model import kernels_scratch_bert
 from scratch_bert.model.kernels_scratch_bert import (
     apply_dropout,
@@ -17,7 +18,7 @@ from scratch_bert.model.kernels_scratch_bert import (
     varlen_attention,
 )
 from scratch_bert.model.losses_scratch_bert import ChunkedCrossEntropy, cross_entropy_sum
-from scratch_bert.model.padding_scratch_bert import Group, RowPlan, plan_rows, surplus_rows
+from scratch_bert.model.padding_scratch_bert import Group, RowPlan, plan_batch, plan_rows, surplus_rows
 
 
 LENGTHS = [5, 1, 9, 4]
@@ -105,6 +106,19 @@ def test_sequences_of_similar_lengths_are_grouped(multiple):
     assert sum(group.rows * len(group.lengths) for group in groups) == plan.rows
     assert len(groups) < len(lengths) / 3
     assert multiple == 1 or len({(group.rows, len(group.lengths)) for group in groups}) < 200
+
+
+@pytest.mark.cpu_branch
+@pytest.mark.parametrize(
+    ("width", "dtype", "multiple"), [(64, "bfloat16", 8), (64, "float32", 1), (576, "bfloat16", 1)]
+)
+def test_lengths_are_multiples_of_8_in_narrow_models_in_bf16(width, dtype, multiple):
+    config = ScratchBertConfig(**SMALL | {"hidden_size": width, "num_attention_heads": 4}, attn_implementation="sdpa")
+    model = ScratchBertModel(config).to(getattr(torch, dtype))
+    mask = (torch.arange(29) < torch.tensor([[29], [21], [5]])).long()
+    groups = plan_batch(model, tuple(mask.shape), mask.device, mask, None, None).groups
+    extended = [group.rows for group in groups if group.rows in (32, 24, 8)]
+    assert len(extended) == (3 if multiple == 8 else 0)
 
 
 def test_empty_sequences_have_no_rows():

@@ -1,7 +1,9 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
-from transformers import Trainer
+from transformers import Trainer, get_linear_schedule_with_warmup
 
 from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
@@ -61,6 +63,29 @@ def test_resumed_run_ends_with_the_same_weights(kind, workers, small_corpus, doc
     names = ("step", "loss", "mlm_loss", "nsp_loss")
     logs = [[[log[n] for n in names] for log in t.state.log_history if "loss" in log] for t in (straight, resumed)]
     assert len(logs[0]) == 12 and logs[0] == logs[1]
+
+
+def test_steps_are_those_of_a_plain_loop(small_corpus, tokenizer, tmp_path):
+    """Adam with the gradients of each batch alone, and one schedule over all steps."""
+    options = {"optim": "adamw_torch", "weight_decay": 0.0, "max_grad_norm": 0.0, "warmup_steps": 2, "bf16": False}
+    trainer = make_trainer(tmp_path, small_corpus, tokenizer, dropout=0.0, max_steps=6, save_strategy="no", **options)
+    model, batches, step = copy.deepcopy(trainer.model), [], trainer.training_step
+
+    def training_step(model, inputs, *args):
+        batches.append({name: value.clone() if torch.is_tensor(value) else value for name, value in inputs.items()})
+        return step(model, inputs, *args)
+
+    trainer.training_step = training_step
+    trainer.train()
+    optimizer = torch.optim.AdamW(model.parameters(), trainer.args.learning_rate, weight_decay=0.0)
+    scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=2, num_training_steps=6)
+    for batch in batches:
+        optimizer.zero_grad()
+        model(**batch)["loss"].backward()
+        optimizer.step()
+        scheduler.step()
+    for name, expected in model.state_dict().items():
+        torch.testing.assert_close(trainer.model.state_dict()[name], expected, rtol=0, atol=1e-5)
 
 
 def test_evaluation_drops_no_examples(small_corpus, tokenizer, tmp_path):

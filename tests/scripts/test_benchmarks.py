@@ -239,3 +239,28 @@ def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_p
     ]
     with pytest.raises(SystemExit, match="has other values of max_minutes: delete it, or choose another output_dir"):
         run_script(monkeypatch, *command, "--max_minutes", 0.03)
+
+
+@pytest.mark.slow
+def test_race_trains_on_the_books_and_says_whether_the_target_is_reached(text_file, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    race, books = BENCHMARKS / "race.py", tmp_path / "books"
+    shape = "num_hidden_layers=1,num_attention_heads=2,hidden_size=32,intermediate_size=64"
+    command = [race, books, "--config_overrides", shape, "--cache_dir", tmp_path / "cache", "--max_seq_length", 40]
+    command += ["--output_dir", tmp_path / "runs", "--max_minutes", 0.02, "--transformers_learning_rates", 1e-3]
+    books.mkdir()
+    with pytest.raises(SystemExit, match=r"lacks books. To get them: cd .*for book in 11 46 84 .*; do curl"):
+        run_script(monkeypatch, *command)
+    for number in runpy.run_path(str(race))["BOOKS"]:
+        (books / f"pg{number}.txt").write_text(text_file.read_text(encoding="utf-8"), encoding="utf-8")
+    run_script(monkeypatch, *command)
+    shown = run_process(*command, "--transformers_minutes", 0.03).stdout  # our runs are finished
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in shown.splitlines() if line.startswith("|")]
+    sides = ["scratch_bert", "transformers, 0.001"]
+    assert [row[:2] for row in rows[2:]] == [[side, str(seed)] for side in sides for seed in (1, 2, 3)]
+    ours = [float(row[-1]) for row in rows[2:5]]
+    assert float(re.search(r"scratch_bert: ([\d.]+) ±", shown)[1]) == pytest.approx(sum(ours) / 3, abs=0.001)
+    assert "2 is not reached" in shown
+    better = [{"side": "scratch_bert", "evaluate_model": {"eval_mlm_bits_per_character": bits}} for bits in (2.1, 1.8)]
+    common = {"seed": 1, "seconds": 60, "steps": 9, "tokens_per_second": 9}
+    assert "2 is reached" in runpy.run_path(str(race))["table"]([result | common for result in better])

@@ -79,16 +79,16 @@ def test_scores_of_two_tasks_and_seeds_and_their_resume(glue, tmp_path, capsys):
 
 def test_a_search_in_the_training_examples_comes_first(glue, tmp_path):
     glue("--tasks", "mrpc", "--seeds", 1, 2, "--search", 2)
-    content = json.loads((tmp_path / "run/glue.json").read_text())["tasks"]["mrpc"]
+    content = json.loads((tmp_path / "run/glue.json").read_text())
+    settings, content = content["settings"], content["tasks"]["mrpc"]
     trials = pandas.read_csv(tmp_path / "run/search-mrpc/search.csv")
     best = trials.loc[trials["value"].idxmax()]
     assert content["options"]["learning_rate"] == pytest.approx(best["params_learning_rate"])
     assert content["options"]["dropout"] == best["params_dropout"] and list(content["seeds"]) == ["1", "2"]
-    trained = [
-        json.loads((tmp_path / "run" / place / "run.json").read_text())
-        for place in (f"search-mrpc/{best['user_attrs_directory']}", "mrpc/seed-1")
-    ]
-    assert "10 examples" in str(trained[0]) and "12 examples" in str(trained[1])
+    places = f"search-mrpc/{best['user_attrs_directory']}", "mrpc/seed-1"
+    records = [json.loads((tmp_path / "run" / place / "run.json").read_text()) for place in places]
+    assert [record["fixed"]["train split"].split()[0] for record in records] == ["10", "12"]
+    assert "learning_rate" not in settings and not [*(tmp_path / "run").rglob("*.safetensors")]
     assert "the best of 2 settings on a tenth of its training examples" in (tmp_path / "run/glue.md").read_text()
 
 
