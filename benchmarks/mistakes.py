@@ -91,6 +91,41 @@ def mask_shape():
     return padded(attention_mask_for=attention_mask_for)
 
 
+@contextmanager
+def view_for_transpose():
+    original = modeling.project
+
+    def project(states, layers):
+        heads = 4  # of the preset, and of the test's models
+        shape = len(states), heads, states.shape[1], -1
+        # After the model's own transpose, what states.view(B, A, S, D) gives instead of view(B, S, A, D).transpose(1, 2).
+        return [each.reshape(shape).transpose(1, 2).flatten(2) for each in original(states, layers)]
+
+    with padded(project=project):
+        yield
+
+
+def no_residuals():
+    def forward(self, states, residual):
+        return self.LayerNorm(self.dropout(self.dense(states)))
+
+    return mock.patch.multiple(modeling.ScratchBertOutput, forward=forward)
+
+
+def no_positions():
+    class NoPositions(nn.Embedding):
+        def forward(self, position_ids):
+            return 0 * super().forward(position_ids)
+
+    original = modeling.ScratchBertEmbeddings.__init__
+
+    def init(self, config):
+        original(self, config)
+        self.position_embeddings = NoPositions(config.max_position_embeddings, config.hidden_size)
+
+    return mock.patch.multiple(modeling.ScratchBertEmbeddings, __init__=init)
+
+
 # -------------------------------------------------------------------------------------------------------- the losses
 
 
@@ -148,6 +183,37 @@ def all_tokens_labelled():
 def special_tokens_masked():
     def change(collator, mask_tokens, inputs, special_tokens_mask):
         return mask_tokens(collator, inputs, inputs == collator.tokenizer.pad_token_id)  # without [CLS] and [SEP]
+
+    return masking(change)
+
+
+def special_tokens_as_replacements():
+    def change(collator, mask_tokens, inputs, special_tokens_mask):
+        every_id = torch.arange(len(collator.tokenizer))  # with [CLS], [SEP], [PAD], [MASK], [UNK]
+        with mock.patch.object(collator, "ordinary_ids", every_id):
+            return mask_tokens(collator, inputs, special_tokens_mask)
+
+    return masking(change)
+
+
+def masks_with_replacement():
+    """Positions are drawn one after the other and put back, so that some are drawn twice, and masked twice."""
+
+    def change(collator, mask_tokens, inputs, special_tokens_mask):
+        labels = torch.full_like(inputs, -100)
+        for row, special in enumerate(special_tokens_mask.bool()):
+            positions = (~special).nonzero()[:, 0]
+            count = round(collator.mlm_probability * len(positions))
+            for drawn in torch.randint(len(positions), (count,), generator=collator.generator).tolist():
+                position = positions[drawn]
+                labels[row, position] = inputs[row, position]  # [MASK], if it was drawn before
+                kind = torch.rand(1, generator=collator.generator).item()
+                if kind < 0.8:
+                    inputs[row, position] = collator.tokenizer.mask_token_id
+                elif kind < 0.9:
+                    index = torch.randint(len(collator.ordinary_ids), (1,), generator=collator.generator)
+                    inputs[row, position] = collator.ordinary_ids[index]
+        return inputs, labels
 
     return masking(change)
 
@@ -212,6 +278,22 @@ def labels_inverted():
     return mock.patch.multiple(encoder.ExampleEncoder, __call__=call)
 
 
+# ----------------------------------------------------------------------------------------------------- the training
+
+
+def gradients_kept():
+    return mock.patch.multiple(modeling.ScratchBertForPreTraining, zero_grad=lambda self, set_to_none=True: None)
+
+
+def scheduler_per_batch():
+    def create_scheduler(self, num_training_steps, optimizer=None):
+        # A schedule of epochs, whose step() is called after each batch, as Trainer does with its own.
+        self.lr_scheduler = torch.optim.lr_scheduler.StepLR(optimizer or self.optimizer, step_size=1, gamma=0.95)
+        return self.lr_scheduler
+
+    return mock.patch.multiple(PretrainingTrainer, create_scheduler=create_scheduler)
+
+
 # --------------------------------------------------------------------------------------------------- the evaluation
 
 
@@ -254,6 +336,9 @@ MISTAKES = {
     "layers_in_forward": Mistake(layers_in_forward, "model"),
     "shared_layers": Mistake(shared_layers, "model"),
     "scaled_by_length": Mistake(scaled_by_length, "model"),
+    "view_for_transpose": Mistake(view_for_transpose, "model"),
+    "no_residuals": Mistake(no_residuals, "model"),
+    "no_positions": Mistake(no_positions, "model"),
     "mask_sign": Mistake(mask_sign, "model"),
     "mask_shape": Mistake(mask_shape, "model"),
     "loss_over_padding": Mistake(loss_over_padding),
@@ -261,10 +346,14 @@ MISTAKES = {
     "softmax_twice": Mistake(softmax_twice),
     "all_tokens_labelled": Mistake(all_tokens_labelled),
     "special_tokens_masked": Mistake(special_tokens_masked),
+    "special_tokens_as_replacements": Mistake(special_tokens_as_replacements),
+    "masks_with_replacement": Mistake(masks_with_replacement),
     "static_masks": Mistake(static_masks),
     "same_document_negatives": Mistake(same_document_negatives, objective="nsp"),
     "false_negatives": Mistake(false_negatives, objective="nsp"),
     "labels_inverted": Mistake(labels_inverted, objective="nsp"),
+    "gradients_kept": Mistake(gradients_kept),
+    "scheduler_per_batch": Mistake(scheduler_per_batch),
     "accuracy_of_all_tokens": Mistake(all_tokens_labelled, "evaluation"),
     "evaluated_on_training_text": Mistake(evaluated_on_training_text, "evaluation"),
     "no_eval": Mistake(no_eval, dropout=0.1),
