@@ -68,7 +68,7 @@ def test_site_loads_nothing_from_elsewhere(site):
 def test_site_has_the_readme_the_guide_the_notebook_and_the_api(site):
     directory, pages = site
     for name, text in (
-        ("index.html", "What it is good at"),
+        ("index.html", "Not for you"),
         ("commands/index.html", "Pretrain on your text"),
         ("reading-guide/index.html", "Unpadding"),
         ("tour/index.html", "data:image/png;base64"),
