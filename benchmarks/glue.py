@@ -13,6 +13,7 @@ tasks are checked before the first training. --resume_from_checkpoint continues 
 import argparse
 import logging
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -43,7 +44,6 @@ DEFAULTS = {
     "save_strategy": ["no"],
     "load_best_model_at_end": ["false"],
 }
-SEARCHED = ("learning_rate", "head_learning_rate", "per_device_train_batch_size", "num_train_epochs")
 TITLES = {
     "cola": "CoLA",
     "sst2": "SST-2",
@@ -173,10 +173,10 @@ def search_first(
     in_search = replace(run.options, output_dir=str(output_dir.with_name(f"search-{task}")))
     search = FinetuningSearch(task, replace(task_args, seeds=None), in_search, {"train": splits["train"]})
     search.prepare().train()
-    found_task_args, found = search.best
+    found_task_args, found = search.settings(search.best)
     found_task_args = replace(found_task_args, seeds=task_args.seeds, search=None)
-    options = {name: getattr(found, name) for name in SEARCHED} | {"dropout": found_task_args.dropout}
-    return FinetuningRun(task, found_task_args, replace(found, output_dir=str(output_dir)), splits), options
+    found = replace(found, output_dir=str(output_dir))
+    return FinetuningRun(task, found_task_args, found, splits), search.best.params
 
 
 def find_glue(data: str, tasks: list[str] | None = None) -> dict[str, dict[str, Any]]:
@@ -282,8 +282,8 @@ class GlueReport:
         names = ("max_seq_length", "random_init", "trust_remote_code", "dropout", "classifier_pooling")
         settings = {name: getattr(self.task_args, name) for name in names}
         settings |= {name: value for name, value in self.recorded.items() if name != "seed"}
-        if self.task_args.search:
-            settings = {name: value for name, value in settings.items() if name not in (*SEARCHED, "dropout")}
+        for name in chain(*self.searched.values()):
+            settings.pop(name, None)
         tasks = {task: self._describe([task]) for task in self.tasks}
         for task, values in tasks.items():
             values["parts"] = dict(zip(SCORES[task], self.model.parts(task), strict=False))

@@ -288,14 +288,7 @@ class Benchmark:
         if side == "transformers":  # stays valid when scratch_bert is trained in another way
             names = ("max_minutes", "transformers_batch_size", "bf16", "use_cpu")
             return self.shape | asdict(self.evaluation) | {name: args[name] for name in names}
-        in_name = (
-            "output_dir",
-            "seed",
-            "seeds",
-            "learning_rate",
-            "transformers_learning_rates",
-            "transformers_minutes",
-        )
+        in_name = ("output_dir", "seed", "seeds", "learning_rate", "transformers_learning_rates")
         options = asdict(self.model_args) | asdict(self.data_args) | args
         return {name: value for name, value in options.items() if name not in in_name}
 

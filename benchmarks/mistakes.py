@@ -91,7 +91,6 @@ def mask_shape():
     return padded(attention_mask_for=attention_mask_for)
 
 
-@contextmanager
 def view_for_transpose():
     original = modeling.project
 
@@ -101,8 +100,7 @@ def view_for_transpose():
         # After the model's own transpose, what states.view(B, A, S, D) gives instead of view(B, S, A, D).transpose(1, 2).
         return [each.reshape(shape).transpose(1, 2).flatten(2) for each in original(states, layers)]
 
-    with padded(project=project):
-        yield
+    return padded(project=project)
 
 
 def no_residuals():

@@ -41,7 +41,6 @@ logger = logging.getLogger("learning")
 class RaceOptions(LearningOptions):
     output_dir: str | None = option("runs/race", "Directory for results, and the models of all runs.")
     max_minutes: float | None = option(5.0, "Time to train scratch_bert.", within="(0, 1e6]")
-    transformers_minutes: float = option(0.0, "Time to train transformers' BERT; 0 for not at all.", within="[0, 1e6]")
 
 
 def find_books(directory: Path) -> dict[int, str]:
@@ -79,6 +78,9 @@ def main() -> None:
         description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("books", metavar="BOOKS", type=Path, help="directory with the books")
+    parser.add_argument(
+        "--transformers_minutes", type=float, help="time to train transformers' BERT; default: not at all"
+    )
     own, others = parser.parse_known_args()
     books = find_books(own.books)
     held_out = [books.pop(number) for number in HELD_OUT]
@@ -91,9 +93,9 @@ def main() -> None:
     logger.setLevel(logging.INFO)
     transformers.utils.logging.disable_progress_bar()
     results = [Benchmark(model_args, data_args, args, seed).run_scratch_bert() for seed in args.seeds]
-    if args.transformers_minutes:
+    if own.transformers_minutes:
         of_transformers = copy(args)
-        of_transformers.max_minutes = args.transformers_minutes
+        of_transformers.max_minutes = own.transformers_minutes
         results += measure_all(model_args, data_args, of_transformers, our_side=False)
     where = machine(pretraining_arguments(args))
     write_json(Path(args.output_dir, "results.json"), {"machine": where, "runs": results})

@@ -37,7 +37,7 @@ class FinetuningSearch(FinetuningRun):
     twice those of the options.
 
     Attributes:
-        best: The options of the best trial, after `train`, but for their `output_dir`.
+        best: The best trial, after `train`.
     """
 
     def __init__(self, task_name: str, task_args: TaskOptions, options: FinetuningOptions, data=None):
@@ -115,7 +115,7 @@ class FinetuningSearch(FinetuningRun):
                     shutil.rmtree(self.directory(one), ignore_errors=True)
         best = study.best_trial
         self.best_dir = self.directory(best)
-        self.best = self.settings(best)
+        self.best = best
         if (file := self.best_dir / CLASS_REPORT).is_file():
             self.class_reports = read_json(file)
         shown = f"{best.value:.4f} with " + ", ".join(f"--{name} {value:.4g}" for name, value in best.params.items())

@@ -21,6 +21,12 @@ def is_cpu(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+def in_half_precision(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether `device` multiplies with weights of `dtype` in bf16 or fp16."""
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
+    return dtype in (torch.float16, torch.bfloat16)
+
+
 # --------------------------------------------------------------------------------------------------- linear layers
 
 
@@ -173,10 +179,9 @@ def find_attention(config, training: bool, device: torch.device, dtype: torch.dt
     if implementation == "sdpa" and is_cpu(device):
         longest = 256 if torch.is_grad_enabled() and dropout == 0 else 1024  # with dropout, sdpa keeps weights, too
         return grouped_attention if max_seqlen <= longest else padded_attention
-    if implementation == "sdpa" and dropout == 0 and has_varlen_attention(device):
-        dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
-        if dtype in (torch.float16, torch.bfloat16) and config.attention_head_size in range(8, 257, 8):
-            return varlen_attention
+    fits = in_half_precision(dtype, device) and config.attention_head_size in range(8, 257, 8)
+    if implementation == "sdpa" and dropout == 0 and fits and has_varlen_attention(device):
+        return varlen_attention
     return padded_attention
 
 

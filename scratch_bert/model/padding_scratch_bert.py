@@ -17,7 +17,7 @@ from transformers.masking_utils import create_bidirectional_mask
 
 from .compat_scratch_bert import is_eager, is_observed, keep_mask
 from .inputs_scratch_bert import KNOWN_ATTENTION, check_shape, is_padding_mask
-from .kernels_scratch_bert import find_attention, grouped_attention, is_cpu, padded_attention
+from .kernels_scratch_bert import find_attention, grouped_attention, in_half_precision, is_cpu, padded_attention
 
 
 # ------------------------------------------------------------------------------------------------------------ the plan
@@ -156,11 +156,6 @@ def common_length(length: int, multiple: int) -> int:
     return -(-length // multiple) * multiple
 
 
-def in_half_precision(dtype: torch.dtype) -> bool:
-    """Whether a CPU multiplies with weights of `dtype` in bf16 or fp16."""
-    return (torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else dtype).itemsize == 2
-
-
 def surplus_rows(count: int, device: torch.device, dtype: torch.dtype) -> int:
     """How many rows to add to `count` rows, so that their products with weights of `dtype` have few shapes.
 
@@ -169,7 +164,7 @@ def surplus_rows(count: int, device: torch.device, dtype: torch.dtype) -> int:
     fragmented. There, the sum is one of 16 evenly spaced numbers from one power of two to the next, and a multiple of
     8.
     """
-    if not is_cpu(device) or not in_half_precision(dtype):
+    if not is_cpu(device) or not in_half_precision(dtype, device):
         return 0
     step = max(8, 2 ** (count.bit_length() - 5))
     return -count % step
@@ -256,7 +251,7 @@ def plan_batch(
     attention = find_attention(model.config, model.training, device, dtype, max(plan.lengths))
     if attention is grouped_attention:
         # Computing the copies costs more than larger groups save in a wide model, or in fp32: measured.
-        multiple = 8 if model.config.hidden_size <= 512 and in_half_precision(dtype) else 1
+        multiple = 8 if model.config.hidden_size <= 512 and in_half_precision(dtype, device) else 1
         plan = plan.grouped(model.config.num_attention_heads, multiple)
     elif attention is not padded_attention:
         plan = plan.with_cu_seqlens(device)
