@@ -145,7 +145,7 @@ def rotate(states: torch.Tensor, rotation: tuple[torch.Tensor, torch.Tensor]) ->
     """Rotary positions (Su et al., 2021, section 3.4): turn each pair of dimensions d and d + D/2 of queries or keys
     (B, A, S, D) by an angle in proportion to the position, so that their products depend on distances alone."""
     cos, sin = (part.to(states.dtype) for part in rotation)
-    return states * cos + states.roll(states.shape[-1] // 2, -1) * sin
+    return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1), sin)
 
 
 def eager_attention_forward(module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
