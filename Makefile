@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help pretrain test test-versions gpu check format docs docs-version notebook
+.PHONY: help pretrain demo test test-versions gpu check format docs docs-version notebook
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # make pretrain ARGS="--preset mini" OUTPUT_DIR=runs/mini; make test ARGS="-k parity"
@@ -24,6 +24,13 @@ $(DOCS_INSTALLED): $(INSTALLED)
 
 pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model predicts
 	.venv/bin/python scripts/pretrain.py $(ARGS) $(IN_DIR)
+
+# Finished runs, and runs that have begun to train; without any, the model that comes with the project.
+SAVED = $(wildcard runs/*/config.json runs/*/snapshots runs/*/checkpoint-*)
+RUNS ?= $(or $(sort $(patsubst %/,%,$(dir $(SAVED)))),examples/models/gutenberg-micro)
+
+demo: $(INSTALLED) ## Show the models in runs/ in the browser, or the small model that comes with the project
+	.venv/bin/python scripts/demo.py $(RUNS) $(ARGS)
 
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries
 	.venv/bin/python $(QUICK_TESTS) $(ARGS)

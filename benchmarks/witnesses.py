@@ -192,7 +192,7 @@ def page() -> dict:
             named = client.view_api(return_format="dict", print_info=False)["named_endpoints"]
             mask, pair = "The value of a [MASK] is an object.", ["The loop ends.", "The value is an object."]
             calls = {"/fill_mask": [mask, 5], "/next_sentence": pair, "/classify": ["the cat sees the dog", ""]}
-            calls |= {"/nearest_tokens": ["value"], "/watch": [mask, 3], "/predictions_at": [mask, 6, ""]}
+            calls |= {"/nearest_tokens": ["value"], "/predictions_at": [mask, 6, ""]}
             found = {name: client.predict(*inputs, api_name=name) for name, inputs in calls.items()}
         finally:
             process.terminate()

@@ -1,4 +1,4 @@
-"""What the tabs share: a sentence with examples to click on, a column of results per model, and links to a tab."""
+"""What the tabs share: texts, a column of results per model, and below it what changes them, and links to a tab."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,18 +6,17 @@ from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from . import drawing
-from .environment import gr
+from .environment import LIMIT, SILENT, gr
 from .model import MASK, Model
+from .timeline import Timeline
 
 
-LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}  # requests at a time; the others wait
-SILENT = {"show_progress": "hidden", "api_visibility": "private"}
 MAX_MASKS = 8  # with predictions
 MAX_LINK = 1000  # characters of a text in a link, which each request repeats
 
 Contents = tuple[list[Any], int]  # the values of a column's parts, and the number of truncated tokens
 Part = Callable[..., gr.Component]  # value → component
-Column = Callable[..., list[gr.Component]]  # inputs → components, or updates of them
+Column = Callable[..., list[gr.Component]]  # step, inputs → components, or updates of them
 BARS: Part = partial(gr.Label, show_label=False, show_heading=False)
 MASKS: list[Part] = [partial(gr.Label, label=f"Mask {n}", show_heading=False) for n in range(1, MAX_MASKS + 1)]
 MARKED_TEXT: Part = partial(gr.HighlightedText, show_label=False, elem_classes="sb-text")
@@ -31,21 +30,11 @@ class Results(NamedTuple):
     inputs: list[gr.Component]
     components: list[gr.Component]
     show: Column
-    live: bool = False  # whether models may have changed since the page was built
 
     @property
     def texts(self) -> list[gr.Component]:
-        """The inputs that a link carries."""
+        """The inputs that a link carries, the first."""
         return [component for component in self.inputs if isinstance(component, gr.Textbox)]
-
-    def open(self, request: gr.Request, *values: Any) -> list[Any]:
-        """Updates when the page opens: of the texts in its address, if that names this tab, and of the results, also
-        if models are `live`."""
-        given = [request.query_params.get(name) for name, _ in zip(TEXT_NAMES, self.texts, strict=False)]
-        if request.query_params.get("tab") == self.name and None not in given:
-            return [*given, *self.show(*given, *values[len(given) :])]
-        shown = self.show(*values) if self.live else (gr.skip() for _ in self.components)
-        return [*(gr.skip() for _ in given), *shown]
 
     def show_on(self, listen: Callable[..., Any], **options: Any) -> None:
         """Show the results on another event, such as `button.click`, which the API does not list."""
@@ -90,55 +79,66 @@ def link_script(name: str, texts: int) -> str:
     }}"""
 
 
-def sentence_box(examples: Sequence[str], otherwise: str) -> tuple[gr.Textbox, gr.Dataset]:
-    """A box with the first example, or `otherwise`, and the examples to click on."""
-    text = gr.Textbox(examples[0] if examples else otherwise, label="Sentence")
-    return text, examples_of([text], [[example] for example in examples])
-
-
-def examples_of(boxes: list[gr.Textbox], samples: list[list[str]]) -> gr.Dataset:
-    return gr.Dataset(
-        components=boxes,
-        samples=samples,
-        headers=[box.label for box in boxes] if len(boxes) > 1 else None,
-        label="From the run's evaluation text",
-        samples_per_page=20,
-        visible=bool(samples),
-        elem_classes="sb-examples",
-    )
-
-
 def show_results(
     columns: Sequence[Column],
-    inputs: list[Any],
-    name: str,
+    boxes: list[gr.Textbox],
     action: str,
-    examples: gr.Dataset | None = None,
+    name: str,
+    timeline: Timeline,
+    below_boxes: Sequence[gr.Component] = (),
+    controls: Sequence[gr.Component] = (),
+    samples: Sequence[Sequence[str]] = (),
     link: bool = True,
 ) -> Results:
-    """A button and the columns, filled for the inputs, of which texts are the first, and updated on a click on the
-    button or an example, on Enter, and when another visible input changes. With `link`, the page's address carries
-    the texts."""
+    """Text `boxes` with a button for the `action`, the columns for these texts, and `controls` and `samples` to click
+    on. All components come without being rendered. The columns are updated on a click on the button or a sample, on
+    Enter, and when a control changes. With `link`, the page's address carries the texts."""
+    inputs = [*boxes, *controls, *timeline.controls]
 
     def show(*values: Any) -> list[gr.Component]:
-        return [component for column in columns for component in column(*values)]
+        count = len(boxes) + len(controls)
+        step = timeline.step(*values[count:])
+        return [component for column in columns for component in column(step, *values[:count])]
 
-    button = gr.Button(action, variant="primary", elem_classes="sb-button")
+    with gr.Row(elem_classes="sb-ask"):
+        for box in boxes:
+            box.render()
+        button = gr.Button(action, variant="primary", scale=0, min_width=110)
+    for component in below_boxes:
+        component.render()
+    now = timeline.step(*(control.value for control in timeline.controls))
     components = []
     with gr.Row(elem_id=name):
         for column in columns:
             with gr.Column(min_width=300):
-                components += column(*(component.value for component in inputs))
+                components += column(now, *(component.value for component in [*boxes, *controls]))
+    for control in controls:
+        control.render()
     results = Results(name, inputs, components, show)
-    script = link_script(name, len(results.texts)) if link else None
-    shown = [component for component in inputs if component.visible]
-    chosen = [component.submit if isinstance(component, gr.Textbox) else component.change for component in shown]
-    answer_last([button.click, *chosen], show, inputs, components, js=script, api_name=name)
-    if examples:
-        boxes = results.texts
+    script = link_script(name, len(boxes)) if link else None
+    triggers = [button.click, *(box.submit for box in boxes), *(control.change for control in controls)]
+    answer_last(triggers, show, inputs, components, js=script, api_name=name)
+    if samples:
+        examples = gr.Dataset(
+            components=boxes,
+            samples=[list(sample) for sample in samples],
+            headers=[box.label for box in boxes] if len(boxes) > 1 else None,
+            label="From the run's evaluation text",
+            samples_per_page=20,
+            elem_classes="sb-examples",
+        )
         filled = examples.click(lambda sample: sample if len(boxes) > 1 else sample[0], examples, boxes, **SILENT)
         results.show_on(filled.then, js=script)
     return results
+
+
+def box(value: str, label: str, lines: int = 1, **options: Any) -> gr.Textbox:
+    return gr.Textbox(value, label=label, lines=lines, max_lines=5, scale=4, min_width=250, render=False, **options)
+
+
+def sentence_box(examples: Sequence[str], otherwise: str) -> gr.Textbox:
+    """A box with the first example, or `otherwise`."""
+    return box(examples[0] if examples else otherwise, "Sentence")
 
 
 def answer_last(triggers: Sequence[Any], *event: Any, **options: Any) -> None:
@@ -148,18 +148,23 @@ def answer_last(triggers: Sequence[Any], *event: Any, **options: Any) -> None:
 
 def columns_of(models: Sequence[Model], parts: list[Part], answer: Callable[..., Contents]) -> list[Column]:
     """A column for each model, with what `answer` returns for it and the inputs."""
-    return [partial(column_of, model.current, parts, answer) for model in models]
+    return [partial(column_of, model.at, parts, answer) for model in models]
 
 
 def column_of(
-    open_model: Callable[[], Model], parts: list[Part], answer: Callable[..., Contents], *inputs: Any
+    open_at: Callable[[int | None], Any],
+    parts: list[Part],
+    answer: Callable[..., Contents],
+    step: int | None,
+    *inputs: Any,
 ) -> list[gr.Component]:
-    """A heading, and `parts` with the contents of the answer. Without one, as for an empty text or a deleted model,
-    the heading says why, and the parts are hidden."""
+    """A heading, and `parts` with the contents of the answer of what `open_at` opens for the `step`: a model, or several
+    with one `title`. Without an answer, as for an empty text or a deleted model, the heading says why, and the parts
+    are hidden."""
     contents: list[Any] = []
     title = ""
     try:
-        model = open_model()
+        model = open_at(step)
         title = model.title
         contents, left_out = answer(model, *inputs)
         note = f"Too long for the model: {left_out:,} tokens at the end were left out." if left_out else ""
@@ -171,12 +176,6 @@ def column_of(
     for part, content in zip_longest(parts, contents[: len(parts)]):
         components.append(part(content, visible=content is not None))
     return components
-
-
-def predict(model: Model, text: str, k: int) -> Contents:
-    """The contents of `MASKS`."""
-    answer = model.fill_mask(text, int(k))
-    return [dict(top) for top in answer.value], answer.left_out
 
 
 def fill(text: str, word: str) -> str:

@@ -1,12 +1,13 @@
-"""HTML where Gradio has no component: heat maps and maps as SVG, a grid of attention heads, scored words and headings.
+"""HTML where Gradio has no component: heat maps and maps as SVG, a grid of attention heads, a table of words, headings.
 Text from users and models is escaped; colours are the theme's, light or dark (page.css)."""
 
 import io
 import re
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from itertools import islice
+from math import exp, log, sqrt
 
 import numpy as np
 from PIL import Image
@@ -30,9 +31,10 @@ CAPTION_JS = """element.addEventListener('click', event => {
 });"""
 
 
-def heading(title: str, note: str) -> str:
-    """A title, and a sentence below it if `note` is not empty."""
-    return f"<h3>{escape(title)}</h3>" + (f"<p>{escape(note)}</p>" if note else "")
+def heading(title: str, note: str = "", level: int = 3) -> str:
+    """A title, and a sentence below it, each unless it is empty."""
+    shown = f"<h{level}>{escape(title)}</h{level}>" if title else ""
+    return shown + (f"<p>{escape(note)}</p>" if note else "")
 
 
 def find_words(text: str) -> list[re.Match[str]]:
@@ -40,12 +42,12 @@ def find_words(text: str) -> list[re.Match[str]]:
     return list(islice(WORD.finditer(clean(text)), MAX_WORDS))
 
 
-def about(title: str, models: Sequence[tuple[str, str]]) -> str:
-    """The page's heading, and a line on each model (name, description)."""
+def about(models: Sequence[tuple[str, str]]) -> str:
+    """A line on each model (name, description)."""
     lines = "".join(f"<p><b>{escape(name)}</b> · {escape(text)}</p>" for name, text in models)
     if len(models) > 3:
         lines = f"<details><summary>{len(models)} models</summary>{lines}</details>"
-    return f"<h1>{escape(title)}</h1>{lines}"
+    return lines
 
 
 def heat_map(
@@ -53,16 +55,16 @@ def heat_map(
     columns: Sequence[str],
     values: Sequence[Sequence[float]],
     title: str,
-    largest: float | None = None,
+    largest: float = 1.0,
     numbers: bool = False,
+    opacity: Callable[[float], float] = abs,
 ) -> str:
-    """An SVG heat map: a cell's opacity is its magnitude relative to `largest`, or the largest of all; another colour
-    marks negative values. Values appear on hover, below on a click, and with `numbers` in the cells."""
+    """An SVG heat map: a cell's opacity is that of its value relative to `largest`; another colour marks negative
+    values. Values appear on hover, below on a click, and with `numbers` in the cells."""
     cell = 36 if numbers else max(14, min(30, 560 // len(columns)))
     left, top = (CHARACTER * max(_width(_shorten(label)) for label in labels) + 12 for labels in (rows, columns))
     if numbers:
         top = 24  # the columns' labels are short and stand upright
-    largest = largest or max(abs(value) for row in values for value in row)
     cells, labels = [], []
     for i, row in enumerate(rows):
         y = top + i * cell
@@ -71,7 +73,7 @@ def heat_map(
             negative = ' class="sb-negative"' if value < 0 else ""
             cells.append(
                 f'<rect x="{left + j * cell:.0f}" y="{y:.0f}" width="{cell}" height="{cell}"{negative} '
-                f'fill-opacity="{min(abs(value) / largest, 1):.3f}">'
+                f'fill-opacity="{min(opacity(value / largest), 1):.3f}">'
                 f"<title>{escape(row)} → {escape(columns[j])}: {value:.3f}</title></rect>"
             )
             if numbers:
@@ -132,26 +134,60 @@ def grid_of_heads(weights: np.ndarray, layer: int, head: int) -> str:
 
 
 def _picture(weights: np.ndarray) -> str:
-    """Weights (S, S) as a PNG of S × S pixels in a data URI: the larger, the more opaque."""
+    """Weights (S, S) as a PNG of S × S pixels in a data URI, on the `scale`."""
     pixels = np.empty((*weights.shape, 4), dtype=np.uint8)
     pixels[..., :3] = 249, 115, 22  # the theme's accent
-    pixels[..., 3] = 255 * weights / weights.max()
+    pixels[..., 3] = 255 * np.sqrt(weights)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return f"data:image/png;base64,{b64encode(file.getvalue()).decode()}"
 
 
-def scored_words(text: str, words: Sequence[tuple[int, int, float, str]]) -> str:
-    """The words of a text (start, end, probability, guess) with their probabilities, and guesses of another word."""
-    cells = []
-    for start, end, probability, guess in words:
+def scale() -> str:
+    """What the opacity of attention weights means, the same for all layers, heads, models and texts."""
+    weights = (0.01, 0.1, 0.25, 0.5, 1)
+    cells = (f'<span style="--p: {sqrt(weight):.3f}">{weight:g}</span>' for weight in weights)
+    return f'<div class="sb-scale">weight {"".join(cells)}</div>'
+
+
+def compared_words(
+    text: str, titles: Sequence[str], scores: Sequence[dict[tuple[int, int], tuple[float, str]]]
+) -> str:
+    """What several models expect of a text: a sentence on which of them expects it most, and a table with each word.
+
+    `scores` are each model's {(start, end): (log-probability, guess)}. The sentence is on the words that all models
+    know. Raises `ValueError` if there is none.
+    """
+    known = sorted(set.intersection(*map(set, scores)))
+    if not known:
+        raise ValueError("The models have no word of this text in common.")
+    characters = sum(end - start for start, end in known)
+    means = [sum(score[word][0] for word in known) / len(known) for score in scores]
+    order = sorted(range(len(titles)), key=lambda number: -means[number])
+    best, second = order[:2]
+    ratio = exp(min(means[best] - means[second], 20))
+    verdict = (
+        f"{titles[best]} expects this text more than {titles[second]}: its words are {ratio:.3g} times as likely."
+    )
+    if ratio < 1.01:
+        verdict = f"{titles[best]} and {titles[second]} expect this text alike."
+    rows = [["mean log-probability of a word", *(f"{mean:.2f}" for mean in means)]]
+    rows += [["bits per character", *(f"{-mean * len(known) / characters / log(2):.2f}" for mean in means)]]
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in ("", *titles))
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    for start, end in sorted(set().union(*scores)):
         word = text[start:end]
-        other = "" if guess.lower() == word.lower() else f" {guess}"
-        cells.append(
-            f'<span style="--p: {0.6 * probability:.3f}"><b>{escape(word)}</b>'
-            f"<small>{percent(probability)}{escape(other)}</small></span>"
-        )
-    return f'<div class="sb-scored" dir="auto">{"".join(cells)}</div>'
+        cells = [f'<th dir="auto">{escape(word)}</th>']
+        for score in scores:
+            if (start, end) not in score:
+                cells.append("<td>unknown</td>")
+                continue
+            log_probability, guess = score[start, end]
+            other = "" if guess.lower() == word.lower() else f' <small dir="auto">{escape(guess)}</small>'
+            p = exp(log_probability)
+            cells.append(f'<td style="--p: {0.6 * p:.3f}">{percent(p)}{other}</td>')
+        body += f"<tr>{''.join(cells)}</tr>"
+    return f'<p>{escape(verdict)}</p><div class="sb-scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def percent(probability: float) -> str:

@@ -1,5 +1,5 @@
 """Gradio, imported without its environment variables, which could open this machine's files, or the page to the
-network. The page's modules import it from here."""
+network. The page's modules import it from here, and the options of their requests."""
 
 import os
 from collections.abc import Generator
@@ -26,4 +26,6 @@ with without_proxies():
     import gradio as gr
 
 
-__all__ = ["SERVER_NAME", "gr", "without_proxies"]
+LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}  # requests at a time; the others wait
+SILENT = {"show_progress": "hidden", "api_visibility": "private"}
+__all__ = ["LIMIT", "SERVER_NAME", "SILENT", "gr", "without_proxies"]

@@ -2,73 +2,112 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from . import components as ui
 from . import drawing
-from .environment import gr
+from .curves import with_curves
+from .environment import SILENT, gr
 from .model import MASK, Model
+from .runs import Run
+from .timeline import Timeline
 
 
-def masked_words(name: str, models: list[Model], examples: list[str]) -> ui.Results:
+def masked_words(
+    name: str, models: list[Model], timeline: Timeline, examples: Sequence[tuple[str, str]]
+) -> list[ui.Results]:
+    """`examples` are texts and their masked words."""
     # Each model reads its own mask token, whichever of them was typed.
     any_mask = re.compile("|".join(re.escape(token) for token in {MASK, *(m.mask_token for m in models)}), re.I)
+    answers = dict(examples)
 
-    def predict_masks(model: Model, text: str, k: int) -> ui.Contents:
-        return ui.predict(model, any_mask.sub(MASK, text), k)
+    def predict(model: Model, text: str, k: int) -> ui.Contents:
+        answer = model.fill_mask(any_mask.sub(MASK, text), int(k))
+        return [dict(top) for top in answer.value], answer.left_out
 
-    def mark_masks(text: str) -> list[tuple[str, str | None]]:
-        return [(word[0], "mask" if word[0] == MASK else None) for word in drawing.find_words(text)]
+    def mark_masks(text: str) -> tuple[list[tuple[str, str | None]], str]:
+        words = [(word[0], "mask" if word[0] == MASK else None) for word in drawing.find_words(text)]
+        return words, f"In the text: **{answers[text]}**" if answers.get(text) else ""
 
     def mask_word(text: str, click: gr.SelectData) -> str:
         start, end = drawing.find_words(text)[click.index].span()
         return text[:start] + MASK + text[end:]
 
     gr.Markdown(f"Which words fit `{MASK}`? Type it into a sentence, or click a word to mask it.")
-    text, chips = ui.sentence_box(examples, otherwise=f"The capital of France is {MASK}.")
+    text = ui.sentence_box([text for text, _ in examples], f"The capital of France is {MASK}.")
+    marked, answer = mark_masks(text.value)
     words = gr.HighlightedText(
-        mark_masks(text.value),
+        marked,
         show_label=False,
         show_inline_category=False,
         elem_id="words",
         elem_classes=["sb-text", "sb-words"],
+        render=False,
     )
-    k = gr.Slider(1, 10, 5, step=1, label="Predictions for each mask")
-    results = ui.show_results(ui.columns_of(models, ui.MASKS, predict_masks), [text, k], name, "Predict", chips)
-    text.change(mark_masks, text, words, queue=False, **ui.SILENT)
-    masked = words.select(mask_word, text, text, queue=False, **ui.SILENT)
+    in_the_text = gr.Markdown(answer, render=False)
+    k = gr.Slider(1, 10, 5, step=1, label="Predictions for each mask", render=False)
+    columns = ui.columns_of(models, ui.MASKS, predict)
+    runs: dict[str, Run] = {run.name: run for run in timeline.runs}
+    columns = [
+        with_curves(column, runs[model.name]) if model.name in runs else column
+        for model, column in zip(models, columns, strict=True)
+    ]
+    samples = [[text] for text in answers]
+    results = ui.show_results(columns, [text], "Predict", name, timeline, [words, in_the_text], [k], samples)
+    text.change(mark_masks, text, [words, in_the_text], queue=False, **SILENT)
+    masked = words.select(mask_word, text, text, queue=False, **SILENT)
     results.show_on(masked.then)
-    return results
+    return [results]
 
 
-def compare_models(name: str, models: list[Model], examples: list[str]) -> ui.Results:
-    def score(model: Model, text: str) -> ui.Contents:
-        answer = model.score_words(text)
-        words = drawing.scored_words(answer.texts[0], answer.value)
-        mean = sum(probability for _, _, probability, _ in answer.value) / len(answer.value)
-        return [f"<h4>{drawing.percent(mean)} on average</h4>{words}"], answer.left_out
+class Together(NamedTuple):
+    """Models that are compared, in place of a `Model`."""
+
+    models: list[Model]
+    title: str = ""
+
+
+def compare_models(name: str, models: list[Model], timeline: Timeline, examples: list[str]) -> list[ui.Results]:
+    def open_all(step: int | None) -> Together:
+        return Together([model.at(step) for model in models])
+
+    def score(together: Together, text: str) -> ui.Contents:
+        answers = [model.score_words(text) for model in together.models]
+        read = max((answer.texts[0] for answer in answers), key=len)
+        scores = [
+            {(start, end): (log_probability, guess) for start, end, log_probability, guess in answer.value}
+            for answer in answers
+        ]
+        compared = drawing.compared_words(read, [model.title for model in together.models], scores)
+        return [compared], max(answer.left_out for answer in answers)
 
     gr.Markdown(
-        "How well each model knows each word of a sentence: its probability if it alone is masked, and the model's "
-        "guess if that is another word."
+        "Which model expects a text more? The probability that each gives to each word if that alone is masked, with "
+        "its guess if it is another word."
     )
-    text, chips = ui.sentence_box(examples, otherwise="The capital of France is Paris.")
-    return ui.show_results(ui.columns_of(models, [ui.HTML], score), [text], name, "Compare", chips)
+    text = ui.sentence_box(examples, "The capital of France is Paris.")
+    column = partial(ui.column_of, open_all, [ui.HTML], score)
+    samples = [[text] for text in examples]
+    return [ui.show_results([column], [text], "Compare", name, timeline, samples=samples)]
 
 
-def next_sentence(name: str, models: list[Model], pairs: Sequence[tuple[str, str, bool]]) -> ui.Results:
+def next_sentence(
+    name: str, models: list[Model], timeline: Timeline, pairs: Sequence[tuple[str, str, bool]]
+) -> list[ui.Results]:
     def compare(model: Model, a: str, b: str) -> ui.Contents:
         answer = model.next_sentence(a, b)
         return [dict(zip(["B follows A", "A follows B"], answer.value, strict=True))], answer.left_out
 
     gr.Markdown("The probability that one text follows the other.")
     first = pairs[0] if pairs else ("She opened the window.", "Cold air came into the room.")
-    a, b = gr.Textbox(first[0], label="Text A"), gr.Textbox(first[1], label="Text B")
-    chips = ui.examples_of([a, b], [[a, b] for a, b, _ in pairs])
-    return ui.show_results(ui.columns_of(models, [ui.BARS], compare), [a, b], name, "Compare", chips)
+    boxes = [ui.box(first[0], "Text A"), ui.box(first[1], "Text B")]
+    columns = ui.columns_of(models, [ui.BARS], compare)
+    samples = [[a, b] for a, b, _ in pairs]
+    return [ui.show_results(columns, boxes, "Compare", name, timeline, samples=samples)]
 
 
-def classification(name: str, models: list[Model]) -> ui.Results:
+def classification(name: str, models: list[Model], timeline: Timeline) -> list[ui.Results]:
     def classify(model: Model, text: str, pair: str) -> ui.Contents:
         answer = model.classify(text, pair)
         if model.problem_type != "regression":
@@ -77,23 +116,23 @@ def classification(name: str, models: list[Model]) -> ui.Results:
         return [", ".join(values)], answer.left_out
 
     gr.Markdown("The probability of each label, or the number that a regression predicts.")
-    text = gr.Textbox("A film that I will remember for a long time.", label="Text")
-    pair = gr.Textbox("", label="Second text", placeholder="for models of text pairs")
-    return ui.show_results(ui.columns_of(models, [ui.BARS], classify), [text, pair], name, "Classify")
+    text = ui.box("A film that I will remember for a long time.", "Text")
+    pair = ui.box("", "Second text", placeholder="for models of text pairs")
+    return [ui.show_results(ui.columns_of(models, [ui.BARS], classify), [text, pair], "Classify", name, timeline)]
 
 
-def token_classification(name: str, models: list[Model]) -> ui.Results:
+def token_classification(name: str, models: list[Model], timeline: Timeline) -> list[ui.Results]:
     def tag(model: Model, text: str) -> ui.Contents:
         answer = model.tag(text)
         spans = [(start, end, f"{label} {drawing.percent(p)}") for start, end, label, p in answer.value]
         return [_mark(answer.texts[0], spans)], answer.left_out
 
     gr.Markdown("The words with a label other than O, and its probability.")
-    text = gr.Textbox("Marie Curie was born in Warsaw and worked in Paris.", label="Text")
-    return ui.show_results(ui.columns_of(models, [ui.MARKED_TEXT], tag), [text], name, "Label")
+    text = ui.box("Marie Curie was born in Warsaw and worked in Paris.", "Text")
+    return [ui.show_results(ui.columns_of(models, [ui.MARKED_TEXT], tag), [text], "Label", name, timeline)]
 
 
-def question_answering(name: str, models: list[Model]) -> ui.Results:
+def question_answering(name: str, models: list[Model], timeline: Timeline) -> list[ui.Results]:
     def find_answer(model: Model, question: str, context: str) -> ui.Contents:
         answer = model.answer(question, context)
         start, end, probability, no_answer = answer.value
@@ -101,22 +140,21 @@ def question_answering(name: str, models: list[Model]) -> ui.Results:
         return [marked, {"answer": probability, "no answer": no_answer}], answer.left_out
 
     gr.Markdown("The span of the text that answers the question, and the probability that there is no answer.")
-    question = gr.Textbox("Where was Marie Curie born?", label="Question")
-    context = gr.Textbox("Marie Curie was born in Warsaw and worked in Paris.", label="Text with the answer", lines=4)
+    question = ui.box("Where was Marie Curie born?", "Question")
+    context = ui.box("Marie Curie was born in Warsaw and worked in Paris.", "Text with the answer", lines=3)
     columns = ui.columns_of(models, [ui.MARKED_TEXT, ui.BARS], find_answer)
-    return ui.show_results(columns, [question, context], name, "Answer")
+    return [ui.show_results(columns, [question, context], "Answer", name, timeline)]
 
 
-def multiple_choice(name: str, models: list[Model]) -> ui.Results:
+def multiple_choice(name: str, models: list[Model], timeline: Timeline) -> list[ui.Results]:
     def choose(model: Model, text: str, choices: str) -> ui.Contents:
         answer = model.choose(text, ui.lines(choices))
         return [dict(zip(ui.number(answer.texts), answer.value, strict=True))], answer.left_out
 
     gr.Markdown("The probability that each choice fits the text.")
-    text = gr.Textbox("She opened the window.", label="Text")
-    default = "Cold air came in.\nThe window is a fish.\nIt was Tuesday."
-    choices = gr.Textbox(default, label="Choices, one per line", lines=4)
-    return ui.show_results(ui.columns_of(models, [ui.BARS], choose), [text, choices], name, "Choose")
+    text = ui.box("She opened the window.", "Text")
+    choices = ui.box("Cold air came in.\nThe window is a fish.\nIt was Tuesday.", "Choices, one per line", lines=3)
+    return [ui.show_results(ui.columns_of(models, [ui.BARS], choose), [text, choices], "Choose", name, timeline)]
 
 
 def _mark(text: str, spans: Sequence[tuple[int, int, str]]) -> dict[str, Any]:

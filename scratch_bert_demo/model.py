@@ -61,14 +61,14 @@ class Model:
         self.config = self.model.config
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
         self.mask_token, self.mask_token_id = tokenizer.mask_token, tokenizer.mask_token_id
-        self.input_names = tokenizer.model_input_names
+        self.unk_token_id, self.input_names = tokenizer.unk_token_id, tokenizer.model_input_names
         # Truncation is a setting of this object, which threads must not change.
         self.tokenizer = tokenizer.backend_tokenizer
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
 
-    def current(self) -> "Model":
-        """This model; see `LatestModel`."""
+    def at(self, step: int | None) -> "Model":
+        """This model, at any step; see `RunModel`."""
         return self
 
     # ------------------------------------------------------------------------------------------------ pretrained heads
@@ -92,11 +92,13 @@ class Model:
 
     @torch.inference_mode()
     def score_words(self, text: str) -> Answer:
-        """The probability of each word, and the best guess, if it alone is masked: [(start, end, probability, guess),
-        …] (Salazar et al., 2020). The tokens of a word are masked together; its probability is their product. At most
-        `MAX_ATTENTION` tokens are read."""
+        """The log-probability of each word, and the best guess, if it alone is masked: [(start, end, log-probability,
+        guess), …] (Salazar et al., 2020). The tokens of a word are masked together; its log-probability is their sum.
+        Words that the vocabulary cannot spell are left out. At most `MAX_ATTENTION` tokens are read."""
         encoding, texts, left_out = self._encode(text, at_most=MAX_ATTENTION)
-        words = words_of(encoding)
+        words = [word for word in words_of(encoding) if self.unk_token_id not in [encoding.ids[n] for n in word[0]]]
+        if not words:
+            raise ValueError("The model's vocabulary has no word of this text.")
         inputs = {name: ids.repeat(len(words), 1) for name, ids in self._inputs(encoding).items()}
         for row, (tokens, _, _) in enumerate(words):
             inputs["input_ids"][row, tokens] = self.mask_token_id
@@ -105,7 +107,7 @@ class Model:
         for row, (tokens, start, end) in enumerate(words):
             own = log_probs[row, tokens, [encoding.ids[token] for token in tokens]]
             guess = [self._token(number) for number in log_probs[row, tokens].argmax(-1).tolist()]
-            scored.append((start, end, own.sum().exp().item(), " ".join(guess).replace(" ##", "")))
+            scored.append((start, end, own.sum().item(), " ".join(guess).replace(" ##", "")))
         return Answer(scored, texts, left_out)
 
     @torch.inference_mode()

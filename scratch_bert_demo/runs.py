@@ -57,19 +57,32 @@ class Run:
                 self.examples, self.pairs = read_examples(directory)
                 self._read = state
 
+    def place_at(self, step: int) -> Path:
+        """The directory of the last model that was saved up to this step, or the first."""
+        return next((place for place in reversed(self.saved) if step_of(place) <= step), self.saved[0])
+
+    def at(self, step: int) -> Model:
+        """The model at this step, which is the final one from the last snapshot on, if the run has ended."""
+        place = self.place_at(step)
+        return self.final() or self.open(place) if place == self.saved[-1] else self.open(place)
+
     def open(self, place: Path) -> Model:
         """The model of one of the `saved` directories."""
         return self._open_as(f"{self.title}, step {step_of(place):,}", place)
+
+    def final(self) -> Model | None:
+        """The final model, if the run has ended."""
+        final, latest = (Path(place, CONFIG_NAME) for place in (self.name, self.saved[-1]))
+        with suppress(FileNotFoundError):  # there is no final one, or the latest is being deleted
+            if _changed_at(final) >= _changed_at(latest):  # or else the run has been continued
+                return self._open_as(self.title, final.parent)
+        return None
 
     def latest(self) -> Model:
         """The final model if the run has ended, or else that of the latest step."""
         with suppress(OSError, ValueError):  # a file of the latest is being deleted
             self.refresh()
-        final, latest = (Path(place, CONFIG_NAME) for place in (self.name, self.saved[-1]))
-        with suppress(FileNotFoundError):  # there is no final one, or the latest is being deleted
-            if _changed_at(final) >= _changed_at(latest):  # or else the run has been continued
-                return self._open_as(self.title, final.parent)
-        return self.open(latest.parent)
+        return self.final() or self.open(self.saved[-1])
 
     def _open_as(self, title: str, place: Path) -> Model:
         try:
@@ -81,14 +94,14 @@ class Run:
         return model
 
 
-class LatestModel:
-    """The latest model of a run that has not ended, in place of a `Model`."""
+class RunModel:
+    """The model of a run, in place of a `Model`: `at` a step, and otherwise the latest."""
 
     def __init__(self, run: Run):
-        self.name, self.current = run.name, run.latest
+        self.name, self.run, self.at = run.name, run, run.at
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.current(), name)
+        return getattr(self.run.latest(), name)
 
 
 def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list[Model], list[Run]]:
@@ -106,7 +119,7 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
         if trained_here and "MaskedLM" in model.heads:
             runs.append(Run(name, trust_remote_code))
             runs[-1].title = title
-            model = LatestModel(runs[-1])
+            model = RunModel(runs[-1])
         else:
             model.title = title
         models.append(model)

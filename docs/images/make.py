@@ -35,7 +35,7 @@ def main() -> None:
     address = serve(page)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-quic"])
-        window = browser.new_page(viewport={"width": 1000, "height": 400})
+        window = browser.new_page(viewport={"width": 1000, "height": 800})
         window.goto(address)
 
         def open_tab(name: str, action: str, text: str) -> Locator:
@@ -50,19 +50,17 @@ def main() -> None:
         open_tab("Masked words", "Predict", masked)
         take(window).save(IMAGES / "page.png", optimize=True)
         panel = open_tab("Attention", "Show", masked.replace("[MASK]", "error"))
-        panel.get_by_role("button", name="Layer 1, head 3").first.click()
+        panel.get_by_role("button", name="Layer 1, head 3").click()
         window.wait_for_timeout(2000)
         take(window).save(IMAGES / "attention.png", optimize=True)
         window.get_by_role("tab", name="Embeddings", exact=True).click()
         window.wait_for_timeout(1000)
         take(window).save(IMAGES / "embeddings.png", optimize=True)
-        panel = open_tab("Watch it learn", "Predict", masked)
-        examples = panel.locator(".block", has_text="From the run's").last
-        examples.evaluate("element => { element.style.display = 'none'; }")  # for a shorter picture
+        panel = open_tab("Masked words", "Predict", masked)
+        slider = window.get_by_label("number input for Snapshot")
         window.set_viewport_size({"width": 1000, "height": 1600})  # for places that don't depend on scrolling
         window.wait_for_timeout(1000)
-        slider = panel.get_by_label("number input for Snapshot")
-        top = panel.get_by_label("Sentence", exact=True).bounding_box()["y"] - 50
+        top = slider.bounding_box()["y"] - 50
         frames = []
         for number in range(len(runs[0].steps)):
             slider.fill(str(number + 1))

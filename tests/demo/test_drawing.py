@@ -19,12 +19,12 @@ EVIL = "<img src=x onerror=alert(1)>\"'&"
     "html",
     [
         drawing.heading(EVIL, EVIL),
-        drawing.about(EVIL, [(EVIL, EVIL)] * 4),
+        drawing.about([(EVIL, EVIL)] * 4),
         drawing.heat_map([EVIL, "a"], ["b", EVIL], [[0.1, -0.2], [0.3, 1]], EVIL),
         drawing.map_of_texts([EVIL, "a"], [[0.1, 0], [0.3, 0]], EVIL),
-        drawing.scored_words(EVIL, [(0, len(EVIL), 0.5, EVIL)]),
+        drawing.compared_words(EVIL, [EVIL, "b"], [{(0, len(EVIL)): (-0.5, EVIL)}] * 2),
     ],
-    ids=["heading", "about", "heat_map", "map", "scored_words"],
+    ids=["heading", "about", "heat_map", "map", "compared_words"],
 )
 def test_everything_is_escaped(html):
     found = []
@@ -51,6 +51,21 @@ def test_heat_map_has_a_cell_for_each_pair():
     assert html.count("sb-negative") == 1 and html.count("<rect") == 5  # one is the frame
 
 
+def test_compared_words():
+    """The verdict is on the words that all models know; two models with the same scores expect a text alike."""
+    a = {(0, 3): (-1.0, "the"), (4, 7): (-2.0, "dog"), (8, 12): (-0.1, "sits")}
+    b = {(0, 3): (-2.0, "the"), (4, 7): (-3.0, "cat")}
+    html = drawing.compared_words("the cat sits", ["a", "b"], [a, b])
+    assert "a expects this text more than b: its words are 2.72 times as likely." in html
+    found = [re.sub("<.*?>", "|", row) for row in re.findall("<tr>(.*?)</tr>", html)]
+    assert found[1] == "|mean log-probability of a word||-1.50||-2.50|"
+    assert found[2] == f"|bits per character||{3 / 6 / np.log(2):.2f}||{5 / 6 / np.log(2):.2f}|"
+    assert "37%" in found[3] and "dog" in found[4] and "unknown" in found[5]
+    assert "expect this text alike" in drawing.compared_words("the cat", ["a", "b"], [b, b])
+    with pytest.raises(ValueError, match="no word of this text in common"):
+        drawing.compared_words("the cat", ["a", "b"], [a, {}])
+
+
 def test_grid_of_heads_is_a_button_for_each_head_with_its_weights():
     weights = np.zeros((2, 3, 4, 4), dtype=np.float32)
     weights[1, 2, 0, 3] = 0.5
@@ -60,7 +75,7 @@ def test_grid_of_heads_is_a_button_for_each_head_with_its_weights():
     assert [label == "true" for label in re.findall('aria-pressed="(.*?)"', html)] == [False] * 5 + [True]
     picture = Image.open(io.BytesIO(base64.b64decode(re.findall('base64,(.*?)"', html)[5])))
     alpha = np.asarray(picture)[..., 3]
-    assert alpha.shape == (4, 4) and alpha[0, 3] == 255 and alpha[1, 1] == 127 and alpha[1, 0] == 0
+    assert alpha.shape == (4, 4) and alpha[0, 3] == 180 and alpha[1, 1] == 127 and alpha[1, 0] == 0
 
 
 @pytest.mark.parametrize(

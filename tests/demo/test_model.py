@@ -123,15 +123,19 @@ def test_score_words(ask, direct, demo_tokenizer):
     words = [text[start:end] for start, end, _, _ in scored]
     assert words == ["The", "cats", "sleep", "on", "the", "sofa", "."]
     assert [len(demo_tokenizer.tokenize(word)) > 1 for word in words][1]
-    for word, (start, end, probability, guess) in zip(words, scored, strict=True):
+    for word, (start, end, log_probability, guess) in zip(words, scored, strict=True):
         tokens = demo_tokenizer(word, add_special_tokens=False)["input_ids"]
         masked = text[:start] + " [MASK] " * len(tokens) + text[end:]
         outputs, inputs = direct("trained", "AutoModelForMaskedLM", masked)
         rows = outputs.logits[inputs["input_ids"] == demo_tokenizer.mask_token_id].softmax(-1)
-        assert probability == pytest.approx(rows[range(len(tokens)), tokens].prod().item(), abs=1e-6)
+        assert log_probability == pytest.approx(rows[range(len(tokens)), tokens].log().sum().item(), abs=1e-4)
         assert guess == demo_tokenizer.convert_tokens_to_string(
             demo_tokenizer.convert_ids_to_tokens(rows.argmax(-1).tolist())
         )
+    *_, (start, end, _, _) = ask("trained").score_words("the cat 🙂").value  # the vocabulary lacks the last word
+    assert "the cat 🙂"[start:end] == "cat"
+    with pytest.raises(ValueError, match="no word of this text"):
+        ask("trained").score_words("🙂")
 
 
 def test_nearest_tokens(ask, direct, demo_tokenizer):

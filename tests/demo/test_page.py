@@ -2,6 +2,7 @@
 called directly; invalid input, narrow windows, and no request that leaves this machine."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -44,7 +45,6 @@ TABS = {
     "Attention": ("attention", ["Sentence"], "Show"),
     "Embeddings": ("embeddings", ["Texts, one per line"], "Compare"),
     "Compare": ("compare", ["Sentence"], "Compare"),
-    "Watch it learn": ("watch", ["Sentence"], "Predict"),
 }
 
 
@@ -129,6 +129,12 @@ def ask(page, title, *texts):
         panel.get_by_label(label, exact=True).fill(text)
     panel.get_by_role("button", name=action, exact=True).click()
     return page.locator(f"#{name} > .column")
+
+
+def choose_snapshot(page, number):
+    chosen = page.get_by_label("number input for Snapshot")
+    chosen.fill(str(number))
+    chosen.press("Tab")
 
 
 @cache
@@ -228,22 +234,21 @@ def test_multiple_choice(open_page, places, expect):
 
 
 def test_attention(open_page, places, expect):
-    """All heads as buttons, of which a click enlarges one; a touch of a cell shows its weight; the first weights beside
-    the last."""
+    """All heads as buttons, of which a click enlarges one; a touch of a cell shows its weight; at each snapshot."""
     page = open_page()
-    column, untrained = ask(page, "Attention", TEXT).all()
-    for layer, head in ((1, 1), (2, 3)):
+    column = ask(page, "Attention", TEXT).first
+    for layer, head, number, place in ((1, 1, 3, ""), (2, 3, 1, "checkpoint-100")):
+        choose_snapshot(page, number)
         for clicked in ((2, 2), (1, 4), (layer, head)):  # at once: the last one counts
             column.get_by_role("button", name="Layer {}, head {}".format(*clicked), exact=True).click()
-        for shown, place in ((column, places["trained"]), (untrained, places["trained"] / "checkpoint-100")):
-            tokens, weights = open_model(place).attention(TEXT).value
-            weights = weights[layer - 1, head - 1]
-            expect(shown.locator("h4")).to_have_text(f"Layer {layer} of 2, head {head} of 4")
-            titles = [f"{a} → {b}: {weights[i, j]:.3f}" for i, a in enumerate(tokens) for j, b in enumerate(tokens)]
-            expect(shown.locator("rect title")).to_have_text(titles)
-            expect(shown.locator("button")).to_have_count(2 * 4)
-            pressed = shown.locator("button[aria-pressed=true]")
-            expect(pressed).to_have_attribute("aria-label", f"Layer {layer}, head {head}")
+        tokens, weights = open_model(places["trained"] / place).attention(TEXT).value
+        weights = weights[layer - 1, head - 1]
+        expect(column.locator("h4")).to_have_text(f"Layer {layer} of 2, head {head} of 4")
+        titles = [f"{a} → {b}: {weights[i, j]:.3f}" for i, a in enumerate(tokens) for j, b in enumerate(tokens)]
+        expect(column.locator("rect title")).to_have_text(titles)
+        expect(column.locator("button")).to_have_count(2 * 4)
+        pressed = column.locator("button[aria-pressed=true]")
+        expect(pressed).to_have_attribute("aria-label", f"Layer {layer}, head {head}")
     column.locator(".sb-heat rect").nth(3).click()
     expect(column.locator(".sb-caption")).to_have_text(column.locator("rect title").all_text_contents()[3])
 
@@ -268,15 +273,27 @@ def test_embeddings(open_page, places, expect):
 
 
 def test_compare(open_page, places, expect):
-    """Each word has its probability if it alone is masked, and the guess of the model if that is another word."""
-    text = "the cat sleeps"
-    columns = ask(open_page(), "Compare", text)
-    for number, name in enumerate(("trained", "bert", "other_mask")):
-        expected = []
-        for start, end, probability, guess in open_model(places[name]).score_words(text).value:
-            word = text[start:end]
-            expected.append(f"{word}{drawing.percent(probability)}" + (f" {guess}" if guess != word else ""))
-        expect(columns.nth(number).locator(".sb-scored > span")).to_have_text(expected)
+    """The model that has memorised a text expects it most. Each word has its probability in each model if it alone is
+    masked, and the guess of the model if that is another word."""
+    text = "the cat sleeps on the sofa"
+    column = ask(open_page(), "Compare", text).first
+    names = ("trained", "bert", "other_mask")
+    expect(column.locator("p").first).to_have_text(
+        re.compile(f"^{places['trained'].name} expects this text more than .*: its words are")
+    )
+    scored = [open_model(places[name]).score_words(text).value for name in names]
+    means = [f"{sum(log_probability for *_, log_probability, _ in words) / len(words):.2f}" for words in scored]
+    expected = [["", *(places[name].name for name in names)], ["mean log-probability of a word", *means]]
+    rows = column.locator("tr")
+    for row, cells in enumerate(expected):
+        expect(rows.nth(row).locator("td, th")).to_have_text(cells)
+    for row, words in enumerate(zip(*scored, strict=True), 3):
+        cells = [text[slice(*words[0][:2])]]
+        for start, end, log_probability, guess in words:
+            cells.append(
+                drawing.percent(math.exp(log_probability)) + (f" {guess}" if guess != text[start:end] else "")
+            )
+        expect(rows.nth(row).locator("td, th")).to_have_text(cells)
 
 
 def test_address_carries_tab_and_texts(open_page, places, expect):
@@ -286,35 +303,34 @@ def test_address_carries_tab_and_texts(open_page, places, expect):
     go_to(page, "Attention")
     page.wait_for_url("**/?tab=attention")
     text = "rome is the capital of [MASK] & more"
-    ask(page, "Watch it learn", text)
-    page.wait_for_url("**/?tab=watch&text=*")
+    ask(page, "Compare", text)
+    page.wait_for_url("**/?tab=compare&text=*")
     other = open_page(address=page.url)
-    expect(other.get_by_role("tab", name="Watch it learn", exact=True)).to_have_attribute("aria-selected", "true")
+    expect(other.get_by_role("tab", name="Compare", exact=True)).to_have_attribute("aria-selected", "true")
     panel = other.get_by_role("tabpanel").filter(visible=True)
     expect(panel.get_by_label("Sentence", exact=True)).to_have_value(text)
-    expect_bars(expect, other.locator("#watch > .column").first, *top_k(places["trained"], text))
+    expect(other.locator("#compare th").filter(has_text="rome")).to_be_visible()
 
 
-def test_watch_it_learn(open_page, address, places, expect):
+def test_snapshots(open_page, address, places, expect):
+    """The slider moves through the snapshots in every tab, with a mark on the curves; the last is the final model."""
     from gradio_client import Client
 
     page, client = open_page(), Client(address, verbose=False, analytics_enabled=False)
     text = "rome is the capital of [MASK] ."
-    column = ask(page, "Watch it learn", text).first
-    panel = page.get_by_role("tabpanel").filter(visible=True)
+    column = ask(page, "Masked words", text).first
     log = json.loads((places["trained"] / "checkpoint-300/trainer_state.json").read_text())["log_history"]
     names = {"training": "mlm_loss", "validation": "eval_mlm_loss", "baseline": "eval_mlm_unigram_loss"}
     for number, step in ((3, 300), (1, 100), (2, 200)):
-        chosen = panel.get_by_label("number input for Snapshot")
-        chosen.fill(str(number))
-        chosen.press("Tab")
-        expect(column.locator("h3")).to_have_text(f"{places['trained'].name}, step {step}")
+        choose_snapshot(page, number)
+        title = places["trained"].name + (f", step {step}" if step < 300 else "")
+        expect(column.locator("h3")).to_have_text(title)
         expect_bars(expect, column, *top_k(places["trained"] / f"checkpoint-{step}", text))
         validated = points_of(column, "validation")[number - 1][0]  # at each checkpoint
         eventually(page, lambda validated=validated: points_of(column, "shown")[0][0] == validated)
         (_, bottom), (_, top) = points_of(column, "shown")
         assert bottom > top
-        *_, curves = client.predict(text, number, api_name="/watch")
+        curves = client.predict(text, 5, number, api_name="/fill_mask")[9]
         for curve, name in names.items():
             expected = [[entry["step"], pytest.approx(entry[name])] for entry in log if name in entry]
             assert [point[:2] for point in curves["value"]["data"] if point[2] == curve] == expected
@@ -323,6 +339,12 @@ def test_watch_it_learn(open_page, address, places, expect):
         tokens, probabilities = top_k(places["trained"] / f"checkpoint-{step}", text)
         assert found["step"] == step and list(found["predictions"][0]) == tokens
         assert texts_of(found["predictions"][0].values()) == probabilities
+    shown_at = f"{places['trained'].name}, step 200"
+    for title in ("Next sentence", "Attention", "Embeddings"):
+        go_to(page, title)
+        expect(page.locator(f"#{TABS[title][0]} h3").first).to_have_text(shown_at)
+    go_to(page, "Compare")
+    expect(page.locator("#compare th").filter(has_text=shown_at)).to_be_visible()
 
 
 def save_snapshot(trained, run, number, step):
@@ -347,7 +369,7 @@ def serve_models():
 
 def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, expect, monkeypatch):
     """A run that is still training, whose snapshots appear one after the other, and of which one is deleted."""
-    monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
+    monkeypatch.setattr("scratch_bert_demo.timeline.FOLLOW_SECONDS", 0.5)
     run = tmp_path / "run"
     save_snapshot(trained, run, 100, 0)
     (run / "snapshots/0/trainer_state.json").write_text('{"log_history": [], "global_step": 0, "max_steps": 400}')
@@ -355,7 +377,6 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     (run / "snapshots/examples.json").write_text(json.dumps(examples))
     window = open_page(address=serve_models(run))
     expect(window.get_by_text("step 0 of 400")).to_be_visible()
-    go_to(window, "Watch it learn")
     panel = window.get_by_role("tabpanel").filter(visible=True)
     title = panel.locator("h3").first
     expect(title).to_have_text("run, step 0")
@@ -364,12 +385,12 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     for number, step in ((200, 200), (300, 300)):
         save_snapshot(trained, run, number, step)
         expect(title).to_have_text(f"run, step {step}")
-    column = ask(window, "Masked words", TEXT.replace("sofa", "[MASK]")).first  # other tabs follow, too
-    expect(column.locator("h3")).to_have_text("run, step 300")
-    go_to(window, "Watch it learn")
+    go_to(window, "Attention")  # other tabs follow, too
+    expect(window.locator("#attention h3")).to_have_text("run, step 300")
+    go_to(window, "Masked words")
     shutil.rmtree(run / "snapshots/200")
-    expect(panel.get_by_text("steps 0 to 300")).to_be_visible()
-    panel.get_by_role("button", name="▶ Play").click()
+    expect(window.get_by_label("number input for Snapshot")).to_have_attribute("max", "2")
+    window.get_by_role("button", name="▶ Play").click()
     for step in (0, 300):
         expect(title).to_have_text(f"run, step {step}")
     panel.get_by_role("button", name="a [MASK]").click()
@@ -378,25 +399,23 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     window.close()  # first, as it looks for new snapshots
 
 
-def test_runs_are_watched_and_followed_beside_each_other(
+def test_runs_are_shown_and_followed_beside_each_other(
     trained, tmp_path, open_page, serve_models, expect, monkeypatch
 ):
-    """A slider for both: the last of one is shown with the last of the other, and when one gets a snapshot, the slider
-    stays at its end. A page that is opened later begins with the models of that time."""
-    monkeypatch.setattr("scratch_bert_demo.watch_tab.FOLLOW_SECONDS", 0.5)
+    """A slider for both: they are shown at the same step, the shorter at its last, and when one gets a snapshot, the
+    slider stays at its end. A page that is opened later begins with the models of that time."""
+    monkeypatch.setattr("scratch_bert_demo.timeline.FOLLOW_SECONDS", 0.5)
     for step in (100, 200, 300):
         save_snapshot(trained, tmp_path / "ended", step, step)
     save_snapshot(trained, tmp_path / "run", 100, 100)
     address = serve_models(tmp_path / "run", tmp_path / "ended")
     window = open_page(address=address)
-    panel = go_to(window, "Watch it learn")
+    panel = go_to(window, "Masked words")
     expect(panel.locator("h3")).to_have_text(["run, step 100", "ended, step 300"])
     save_snapshot(trained, tmp_path / "run", 200, 200)
     expect(panel.locator("h3")).to_have_text(["run, step 200", "ended, step 300"])
     expect(panel.locator("svg").filter(has_text="MLM loss")).to_have_count(2)
-    first = panel.get_by_label("number input for Snapshot")
-    first.fill("1")
-    first.press("Tab")
+    choose_snapshot(window, 1)
     expect(panel.locator("h3")).to_have_text(["run, step 100", "ended, step 100"])
     window.close()
     later = open_page(address=address)
@@ -410,7 +429,7 @@ def test_right_to_left(trained, tmp_path, open_page, serve_models, expect):
     save_snapshot(trained, tmp_path / "run", 200, 200)
     examples = {"texts": ["כל בני [MASK] נולדו"], "answers": ["אדם"], "pairs": []}
     (tmp_path / "run/snapshots/examples.json").write_text(json.dumps(examples))
-    window = open_page(address=serve_models(tmp_path / "run", trained))
+    window = open_page(address=serve_models(tmp_path / "run"))
 
     def expect_directions(words, expected):
         for text in window.locator("textarea, .sb-examples button").filter(visible=True).all():
@@ -421,10 +440,6 @@ def test_right_to_left(trained, tmp_path, open_page, serve_models, expect):
     words = window.locator("#words .token")
     expect(words).to_have_count(4)
     expect_directions(words, "rtl")
-    ask(window, "Compare", "כל בני אדם")
-    scored = window.locator("#compare .sb-scored").first.locator("> span")
-    expect(scored).to_have_count(3)
-    expect_directions(scored, "rtl")
     go_to(window, "Masked words").get_by_label("Sentence", exact=True).fill(TEXT)
     expect(words).to_have_count(7)
     assert words.first.bounding_box()["x"] < words.nth(1).bounding_box()["x"]
@@ -453,7 +468,7 @@ def test_tabs_answer_odd_input_with_a_sentence(open_page, expect):
     page, truncated = open_page(), "tokens at the end were left out"
     for title, (name, labels, _) in TABS.items():
         list_of_texts = "from 2 to 16 texts" if name in ("embeddings", "choose") else None
-        without_mask = "no mask in what the model can read" if name in ("fill_mask", "watch") else None
+        without_mask = "no mask in what the model can read" if name == "fill_mask" else None
         for text, expected in (
             (f"[MASK] {EVIL}\nПривет 你好 مرحبا \x01\x1b[31m", truncated),
             ("", list_of_texts or "A text is empty"),
@@ -471,6 +486,16 @@ def test_tabs_are_those_that_a_model_can_serve(places):
     page = build_page(*open_models([str(places["tagger"])]))
     titles = [block.label for block in page.blocks.values() if isinstance(block, gradio.Tab)]
     assert titles == ["Token classification", "Attention", "Embeddings"]
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_first_answer_is_seen_without_scrolling(trained, open_page, serve_models, width):
+    page = open_page(width, address=serve_models(trained))
+    for title in ("Masked words", "Next sentence", "Attention", "Embeddings"):
+        go_to(page, title)
+        place = page.locator(f"#{TABS[title][0]} h3").first.bounding_box()
+        assert place["y"] < 620, title  # of 800 and 844 pixels
+    page.close()
 
 
 def test_narrow_and_dark_page(open_page):

@@ -16,6 +16,7 @@ from scratch_bert_demo.runs import (
     read_curves,
     read_examples,
     short_names,
+    step_of,
 )
 
 
@@ -65,9 +66,12 @@ def test_run_that_begins_again_in_the_same_place_shows_its_own_models(trained, t
     os.utime(place / "config.json")
     assert run.open(place).fill_mask(TEXT + "[MASK]").value != before
     assert run.latest().title.endswith("step 200")
+    assert [step_of(run.place_at(step)) for step in (50, 100, 150, 200, 900)] == [100, 100, 100, 200, 200]
+    assert run.at(900).title.endswith("step 200")
     for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(trained / name, tmp_path / "run")  # the run has ended: these are newer
-    assert run.latest().title == str(tmp_path / "run")
+    assert run.latest().title == run.at(900).title == str(tmp_path / "run")
+    assert run.at(150).title.endswith("step 100")
     os.utime(other / "config.json")  # and has been continued
     assert run.latest().title.endswith("step 200")
 
