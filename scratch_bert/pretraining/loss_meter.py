@@ -1,4 +1,4 @@
-"""The parts of the loss, and the MLM accuracy, between two log entries."""
+"""The parts of the loss, and the accuracies, between two log entries."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,9 +11,9 @@ class LossMeter:
     The sums stay on the device: reading them in each step would make the host wait.
     """
 
-    def __init__(self, names: Sequence[str], device: torch.device):
+    def __init__(self, names: Sequence[str]):
         self.names, self.sums = names, {}
-        self.correct = torch.zeros(2, dtype=torch.long, device=device)  # correct predictions, all predictions
+        self.counts: dict[str, torch.Tensor] = {}  # of each accuracy: correct predictions, all predictions
 
     def update(self, outputs: Mapping[str, torch.Tensor], step: int, weight: float, add_up: bool) -> None:
         """Add a micro-batch, with a weight, after `step` optimizer steps. Under DataParallel, a part has a number for
@@ -26,20 +26,22 @@ class LossMeter:
                 part = part.sum() if add_up else part.mean()
                 self.sums[name] = self.sums.get(name, 0.0) + part * weight
 
-    def update_accuracy(self, logits: torch.Tensor, labels: torch.Tensor) -> None:
-        """Compare logits with labels (B, S): (B, S, V), or (≥ M, V) for predicted tokens and perhaps others after."""
-        predicted = labels != -100
-        labels = labels[predicted]  # (M,)
-        logits = logits[: len(labels)] if logits.dim() == 2 else logits[predicted]  # (M, V)
-        correct = (logits.argmax(-1) == labels).sum()
-        self.correct = self.correct + torch.stack([correct, torch.ones_like(labels).sum()])
+    def update_accuracy(self, name: str, logits: torch.Tensor, labels: torch.Tensor) -> None:
+        """Compare logits (…, V) with labels (…), where -100 is no label; or logits (≥ M, V) of the M labels (…) alone,
+        and perhaps of others after them."""
+        if logits.shape[:-1] != labels.shape:
+            labels = labels[labels != -100]  # (M,); on a GPU, the host waits for M
+            logits = logits[: len(labels)]
+        counts = torch.stack([(logits.argmax(-1) == labels).sum(), (labels != -100).sum()])
+        self.counts[name] = self.counts[name] + counts if name in self.counts else counts
 
     def report(self, step: int, reduce: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, float]:
         """Return log entries after `step` steps, and start again. `reduce` sums a tensor over processes."""
         steps = max(step - self.first_step, 1) if self.sums else 1
         entries = {name: (reduce(total) / steps).item() for name, total in self.sums.items()}
-        correct, count = reduce(self.correct).tolist()
-        if count:
-            entries["mlm_accuracy"] = correct / count
-        self.sums, self.correct = {}, torch.zeros_like(self.correct)
+        for name, counts in sorted(self.counts.items()):
+            correct, count = reduce(counts).tolist()
+            if count:
+                entries[name] = correct / count
+        self.sums, self.counts = {}, {}
         return entries

@@ -18,9 +18,9 @@ from .optimizer import OPTIMIZERS
 
 
 class PretrainingTrainer(ScratchBertTrainer):
-    """Trainer for pretraining. Logs `losses`, the model's outputs that add up to its loss, and `mlm_accuracy` on the
-    masked tokens of the step. `train_collator` replaces `data_collator` in training only. At `stop_at`, a fraction of
-    the training, it saves a checkpoint and stops, to be resumed on other examples.
+    """Trainer for pretraining. Logs `losses`, the model's outputs that add up to its loss, the `mlm_accuracy` on the
+    masked tokens of some steps, and the `nsp_accuracy` of all. `train_collator` replaces `data_collator` in training
+    only. At `stop_at`, a fraction of the training, it saves a checkpoint and stops, to be resumed on other examples.
 
     Raises `ValueError` for muon with FSDP or DeepSpeed."""
 
@@ -40,7 +40,7 @@ class PretrainingTrainer(ScratchBertTrainer):
         self.train_collator = train_collator or self.data_collator
         if self.counts_on_the_host:
             self.train_collator = CountingCollator(self.train_collator, compiled=self.args.torch_compile)
-        self._losses = LossMeter(losses, self.args.device)
+        self._losses = LossMeter(losses)
         self.stop_at = stop_at
         if stop_at is not None:
             self.add_callback(StopCallback(stop_at, self))
@@ -79,7 +79,10 @@ class PretrainingTrainer(ScratchBertTrainer):
             interval = min(self.state.logging_steps, 10) if self.clock else self.state.logging_steps
             if (self.state.global_step + 1) % interval == 0:  # comparing logits in each step costs 1%
                 logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
-                self._losses.update_accuracy(logits.detach(), inputs["labels"])
+                self._losses.update_accuracy("mlm_accuracy", logits.detach(), inputs["labels"])
+            pairs, labels = outputs.get("seq_relationship_logits"), inputs.get("next_sentence_label")
+            if pairs is not None and labels is not None and labels.dim() == 1:  # not packed
+                self._losses.update_accuracy("nsp_accuracy", pairs.detach(), labels)
         return (loss, outputs) if return_outputs else loss
 
     def prediction_step(self, model, inputs, *args, **kwargs):

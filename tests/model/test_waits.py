@@ -59,11 +59,13 @@ def take_step(task: str, counts: bool) -> None:
     if counts:
         batch = CountingCollator(lambda batch: batch, labels=task in PRETRAINING)(batch)
     batch = {name: value.to(META) if torch.is_tensor(value) else value for name, value in batch.items()}
-    optimizer, losses, speed = muon(model), LossMeter(["mlm_loss", "nsp_loss"], META), SpeedMeter(META)
+    optimizer, losses, speed = muon(model), LossMeter(["mlm_loss", "nsp_loss"]), SpeedMeter(META)
     speed.count(batch)
     outputs = model(**batch)
     outputs.loss.backward()
     losses.update(outputs, step=0, weight=1.0, add_up=True)
+    if outputs.get("seq_relationship_logits") is not None and task != "packed":
+        losses.update_accuracy("nsp_accuracy", outputs.seq_relationship_logits, batch["next_sentence_label"])
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
 

@@ -5,7 +5,7 @@ from scratch_bert.pretraining.loss_meter import LossMeter
 
 
 def test_parts_are_averaged_over_steps_and_start_again_after_a_report():
-    meter = LossMeter(("a_loss", "b_loss", "none_loss"), torch.device("cpu"))
+    meter = LossMeter(("a_loss", "b_loss", "none_loss"))
     for step, scale in ((3, 1.0), (4, 3.0)):
         for _ in range(2):  # micro-batches
             outputs = {
@@ -24,7 +24,10 @@ def test_parts_are_averaged_over_steps_and_start_again_after_a_report():
 def test_accuracy_is_that_of_the_predicted_tokens(sparse):
     labels = torch.tensor([[-100, 1, -100], [2, -100, 0]])
     logits = torch.eye(3)[torch.tensor([[0, 1, 0], [2, 0, 2]])]  # (B, S, V): two of three are right
-    meter = LossMeter(["loss"], torch.device("cpu"))
+    meter = LossMeter(["loss"])
     meter.update({"loss": torch.tensor(1.0)}, 0, weight=1.0, add_up=False)
-    meter.update_accuracy(logits[labels != -100] if sparse else logits, labels)
-    assert meter.report(1, lambda total: total)["mlm_accuracy"] == pytest.approx(2 / 3)
+    for _ in range(2):
+        meter.update_accuracy("mlm_accuracy", logits[labels != -100] if sparse else logits, labels)
+    meter.update_accuracy("nsp_accuracy", torch.eye(2)[[0, 1, 1]], torch.tensor([0, 0, -100]))
+    accuracies = {"mlm_accuracy": pytest.approx(2 / 3), "nsp_accuracy": 0.5}
+    assert meter.report(1, lambda total: total) == {"loss": 1.0} | accuracies

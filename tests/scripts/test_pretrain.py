@@ -74,6 +74,7 @@ def test_run_shows_its_data_losses_and_predictions(run):
     )
     number = r" \d+\.?\d*(e-\d+)? *"
     train = rf"\ntrain +4/4  loss{number} grad_norm{number} mlm_loss{number} nsp_loss{number} mlm_accuracy{number} "
+    train += rf"nsp_accuracy{number} "
     assert re.search(train + r"[\d,]+ tokens/s, epoch \d+\.\d\d, 00:00 left\n", stdout)
     evaluation = (
         rf"(?m)^eval  +4/4  loss{number} mlm_loss{number} mlm_accuracy{number} nsp_loss{number} nsp_accuracy{number}$"
