@@ -90,7 +90,7 @@ class GroupedAttention(torch.autograd.Function):
         context, saved = torch.empty_like(query), []
         for group, *parts, output in zip(groups, *split_groups(groups, query, key, value, context), strict=True):
             q, k, v = (part.contiguous().flatten(0, 1) for part in parts)  # (A·N, n, D), with N sequences in the group
-            scores = torch.bmm(q, k.transpose(1, 2)).mul_(scaling)  # (A·N, n, n)
+            scores = scaled_bmm(q, k.transpose(1, 2), scaling)  # (A·N, n, n)
             if group.lengths[-1] < group.rows:
                 copies = torch.arange(group.rows) >= torch.tensor(group.lengths)[:, None, None]  # (N, 1, n)
                 scores.unflatten(0, output.shape[:2]).masked_fill_(copies, -torch.inf)
@@ -99,30 +99,33 @@ class GroupedAttention(torch.autograd.Function):
             used = weights if kept is None else weights * kept
             output.copy_(torch.bmm(used, v).view_as(output))
             if any(ctx.needs_input_grad):
-                saved += [weights, kept]
+                saved += [q, k, v, weights, kept]
         ctx.groups, ctx.scaling, ctx.dropout = groups, scaling, dropout
-        ctx.save_for_backward(query, key, value, *saved)
+        ctx.save_for_backward(*saved)
         return context.mul_(1 / (1 - dropout)) if dropout > 0 else context
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_context):
         saved = ctx.saved_tensors  # read once: gradient checkpointing does not allow more
-        grads = [torch.empty_like(states) for states in saved[:3]]
-        splits = split_groups(ctx.groups, *saved[:3], grad_context, *grads)
-        for *parts, grad_q, grad_k, grad_v, weights, kept in zip(*splits, saved[3::2], saved[4::2], strict=True):
-            q, k, v, grad = (part.contiguous().flatten(0, 1) for part in parts)  # (A·N, n, D)
-            used = weights
+        grads = [torch.empty_like(grad_context) for _ in range(3)]
+        columns = *split_groups(ctx.groups, grad_context, *grads), *(saved[place::5] for place in range(5))
+        for part, grad_q, grad_k, grad_v, q, k, v, weights, kept in zip(*columns, strict=True):
+            grad, used = part.contiguous().flatten(0, 1), weights  # (A·N, n, D)
             if kept is not None:
                 grad, used = grad * (1 / (1 - ctx.dropout)), weights * kept
             grad_v.copy_(torch.bmm(used.transpose(1, 2), grad).view_as(grad_v))
             grad_weights = torch.bmm(grad, v.transpose(1, 2))  # (A·N, n, n)
             if kept is not None:
                 grad_weights.mul_(kept)
-            grad_scores = softmax_backward(grad_weights, weights).mul_(ctx.scaling)
-            grad_q.copy_(torch.bmm(grad_scores, k).view_as(grad_q))
-            grad_k.copy_(torch.bmm(grad_scores.transpose(1, 2), q).view_as(grad_k))
+            grad_scores = softmax_backward(grad_weights, weights)
+            grad_q.copy_(scaled_bmm(grad_scores, k, ctx.scaling).view_as(grad_q))
+            grad_k.copy_(scaled_bmm(grad_scores.transpose(1, 2), q, ctx.scaling).view_as(grad_k))
         return *grads, None, None, None
+
+
+def scaled_bmm(first: torch.Tensor, second: torch.Tensor, scaling: float) -> torch.Tensor:
+    return torch.baddbmm(first.new_empty(()), first, second, beta=0, alpha=scaling)
 
 
 def split_groups(groups: list, *states: torch.Tensor) -> list[list[torch.Tensor]]:

@@ -73,7 +73,7 @@ def test_recipe_gives_options_that_make_a_model(recipe):
     args = pretraining_arguments(training)
     length = data_args.max_seq_length
     assert isinstance(length, str) or length <= config.max_position_embeddings
-    assert args.max_steps > args.warmup_steps
+    assert args.max_steps > args.warmup_steps or args.max_steps == -1 and args.warmup_steps < 1  # epochs
     assert f"Use: python scripts/pretrain.py recipes/{recipe.name}" in recipe.read_text(encoding="utf-8")
 
 
