@@ -96,7 +96,7 @@ def test_threshold_has_the_highest_f1_on_the_validation_data_and_decides(trained
     labels = [row["label"] == "complaint" for row in rows]
     best = max(f1_score(labels, probabilities >= threshold) for threshold in probabilities)
     assert results.mean["eval_f1"] == pytest.approx(best)
-    decided = ["complaint" if p >= config["decision_threshold"] - 1e-6 else "ok" for p in probabilities]
+    decided = ["complaint" if p >= config["decision_threshold"] else "ok" for p in probabilities]
     assert [row["prediction"] for row in rows] == decided
     written = read_jsonl(output_dir / "validation_predictions.jsonl")
     assert [row["prediction"] for row in written] == decided

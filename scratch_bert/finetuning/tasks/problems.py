@@ -210,8 +210,10 @@ class TwoClasses(MultiClass):
             return self
         precision, recall, thresholds = precision_recall_curve(positive, probabilities)
         f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-        best = max(float(thresholds[f1[:-1].argmax()]), LOWEST_THRESHOLD)
-        return TwoClasses(self.names, self.positive_label, threshold=best)
+        best = f1[:-1].argmax()
+        # Halfway to the next probability: rounding, which depends on the batch, does not change a decision.
+        threshold = float(thresholds[max(best - 1, 0) : best + 1].mean())
+        return TwoClasses(self.names, self.positive_label, threshold=max(threshold, LOWEST_THRESHOLD))
 
     def report(self, golds: list[float], predictions: list[float]) -> dict[str, Any]:
         """Also the decision and its alternatives: precision and recall by threshold."""
