@@ -261,6 +261,8 @@ def test_race_trains_on_the_books_and_says_whether_the_target_is_reached(text_fi
     ours = [float(row[-1]) for row in rows[2:5]]
     assert float(re.search(r"scratch_bert: ([\d.]+) ±", shown)[1]) == pytest.approx(sum(ours) / 3, abs=0.001)
     assert "1.65 is not reached" in shown
-    better = [{"side": "scratch_bert", "evaluate_model": {"eval_mlm_bits_per_character": bits}} for bits in (1.75, 1.45)]
+    better = [
+        {"side": "scratch_bert", "evaluate_model": {"eval_mlm_bits_per_character": bits}} for bits in (1.75, 1.45)
+    ]
     common = {"seed": 1, "seconds": 60, "steps": 9, "tokens_per_second": 9}
     assert "1.65 is reached" in runpy.run_path(str(race))["table"]([result | common for result in better])
