@@ -1,5 +1,5 @@
-"""The page: a tab for each task that a model can do. Each request carries all of its input, so concurrent
-users don't affect each other."""
+"""The page: a tab for each task that a model can do. Each request carries all of its input, so concurrent users don't
+affect each other."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -90,7 +90,8 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
         inputs = [component for part in parts for component in part.inputs]
         components = [component for part in parts for component in part.components]
         changes = [component.change for component in (opened, refresh, *timeline.controls)]
-        # One event, so that what is shown last is for what was chosen last.
+        # One event, so that what is shown last is for what was chosen last; also without runs, as the texts of a link
+        # may arrive before or after its tab is opened.
         answer_last(changes, show_opened, [opened, *inputs], components, **SILENT)
         timeline.connect(page, refresh)
     return page

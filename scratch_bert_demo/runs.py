@@ -64,7 +64,7 @@ class Run:
     def at(self, step: int) -> Model:
         """The model at this step, which is the final one from the last snapshot on, if the run has ended."""
         place = self.place_at(step)
-        return self.final() or self.open(place) if place == self.saved[-1] else self.open(place)
+        return (place == self.saved[-1] and self.final()) or self.open(place)
 
     def open(self, place: Path) -> Model:
         """The model of one of the `saved` directories."""
