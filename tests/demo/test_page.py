@@ -93,7 +93,7 @@ def open_page(browser, address):
         local = (urljoin(address, "/"), "data:", "blob:")
         page.on("request", lambda request: None if request.url.startswith(local) else problems.append(request.url))
         page.goto(address)
-        page.get_by_role("button", name="Predict").wait_for()
+        page.locator(".sb-ask button").filter(visible=True).first.wait_for()  # of the tab that the address names
         return page
 
     yield open_
