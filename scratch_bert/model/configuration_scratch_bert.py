@@ -91,11 +91,13 @@ ARCHITECTURE_FIELDS = (
     "embedding_size",
     "head_dim",
     "position_embedding_type",
+    "qk_norm",
     "norm_first",
 )
 # Options that `BertConfig` does not support, and the values at which the model is a plain BERT.
 BERT_VALUES = {
     "norm_first": False,
+    "qk_norm": False,
     "position_embedding_type": "absolute",
     "embedding_size": None,
     "head_dim": None,
@@ -141,8 +143,8 @@ class ScratchBertConfig(PreTrainedConfig):
     """Shape and regularisation of a scratch_bert model. Defaults are those of BERT-base (Devlin et al., 2019).
 
     The fields are those of transformers' `BertConfig` without the decoder's (`is_decoder`, `add_cross_attention`,
-    `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `norm_first`,
-    `embedding_size`, `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises
+    `use_cache`), plus `position_embedding_type`, `position_embedding_init`, `attention_init`, `qk_norm`,
+    `norm_first`, `embedding_size`, `head_dim`, `classifier_pooling`, `sparse_prediction` and `unpad_inputs`. Raises
     `StrictDataclassError`, which names the field and what is allowed, for a value of the wrong type or out of range,
     and for values that contradict each other.
     """
@@ -189,6 +191,8 @@ class ScratchBertConfig(PreTrainedConfig):
     queries and keys are rotated by their positions (Su et al., 2021), and no longest length is learned."""
     type_vocab_size: int = 2
     """Number of segment ids."""
+    qk_norm: bool = False
+    """LayerNorm of each head's queries and keys (Henry et al., 2020)."""
     norm_first: bool = False
     """LayerNorm before each sub-layer with one more after the last layer, instead of BERT's after each sub-layer."""
     initializer_range: float | int = 0.02

@@ -179,6 +179,9 @@ class ScratchBertSelfAttention(nn.Module):
         self.query = nn.Linear(config.hidden_size, width)
         self.key = nn.Linear(config.hidden_size, width)
         self.value = nn.Linear(config.hidden_size, width)
+        # Over each head (Henry et al., 2020, section 3), so that scores are bounded whatever size the weights grow to.
+        norm = partial(nn.LayerNorm, self.attention_head_size, config.layer_norm_eps) if config.qk_norm else nn.Identity
+        self.query_norm, self.key_norm = norm(), norm()
 
     def forward(
         self,
@@ -189,9 +192,11 @@ class ScratchBertSelfAttention(nn.Module):
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         query, key, value = (
-            states.unflatten(-1, (-1, self.attention_head_size)).transpose(1, 2)  # (B, A, S, D)
+            states.unflatten(-1, (-1, self.attention_head_size))  # (B, S, A, D)
             for states in project(hidden_states, (self.query, self.key, self.value))
         )
+        query, key = self.query_norm(query), self.key_norm(key)
+        query, key, value = (states.transpose(1, 2) for states in (query, key, value))  # (B, A, S, D)
         if rotation is not None:
             query, key = rotate(query, rotation), rotate(key, rotation)
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(

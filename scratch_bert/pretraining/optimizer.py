@@ -11,6 +11,10 @@ from transformers import TrainingArguments
 from scratch_bert_options.pretraining import PretrainingOptions
 
 
+# In the names of the matrices between hidden states: of the layers, the pooler, the MLM head, and factorised embeddings.
+MATRICES = ("encoder.layer.", "pooler.dense.", "transform.dense.", "projection.")
+
+
 def muon(
     model: nn.Module,
     lr: float = 1e-3,
@@ -43,7 +47,7 @@ def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float) -> l
     (without weight decay); and last Muon's, for the matrices of the encoder's layers."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     decayed = {name for name, parameter in trained.items() if parameter.ndim >= 2}
-    matrices = {name for name in decayed if "encoder.layer." in name and trained[name].ndim == 2}
+    matrices = {name for name in decayed if trained[name].ndim == 2 and any(part in name for part in MATRICES)}
 
     def group(names: Collection[str], weight_decay: float, **options) -> dict:
         params = [parameter for name, parameter in trained.items() if name in names]
