@@ -58,7 +58,7 @@ PRETRAINING = {
 }
 FINETUNING = {
     "classification": "sequence-classification --label_column animal --dropout 0.1",
-    "regression": "sequence-classification --label_column shared --text_pair_column pair --classifier_pooling segments",
+    "regression": "sequence-classification --label_column shared --text_pair_column pair --classifier_pooling pairs",
     "multi-label": "sequence-classification --label_column animals --classifier_pooling mean",
     "tokens": "token-classification --label_column tags",
     "answers": "question-answering --doc_stride 16 --max_answer_length 10",

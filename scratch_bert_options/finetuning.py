@@ -31,7 +31,7 @@ class CheckpointOptions(OptionGroup, group="Model"):
         choices={
             "cls": "the pooled [CLS], as in BERT",
             "mean": "the mean of the tokens",
-            "segments": "the mean of each text, and each token compared with its counterpart in the other text: the "
+            "pairs": "the mean of each text, and each token compared with its counterpart in the other text: the "
             "best for pairs if a small model has seen little text; does not convert to BERT",
         },
     )

@@ -28,9 +28,14 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
     learning_rate: float = option(1e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
     optim: str = option(
         "muon",
-        "muon: Muon (Jordan 2024) for the encoder's matrices, AdamW otherwise; or one of Trainer's, as adamw_torch.",
+        "Muon with AdamW, or one of Trainer's, such as adamw_torch.",
     )
     muon_learning_rate: float = option(0.02, "Peak learning rate for Muon; AdamW has learning_rate.", within="(0, 10]")
+    muon_matrices: str = option(
+        "hidden",
+        "What Muon trains: all matrices between hidden states, or the layers' alone.",
+        choices=("hidden", "layers"),
+    )
     weight_decay: float = option(
         0.1,
         "Decoupled weight decay, excluding biases and LayerNorms. With BERT's 0.01, attention collapses in long runs "
@@ -80,7 +85,7 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
         if self.seeds:
             reject_non_default(self, ["seed", "push_to_hub"], "with seeds")
         if self.optim != "muon":
-            reject_non_default(self, ["muon_learning_rate"], "without optim muon")
+            reject_non_default(self, ["muon_learning_rate", "muon_matrices"], "without optim muon")
         if {"tensorboard", "all"}.isdisjoint(self.report_to or ()):
             reject_non_default(self, ["tensorboard_graph"], "without report_to tensorboard")
         if not self.has_final_phase and self.final_share != type(self).final_share:

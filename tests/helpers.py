@@ -47,7 +47,7 @@ SMALL = {
 SIZES = {  # those of a preset's options
     name: SMALL[name] for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 }
-MODERN = {"position_embedding_type": "rotary", "embedding_size": 16}  # what BERT does not have
+MODERN = {"position_embedding_type": "rotary", "embedding_size": 16, "qk_norm": True}  # what BERT does not have
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 TOLERANCE = {"rtol": 0, "atol": 1e-5}  # of two ways to compute the same in fp32
 SECOND_NAME = "cls.predictions.decoder.bias"  # that transformers' BERT has for the bias of its MLM head

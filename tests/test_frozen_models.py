@@ -122,7 +122,10 @@ def test_interrupted_run_resumes_and_ends_as_it_would_have(tmp_path, monkeypatch
     monkeypatch.setattr(padding_scratch_bert, "common_length", lengths)
     options = (frozen / "options.yaml").resolve()
     run_script(
-        monkeypatch, "pretrain.py", shutil.copy(options, tmp_path), "--output_dir", "run", "--resume_from_checkpoint"
+        monkeypatch,
+        "pretrain.py",
+        shutil.copy(options, tmp_path),
+        *("--output_dir", "run", "--resume_from_checkpoint", "--muon_matrices", "layers"),
     )
     found, expected = load_file("run/model.safetensors"), load_file(frozen / "finished.safetensors")
     start = load_file(frozen / "checkpoint-20/model.safetensors")

@@ -75,7 +75,7 @@ CHOICES = {
     "position_embedding_type": ("absolute", "sinusoidal", "rotary"),
     "position_embedding_init": ("normal", "sinusoidal"),
     "attention_init": ("normal", "mimetic"),
-    "classifier_pooling": ("cls", "mean", "segments"),
+    "classifier_pooling": ("cls", "mean", "pairs"),
 }
 
 # Lists of the fields below, which other modules read: add a new field to each list that applies.
@@ -182,7 +182,7 @@ class ScratchBertConfig(PreTrainedConfig):
     """Dropout before a task's classifier; None means hidden_dropout_prob."""
     classifier_pooling: str = "cls"
     """What a classifier of sequences reads. `cls`: the pooled [CLS], as in BERT. `mean`: the mean of the tokens'
-    states. `segments`: the means of the two segments, and a comparison of each token with its counterpart in the other
+    states. `pairs`: the means of the two segments, and a comparison of each token with its counterpart in the other
     segment."""
     max_position_embeddings: int = 512
     """Longest sequence in tokens, special tokens included."""

@@ -180,7 +180,9 @@ class ScratchBertSelfAttention(nn.Module):
         self.key = nn.Linear(config.hidden_size, width)
         self.value = nn.Linear(config.hidden_size, width)
         # Over each head (Henry et al., 2020, section 3), so that scores are bounded whatever size the weights grow to.
-        norm = partial(nn.LayerNorm, self.attention_head_size, config.layer_norm_eps) if config.qk_norm else nn.Identity
+        norm = (
+            partial(nn.LayerNorm, self.attention_head_size, config.layer_norm_eps) if config.qk_norm else nn.Identity
+        )
         self.query_norm, self.key_norm = norm(), norm()
 
     def forward(
@@ -795,7 +797,7 @@ class ScratchBertForSequenceClassification(ScratchBertTaskModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if module is self.classifier and self.config.classifier_pooling == "segments":
+        if module is self.classifier and self.config.classifier_pooling == "pairs":
             init.zeros_(module.weight)  # of so many inputs, random weights make random logits, to be unlearned first
 
     def encode(self, *inputs: torch.Tensor | None, **kwargs) -> BaseModelOutputWithPooling:

@@ -8,7 +8,7 @@ from .inputs_scratch_bert import is_padding_mask
 
 
 # Of `pool_tokens`, in hidden sizes: two means of segments, and four comparisons of each of two layers.
-POOLED_WIDTH = {"cls": 1, "mean": 1, "segments": 10}
+POOLED_WIDTH = {"cls": 1, "mean": 1, "pairs": 10}
 
 
 def masked_mean(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -43,8 +43,9 @@ def pool_tokens(
     pooling: str,
 ) -> torch.Tensor:
     """What a classifier reads of the tokens' last states and embeddings: with the `pooling` mean, the mean of the
-    states (B, H); with segments, the mean of each segment's states, and both segments' states and embeddings compared
-    (B, 10·H).
+    states (B, H); with pairs, the mean of each segment's states, and both segments' states and embeddings compared
+    (B, 10·H). Embeddings are first scaled to the size of states: a small model's are so small that the words which two
+    texts share would hardly count.
 
     The first segment is that of the first token; the mean of the second is 0 if there is none. Raises `ValueError` for
     packed sequences and for a mask that says who attends to whom.
@@ -62,4 +63,5 @@ def pool_tokens(
         first = tokens & (token_type_ids == token_type_ids.gather(1, tokens.int().argmax(1, keepdim=True)))
     second = tokens & ~first
     means = [masked_mean(states, segment) for segment in (first, second)]
-    return torch.cat([*means, *(compare_aligned(layer, first, second) for layer in (embeddings, states))], dim=-1)
+    layers = F.rms_norm(embeddings, embeddings.shape[-1:]), states
+    return torch.cat([*means, *(compare_aligned(layer, first, second) for layer in layers)], dim=-1)

@@ -1,4 +1,4 @@
-"""Muon for the encoder's matrices and AdamW for all other parameters, in one optimizer."""
+"""Muon for the matrices between hidden states and AdamW for all other parameters, in one optimizer."""
 
 from collections.abc import Callable, Collection
 
@@ -11,8 +11,9 @@ from transformers import TrainingArguments
 from scratch_bert_options.pretraining import PretrainingOptions
 
 
-# In the names of the matrices between hidden states: of the layers, the pooler, the MLM head, and factorised embeddings.
-MATRICES = ("encoder.layer.", "pooler.dense.", "transform.dense.", "projection.")
+# Parts of the names of the matrices that Muon trains, by the option `muon_matrices`.
+MATRICES = {"layers": ["encoder.layer."]}
+MATRICES["hidden"] = [*MATRICES["layers"], "pooler.dense.", "transform.dense.", "projection."]
 
 
 def muon(
@@ -24,39 +25,44 @@ def muon(
     eps: float = 1e-8,
     dtype: torch.dtype | None = None,
     shared: bool = False,
+    matrices: str = "hidden",
 ) -> "MuonWithAdamW":
     """Muon with AdamW, for a scratch_bert or a transformers BERT: `Trainer(…, optimizers=(muon(model), None))`.
 
-    `muon_lr` is the peak learning rate of the matrices of the encoder's layers, `lr` that of all other parameters,
+    `muon_lr` is the peak learning rate of the `matrices`: those between hidden states (`hidden`: of the layers, the
+    pooler, the MLM head and factorised embeddings), or of the `layers` alone. `lr` is that of all other parameters,
     which AdamW trains; a schedule scales both. Weight decay applies to matrices, not to biases and LayerNorms. With
     `shared`, the processes of torch.distributed, which must all have the same gradients, as with DDP, divide Muon's
     products among themselves.
 
-    Raises `ValueError` for a model without an encoder, and for a rate that is negative or no number.
+    Raises `ValueError` for a model without an encoder, for other `matrices`, and for a rate that is negative or no
+    number.
     """
+    if matrices not in MATRICES:
+        raise ValueError(f"matrices must be one of {', '.join(MATRICES)}, got {matrices!r}.")
     if not all(rate >= 0 for rate in (lr, muon_lr, weight_decay)):
         raise ValueError(f"Rates must be 0 or more, got {lr=}, {muon_lr=}, {weight_decay=}.")
-    groups = parameter_groups(model, weight_decay, muon_lr)
+    groups = parameter_groups(model, weight_decay, muon_lr, matrices)
     if not groups[-1]["params"]:
         raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train below encoder.layer.")
     return MuonWithAdamW(groups, lr=lr, betas=betas, eps=eps, dtype=dtype, shared=shared)
 
 
-def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float) -> list[dict]:
+def parameter_groups(model: nn.Module, weight_decay: float, muon_lr: float, matrices: str = "hidden") -> list[dict]:
     """Parameter groups of a BERT for `MuonWithAdamW`: AdamW's, for embeddings and heads, and for biases and LayerNorms
-    (without weight decay); and last Muon's, for the matrices of the encoder's layers."""
+    (without weight decay); and last Muon's, for the `matrices` (see `muon`)."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     decayed = {name for name, parameter in trained.items() if parameter.ndim >= 2}
-    matrices = {name for name in decayed if trained[name].ndim == 2 and any(part in name for part in MATRICES)}
+    of_muon = {name for name in decayed if trained[name].ndim == 2 and any(x in name for x in MATRICES[matrices])}
 
     def group(names: Collection[str], weight_decay: float, **options) -> dict:
         params = [parameter for name, parameter in trained.items() if name in names]
         return {"params": params, "weight_decay": weight_decay, **options}
 
     return [  # Trainer logs the learning rate of the first group
-        group(decayed - matrices, weight_decay),
+        group(decayed - of_muon, weight_decay),
         group(trained.keys() - decayed, 0.0),
-        group(matrices, weight_decay, lr=muon_lr, muon=True),
+        group(of_muon, weight_decay, lr=muon_lr, muon=True),
     ]
 
 
@@ -171,6 +177,7 @@ def _muon(model: nn.Module, args: TrainingArguments, options: PretrainingOptions
         eps=args.adam_epsilon,
         dtype=torch.bfloat16 if args.bf16 else torch.float32,
         shared=args.world_size > 1,
+        matrices=options.muon_matrices,
     )
 
 

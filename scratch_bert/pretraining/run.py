@@ -268,7 +268,8 @@ def build_trainer(
     chosen = ", native here; bf16=false for fp32" if args.bf16 and training.bf16 is None else ""
     precision = "bf16" if args.bf16 else "fp16" if args.fp16 else ""
     precision = f"{precision} autocast{chosen}" if precision else "fp32"
-    logger.info(f"Device: {device}, {torch.get_num_threads()} threads; precision: {precision}")
+    threads = torch.get_num_threads()
+    logger.info(f"Device: {device}, {threads} thread{'s' * (threads > 1)}; precision: {precision}")
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
     sizes = f"{model.config.num_hidden_layers} layers × {model.config.hidden_size}"
     vocabulary, parameters = f"vocabulary of {model.config.vocab_size:,}", f"{model.num_parameters():,} parameters"

@@ -92,8 +92,8 @@ class ResumingTrainer(TimedTrainer):
             super()._load_optimizer_and_scheduler(checkpoint)
         except (ValueError, KeyError) as error:
             raise OSError(
-                f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim and the "
-                "--lr_scheduler_type that the run was started with, or from another checkpoint."
+                f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim, the "
+                "--muon_matrices and the --lr_scheduler_type that the run was started with, or from another checkpoint."
             ) from error
         if checkpoint:
             warn_of_missing_state(getattr(self.optimizer, "optimizer", self.optimizer))

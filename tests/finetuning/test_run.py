@@ -307,11 +307,11 @@ def test_random_init_with_dropout(model_type, saved, tokenizer, run, files, tmp_
 def test_classifier_pooling_is_that_of_the_option_or_the_checkpoint(tokenizer, run, files, tmp_path):
     saved = tmp_path / "bert"
     make_bert("ForMaskedLM", saved, tokenizer)
-    run("chosen", model=saved, classifier_pooling="segments", max_steps=1, **files)
+    run("chosen", model=saved, classifier_pooling="pairs", max_steps=1, **files)
     run("kept", model=tmp_path / "chosen", max_steps=1, **files)
     run("replaced", model=tmp_path / "kept", classifier_pooling="cls", max_steps=1, **files)
     width = json.loads((saved / "config.json").read_text())["hidden_size"]
-    for name, pooling, inputs in (("chosen", "segments", 10), ("kept", "segments", 10), ("replaced", "cls", 1)):
+    for name, pooling, inputs in (("chosen", "pairs", 10), ("kept", "pairs", 10), ("replaced", "cls", 1)):
         assert json.loads((tmp_path / name / "config.json").read_text())["classifier_pooling"] == pooling
         assert load_file(tmp_path / name / "model.safetensors")["classifier.weight"].shape == (2, inputs * width)
     cards = {name: (tmp_path / name / "README.md").read_text() for name in ("chosen", "kept")}

@@ -38,7 +38,8 @@ def features(states, embeddings, tokens, types, pooling):
     second = [i for i in kept if i not in first]
     zeros = torch.zeros(states.shape[1])
     parts = [states[first].mean(0), states[second].mean(0) if second else zeros]
-    for layer in (embeddings, states):
+    sizes = embeddings.square().mean(-1, keepdim=True).sqrt()
+    for layer in (embeddings / sizes, states):
         for own, other in ((first, second), (second, first)):
             differences, products = [zeros], [zeros]
             if second:
@@ -56,7 +57,7 @@ def features(states, embeddings, tokens, types, pooling):
 @pytest.mark.parametrize(
     "arguments", [{}, {"first_id": 1}, {"padded_left": True}, {"first_id": 1, "padded_left": True}]
 )
-@pytest.mark.parametrize("pooling", ["mean", "segments"])
+@pytest.mark.parametrize("pooling", ["mean", "pairs"])
 def test_logits_are_those_of_a_loop(pooling, arguments, unpad):
     model, inputs = classifier(pooling, type_vocab_size=3, unpad_inputs=unpad), two_segments(**arguments)
     with torch.no_grad():
@@ -68,7 +69,7 @@ def test_logits_are_those_of_a_loop(pooling, arguments, unpad):
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "segments"])
+@pytest.mark.parametrize("pooling", ["mean", "pairs"])
 def test_inputs_alone_are_one_segment_without_padding(pooling):
     model, ids = classifier(pooling), torch.randint(5, 120, (2, 9))
     all_inputs = {"attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
@@ -82,15 +83,15 @@ def test_cls_is_read_through_the_pooler_as_in_bert():
     assert classifier("mean").bert.pooler is None
 
 
-def test_classifier_of_segments_starts_at_zero_and_learns():
-    model = make_model(ScratchBertForSequenceClassification, classifier_pooling="segments", num_labels=3)
+def test_classifier_of_pairs_starts_at_zero_and_learns():
+    model = make_model(ScratchBertForSequenceClassification, classifier_pooling="pairs", num_labels=3)
     outputs = model(**two_segments(), labels=torch.tensor([0, 1, 2, 0]))
     assert not outputs.logits.any() and model.classifier.weight.requires_grad
     outputs.loss.backward()
     assert model.classifier.weight.grad.any(1).all()
 
 
-@pytest.mark.parametrize("pooling", ["mean", "segments"])
+@pytest.mark.parametrize("pooling", ["mean", "pairs"])
 def test_embeddings_give_what_their_ids_give(pooling):
     model, inputs = classifier(pooling), two_segments()
     embeddings = model.get_input_embeddings()(inputs["input_ids"])

@@ -92,6 +92,26 @@ def test_rotary_positions_count_only_by_their_distances(attention):
     assert not [name for name in model.state_dict() if "position" in name]
 
 
+def test_norm_of_queries_and_keys_is_over_each_head_and_makes_their_size_irrelevant():
+    attention = make_model(ScratchBertModel, qk_norm=True).encoder.layer[0].attention.self
+    for weight in attention.parameters():
+        nn.init.normal_(weight, std=0.3)
+    states = torch.randn(2, 9, 32)
+    heads = [
+        part(states).view(2, 9, 4, 8).transpose(1, 2) for part in (attention.query, attention.key, attention.value)
+    ]
+    for norm, number in ((attention.query_norm, 0), (attention.key_norm, 1)):
+        centred = heads[number] - heads[number].mean(-1, keepdim=True)
+        heads[number] = centred / centred.std(-1, unbiased=False, keepdim=True) * norm.weight + norm.bias
+    expected = nn.functional.scaled_dot_product_attention(*heads).transpose(1, 2).reshape(2, 9, 32)
+    torch.testing.assert_close(attention(states)[0], expected, **TOLERANCE)
+    with torch.no_grad():
+        for part in (attention.query, attention.key):
+            part.weight *= 100
+            part.bias *= 100
+    torch.testing.assert_close(attention(states)[0], expected, **TOLERANCE)
+
+
 def test_factorised_embeddings_are_tied_and_keep_their_deviation():
     model = make_model(embedding_size=16, vocab_size=2000, hidden_size=64)
     embeddings, head = model.bert.embeddings, model.cls.predictions

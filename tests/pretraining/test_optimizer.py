@@ -135,20 +135,19 @@ def finished(make_run, tmp_path_factory):
     return run
 
 
-def test_matrices_of_the_layers_are_muons_and_the_rest_is_adamws(finished):
+def test_matrices_between_hidden_states_are_muons_and_the_rest_is_adamws(finished):
     model, optimizer = finished.trainer.model, finished.trainer.optimizer.optimizer
     assert isinstance(optimizer, MuonWithAdamW) and optimizer.dtype == torch.float32
     names = {parameter: name for name, parameter in model.named_parameters()}
     decayed, others, matrices = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
     modules = ["attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"]
     modules += ["intermediate.dense", "output.dense"]
-    assert set(matrices) == {f"bert.encoder.layer.{i}.{name}.weight" for i in range(2) for name in modules}
+    of_layers = {f"bert.encoder.layer.{i}.{name}.weight" for i in range(2) for name in modules}
+    assert set(matrices) == of_layers | {"bert.pooler.dense.weight", "cls.predictions.transform.dense.weight"}
     assert set(decayed) == {
         "bert.embeddings.word_embeddings.weight",
         "bert.embeddings.position_embeddings.weight",
         "bert.embeddings.token_type_embeddings.weight",
-        "bert.pooler.dense.weight",
-        "cls.predictions.transform.dense.weight",
         "cls.seq_relationship.weight",
     }
     assert all(name.endswith(".bias") or "LayerNorm" in name for name in others)
@@ -156,6 +155,7 @@ def test_matrices_of_the_layers_are_muons_and_the_rest_is_adamws(finished):
     assert [group["muon"] for group in optimizer.param_groups] == [False, False, True]
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0, 0.1]
     assert [group["initial_lr"] for group in optimizer.param_groups] == RATES
+    assert {names[p] for p in parameter_groups(model, 0.1, 0.02, "layers")[-1]["params"]} == of_layers
 
 
 def test_frozen_parameters_are_in_no_group():
@@ -166,7 +166,7 @@ def test_frozen_parameters_are_in_no_group():
     parameters = [parameter for group in groups for parameter in group["params"]]
     assert len(parameters) == sum(parameter.requires_grad for parameter in model.parameters())
     assert all(parameter.requires_grad for parameter in parameters)
-    assert [len(group["params"]) for group in groups if group["weight_decay"]] == [3, 6]
+    assert [len(group["params"]) for group in groups if group["weight_decay"]] == [1, 8]
 
 
 def test_options_of_adam_and_precision_reach_the_optimizer(make_run, tmp_path):
