@@ -33,7 +33,7 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
     muon_learning_rate: float = option(0.02, "Peak learning rate for Muon; AdamW has learning_rate.", within="(0, 10]")
     muon_matrices: str = option(
         "hidden",
-        "What Muon trains: all matrices between hidden states, or the layers' alone.",
+        "All matrices between hidden states, or the layers' alone.",
         choices=("hidden", "layers"),
     )
     weight_decay: float = option(
