@@ -25,7 +25,7 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
         6, "Passes over the corpus, each with newly drawn pairs.", within="(0, 1e9]", unless="max_minutes"
     )
     per_device_train_batch_size: int = option(16, "Examples per step and device.", within="[1, 1000000]")
-    learning_rate: float = option(1e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
+    learning_rate: float = option(2e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
     optim: str = option(
         "muon",
         "Muon with AdamW, or one of Trainer's, such as adamw_torch.",

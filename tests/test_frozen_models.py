@@ -125,7 +125,8 @@ def test_interrupted_run_resumes_and_ends_as_it_would_have(tmp_path, monkeypatch
         monkeypatch,
         "pretrain.py",
         shutil.copy(options, tmp_path),
-        *("--output_dir", "run", "--resume_from_checkpoint", "--muon_matrices", "layers"),
+        *("--output_dir", "run", "--resume_from_checkpoint"),
+        *("--muon_matrices", "layers", "--learning_rate", 1e-3),  # the defaults then
     )
     found, expected = load_file("run/model.safetensors"), load_file(frozen / "finished.safetensors")
     start = load_file(frozen / "checkpoint-20/model.safetensors")

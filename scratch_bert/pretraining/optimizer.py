@@ -18,7 +18,7 @@ MATRICES["hidden"] = [*MATRICES["layers"], "pooler.dense.", "transform.dense.", 
 
 def muon(
     model: nn.Module,
-    lr: float = 1e-3,
+    lr: float = 2e-3,
     muon_lr: float = 0.02,
     weight_decay: float = 0.1,
     betas: tuple[float, float] = (0.9, 0.999),

@@ -199,7 +199,7 @@ def test_run_ends_with_longer_sequences_under_one_schedule(phases):
     assert run.trainer.state.global_step == 10 and metrics == json.loads((directory / "metrics.json").read_text())
     rates = json.loads((directory / "checkpoint-10" / "trainer_state.json").read_text())["log_history"]
     assert [entry["learning_rate"] for entry in rates if "learning_rate" in entry] == pytest.approx(
-        [0, *(1e-3 * (1 - step / 9) for step in range(9))]  # a step of warm-up
+        [0, *(2e-3 * (1 - step / 9) for step in range(9))]  # a step of warm-up
     )
 
 

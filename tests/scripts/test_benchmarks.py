@@ -213,7 +213,7 @@ def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_p
     assert [(run["side"], run["learning_rate"]) for run in runs] == [
         ("transformers", 1e-4),
         ("transformers", 1e-3),
-        ("scratch_bert", 1e-3),
+        ("scratch_bert", 2e-3),
     ]
     rows = [line.split("|")[1:-1] for line in shown.splitlines() if line.startswith("|")][2:]
     for run, row in zip(runs, rows, strict=True):
@@ -235,7 +235,7 @@ def test_learning_benchmark_trains_both_sides_for_the_same_time(text_file, tmp_p
     best = min(runs[:2], key=lambda run: run["mlm_loss"])["learning_rate"]
     assert [(run["side"], run["learning_rate"]) for run in more[3:]] == [
         ("transformers", best),
-        ("scratch_bert", 1e-3),
+        ("scratch_bert", 2e-3),
     ]
     with pytest.raises(SystemExit, match="has other values of max_minutes: delete it, or choose another output_dir"):
         run_script(monkeypatch, *command, "--max_minutes", 0.03)
