@@ -12,8 +12,10 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 
 # Parts of the names of the matrices that Muon trains, by the option `muon_matrices`.
-MATRICES = {"layers": ["encoder.layer."]}
-MATRICES["hidden"] = [*MATRICES["layers"], "pooler.dense.", "transform.dense.", "projection."]
+MATRICES = {
+    "hidden": ("encoder.layer.", "pooler.dense.", "transform.dense.", "projection."),
+    "layers": ("encoder.layer.",),
+}
 
 
 def muon(

@@ -43,7 +43,7 @@ def run(monkeypatch, capsys):
 
 @pytest.fixture
 def demo(monkeypatch):
-    """Run scripts/demo.py up to where it waits for Ctrl-C; returns the page's HTML."""
+    """Run scripts/demo.py up to where it waits for Ctrl-C."""
     gradio = pytest.importorskip("gradio")
     monkeypatch.setattr("webbrowser.open", lambda *_: True)
     monkeypatch.setattr(gradio.Blocks, "block_thread", lambda page: page.close())
