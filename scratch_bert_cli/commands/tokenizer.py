@@ -40,5 +40,5 @@ def main(argv: list[str] | None = None) -> None:
         os.replace(Path(scratch, "tokenizer"), directory)  # complete, or not there
     print(f"Trained a tokenizer of {len(tokenizer):,} entries on {sample.size / 1e6:,.1f} MB in {seconds:.1f} s")
     print(f"In {directory}: {', '.join(sorted(file.name for file in directory.iterdir()))}\n\nNext:")
-    for verb, source in (("pretrain", ("--train_file", "YOUR_TEXT")), ("prepare-data", ("--input_dir", "YOUR_TEXT"))):
+    for verb, source in (("pretrain", ("--train_file", "YOUR_TEXT")), ("prepare-data", ("--input_dir", "YOUR_JSONL"))):
         print(f"  {command(verb, *source, '--tokenizer_name_or_path', args.output_dir, '--output_dir', 'DIRECTORY')}")

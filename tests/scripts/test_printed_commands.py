@@ -1,5 +1,6 @@
 """Commands that a command prints as the next ones: each of them runs as it stands, on what the command left behind."""
 
+import json
 import re
 import shlex
 import shutil
@@ -24,6 +25,9 @@ def directory(text_file, tmp_path, monkeypatch):
         Path(name).write_text(rows)
     Path("YOUR_TEXT").mkdir()
     shutil.copy(text_file, "YOUR_TEXT")
+    Path("YOUR_JSONL").mkdir()
+    documents = Path(text_file).read_text().split("\n\n")
+    Path("YOUR_JSONL/text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
 
 
 @pytest.fixture
