@@ -38,9 +38,11 @@ def start(text_file, tmp_path_factory):
         command += ["--output_dir", root / name, "--resume_from_checkpoint", "auto", *options]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         with (root / f"{name}.log").open("ab") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 list(map(str, command)), stdout=log, stderr=log, env=environment, start_new_session=True
             )
+        process.log = root / f"{name}.log"
+        return process
 
     start.root = root
     return start
@@ -49,6 +51,15 @@ def start(text_file, tmp_path_factory):
 def wait_for(path, process):
     while not path.exists() and process.poll() is None:
         time.sleep(0.001)
+
+
+def exit_code(process):
+    """The exit code of a process; one that hangs is killed, and fails the test with its log."""
+    try:
+        return process.wait(timeout=240)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail(f"does not end:\n{process.log.read_text()}")
 
 
 def children_of(process):
@@ -63,7 +74,8 @@ def assert_same_weights(root, one, other):
 @pytest.fixture(scope="module")
 def unbroken(start):
     """The name of a run of two processes, without workers, that nothing stops."""
-    assert start("unbroken", launcher=TORCHRUN).wait() == 0, (start.root / "unbroken.log").read_text()
+    process = start("unbroken", launcher=TORCHRUN)
+    assert exit_code(process) == 0, process.log.read_text()
     return "unbroken"
 
 
@@ -80,13 +92,13 @@ def kill_while_it_saves(name, options, launcher, start):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         kills += 1
-    assert process.wait() == 0, (start.root / f"{name}.log").read_text()
+    assert exit_code(process) == 0, process.log.read_text()
     assert kills == 4 and not list(output_dir.glob("damaged-*"))
 
 
 def test_process_killed_while_it_saves(start):
     options = ["--gradient_accumulation_steps", 2]
-    assert start("one-unbroken", *options).wait() == 0
+    assert exit_code(start("one-unbroken", *options)) == 0
     kill_while_it_saves("one", options, [], start)
     assert_same_weights(start.root, "one", "one-unbroken")
 
@@ -102,8 +114,8 @@ def test_processes_preempted_by_torchrun_save_a_checkpoint(start):
     process = start("preempted", *options, launcher=TORCHRUN)
     wait_for(start.root / "preempted" / "checkpoint-3", process)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=60) != 0
-    log = (start.root / "preempted.log").read_text()
+    assert exit_code(process) != 0
+    log = process.log.read_text()
     (step,) = set(re.findall(r"Stopped at step (\d+)", log))
     assert find_damage(start.root / "preempted" / f"checkpoint-{step}") is None
     assert "Traceback" not in log.partition("Stopped at step")[0]
@@ -117,7 +129,7 @@ def test_torchrun_restarts_its_processes(rendezvous, start, unbroken):
     for step in (6, 15):
         wait_for(start.root / name / f"checkpoint-{step}", process)
         os.kill(children_of(process)[-1], signal.SIGKILL)
-    assert process.wait(timeout=120) == 0, (start.root / f"{name}.log").read_text()
+    assert exit_code(process) == 0, process.log.read_text()
     assert_same_weights(start.root, name, unbroken)
 
 
@@ -140,10 +152,10 @@ def test_machines_with_caches_of_their_own_resume_after_one_has_died(start, unbr
     wait_for(start.root / "machines" / "checkpoint-6", first)
     for process in (*children_of(second), second.pid):
         os.kill(process, signal.SIGKILL)
-    assert first.wait(timeout=60) != 0 and second.wait() != 0
-    assert [machine.wait(timeout=120) for machine in start_machines(2)] == [0, 0]
+    assert exit_code(first) != 0 and second.wait() != 0
+    assert [exit_code(machine) for machine in start_machines(2)] == [0, 0]
     assert_same_weights(start.root, "machines", unbroken)
-    assert "Resuming from" in (start.root / "machines.log").read_text()
+    assert "Resuming from" in first.log.read_text()
     for machine in (1, 2):
         kinds = {path.name.split("-")[0] for path in (start.root / f"cache-{machine}").iterdir()}
         assert "corpus" in kinds and "tokenizer" not in kinds
