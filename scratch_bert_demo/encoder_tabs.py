@@ -48,7 +48,7 @@ def attention(name: str, models: list[Model], timeline: Timeline, examples: list
         return click.layer, click.head
 
     grid = results.components[1]
-    grid.click(choose_head, None, [layer, head], queue=False, trigger_mode="multiple", **SILENT)
+    grid.click(choose_head, None, [layer, head], trigger_mode="multiple", **SILENT)  # in the order of the clicks
     return [results]
 
 

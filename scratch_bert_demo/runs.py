@@ -188,8 +188,9 @@ def read_curves(checkpoint: Path) -> Curves:
 def describe_model(model: Model) -> str:
     """A model's size, and its training according to its directory: text, duration and results."""
     config, directory = model.config, Path(model.name)
+    layers = config.num_hidden_layers
     parts = [
-        f"{config.num_hidden_layers} layers × {config.hidden_size}",
+        f"{layers} layer{'s' * (layers > 1)} × {config.hidden_size}",
         f"{model.model.num_parameters() / 1e6:.1f} M parameters",
         f"vocabulary of {config.vocab_size:,}",
     ]

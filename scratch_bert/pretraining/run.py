@@ -271,7 +271,8 @@ def build_trainer(
     threads = torch.get_num_threads()
     logger.info(f"Device: {device}, {threads} thread{'s' * (threads > 1)}; precision: {precision}")
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
-    sizes = f"{model.config.num_hidden_layers} layers × {model.config.hidden_size}"
+    layers = model.config.num_hidden_layers
+    sizes = f"{layers} layer{'s' * (layers > 1)} × {model.config.hidden_size}"
     vocabulary, parameters = f"vocabulary of {model.config.vocab_size:,}", f"{model.num_parameters():,} parameters"
     if args.resume_from_checkpoint:
         name = args.resume_from_checkpoint
