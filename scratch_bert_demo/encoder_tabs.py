@@ -20,18 +20,18 @@ HEAT_MAP: ui.Part = partial(ui.HTML, js_on_load=drawing.CAPTION_JS)
 def attention(name: str, models: list[Model], timeline: Timeline, examples: list[str]) -> list[ui.Results]:
     by_name = {model.name: model for model in models}
 
-    def attend(model: Model, text: str, layer: int, head: int) -> ui.Contents:
+    def attend(model: Model, text: str, chosen: list[int]) -> ui.Contents:
         answer = model.attention(text)
         tokens, weights = answer.value  # weights (layers, heads, S, S)
         layers, heads = weights.shape[:2]
-        layer, head = min(int(layer), layers), min(int(head), heads)
+        layer, head = min(chosen[0], layers), min(chosen[1], heads)
         title = f"Layer {layer} of {layers}, head {head} of {heads}"
         enlarged = drawing.heat_map(tokens, tokens, weights[layer - 1, head - 1].tolist(), title, opacity=sqrt)
         grid = drawing.grid_of_heads(weights.numpy(), layer, head)
         return [grid, f"<h4>{title}</h4>{drawing.scale()}{enlarged}"], answer.left_out
 
-    def show(step: int | None, text: str, model: str, layer: int, head: int) -> list[gr.Component]:
-        return ui.column_of(by_name[model].at, [GRID, HEAT_MAP], attend, step, text, layer, head)
+    def show(step: int | None, text: str, model: str, chosen: list[int]) -> list[gr.Component]:
+        return ui.column_of(by_name[model].at, [GRID, HEAT_MAP], attend, step, text, chosen)
 
     gr.Markdown(
         "How each token (a row) distributes its attention over the tokens (the columns): click a head to enlarge it, "
@@ -39,16 +39,17 @@ def attention(name: str, models: list[Model], timeline: Timeline, examples: list
     )
     text = ui.sentence_box(examples, "The animal didn't cross the street because it was too tired.")
     choices = list(zip(short_names(list(by_name)), by_name, strict=True))
-    chosen = gr.Dropdown(choices, value=models[0].name, label="Model", visible=len(models) > 1, render=False)
-    layer, head = (gr.Number(1, label=label, visible=False, render=False) for label in ("Layer", "Head"))
-    samples, controls = [[text] for text in examples], [chosen, layer, head]
+    model = gr.Dropdown(choices, value=models[0].name, label="Model", visible=len(models) > 1, render=False)
+    # One component, since of two that change together, an answer may have the new value of the first alone.
+    chosen = gr.JSON([1, 1], label="Layer and head", visible=False, render=False)
+    samples, controls = [[text] for text in examples], [model, chosen]
     results = ui.show_results([show], [text], "Show", name, timeline, controls=controls, samples=samples)
 
-    def choose_head(click: gr.EventData) -> tuple[int, int]:
-        return click.layer, click.head
+    def choose_head(click: gr.EventData) -> list[int]:
+        return [click.layer, click.head]
 
     grid = results.components[1]
-    grid.click(choose_head, None, [layer, head], trigger_mode="multiple", **SILENT)  # in the order of the clicks
+    grid.click(choose_head, None, chosen, trigger_mode="multiple", **SILENT)  # in the order of the clicks
     return [results]
 
 
