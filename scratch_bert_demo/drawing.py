@@ -20,10 +20,13 @@ WORD = re.compile(rf"{re.escape(MASK)}|[㐀-鿿]|[^\s㐀-鿿!-/:-@\[-`{{-~]+|\S"
 MAX_WORDS = 200  # to click on
 CHARACTER = 7.3  # the width of a Latin letter in a heat map, in pixels
 
-GRID_JS = """element.addEventListener('click', event => {
+# A pointer chooses when it is released: there is no click if an answer replaces the grid in between. A key clicks.
+GRID_JS = """const choose = event => {
   const button = event.target.closest('button');
   if (button) trigger('click', {layer: Number(button.dataset.layer), head: Number(button.dataset.head)});
-});"""
+};
+element.addEventListener('pointerup', event => event.button || choose(event));
+element.addEventListener('click', event => event.detail || choose(event));"""
 # A touch shows what hovering does.
 CAPTION_JS = """element.addEventListener('click', event => {
   const title = event.target.closest('rect')?.querySelector('title'), caption = element.querySelector('.sb-caption');

@@ -26,6 +26,6 @@ with without_proxies():
     import gradio as gr
 
 
-LIMIT = {"concurrency_limit": 2, "concurrency_id": "models"}  # requests at a time; the others wait
+LIMIT = {"concurrency_limit": 1, "concurrency_id": "models"}  # one at a time, so that the last question's answer stays
 SILENT = {"show_progress": "hidden", "api_visibility": "private"}
 __all__ = ["LIMIT", "SERVER_NAME", "SILENT", "gr", "without_proxies"]

@@ -234,7 +234,7 @@ def test_multiple_choice(open_page, places, expect):
 
 
 def test_attention(open_page, places, expect):
-    """All heads as buttons, of which a click enlarges one; a touch of a cell shows its weight; at each snapshot."""
+    """All heads as buttons, of which a click or Enter enlarges one; a touch of a cell shows its weight; at each snapshot."""
     page = open_page()
     column = ask(page, "Attention", TEXT).first
     for layer, head, number, place in ((1, 1, 3, ""), (2, 3, 1, "checkpoint-100")):
@@ -251,6 +251,13 @@ def test_attention(open_page, places, expect):
         expect(pressed).to_have_attribute("aria-label", f"Layer {layer}, head {head}")
     column.locator(".sb-heat rect").nth(3).click()
     expect(column.locator(".sb-caption")).to_have_text(column.locator("rect title").all_text_contents()[3])
+    column.get_by_role("button", name="Layer 1, head 2", exact=True).press("Enter")
+    expect(column.locator("h4")).to_have_text("Layer 1 of 2, head 2 of 4")
+    column.get_by_role("button", name="Layer 2, head 1", exact=True).hover()
+    page.mouse.down()
+    column.locator(".sb-heads").evaluate("grid => { grid.outerHTML = grid.outerHTML; }")  # an answer comes
+    page.mouse.up()
+    expect(column.locator("h4")).to_have_text("Layer 2 of 2, head 1 of 4")
 
 
 def test_embeddings(open_page, places, expect):
