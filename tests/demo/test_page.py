@@ -234,7 +234,7 @@ def test_multiple_choice(open_page, places, expect):
 
 
 def test_attention(open_page, places, expect):
-    """All heads as buttons, of which a click or Enter enlarges one; a touch of a cell shows its weight; at each snapshot."""
+    """All heads as buttons, of which a click or Enter enlarges one; a touch of a cell shows its weight; snapshots."""
     page = open_page()
     column = ask(page, "Attention", TEXT).first
     for layer, head, number, place in ((1, 1, 3, ""), (2, 3, 1, "checkpoint-100")):

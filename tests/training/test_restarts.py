@@ -53,17 +53,23 @@ def wait_for(path, process):
         time.sleep(0.001)
 
 
+def children_of(process):
+    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def kill(process):
+    """Kill a launcher and its processes, each of which is in a group of its own."""
+    for number in (*children_of(process), process.pid):
+        os.kill(number, signal.SIGKILL)
+
+
 def exit_code(process):
     """The exit code of a process; one that hangs is killed, and fails the test with its log."""
     try:
         return process.wait(timeout=240)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        kill(process)
         pytest.fail(f"does not end:\n{process.log.read_text()}")
-
-
-def children_of(process):
-    return [int(child) for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def assert_same_weights(root, one, other):
@@ -150,8 +156,7 @@ def test_machines_with_caches_of_their_own_resume_after_one_has_died(start, unbr
 
     first, second = start_machines(1)
     wait_for(start.root / "machines" / "checkpoint-6", first)
-    for process in (*children_of(second), second.pid):
-        os.kill(process, signal.SIGKILL)
+    kill(second)
     assert exit_code(first) != 0 and second.wait() != 0
     assert [exit_code(machine) for machine in start_machines(2)] == [0, 0]
     assert_same_weights(start.root, "machines", unbroken)
