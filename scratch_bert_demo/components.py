@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from . import drawing
 from .environment import LIMIT, SILENT, gr
 from .model import MASK, Model
+from .runs import Moment
 from .timeline import Timeline
 
 
@@ -16,7 +17,7 @@ MAX_LINK = 1000  # characters of a text in a link, which each request repeats
 
 Contents = tuple[list[Any], int]  # the values of a column's parts, and the number of truncated tokens
 Part = Callable[..., gr.Component]  # value → component
-Column = Callable[..., list[gr.Component]]  # step, inputs → components, or updates of them
+Column = Callable[..., list[gr.Component]]  # moment, inputs → components, or updates of them
 BARS: Part = partial(gr.Label, show_label=False, show_heading=False)
 MASKS: list[Part] = [partial(gr.Label, label=f"Mask {n}", show_heading=False) for n in range(1, MAX_MASKS + 1)]
 MARKED_TEXT: Part = partial(gr.HighlightedText, show_label=False, elem_classes="sb-text")
@@ -97,8 +98,8 @@ def show_results(
 
     def show(*values: Any) -> list[gr.Component]:
         count = len(boxes) + len(controls)
-        step = timeline.step(*values[count:])
-        return [component for column in columns for component in column(step, *values[:count])]
+        moment = timeline.moment(*values[count:])
+        return [component for column in columns for component in column(moment, *values[:count])]
 
     with gr.Row(elem_classes="sb-ask"):
         for box in boxes:
@@ -106,7 +107,7 @@ def show_results(
         button = gr.Button(action, variant="primary", scale=0, min_width=110)
     for component in below_boxes:
         component.render()
-    now = timeline.step(*(control.value for control in timeline.controls))
+    now = timeline.moment(*(control.value for control in timeline.controls))
     components = []
     with gr.Row(elem_id=name):
         for column in columns:
@@ -152,19 +153,19 @@ def columns_of(models: Sequence[Model], parts: list[Part], answer: Callable[...,
 
 
 def column_of(
-    open_at: Callable[[int | None], Any],
+    open_at: Callable[[Moment | None], Any],
     parts: list[Part],
     answer: Callable[..., Contents],
-    step: int | None,
+    moment: Moment | None,
     *inputs: Any,
 ) -> list[gr.Component]:
-    """A heading, and `parts` with the contents of the answer of what `open_at` opens for the `step`: a model, or several
+    """A heading, and `parts` with the contents of the answer of what `open_at` opens for the `moment`: a model, or several
     with one `title`. Without an answer, as for an empty text or a deleted model, the heading says why, and the parts
     are hidden."""
     contents: list[Any] = []
     title = ""
     try:
-        model = open_at(step)
+        model = open_at(moment)
         title = model.title
         contents, left_out = answer(model, *inputs)
         note = f"Too long for the model: {left_out:,} tokens at the end were left out." if left_out else ""

@@ -4,7 +4,7 @@ import pandas
 
 from .components import Column
 from .environment import gr
-from .runs import Run, step_of
+from .runs import Moment, Run, step_of
 
 
 MAX_POINTS = 400  # of a curve
@@ -16,9 +16,9 @@ def with_curves(column: Column, run: Run) -> Column:
     """A column of the run's model, with the run's losses below."""
     panels = list(run.curves) or ["MLM loss", "NSP loss"]
 
-    def show(step: int, *inputs: object) -> list[gr.Component]:
-        shown = step_of(run.place_at(step))
-        return [*column(step, *inputs), *(plot(run, title, shown) for title in panels)]
+    def show(moment: Moment, *inputs: object) -> list[gr.Component]:
+        shown = step_of(run.place_at(moment))
+        return [*column(moment, *inputs), *(plot(run, title, shown) for title in panels)]
 
     return show
 

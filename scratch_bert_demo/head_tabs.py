@@ -10,7 +10,7 @@ from . import drawing
 from .curves import with_curves
 from .environment import SILENT, gr
 from .model import MASK, Model
-from .runs import Run
+from .runs import Moment, Run
 from .timeline import Timeline
 
 
@@ -69,8 +69,8 @@ class Together(NamedTuple):
 
 
 def compare_models(name: str, models: list[Model], timeline: Timeline, examples: list[str]) -> list[ui.Results]:
-    def open_all(step: int | None) -> Together:
-        return Together([model.at(step) for model in models])
+    def open_all(moment: Moment | None) -> Together:
+        return Together([model.at(moment) for model in models])
 
     def score(together: Together, text: str) -> ui.Contents:
         answers = [model.score_words(text) for model in together.models]

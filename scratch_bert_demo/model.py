@@ -67,8 +67,8 @@ class Model:
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
 
-    def at(self, step: int | None) -> "Model":
-        """This model, at any step; see `RunModel`."""
+    def at(self, moment: object) -> "Model":
+        """This model, at any moment; see `RunModel`."""
         return self
 
     # ------------------------------------------------------------------------------------------------ pretrained heads

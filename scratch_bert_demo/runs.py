@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 from transformers.trainer import TRAINER_STATE_NAME
@@ -21,7 +21,17 @@ from .model import MASK, Model
 KEPT_MODELS = 4  # open snapshots of a run
 MAX_RESULTS = 4  # in the description of a model
 
+# How far a training has come, by the names in a trainer_state.json.
+STEPS, TOKENS = "global_step", "num_input_tokens_seen"
+
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
+
+
+class Moment(NamedTuple):
+    """When a training has come as far as the `amount` of the `measure`, `STEPS` or `TOKENS`."""
+
+    amount: int
+    measure: str = STEPS
 
 
 class Run:
@@ -41,9 +51,9 @@ class Run:
         # The time tells a model from one of an earlier run in the same place.
         self._open = lru_cache(KEPT_MODELS)(lambda place, time: Model(place, trust_remote_code))
 
-    @property
-    def steps(self) -> list[int]:
-        return [step_of(place) for place in self.saved]
+    def amounts(self, measure: str = STEPS) -> list[int]:
+        """How far the training had come at each of the `saved` models."""
+        return self._amounts[measure]
 
     def refresh(self) -> None:
         """Look for models that the run has saved or deleted meanwhile."""
@@ -55,15 +65,18 @@ class Run:
             if state != self._read:  # each request looks, and a log may be large
                 self.curves, self.saved = read_curves(log), saved
                 self.examples, self.pairs = read_examples(directory)
+                tokens = [_read(place / TRAINER_STATE_NAME).get(TOKENS, 0) for place in saved]
+                self._amounts = {STEPS: [step_of(place) for place in saved], TOKENS: tokens}
                 self._read = state
 
-    def place_at(self, step: int) -> Path:
-        """The directory of the last model that was saved up to this step, or the first."""
-        return next((place for place in reversed(self.saved) if step_of(place) <= step), self.saved[0])
+    def place_at(self, moment: Moment) -> Path:
+        """The directory of the last model that was saved up to this moment, or the first."""
+        places = zip(reversed(self.saved), reversed(self.amounts(moment.measure)), strict=True)
+        return next((place for place, amount in places if amount <= moment.amount), self.saved[0])
 
-    def at(self, step: int) -> Model:
-        """The model at this step, which is the final one from the last snapshot on, if the run has ended."""
-        place = self.place_at(step)
+    def at(self, moment: Moment) -> Model:
+        """The model at this moment, which is the final one from the last snapshot on, if the run has ended."""
+        place = self.place_at(moment)
         return (place == self.saved[-1] and self.final()) or self.open(place)
 
     def open(self, place: Path) -> Model:
@@ -95,7 +108,7 @@ class Run:
 
 
 class RunModel:
-    """The model of a run, in place of a `Model`: `at` a step, and otherwise the latest."""
+    """The model of a run, in place of a `Model`: `at` a moment, and otherwise the latest."""
 
     def __init__(self, run: Run):
         self.name, self.run, self.at = run.name, run, run.at

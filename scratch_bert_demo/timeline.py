@@ -5,49 +5,57 @@ from contextlib import suppress
 from typing import Any
 
 from .environment import LIMIT, SILENT, gr
-from .runs import Run, step_of
+from .runs import STEPS, TOKENS, Moment, Run, step_of
 
 
 PLAY_SECONDS, FOLLOW_SECONDS = 1, 10  # between two snapshots, and between two looks for new ones
+MEASURES = [("step", STEPS), ("number of tokens", TOKENS)]
 
 
 class Timeline:
-    """A step of the training of several runs, which a slider chooses for all tabs. Without runs, there is none.
+    """A moment of the training of several runs, which a slider chooses for all tabs. Without runs, there is none.
 
     The slider's positions, from 1, are the snapshots of the run that has come furthest; the others show what they were
-    at the same step.
+    at the same moment, after as many steps or, as is chosen beside, after as many tokens.
     """
 
     def __init__(self, runs: Sequence[Run]):
         self.runs = runs
         self.controls: list[gr.Component] = []
 
-    @property
-    def steps(self) -> list[int]:
-        return furthest([run.steps for run in self.runs])
+    def amounts(self, measure: str = STEPS) -> list[int]:
+        return furthest([run.amounts(measure) for run in self.runs])
 
-    def step(self, *position: int) -> int | None:
-        """The step at the slider's position, the value of `controls`."""
-        return self.steps[min(int(position[0]), len(self.steps)) - 1] if position else None
+    def moment(self, *values: Any) -> Moment | None:
+        """The moment that the values of `controls` choose: the slider's position, and the measure if there is one."""
+        if not values:
+            return None
+        position, *measure = values
+        amounts = self.amounts(*measure)
+        return Moment(amounts[min(int(position), len(amounts)) - 1], *measure)
 
     def add_controls(self) -> None:
-        if self.runs:
-            with gr.Row(elem_classes="sb-timeline"):
-                slider = gr.Slider(**self._slider(len(self.steps)), step=1, label="Snapshot", scale=4)
-                self.play = gr.Button("▶ Play", scale=0, min_width=120)
+        if not self.runs:
+            return
+        with gr.Row(elem_classes="sb-timeline"):
+            slider = gr.Slider(**_range(len(self.amounts())), step=1, label="Snapshot", scale=4)
             self.controls = [slider]
+            if len(self.runs) > 1 and all(any(run.amounts(TOKENS)) for run in self.runs):
+                self.controls.append(gr.Radio(MEASURES, value=STEPS, label="Runs at the same", scale=2, min_width=180))
+            self.play = gr.Button("▶ Play", scale=0, min_width=120)
 
     def connect(self, page: gr.Blocks, refresh: gr.Number) -> None:
         """Let the slider play, and follow the runs; the number `refresh` changes when snapshots come or go."""
         if not self.runs:
             return
-        [slider] = self.controls
+        slider, *measure = self.controls
         clock = gr.Timer(PLAY_SECONDS, active=False)
         self.play.click(lambda: (1, gr.Timer(active=True)), None, [slider, clock], queue=False, **SILENT)
-        clock.tick(self._advance, slider, [slider, clock], queue=False, **SILENT)
-        known = gr.State([run.steps for run in self.runs])  # in this browser
-        for listen in (gr.Timer(FOLLOW_SECONDS).tick, page.load):
-            listen(self._follow, [slider, known], [slider, known, refresh], queue=False, **SILENT)
+        clock.tick(self._advance, self.controls, [slider, clock], queue=False, **SILENT)
+        known = gr.State([run.amounts() for run in self.runs])  # in this browser
+        looks = [gr.Timer(FOLLOW_SECONDS).tick, page.load, *(radio.change for radio in measure)]
+        for listen in looks:
+            listen(self._follow, [known, *self.controls], [slider, known, refresh], queue=False, **SILENT)
         gr.api(self.predictions_at, api_name="predictions_at", **LIMIT)
 
     def predictions_at(self, text: str, step: int, run: str = "") -> dict[str, Any]:
@@ -57,31 +65,32 @@ class Timeline:
         top = chosen.open(place).fill_mask(text).value
         return {"run": chosen.title, "step": step_of(place), "predictions": [dict(row) for row in top]}
 
-    def _slider(self, position: int | None = None) -> dict[str, Any]:
-        value = {} if position is None else {"value": position}
-        return {"minimum": 1, "maximum": max(len(self.steps), 2)} | value
-
-    def _advance(self, position: int) -> tuple[int, gr.Timer]:
+    def _advance(self, position: int, *measure: str) -> tuple[int, gr.Timer]:
         """The next position while it plays, and the timer, which stops at the last."""
-        following = min(int(position) + 1, len(self.steps))
-        return following, gr.Timer(active=following < len(self.steps))
+        last = len(self.amounts(*measure))
+        following = min(int(position) + 1, last)
+        return following, gr.Timer(active=following < last)
 
-    def _follow(self, position: int, known: list[list[int]]) -> tuple[Any, list[list[int]], Any]:
+    def _follow(self, known: list[list[int]], position: int, *measure: str) -> tuple[Any, list[list[int]], Any]:
         """Add the new snapshots of runs that are still training, and show them if the latest was shown. Returns updates
-        of the slider, the known steps, and the number `refresh`."""
+        of the slider, the known amounts, and the number `refresh`."""
         for run in self.runs:
             with suppress(OSError, ValueError):  # a file of the latest is being deleted
                 run.refresh()
-        steps = [run.steps for run in self.runs]
-        if steps == known:
+        amounts = [run.amounts(*measure) for run in self.runs]
+        if amounts == known:
             return gr.skip(), known, gr.skip()
-        before = len(furthest(known))
-        following = len(self.steps) if int(position) >= before else min(int(position), len(self.steps))
+        before, last = len(furthest(known)), len(furthest(amounts))
+        following = last if int(position) >= before else min(int(position), last)
         # A slider that is played meanwhile keeps its place.
-        slider = gr.Slider(**self._slider(following if following != position else None))
-        return slider, steps, sum(map(sum, steps))
+        slider = gr.Slider(**_range(last, following if following != position else None))
+        return slider, amounts, sum(map(sum, amounts))
 
 
-def furthest(steps: list[list[int]]) -> list[int]:
-    """The steps of the run that has come furthest, of which the one with most snapshots."""
-    return max(steps, key=lambda steps: (steps[-1], len(steps)))
+def _range(positions: int, value: int | None = None) -> dict[str, Any]:
+    return {"minimum": 1, "maximum": max(positions, 2)} | ({} if value is None else {"value": value})
+
+
+def furthest(amounts: list[list[int]]) -> list[int]:
+    """The amounts of the run that has come furthest, of which the one with most snapshots."""
+    return max(amounts, key=lambda amounts: (amounts[-1], len(amounts)))

@@ -62,7 +62,7 @@ def main() -> None:
         window.wait_for_timeout(1000)
         top = slider.bounding_box()["y"] - 50
         frames = []
-        for number in range(len(runs[0].steps)):
+        for number in range(len(runs[0].saved)):
             slider.fill(str(number + 1))
             slider.press("Tab")
             window.wait_for_timeout(1500)

@@ -5,6 +5,7 @@ import mmap
 import os
 import platform
 from functools import cache
+from pathlib import Path
 
 
 # Options of glibc's mallopt and Linux's madvise, as in malloc.h and mman.h.
@@ -27,7 +28,17 @@ def keep_freed_memory() -> None:
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
     libc.free.argtypes = [ctypes.c_void_p]
     libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    if _addresses_are_counted():
+        return
     page, size = mmap.PAGESIZE, os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE // 2
     if block := libc.malloc(size):  # the heap's addresses from here on; no page of them is in use yet
         libc.madvise(-(-block // page) * page, size - page, MADV_HUGEPAGE)
         libc.free(block)
+
+
+def _addresses_are_counted() -> bool:
+    """Whether a limit counts memory that is reserved, not in use: `ulimit -v`, or a kernel that never overcommits."""
+    import resource  # not on Windows
+
+    never = Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    return never or resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY

@@ -38,4 +38,5 @@ def main(argv: list[str] | None = None) -> None:
     print(f"  {command('demo', training.output_dir)}")
     task = ("sequence-classification", "--train_file", "YOUR.csv")
     print(f"  {command('finetune', *task, '--model_name_or_path', training.output_dir)}")
+    print(f"  {command('score', training.output_dir, '--file', 'YOUR.txt', '--output_file', 'SCORES.jsonl')}")
     print(f"  {command('push', training.output_dir, 'USER/NAME', '--dry_run')}")

@@ -430,6 +430,24 @@ def test_runs_are_shown_and_followed_beside_each_other(
     later.close()
 
 
+def test_runs_at_the_same_number_of_tokens(trained, tmp_path, open_page, serve_models, expect):
+    """Of two runs, one has read twice as many tokens in a step."""
+    for run, tokens in (("large_batches", 2000), ("small_batches", 1000)):
+        for step in (100, 200, 300):
+            save_snapshot(trained, tmp_path / run, step, step)
+            state = tmp_path / run / f"snapshots/{step}/trainer_state.json"
+            state.write_text(json.dumps(json.loads(state.read_text()) | {"num_input_tokens_seen": tokens * step}))
+    window = open_page(address=serve_models(tmp_path / "large_batches", tmp_path / "small_batches"))
+    panel = go_to(window, "Masked words")
+    choose_snapshot(window, 2)
+    expect(panel.locator("h3")).to_have_text(["large_batches, step 200", "small_batches, step 200"])
+    window.get_by_label("number of tokens").click()
+    expect(panel.locator("h3")).to_have_text(["large_batches, step 200", "small_batches, step 300"])
+    choose_snapshot(window, 1)
+    expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 200"])
+    window.close()
+
+
 def test_right_to_left(trained, tmp_path, open_page, serve_models, expect):
     """Texts run in the direction of their script: in text boxes, examples, and as words to click on or with scores."""
     save_snapshot(trained, tmp_path / "run", 100, 0)

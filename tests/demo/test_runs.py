@@ -10,6 +10,7 @@ import pytest
 from scratch_bert_demo.model import Model
 from scratch_bert_demo.runs import (
     KEPT_MODELS,
+    Moment,
     Run,
     describe_model,
     open_models,
@@ -25,7 +26,7 @@ TEXT = "the cat sleeps on the sofa ."
 
 def test_run(trained):
     run = Run(str(trained))
-    assert run.steps == [100, 200, 300]
+    assert run.amounts() == [100, 200, 300]
     assert list(run.curves) == ["MLM loss"]
     assert [step for step, _ in run.curves["MLM loss"]["training"]] == list(range(10, 301, 10))
     assert [step for step, _ in run.curves["MLM loss"]["validation"]] == [100, 200, 300]
@@ -66,12 +67,12 @@ def test_run_that_begins_again_in_the_same_place_shows_its_own_models(trained, t
     os.utime(place / "config.json")
     assert run.open(place).fill_mask(TEXT + "[MASK]").value != before
     assert run.latest().title.endswith("step 200")
-    assert [step_of(run.place_at(step)) for step in (50, 100, 150, 200, 900)] == [100, 100, 100, 200, 200]
-    assert run.at(900).title.endswith("step 200")
+    assert [step_of(run.place_at(Moment(step))) for step in (50, 100, 150, 200, 900)] == [100, 100, 100, 200, 200]
+    assert run.at(Moment(900)).title.endswith("step 200")
     for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(trained / name, tmp_path / "run")  # the run has ended: these are newer
-    assert run.latest().title == run.at(900).title == str(tmp_path / "run")
-    assert run.at(150).title.endswith("step 100")
+    assert run.latest().title == run.at(Moment(900)).title == str(tmp_path / "run")
+    assert run.at(Moment(150)).title.endswith("step 100")
     os.utime(other / "config.json")  # and has been continued
     assert run.latest().title.endswith("step 200")
 

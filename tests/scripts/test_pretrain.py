@@ -96,7 +96,12 @@ def test_run_ends_with_its_results_on_one_screen(run):
     assert re.search(r"NSP accuracy +0\.\d{3} ± 0\.\d{3} +0\.\d{3}\n", results)
     assert " snapshots, 1 checkpoint, metrics.json." in results.replace("\n", " ")
     commands = [shlex.split(line) for line in lines[lines.index("Next:") + 1 :]]
-    assert [Path(script).name for _, script, *_ in commands] == ["demo.py", "finetune.py", "push_to_hub.py"]
+    assert [Path(script).name for _, script, *_ in commands] == [
+        "demo.py",
+        "finetune.py",
+        "score.py",
+        "push_to_hub.py",
+    ]
     assert all(Path(script).is_file() and str(output_dir) in rest for _, script, *rest in commands)
 
 

