@@ -38,7 +38,8 @@ class Timeline:
         if not self.runs:
             return
         with gr.Row(elem_classes="sb-timeline"):
-            slider = gr.Slider(**_range(len(self.amounts())), step=1, label="Snapshot", scale=4)
+            last = len(self.amounts())
+            slider = gr.Slider(**_range(last, last), step=1, label="Snapshot", scale=4)
             self.controls = [slider]
             if len(self.runs) > 1 and all(any(run.amounts(TOKENS)) for run in self.runs):
                 self.controls.append(gr.Radio(MEASURES, value=STEPS, label="Runs at the same", scale=2, min_width=180))
