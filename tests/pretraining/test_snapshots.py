@@ -57,7 +57,7 @@ def test_snapshots_are_models_from_the_first_weights_to_the_last(pretrain):
     assert not any(torch.equal(weight, last[name]) for name, weight in first.items() if "LayerNorm" not in name)
     assert not any("snapshots" in path.parts for path in public_files(directory))
     run = Run(str(directory))
-    assert run.steps == steps and 2 <= len(run.examples) <= 6
+    assert run.amounts() == steps and 2 <= len(run.examples) <= 6
     assert all(text.count("[MASK]") == 1 and word.isalpha() for text, word in run.examples)
     assert len(run.pairs) == 6 and sum(follows for _, _, follows in run.pairs) == 3
     assert not any(
