@@ -35,10 +35,13 @@ def main(log: str, minutes: float = 2) -> None:
     unseen = usual[1::2] + alerts
     scores = score_texts(model, tokenizer, unseen)
     values = np.array([score["per_token"] for score in scores])
-    of_usual, of_alerts = np.split(values, [len(unseen) - len(alerts)])
+    of_usual, of_alerts = values[: -len(alerts)], values[-len(alerts) :]
     limit = np.quantile(of_usual, 0.02)
     print(f"AUC: {(of_alerts[:, None] < of_usual).mean():.3f}")
     print(f"Below the 2% quantile of usual lines: {(of_alerts < limit).mean():.0%} of {len(alerts)} alerts")
+    known = set(usual[::2])
+    new = [np.mean([text not in known for text in texts]) for texts in (alerts, usual[1::2])]
+    print(f"Not among the training lines: {new[0]:.0%} of the alerts, {new[1]:.1%} of usual lines")
     print("The most unusual lines, alerts with a star:")
     for text in list(dict.fromkeys(unseen[number] for number in np.argsort(values)))[:10]:
         print(f"{'*' if text in alerts else ' '} {text[:100]}")
