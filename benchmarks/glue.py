@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Fine-tune a checkpoint on all tasks of GLUE that are found, with the same options for all, and print a table of the
-scores on the development sets, beside baselines and Google's small BERTs.
+"""Fine-tune a checkpoint on all GLUE tasks that are found, with the same options for all, and print a table of the
+scores on the development sets, next to baselines and Google's small BERTs.
 
     python benchmarks/glue.py MODEL --data GLUE/ --output_dir runs/glue
 
 Each task is trained for 5 epochs with the seeds 1, 2 and 3, and scored after the last step: no checkpoint is selected
-by the sets that are reported. --search 20 first searches for each task's own options, by a tenth of its training
+by the sets that are reported. --search 20 first searches for each task's best options on a tenth of its training
 examples. All options of scripts/finetune.py that concern neither data nor task replace the defaults.
 Results are in glue.json and glue.md; metrics and predictions of each run in OUTPUT_DIR/TASK/seed-N. The data of all
 tasks are checked before the first training. --resume_from_checkpoint continues where a run was stopped."""
@@ -132,7 +132,7 @@ def read_arguments(argv: list[str] | None) -> tuple[argparse.Namespace, TaskOpti
     )
     parser.add_argument("model", metavar="MODEL", help="a directory or a Hub repository, scratch_bert or BERT")
     parser.add_argument("--data", default="hub", help="directory with GLUE's own folders (CoLA, SST-2, …), each with "
-                        "train.tsv and dev.tsv, also gzipped; hub, the default: nyu-mll/glue")  # fmt: skip
+                        "train.tsv and dev.tsv, optionally gzipped; hub, the default: nyu-mll/glue")  # fmt: skip
     parser.add_argument("--tasks", nargs="+", choices=GLUE, help="default: all that are found")
     parser.add_argument("--keep_models", action="store_true", help="keep the fine-tuned models, too")
     parser.add_argument("--output_dir", required=True, help="for glue.json, glue.md and the runs")

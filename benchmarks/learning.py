@@ -377,7 +377,7 @@ def table(results: list[dict]) -> str:
     difference = max(abs(result["mlm_loss"] - result["evaluate_model"]["eval_mlm_loss"]) for result in results)
     lines += [
         "",
-        "Difference: to the loss of scratch_bert with the same seed. "
+        "Difference: from the loss of scratch_bert with the same seed. "
         f"MLM loss of the training text's unigrams: {unigram:.3f}. "
         f"scripts/evaluate_model.py gives the same losses within {difference:.0e}.",
     ]

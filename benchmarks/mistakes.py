@@ -433,7 +433,7 @@ def main() -> None:
     args = parser.parse_args()
     unknown = set(args.mistakes) - set(MISTAKES)
     if unknown:
-        parser.error(f"there is no mistake {', '.join(sorted(unknown))}, but {', '.join(MISTAKES)}")
+        parser.error(f"there is no mistake {', '.join(sorted(unknown))}, only {', '.join(MISTAKES)}")
     if args.steps is not None and (args.steps < 1 or args.steps > LOGGING_STEPS and args.steps % LOGGING_STEPS):
         parser.error(f"--steps must be positive, and a multiple of {LOGGING_STEPS} beyond that, not {args.steps}")
     names = args.mistakes or list(MISTAKES)

@@ -57,8 +57,8 @@ class BenchmarkOptions(OptionGroup, group="Options"):
     preset: str = option("tiny", "Size of the model.", choices=list(PRESETS))
     mode: str = option(
         "train",
-        "train: training steps. trainer: the same under transformers' Trainer, which on a GPU neither counts tokens in the "
-        "collator nor copies batches ahead, as pretrain.py does. inference: the encoder alone, without gradients.",
+        "train: training steps. trainer: the same under transformers' Trainer, without what pretrain.py adds on a GPU: "
+        "counting tokens in the collator, copying batches ahead. inference: the encoder alone, without gradients.",
         choices=["train", "trainer", "inference"],
     )
     length: int = option(128, "Longest sequence in tokens.")
@@ -87,9 +87,9 @@ class BenchmarkOptions(OptionGroup, group="Options"):
         "Run the cases of the table in docs/performance.md: those of --mode trainer, or all others. On a GPU: training "
         "base with sequences of 128 and 512 tokens, with and without dropout, and against a compiled BERT.",
     )
-    profile: bool = option(False, "Show instead how a step's time is spent, on the CPU.")
+    profile: bool = option(False, "Instead, show how a step's time is spent, on the CPU.")
     trace: str | None = option(
-        None, "Write instead a trace of three steps of scratch_bert to this file, for ui.perfetto.dev."
+        None, "Instead, write a trace of three scratch_bert steps to this file, for ui.perfetto.dev."
     )
     json: bool = option(False, "Print the results as JSON, and nothing else.")
 

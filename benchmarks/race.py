@@ -6,7 +6,7 @@
 BOOKS is a directory with 24 books of Project Gutenberg, named by their numbers, such as pg1342.txt; the error for a
 missing one says how to get it. Three of them are held out. A record is a recipe, or a change of the code, whose mean
 over the seeds 1, 2 and 3 reaches the target in fewer minutes of training on two cores than the record so far: see
-docs/race.md. --transformers_minutes 20 also trains transformers' BERT, as benchmarks/learning.py does, for as long."""
+docs/race.md. --transformers_minutes 20 also trains transformers' BERT, as benchmarks/learning.py does, that long."""
 
 import argparse
 import logging

@@ -4,7 +4,7 @@
 `python benchmarks/witnesses.py record old.json` runs the scripts of this checkout, on tiny data and for a few steps, and
 records what they produce; with `--root DIR`, those of another checkout. `compare old.json new.json` prints each difference,
 and fails if there is one. Record both on one machine, with the same libraries: weights are compared bit for bit, floats
-within a millionth. `--only NAME ...` takes some witnesses alone, and runs what they need, such as the first training.
+within a millionth. `--only NAME ...` takes only these witnesses, and runs what they need, such as the first training.
 
 Nothing of the package is imported, and its command line alone is used, so modules and functions may be renamed. Times and
 speeds are left out. All runs are in a temporary directory, on one thread of the CPU, in fp32 and without the network."""

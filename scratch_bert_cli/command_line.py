@@ -89,7 +89,7 @@ def read_options(
         values |= _read_flags(argv, known)
         for name in values.keys() - known.keys():
             hint = ALIASES.get(name)
-            # Trainer has no option so much like ours.
+            # No option of Trainer is this similar to one of ours.
             if hint or not takes_others or similar(name, known, cutoff=0.85):
                 raise ValueError(f"There is no option {name}." + (f" Use {hint}." if hint else similar(name, known)))
         objects = from_keywords(*every, **values)
@@ -102,10 +102,10 @@ def read_options(
 def rows_parser(description: str | None) -> argparse.ArgumentParser:
     """The arguments of all commands that give the rows of a file to a model, and write what it makes of them."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="The output directory of a training, or a Hub repository.")
-    parser.add_argument("--file", required=True, help="The texts or rows; - is standard input.")
-    parser.add_argument("--output_file", required=True, help="It must not exist yet.")
-    parser.add_argument("--format", choices=["csv", "tsv", "jsonl", "txt"], help="Of standard input and output.")
+    parser.add_argument("model", help="The output directory of a training run, or a Hub repository.")
+    parser.add_argument("--file", required=True, help="File of the texts or rows; - is standard input.")
+    parser.add_argument("--output_file", required=True, help="File for the results; it must not exist yet.")
+    parser.add_argument("--format", choices=["csv", "tsv", "jsonl", "txt"], help="Format of standard input or output.")
     parser.add_argument("--bf16", action="store_true", help="Compute in bf16.")
     parser.add_argument("--trust_remote_code", action="store_true", help="Run the code in the model's repository.")
     return parser
@@ -153,8 +153,8 @@ def _read_flags(argv: list[str], known: Mapping[str, Field]) -> dict[str, Any]:
         values[name] = given if len(given) > 1 else given[0]
     if strays:
         raise ValueError(
-            f"{strays[0]} is not an option. Options come from one file, the first argument, that ends in .yaml, .yml "
-            "or .json, and from flags: --option value."
+            f"{strays[0]} is not an option. Options come from a file (the first argument, ending in .yaml, .yml "
+            "or .json) and from flags: --option value."
         )
     return values
 
@@ -227,7 +227,7 @@ def _help(groups: Iterable[type], description: str, takes_others: bool) -> str:
         lines += [f"{title}:", *(_describe(option, width) for option in options), ""]
     if takes_others:
         link = "https://huggingface.co/docs/transformers/main_classes/trainer"
-        lines.append(f"All other options of transformers' TrainingArguments can be given, too: {link}")
+        lines.append(f"All other options of transformers' TrainingArguments are accepted, too: {link}")
     return "\n".join(lines).rstrip()
 
 

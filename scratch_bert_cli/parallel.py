@@ -154,7 +154,7 @@ class WriteExamples(PipelineStep):
                     yield before
                 before, block, sentences = block, [], 0
         if not before + block:
-            raise ValueError(f"no record has text in a field {self.reader.text_key!r}, which text_column names")
+            raise ValueError(f"no record has text in the field {self.reader.text_key!r}, which text_column names")
         yield before + block
 
     def _documents(self, file: str) -> Iterator[list[str]]:
@@ -184,7 +184,7 @@ def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) 
     reader = (WarcReader if pages else partial(TableReader, kind=args.input_format))(args.input_dir, **where)
     files = files_of(reader)
     if not files:
-        raise FileNotFoundError(f"There are no files {args.glob_pattern or ''} in {args.input_dir}.")
+        raise FileNotFoundError(f"There are no files {args.glob_pattern or '*'} in {args.input_dir}.")
     inside = Path(args.output_dir).resolve().is_relative_to(Path(args.input_dir).resolve())
     if reader.data_folder.is_local() and inside and not args.glob_pattern:
         raise ValueError("output_dir is in input_dir, and would be read as text: choose another place.")
@@ -207,7 +207,7 @@ def build_executor(data_args: PreparationDataOptions, args: PreparationOptions) 
         for name, value in (options | (source if args.split in splits else {})).items():
             old = (before | splits.get(args.split, {})).get(name)
             if old != value:
-                raise ValueError(f"{output_dir} holds examples with another {name}: {old}, not {value}.")
+                raise ValueError(f"{output_dir} holds examples with a different {name}: {old}, not {value}.")
         if not gives_same_input(tokenizer, load_tokenizer(str(output_dir))):
             raise ValueError(f"{output_dir} holds examples of another tokenizer.")
 

@@ -173,7 +173,7 @@ def compared_words(
         f"{titles[best]} expects this text more than {titles[second]}: its words are {ratio:.3g} times as likely."
     )
     if ratio < 1.01:
-        verdict = f"{titles[best]} and {titles[second]} expect this text alike."
+        verdict = f"{titles[best]} and {titles[second]} expect this text equally."
     rows = [["mean log-probability of a word", *(f"{mean:.2f}" for mean in means)]]
     rows += [["bits per character", *(f"{-mean * len(known) / characters / log(2):.2f}" for mean in means)]]
     head = "".join(f"<th>{escape(cell)}</th>" for cell in ("", *titles))

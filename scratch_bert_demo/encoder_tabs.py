@@ -35,7 +35,7 @@ def attention(name: str, models: list[Model], timeline: Timeline, examples: list
 
     gr.Markdown(
         "How each token (a row) distributes its attention over the tokens (the columns): click a head to enlarge it, "
-        f"a cell for its weight. At most {MAX_ATTENTION} tokens."
+        f"or a cell to see its weight. At most {MAX_ATTENTION} tokens."
     )
     text = ui.sentence_box(examples, "The animal didn't cross the street because it was too tired.")
     choices = list(zip(short_names(list(by_name)), by_name, strict=True))
@@ -70,7 +70,7 @@ def embeddings(
         return [dict(answer.value)], answer.left_out
 
     gr.Markdown(
-        "How similar texts are to the model: the cosines of their embeddings, each the mean of its tokens' last "
+        "How similar the model finds texts: the cosines of their embeddings, each the mean of its tokens' last "
         "hidden states minus that of random texts, and their first two principal components as a map."
     )
     texts = "\n".join(ui.fill(*example) for example in examples[:MAX_TEXTS_SHOWN])
@@ -78,7 +78,7 @@ def embeddings(
     columns = ui.columns_of(models, [HEAT_MAP, ui.HTML], compare)
     boxes = [ui.box(texts or otherwise, "Texts, one per line", lines=3)]
     similar_texts = ui.show_results(columns, boxes, "Compare", name, timeline)
-    gr.Markdown("The tokens whose embeddings are most similar to that of a word, by their cosine.")
+    gr.Markdown("The tokens whose embeddings are most similar to that of a word, by cosine similarity.")
     longest = max((word for _, word in examples), key=len, default="")
     columns = ui.columns_of(models, [ui.BARS], nearest)
     boxes = [ui.box(longest or "city", "Word")]

@@ -83,8 +83,8 @@ def compare_models(name: str, models: list[Model], timeline: Timeline, examples:
         return [compared], max(answer.left_out for answer in answers)
 
     gr.Markdown(
-        "Which model expects a text more? The probability that each gives to each word if that alone is masked, with "
-        "its guess if it is another word."
+        "Which model expects a text more? The probability that each gives to each word when only that word is masked, "
+        "with its guess if that is a different word."
     )
     text = ui.sentence_box(examples, "The capital of France is Paris.")
     column = partial(ui.column_of, open_all, [ui.HTML], score)
@@ -127,7 +127,7 @@ def token_classification(name: str, models: list[Model], timeline: Timeline) -> 
         spans = [(start, end, f"{label} {drawing.percent(p)}") for start, end, label, p in answer.value]
         return [_mark(answer.texts[0], spans)], answer.left_out
 
-    gr.Markdown("The words with a label other than O, and its probability.")
+    gr.Markdown("The words with a label other than O, and the label's probability.")
     text = ui.box("Marie Curie was born in Warsaw and worked in Paris.", "Text")
     return [ui.show_results(ui.columns_of(models, [ui.MARKED_TEXT], tag), [text], "Label", name, timeline)]
 

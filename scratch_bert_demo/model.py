@@ -80,7 +80,7 @@ class Model:
         encoding, texts, left_out = self._encode(re.sub(re.escape(MASK), lambda _: self.mask_token, text, flags=re.I))
         masks = [position for position, token in enumerate(encoding.ids) if token == self.mask_token_id]
         if not masks:
-            where = " in what the model can read of this long text" if left_out else ""
+            where = " in the part of this long text that the model can read" if left_out else ""
             raise ValueError(f"There is no mask{where}: write {MASK} in place of a word.")
         logits = self.model(**self._inputs(encoding))[0][0, masks]  # (M, V)
         top = logits.softmax(-1).topk(min(k, logits.shape[-1]))

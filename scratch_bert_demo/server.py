@@ -67,7 +67,7 @@ class OwnRequests(BaseHTTPMiddleware):
         is_page = request.method in ("GET", "HEAD") and not path.startswith(("/gradio_api/", "/monitoring"))
         is_foreign = self.local and origin and urlsplit(origin).netloc != request.headers["host"]
         if is_foreign or not (is_page or self.API.match(path)):
-            return Response("Refused: the page does not ask for this.", 403)
+            return Response("Refused: the page makes no such request.", 403)
         return await call_next(request)
 
 

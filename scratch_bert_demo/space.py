@@ -120,7 +120,7 @@ def check_space(space_id: str, api: HfApi, private: bool = False) -> None:
     except EntryNotFoundError:
         tags = []
     if private and public:
-        raise ValueError(f"The Space {space_id} is public, the model private: make the Space private in its settings.")
+        raise ValueError(f"The Space {space_id} is public, but the model is private: make the Space private, too.")
     if TAGS[-1] not in tags:
         raise ValueError(
             f"The Space {space_id} was not made by scratch_bert: choose another name, or delete it first."

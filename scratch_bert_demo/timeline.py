@@ -42,7 +42,7 @@ class Timeline:
             slider = gr.Slider(**_range(last, last), step=1, label="Snapshot", scale=4)
             self.controls = [slider]
             if len(self.runs) > 1 and all(any(run.amounts(TOKENS)) for run in self.runs):
-                self.controls.append(gr.Radio(MEASURES, value=STEPS, label="Runs at the same", scale=2, min_width=180))
+                self.controls.append(gr.Radio(MEASURES, value=STEPS, label="Align runs by", scale=2, min_width=180))
             self.play = gr.Button("▶ Play", scale=0, min_width=120)
 
     def connect(self, page: gr.Blocks, refresh: gr.Number) -> None:

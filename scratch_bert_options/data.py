@@ -9,7 +9,7 @@ from .declare import OptionGroup, option, options, reject_non_default, similar
 from .text_formats import FORMATS
 
 
-# As huggingface_hub has it, which can't be imported with junk in its variables.
+# As in huggingface_hub, which can't be imported if its variables hold junk.
 HF_HOME = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
 
 
@@ -25,7 +25,7 @@ class TrainingTextOptions(OptionGroup, group="Source"):
     )
     dataset_name: str | None = option(
         None,
-        "Dataset on the Hub, or a directory for datasets.load_dataset: its splits train and validation.",
+        "Dataset on the Hub, or a directory for datasets.load_dataset, with splits train and validation.",
         path=True,
     )
     dataset_config: str | None = option(None, "Configuration of the dataset.", requires="dataset_name")
@@ -62,7 +62,7 @@ class SourceOptions(TrainingTextOptions, group="Source"):
         unless="prepared_data streaming",
     )
     prepared_data: str | None = option(
-        None, "Directory of preprocessed examples, by inspect_data.py --output_dir or prepare_data.py.", path=True
+        None, "Preprocessed examples from inspect_data.py --output_dir or prepare_data.py.", path=True
     )
     cache_dir: str = option(
         str(Path(os.environ.get("HF_DATASETS_CACHE", HF_HOME / "datasets"), "scratch_bert").expanduser()),
@@ -76,7 +76,7 @@ class StreamOptions(OptionGroup, group="Source"):
         False, "Read the text during training. Examples then depend on the number of workers and machines."
     )
     stream_buffer: int = option(
-        1000, "Documents to draw pairs among, or examples to shuffle.", within="[2, 1e9]", requires="streaming"
+        1000, "Documents to draw pairs from, or examples to shuffle.", within="[2, 1e9]", requires="streaming"
     )
 
 
@@ -126,7 +126,7 @@ class TextOptions(DocumentOptions, group="Text", unless="prepared_data"):
 
     sentence_splitter: str = option(
         "sentencex",
-        "How to split text into sentences. sentencex: by the language's rules; line: at line ends; else: a delimiter.",
+        "How to split text into sentences. sentencex: by the language's rules; line: at line ends; other: a delimiter.",
     )
     language: str | None = option(
         None, "ISO 639 code of the language, for sentencex (default: en) and the model card."
@@ -152,14 +152,14 @@ class TokenizerTrainingOptions(OptionGroup, group="Tokenizer", unless="prepared_
         None, "Maximum vocabulary size. Default: 30528, or 2048 for the built-in corpus.", within="[6, 100000000]"
     )
     min_frequency: int = option(2, "Minimum frequency of a word or word piece.", within="[0, 4294967296)")
-    lowercase: bool | None = option(None, "Lower-case the text. auto: for word pieces and words.")
+    lowercase: bool | None = option(None, "Lowercase the text. auto: for wordpiece and wordlevel.")
     strip_accents: bool | None = option(
         None,
-        "Remove accents (é → e), as uncased BERT. auto: from lower-cased text in which they are as rare as in English; "
+        "Remove accents (é → e), like uncased BERT. auto: if text is lowercased and they are as rare as in English; "
         "in other languages they are part of the spelling.",
     )
     first_segment_id: int = option(
-        0, "Segment id of A; B's is one more. 0 is BERT's; with 1, padding has its own id, 0.", choices=[0, 1]
+        0, "Segment id of text A; B's is one higher. BERT uses 0; with 1, only padding has id 0.", choices=[0, 1]
     )
 
     @property
@@ -197,7 +197,7 @@ class ExampleOptions(OptionGroup, group="Examples", unless="prepared_data"):
     )
     max_seq_length: int | str | None = option(
         None,
-        "Maximum number of tokens in a sequence; or auto:70, to fit two sentences of the 70th percentile of length. "
+        "Maximum number of tokens in a sequence; or auto:70, to fit two sentences at the 70th percentile of length. "
         "Default: 128; built-in corpus: 64.",
     )
     short_seq_prob: float = option(0.1, "Probability that an example is cut to a random length.", within="[0, 1]")
@@ -218,7 +218,7 @@ class ExampleOptions(OptionGroup, group="Examples", unless="prepared_data"):
 class SegmentOptions(OptionGroup, group="Examples", unless="prepared_data"):
     single_segment_prob: float = option(
         0.0,
-        "Probability that a training example is one segment, for MLM alone, to learn to read single texts.",
+        "Probability that a training example is a single segment, for MLM only, to learn to read single texts.",
         within="[0, 1)",
     )
 
@@ -226,11 +226,11 @@ class SegmentOptions(OptionGroup, group="Examples", unless="prepared_data"):
 @options
 class MaskingOptions(OptionGroup, group="Masking"):
     mlm_probability: float = option(
-        0.3, "Fraction of tokens to predict in training; evaluation has BERT's 0.15.", within="(0, 1]"
+        0.3, "Fraction of tokens to predict in training; evaluation uses BERT's 0.15.", within="(0, 1]"
     )
-    mask_replace_prob: float = option(0.8, "Fraction of the selected tokens that [MASK] replaces.", within="[0, 1]")
+    mask_replace_prob: float = option(0.8, "Fraction of the selected tokens to replace with [MASK].", within="[0, 1]")
     random_replace_prob: float = option(
-        0.1, "Fraction of the selected tokens that a random token replaces; the others stay.", within="[0, 1]"
+        0.1, "Fraction of the selected tokens to replace with random ones; the rest stay.", within="[0, 1]"
     )
     whole_word_mask: bool = option(False, "Whole-word masking: select all pieces of a word together.")
     max_predictions_per_seq: int | None = option(
@@ -241,7 +241,7 @@ class MaskingOptions(OptionGroup, group="Masking"):
         super().__post_init__()
         total = self.mask_replace_prob + self.random_replace_prob
         if total > 1 + 1e-9:
-            raise ValueError(f"mask_replace_prob and random_replace_prob must add up to 1 at most, got {total:g}.")
+            raise ValueError(f"mask_replace_prob and random_replace_prob must not exceed 1 in total, got {total:g}.")
         if total == 0:
             raise ValueError("mask_replace_prob and random_replace_prob are 0: the model would see what it predicts.")
 
@@ -261,7 +261,7 @@ class DataOptions(
 
     split_seed: int = option(
         42,
-        "Random seed of the held-out text, its pairs and masks: runs of several seeds are compared on the same.",
+        "Random seed of the held-out text, its pairs and masks, which runs with different seeds share.",
         within="[0, 4294967296)",
     )
     static_pairs: bool = option(

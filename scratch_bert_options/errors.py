@@ -16,8 +16,8 @@ from .schema import explain
 # Packages whose errors are those of the network, and those of data that can't be read.
 NETWORK = {"httpx", "httpx2", "requests", "urllib3", "aiohttp", "botocore"}
 DATA = {"datasets", "huggingface_hub", "pyarrow", "safetensors", "yaml", "zlib"}
-PLAIN = (OSError, ValueError, ImportError)  # whose message is for the user as it is
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, or the limit of the size of files
+PLAIN = (OSError, ValueError, ImportError)  # whose messages users get unchanged
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, or a file is too large
 # Pattern in the last line of an error → the message.
 LIMITS = {
     r"Too many open files|ancdata": (
@@ -31,7 +31,7 @@ LIMITS = {
         "dataloader_num_workers and OMP_NUM_THREADS"
     ),
     r"MemoryError|allocate memory|out of memory|enough memory|failed to map segment|could not create a primitive$": (
-        "There is not enough memory: raise the limit (ulimit -v, or that of the container), or take a smaller model, "
+        "There is not enough memory: raise the limit (ulimit -v, or that of the container), or use a smaller model, "
         "batch or max_seq_length, and fewer dataloader_num_workers"
     ),
     r"^RuntimeError: DataLoader worker \(pid": (
@@ -44,11 +44,11 @@ LIMITS = {
 REMEDY = "check the connection and the proxy, and try again."
 # Status of a server's answer → what to do.
 STATUSES = {
-    400: "correct what it names",
+    400: "correct what the message names",
     **dict.fromkeys((401, 404), "check the name; if it is private, log in with `hf auth login` or set HF_TOKEN"),
-    403: "check what the token allows, or ask for access on the repository's page",
-    407: "give the proxy a user and a password in HTTPS_PROXY",
-    429: "wait some minutes",
+    403: "check the token's permissions, or request access on the repository's page",
+    407: "put the proxy's user name and password into HTTPS_PROXY",
+    429: "wait a few minutes",
 }
 
 
@@ -108,14 +108,14 @@ def is_lack_of_space(error: BaseException) -> bool:
 
 def plain_message(error: BaseException) -> str | None:
     """What a user is told of an error; None for one that only a change of the code can prevent."""
-    cause = None if isinstance(error, OSError) else error.__cause__  # an OSError of ours says how to go on
+    cause = None if isinstance(error, OSError) else error.__cause__  # our OSErrors say how to continue
     if cause and (is_lack_of_space(cause) or explain_limit(cause)):
         return plain_message(cause)
     text = str(error) or type(error).__name__
     if isinstance(error, PackageNotFoundError):  # transformers puts a sentence in place of the package's name
         text = str(error.name)
     if is_lack_of_space(error) and "Free some space" not in text:
-        return f"{text}. Free some space, or raise the limit of the size of files (ulimit -f)."
+        return f"{text}. Free some space, or raise the file size limit (ulimit -f)."
     if limit := explain_limit(error):
         return limit
     if isinstance(error, ValidationError):

@@ -16,9 +16,9 @@ EVAL_MLM_PROBABILITY = 0.15  # BERT's (paper, section 3.1), whatever the value i
 class SuiteOptions(OptionGroup, group="Evaluation"):
     suite: str | None = option(
         None,
-        "Evaluate on minimal pairs instead of text. blimp: how often the model prefers the grammatical sentence of a "
-        "pair, by pseudo-log-likelihood and for each phenomenon. Options of text, examples and masks then have no "
-        "effect.",
+        "Evaluate on minimal pairs instead of text. blimp: how often the grammatical sentence of a pair has the "
+        "higher pseudo-log-likelihood, overall and by phenomenon. Options for text, examples and masks are then "
+        "errors.",
         choices=["blimp"],
     )
     suite_data: str | None = option(
@@ -59,8 +59,8 @@ class EvaluationDataOptions(MaskingOptions, ExampleOptions, TextOptions, SourceO
 class EvaluationOptions(SuiteOptions, group="Evaluation"):
     model_name_or_path: list[str] | None = option(
         None,
-        "Models to evaluate: directories or Hub repositories, scratch_bert or BERT; on text, with the same tokenizer. "
-        "Required.",
+        "Models to evaluate: directories or Hub repositories, scratch_bert or BERT. On text, all must share "
+        "the same tokenizer. Required.",
         path=True,
     )
     trust_remote_code: bool = option(False, "Run the code of a custom-code model.")
@@ -70,12 +70,12 @@ class EvaluationOptions(SuiteOptions, group="Evaluation"):
     bf16: bool = option(False, "bf16 autocast instead of fp32.")
     seed: int = option(
         42,
-        "Random seed of the held-out text, pairs and masks: the split_seed of pretraining, if that was given.",
+        "Random seed of the held-out text, pairs and masks. Use pretraining's split_seed, if it was given.",
         within="[0, 4294967296)",
         unless="suite",
     )
     show_predictions: int = option(
-        0, "Masked words and pairs to show with predictions.", within="[0, 1000000]", unless="suite"
+        0, "Number of masked words and of pairs to show predictions for.", within="[0, 1000000]", unless="suite"
     )
     output_file: str | None = option(None, "JSON file to write the metrics to; it must not exist yet.")
 

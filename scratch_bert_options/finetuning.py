@@ -22,7 +22,7 @@ class CheckpointOptions(OptionGroup, group="Model"):
     dropout: float | None = option(
         None,
         "Dropout for hidden states and attention, instead of the checkpoint's. Small datasets benefit, for example "
-        "from 0.1, if the model was pretrained without dropout.",
+        "from 0.1, if the model was pretrained without.",
         within="[0, 1)",
     )
     classifier_pooling: str | None = option(
@@ -31,8 +31,8 @@ class CheckpointOptions(OptionGroup, group="Model"):
         choices={
             "cls": "the pooled [CLS], as in BERT",
             "mean": "the mean of the tokens",
-            "pairs": "the mean of each text, and each token compared with its counterpart in the other text: the "
-            "best for pairs if a small model has seen little text; does not convert to BERT",
+            "pairs": "the mean of each text, and each token compared with its counterpart in the other text (the "
+            "best for pairs if a small model has seen little text); cannot be converted to BERT",
         },
     )
 
@@ -51,8 +51,8 @@ class RunOptions(SeedsOptions, group="Task"):
     )
     search: int | None = option(
         None,
-        "Search for hyperparameters in this many trials, each a training of its own: learning rates of encoder and head, "
-        "epochs, batch size and dropout. The best on the validation data is kept. Needs optuna.",
+        "Search for hyperparameters in this many trials, each a training run: learning rates of encoder and head, "
+        "epochs, batch size and dropout. The best model on the validation data is kept. Needs optuna.",
         within="[1, 1000000]",
     )
 
@@ -61,7 +61,7 @@ class RunOptions(SeedsOptions, group="Task"):
 class TaskDataOptions(OptionGroup, group="Data"):
     train_file: list[str] | None = option(
         None,
-        "Training data: files, globs or directories of .csv, .tsv, .json or .jsonl, also gzipped, "
+        "Training data: files, globs or directories of .csv, .tsv, .json or .jsonl, optionally gzipped, "
         "or .parquet; CoNLL files for token-classification; SQuAD's JSON for question-answering.",
         path=True,
     )
@@ -86,14 +86,14 @@ class TaskDataOptions(OptionGroup, group="Data"):
     )
     split_seed: int = option(
         42,
-        "Random seed of that fraction: runs of several seeds are evaluated on the same examples.",
+        "Random seed of that split: runs with different seeds are evaluated on the same examples.",
         within="[0, 4294967296)",
         unless="validation_file",
     )
     text_column: str | None = option(
         None,
         "Column of the text or words. Default: text; tokens for token-classification, context for question-answering. "
-        "In CoNLL files a number from 1, as for label_column; default: the first for words, the last for tags.",
+        "In CoNLL files, its number from 1, as for label_column; default: the first for words, the last for tags.",
     )
     text_pair_column: str | None = option(
         None,
@@ -104,7 +104,7 @@ class TaskDataOptions(OptionGroup, group="Data"):
         None, "Column of the label. Default: label; ner_tags for token-classification, answers for question-answering."
     )
     choices_column: list[str] | None = option(
-        None, "For multiple-choice: a column of lists, or several columns with a choice each. Default: choices."
+        None, "For multiple-choice: a column of lists, or several columns, one per choice. Default: choices."
     )
 
     def __post_init__(self):
@@ -127,19 +127,19 @@ class TaskOptions(RunOptions, TaskDataOptions, CheckpointOptions, group="Task"):
     )
     positive_label: str | None = option(
         None,
-        "Of two classes, the one that precision, recall, F1 and average precision are about. Default: a class of less "
-        "than 40% of the training examples, otherwise the second by name.",
+        "Of two classes, the one that precision, recall, F1 and average precision refer to. Default: a class of "
+        "less than 40% of the training examples, otherwise the second by name.",
     )
     decision_threshold: float | None = option(
         None,
-        "Probability from which on the positive class is predicted. Default: 0.5; if less than 40% of the training "
-        "examples are positive, the one with the highest F1 on the validation data. The config records it.",
+        "Minimum probability for predicting the positive class. Default: 0.5; if less than 40% of the training "
+        "examples are positive, the one with the highest F1 on the validation data. It is saved in the config.",
         within="(0, 1]",
     )
     class_weights: str | None = option(
         None,
-        "For single labels, of texts or words. Default: none.",
-        choices={"balanced": "errors weigh in inverse proportion to the frequency of their class in training"},
+        "Class weights in the loss, for single labels of texts or words. Default: none.",
+        choices={"balanced": "in inverse proportion to the frequency of each class in training"},
     )
     doc_stride: int | None = option(
         None,
@@ -165,10 +165,10 @@ class FinetuningOptions(CommonOptions, group="Training"):
 
     output_dir: str | None = option(
         None,
-        "Directory for checkpoints, the model, its card, predictions and metrics. Default: runs/finetune-1, or the "
-        "next free number; to resume, the newest.",
+        "Directory for checkpoints, the model, its card, predictions and metrics. Default: runs/finetune-1 or the "
+        "next free number; when resuming, the newest.",
     )
-    per_device_train_batch_size: int = option(32, "Examples per step and device.", within="[1, 1000000]")
+    per_device_train_batch_size: int = option(32, "Examples per batch and device.", within="[1, 1000000]")
     learning_rate: float | None = option(
         None,
         "Peak learning rate. Default: 5e-5 for a hidden size of 768, as for BERT-base, more for narrower models: "
@@ -177,7 +177,7 @@ class FinetuningOptions(CommonOptions, group="Training"):
     )
     head_learning_rate: float | None = option(
         None,
-        "Peak learning rate of newly initialised weights, the task's head. Default: 10 × learning_rate. No effect with "
+        "Peak learning rate of newly initialised weights, the task's head. Default: 10 × learning_rate. Not with "
         "random_init.",
         within="[0, 10]",
     )
@@ -185,7 +185,7 @@ class FinetuningOptions(CommonOptions, group="Training"):
     eval_strategy: str = option("epoch", "When to evaluate.", choices=INTERVALS)
     save_strategy: str = option("epoch", "When to save a checkpoint.", choices=[*INTERVALS, "best"])
     save_total_limit: int | None = option(
-        2, "Checkpoints to keep; the best and the last are among them, even with 1.", within="[1, 1e9]"
+        2, "Number of checkpoints to keep; always includes the best and the last, even with 1.", within="[1, 1e9]"
     )
     logging_steps: float = option(50, "Steps between log lines; with max_minutes, also every 30 s.", within="(0, 1e9]")
     load_best_model_at_end: bool = option(True, "Load the best checkpoint after training.")
@@ -193,5 +193,5 @@ class FinetuningOptions(CommonOptions, group="Training"):
         None, "Metric that selects the best checkpoint. Default: the task's main one."
     )
     greater_is_better: bool | None = option(
-        None, "Whether a greater metric_for_best_model is better. Default: known for our metrics.", group=EVALUATION
+        None, "Whether a greater metric_for_best_model is better. Default: known for built-in ones.", group=EVALUATION
     )

@@ -7,13 +7,13 @@ from .declare import OptionGroup, option, options
 class ContinuationOptions(OptionGroup, group="Model"):
     model_name_or_path: str | None = option(
         None,
-        "Continue from this scratch_bert or BERT, a directory or Hub repository. New heads are randomly initialised.",
+        "Directory or Hub repository of the scratch_bert or BERT to continue from. New heads start at random.",
         path=True,
     )
     add_tokens: str | None = option(
         None,
-        "File of words or ##continuations to add to its vocabulary, one per line; each starts as the mean of its "
-        "pieces.",
+        "File of words or ##continuations to add to the vocabulary, one per line; each embedding starts as the "
+        "mean of those of its pieces.",
         path=True,
         requires="model_name_or_path",
     )
@@ -43,7 +43,7 @@ class ArchitectureOptions(OptionGroup, group="Model"):
         unless="model_name_or_path",
     )
     dropout: float = option(
-        0.0, "Dropout for hidden states and attention. BERT has 0.1, for many passes over the text.", within="[0, 1)"
+        0.0, "Dropout for hidden states and attention. BERT uses 0.1, for many passes over the text.", within="[0, 1)"
     )
 
 

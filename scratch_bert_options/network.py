@@ -1,4 +1,4 @@
-"""Limits of time for huggingface_hub, which waits 400 s for a server that says nothing, and without end in a push."""
+"""Timeouts for huggingface_hub, which by itself waits 400 s for a silent server, and forever in a push."""
 
 import math
 import os
@@ -31,7 +31,7 @@ class _ClientFactory:
         if not re.match(r"https?://\w", constants.ENDPOINT):
             raise NetworkError(f"HF_ENDPOINT={constants.ENDPOINT} must begin with https://")
         if not re.fullmatch("[!-~]*", get_token() or ""):
-            raise NetworkError("The token, in HF_TOKEN or of `hf auth login`, is damaged: copy it again.")
+            raise NetworkError("The token, from HF_TOKEN or `hf auth login`, is malformed: copy it again.")
         try:
             client = default_client_factory()
         except Exception as error:
@@ -64,5 +64,5 @@ class _ClientFactory:
 
 def limit_waiting() -> None:
     """Let huggingface_hub, in this process, wait 10 s (HF_HUB_DOWNLOAD_TIMEOUT) for an answer to what it reads, 60 s to
-    what it writes, and try for a minute in all."""
+    what it writes, and give up after half a minute of failures."""
     set_client_factory(_ClientFactory())

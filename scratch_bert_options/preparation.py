@@ -31,7 +31,7 @@ class TokenizerPreparationOptions(TokenizerTrainingOptions, DocumentOptions, Tra
         100, "Megabytes of text to train on, a random sample of the paragraphs of all files.", within="(0, 1e6]"
     )
     streaming: bool = option(
-        False, "Read only the beginning of each file of the dataset, without a copy.", requires="dataset_name"
+        False, "Read only the beginning of each file of the dataset, without copying it.", requires="dataset_name"
     )
     seed: int = option(42, "Random seed of the sample.", within="[0, 4294967296)")
 
@@ -64,7 +64,7 @@ class PreparationDataOptions(SegmentOptions, ExampleOptions, TextOptions, group=
 class PreparationOptions(OptionGroup, group="Tasks"):
     input_dir: str | None = option(
         None,
-        "Directory of the text: local, or as fsspec names it, such as s3://bucket/text. Required.",
+        "Directory of the text: local, or an fsspec URL such as s3://bucket/text. Required.",
         path=True,
         remote=True,
     )
@@ -74,7 +74,7 @@ class PreparationOptions(OptionGroup, group="Tasks"):
         choices=["jsonl", "parquet", "csv", "warc"],
     )
     glob_pattern: str | None = option(
-        None, "Files to read, such as '**/*.jsonl.gz'; * does not match /. Default: all, with subdirectories."
+        None, "Files to read, such as '**/*.jsonl.gz'; * does not match /. Default: all, including subdirectories."
     )
     output_dir: str | None = option(
         None, "Directory for the examples, on a file system that all tasks share. Required."
@@ -82,12 +82,10 @@ class PreparationOptions(OptionGroup, group="Tasks"):
     split: str = option("train", "Split that the examples are for.", choices=["train", "validation"])
     seed: int = option(42, "Random seed for sentence pairs.", within="[0, 4294967296)")
     tasks: int = option(1, "Number of tasks that the files are divided among.", within="[1, 1000000]")
-    workers: int = option(-1, "Number of tasks that run at a time; -1 for all.", within="[-1, 1000]")
-    executor: str = option(
-        "local", "What runs the tasks: one of datatrove's executors.", choices=["local", "slurm", "ray"]
-    )
+    workers: int = option(-1, "Number of tasks to run concurrently; -1 for all.", within="[-1, 1000]")
+    executor: str = option("local", "The datatrove executor that runs the tasks.", choices=["local", "slurm", "ray"])
     executor_options: Json | None = option(
-        None, """More options of the executor, as JSON; for Slurm, '{"partition": "cpu", "time": "10:00:00"}'."""
+        None, """Further executor options, as JSON; for Slurm, '{"partition": "cpu", "time": "10:00:00"}'."""
     )
 
     def __post_init__(self):
@@ -97,7 +95,7 @@ class PreparationOptions(OptionGroup, group="Tasks"):
         super().__post_init__()
         check_output_dir("output_dir", Path(self.output_dir))
         if self.workers == 0:
-            raise ValueError("workers must be at least 1, or -1 for all tasks at a time.")
+            raise ValueError("workers must be at least 1, or -1 to run all tasks at once.")
 
 
 @options

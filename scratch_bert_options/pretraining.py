@@ -18,22 +18,22 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
 
     output_dir: str | None = option(
         None,
-        "Directory for checkpoints, the model, its card and its metrics. Default: runs/pretrain-1, or the next free "
-        "number; to resume, the newest.",
+        "Directory for checkpoints, the model, its card and its metrics. Default: runs/pretrain-1 or the next free "
+        "number; when resuming, the newest.",
     )
     num_train_epochs: float = option(
         6, "Passes over the corpus, each with newly drawn pairs.", within="(0, 1e9]", unless="max_minutes"
     )
-    per_device_train_batch_size: int = option(16, "Examples per step and device.", within="[1, 1000000]")
-    learning_rate: float = option(2e-3, "Peak learning rate. BERT base has 1e-4.", within="[0, 10]")
+    per_device_train_batch_size: int = option(16, "Examples per batch and device.", within="[1, 1000000]")
+    learning_rate: float = option(2e-3, "Peak learning rate. BERT-base uses 1e-4.", within="[0, 10]")
     optim: str = option(
         "muon",
-        "Muon with AdamW, or one of Trainer's, such as adamw_torch.",
+        "Optimizer: Muon with AdamW, or one of Trainer's, such as adamw_torch.",
     )
-    muon_learning_rate: float = option(0.02, "Peak learning rate for Muon; AdamW has learning_rate.", within="(0, 10]")
+    muon_learning_rate: float = option(0.02, "Peak learning rate of Muon; AdamW uses learning_rate.", within="(0, 10]")
     muon_matrices: str = option(
         "hidden",
-        "All matrices between hidden states, or the layers' alone.",
+        "Matrices trained by Muon: all hidden ones, or only the layers'.",
         choices=("hidden", "layers"),
     )
     weight_decay: float = option(
@@ -65,16 +65,16 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
     )
     max_eval_examples: int = option(
         4000,
-        "Maximum number of examples, evenly spread, to evaluate on in and after training; 0 for all.",
+        "Maximum number of examples, evenly spread, to evaluate on during and after training; 0 for all.",
         within="[0, 1e9]",
         group=EVALUATION,
     )
     show_predictions: int = option(
-        4, "Masked words and pairs to show with predictions at the end.", within="[0, 1000000]", group=EVALUATION
+        4, "Masked words and pairs to show predictions for at the end.", within="[0, 1000000]", group=EVALUATION
     )
     snapshots: int | None = option(
         None,
-        "Models to keep for the page of demo.py. Default: 20, or 0 for more than 25 M parameters.",
+        "Number of models to keep for the page of demo.py. Default: 20, or 0 above 25 M parameters.",
         within="[0, 1000]",
         group=EVALUATION,
     )
@@ -108,7 +108,7 @@ class PretrainingOptions(SeedsOptions, CommonOptions, group="Training"):
 
 
 def check_nodes(model: ModelOptions, data: DataOptions, training: PretrainingOptions) -> None:
-    """Raise `ValueError` if this is a process of a run on several machines, as torchrun and accelerate tell by the
+    """Raise `ValueError` if this is a process of a run on several machines, as torchrun and accelerate tell in the
     environment, and each would train a tokenizer on all the text. A run that is resumed has its own."""
     processes = int(os.environ.get("WORLD_SIZE", 1))
     has_tokenizer = data.tokenizer_name_or_path or data.prepared_data or model.model_name_or_path
@@ -118,7 +118,7 @@ def check_nodes(model: ModelOptions, data: DataOptions, training: PretrainingOpt
     if checkpoint and (Path(checkpoint).is_dir() or any(Path(training.output_dir).glob("checkpoint-*"))):
         return
     raise ValueError(
-        "On several machines, each would train a tokenizer on all the text. Train one before, with scratch-bert "
-        "tokenizer, and name it by tokenizer_name_or_path; or preprocess the text, with scratch-bert prepare-data, "
-        "and name it by prepared_data."
+        "On several machines, each would train a tokenizer on all the text. Train one first, with scratch-bert "
+        "tokenizer, and pass it as tokenizer_name_or_path; or preprocess the text, with scratch-bert prepare-data, "
+        "and pass it as prepared_data."
     )

@@ -25,7 +25,7 @@ def explain(error: ValidationError, where: str = "") -> str:
     field = ".".join(str(part) for part in first["loc"])
     reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
     given = f", got {' '.join(repr(first['input']).split()):.80}" if first["type"] != "missing" else ""
-    more = f" ({len(others)} more of the kind)" if others else ""
+    more = f" (and {len(others)} more)" if others else ""
     return ": ".join(filter(None, (where, field, f"{reason[0].lower()}{reason[1:]}{given}{more}")))
 
 

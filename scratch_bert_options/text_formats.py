@@ -7,7 +7,7 @@ from itertools import chain, dropwhile, islice, tee
 from typing import NamedTuple
 
 
-UNK_TOKEN = "[UNK]"  # in a text: a word that the corpus itself replaces, as WikiText-2 by <unk>
+UNK_TOKEN = "[UNK]"  # in a text: a word that the corpus itself replaces, as WikiText-2 does with <unk>
 MAX_LINES = 10_000  # a longer paragraph is read in several pieces, to bound memory
 
 
@@ -61,7 +61,7 @@ def _wikitext(lines: Iterable[str]) -> Iterator[str | None]:
             yield _WIKITEXT_JOINED.sub(r"\1", text).replace("<unk>", UNK_TOKEN)
 
 
-# Of today, and of books before 2003.
+# Today's markers, and those of books before 2003.
 _GUTENBERG_START = re.compile(r"\*\*\* ?START OF|\*END\*? ?THE SMALL PRINT")
 _GUTENBERG_END = re.compile(r"\*\*\* ?END OF|^End of (the |this )?Project Gutenberg", re.MULTILINE)
 
@@ -145,16 +145,16 @@ FORMATS = {
         "' = Title = ' begins a document, as in WikiText", _wikitext, records_are_lines=True, mark=_WIKITEXT_HEADING
     ),
     "wikiextractor": TextFormat(
-        "<doc id=…> begins a document, as WikiExtractor writes Wikipedia", _wikiextractor, mark=_WIKIEXTRACTOR_TAG
+        "<doc id=…> begins a document, as in WikiExtractor's output", _wikiextractor, mark=_WIKIEXTRACTOR_TAG
     ),
     "gutenberg": TextFormat(
-        "books of Project Gutenberg, without the licence", _gutenberg, mark=_GUTENBERG_START, version=3
+        "Project Gutenberg books, without the licence", _gutenberg, mark=_GUTENBERG_START, version=3
     ),
     "fasta": TextFormat(
-        "a sequence is a document, without its header", _fasta, version=2, mark=re.compile(r">[\w|.]*\d")
+        "each sequence is a document, without its header", _fasta, version=2, mark=re.compile(r">[\w|.]*\d")
     ),
     "html": TextFormat(
-        "as file, with tags such as <br> and <p> for line breaks, HTML's others left out, and entities such as &amp;",
+        "like file, but tags such as <br> and <p> are line breaks, other HTML tags are dropped, and &amp; etc. decoded",
         _html_line_breaks,
         version=4,
     ),

@@ -36,7 +36,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
     output_dir: str | None = option(None, "Directory for checkpoints, the model, its card and its metrics.")
     resume_from_checkpoint: str | None = option(
         None,
-        "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or from scratch.",
+        "Resume from this checkpoint; auto, or no value: from the latest intact one in output_dir, or a new run.",
         const="auto",
     )
     num_train_epochs: float = option(
@@ -49,7 +49,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
         "and the learning rate ends at 0 whatever the machine's speed.",
         within="(0, 1e6]",
     )
-    per_device_train_batch_size: int = option(8, "Examples per step and device.", within="[1, 1000000]")
+    per_device_train_batch_size: int = option(8, "Examples per batch and device.", within="[1, 1000000]")
     gradient_accumulation_steps: int = option(1, "Batches per optimizer step.", within="[1, 1000000]")
     learning_rate: float = option(5e-5, "Peak learning rate.", within="[0, 10]")
     lr_scheduler_type: str = option("linear", "Learning rate schedule after the warm-up.")
@@ -60,7 +60,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
     adam_epsilon: float = option(1e-8, "AdamW's epsilon.", within="(0, 1]")
     max_grad_norm: float = option(1.0, "Gradient norm to clip to; 0 for no clipping.", within="[0, 1e9]")
     bf16: bool | None = option(
-        None, "bf16 autocast instead of fp32. Default: on for CPUs and one CUDA GPU with native bf16."
+        None, "bf16 autocast instead of fp32. Default: on where CPU or CUDA GPU has native bf16."
     )
     torch_compile: bool = option(False, "Compile the model with torch.compile.")
     use_cpu: bool = option(False, "Train on the CPU, even if there is a GPU.")
@@ -87,7 +87,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
                 f"With max_minutes, warmup_steps must be a fraction of the time, below 1, got {self.warmup_steps:g}."
             )
         if self.lr_scheduler_type in ("reduce_lr_on_plateau", "greedy"):
-            raise ValueError(f"lr_scheduler_type {self.lr_scheduler_type} does not follow a clock: choose another.")
+            raise ValueError(f"lr_scheduler_type {self.lr_scheduler_type} cannot follow a clock: choose another.")
 
     def how_to_resume(self) -> str:
         """What to type to continue the run. Without its directory, the newest run would continue."""
@@ -130,7 +130,7 @@ class HubOptions(OptionGroup, group="Hub"):
         None, "Repository of the model: user/name. Default: the name of output_dir.", requires="push_to_hub"
     )
     hub_private_repo: bool | None = option(None, "Make a new repository private.")
-    license: str | None = option(None, "License for the model card, by the Hub's identifier, such as apache-2.0.")
+    license: str | None = option(None, "License for the model card: an identifier of the Hub, such as apache-2.0.")
 
     def __post_init__(self):
         super().__post_init__()
@@ -149,6 +149,4 @@ class CommonOptions(HubOptions, LoggingOptions, OptimizationOptions):
         super().__post_init__()
         for name in ("eval_steps", "save_steps", "logging_steps"):
             if self.max_minutes is not None and (getattr(self, name) or 1) < 1:
-                raise ValueError(
-                    f"With max_minutes, {name} must be a number of steps: how many there will be is unknown."
-                )
+                raise ValueError(f"With max_minutes, {name} must be a number of steps, as their total is unknown.")

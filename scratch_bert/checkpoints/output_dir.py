@@ -41,7 +41,7 @@ def output_dir_lock(args: TrainingArguments, record: dict, checkpoint: str | Non
     output_dir = Path(args.output_dir)
     with locked(output_dir):
         if checkpoint and not Path(checkpoint).is_dir():
-            raise OSError(f"{checkpoint} no longer exists: another process resumed this run. Start the command again.")
+            raise OSError(f"{checkpoint} no longer exists: another process resumed this run. Run the command again.")
         shutil.rmtree(output_dir / STAGING, ignore_errors=True)
         with explain_write_errors(RUN_FILE, output_dir):
             write_json(output_dir / RUN_FILE, record)

@@ -38,8 +38,8 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
     for name, value in changed.items():
         if name in record["fixed"] or name in also_fixed:
             raise ValueError(
-                f"The run in {checkpoint} has another {name}: {saved[name]}, not {value}. Resume with the options and "
-                "the data that the run was started with, or start a new one in another --output_dir."
+                f"The run in {checkpoint} has a different {name}: {saved[name]}, not {value}. Resume with the options "
+                "and the data that the run was started with, or start a new one in another --output_dir."
             )
     if "global batch size" in changed:
         logger.warning("The global batch size has changed: some examples will be repeated or skipped")

@@ -179,7 +179,7 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     if remedy and any(path.name not in beginnings and path.suffix not in logs for path in there):
         raise ValueError(f"The output directory {output_dir} is not empty. {remedy}")
     if args.resume_from_checkpoint and not checkpoint:
-        logger.info(f"There is no checkpoint to resume from in {output_dir}: a new run")
+        logger.info(f"There is no checkpoint to resume from in {output_dir}: starting a new run")
     return checkpoint and str(checkpoint)
 
 

@@ -55,7 +55,7 @@ def read_shapes(files: Iterable[Path]) -> dict[str, torch.Tensor]:
         except Exception as error:  # a damaged pickle may make torch's reader raise anything
             reason = f"{type(error).__name__}: {one_line(error).partition('. ')[0]}"
             raise ValueError(
-                f"{file} cannot be read: it is damaged, or holds other things than named tensors ({reason})."
+                f"{file} cannot be read: it is damaged, or holds something other than named tensors ({reason})."
             ) from None
         for name, dtype in dtypes.items():
             if dtype not in FLOATS and name.rpartition(".")[2] not in INTEGERS:

@@ -1,4 +1,4 @@
-"""What a tokenizer's normalizer changes in a text, case apart: accents that it removes, letters that it takes apart."""
+"""What a tokenizer's normalizer changes in a text, ignoring case: accents that it removes, letters that it splits."""
 
 import unicodedata
 from collections import Counter
@@ -18,13 +18,13 @@ MUCH = 0.01
 
 class Changes(NamedTuple):
     share: float
-    """The changed fraction of the characters that are no spaces."""
+    """The changed fraction of the characters other than spaces."""
     most_frequent: list[str]
     """Such as `é → e`, the most frequent first."""
 
     def __str__(self) -> str:
         examples = f": {', '.join(self.most_frequent)}" if self.most_frequent else ""
-        return f"{self.share:.2%} of the characters, case apart{examples}"
+        return f"{self.share:.2%} of the characters, ignoring case{examples}"
 
 
 def count_characters(source: TextSource, max_shards: int = SAMPLE_SHARDS) -> Counter[str]:
@@ -43,7 +43,7 @@ def count_characters(source: TextSource, max_shards: int = SAMPLE_SHARDS) -> Cou
 
 
 def find_changes(counts: Counter[str], after: Callable[[str], str], before: Callable[[str], str] = str) -> Changes:
-    """How the text with these characters differs `after` a normalizer from `before`, which is no normalizer."""
+    """How the text with these characters differs `after` a normalizer from `before`, by default the text itself."""
     changed: Counter[str] = Counter()
     for character, count in counts.items():
         old, new = (normalize(character).strip().lower() for normalize in (before, after))

@@ -45,7 +45,7 @@ def report_overlap(
     phrase = f"{fraction:.1%} overlap with {training_name} (passages of {WINDOW} tokens)"
     if fraction > WARN_ABOVE:
         logger.warning(
-            f"{name.capitalize()}: {phrase}, of which the evaluation measures memory alone. Remove duplicates, or "
+            f"{name.capitalize()}: {phrase}, on which evaluation only measures memorisation. Remove duplicates, or "
             "evaluate on other text"
         )
     else:

@@ -40,7 +40,7 @@ def _infer_options(name: str, revision: str | None) -> dict[str, bool | str]:
         return {}
     options: dict[str, bool | str] = {} if config or model_config else {"tokenizer_type": "bert"}
     cased = re.search(r"^(?![\[<]).*[A-Z]", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-    logger.info(f"{file}: no do_lower_case says whether it is cased; its entries are {'' if cased else 'un'}cased")
+    logger.info(f"{file}: do_lower_case is not set, and the vocabulary is {'' if cased else 'un'}cased")
     return options | ({"do_lower_case": False} if cased else {})
 
 
@@ -167,7 +167,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int, name: 
     if name and entries < 0.9 * vocab_size:
         logger.warning(
             f"The tokenizer of {name} has {entries:,} entries, but the model's vocab_size is {vocab_size:,}: make sure "
-            "that it is the model's"
+            "that they belong together"
         )
 
 
@@ -178,15 +178,15 @@ def check_unknown(share: float, texts: Iterable[str] = ()) -> None:
     words = [word for text in islice(texts, 1000) for word in text.split()]
     in_long_words = sum(len(word) for word in words if len(word) > MAX_WORD) > sum(map(len, words)) / 2
     cause = (
-        f"most of the text is in words of more than {MAX_WORD} characters, which the tokenizer does not split. As for "
-        "proteins or DNA, use tokenizer_type=character or 6-mer"
+        f"most of the text is in words of more than {MAX_WORD} characters, which the tokenizer does not split. Use "
+        "tokenizer_type=character or 6-mer, as for proteins or DNA"
         if in_long_words
-        else "the tokenizer is for other text, such as that in another script. Train one on this text"
+        else "the tokenizer is for other text, such as text in another script. Train one on this text"
     )
     message = f"{share:.0%} of the tokens are unknown: {cause}"
     if share > 0.5 or in_long_words:
         raise ValueError(f"{message}.")
-    logger.warning(f"{message}. A model learns little from them, and their predictions are no measure of it")
+    logger.warning(f"{message}. A model learns little from them, and predictions of them say little about it")
 
 
 def segment_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:

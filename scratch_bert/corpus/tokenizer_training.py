@@ -45,15 +45,15 @@ def train_tokenizer(
         texts: A `TextSource`, or what `SentencePairDataset.from_texts` accepts, with its `text_column`.
         vocab_size: The maximum number of entries.
         tokenizer_type: One of `TOKENIZER_TYPES`, such as `wordpiece`, which is BERT's.
-        lowercase: Lower-case the text. Default: for word pieces and words.
-        strip_accents: Remove accents, as uncased BERT. Default: for lower-cased text in which they are as rare as in
+        lowercase: Lowercase the text. Default: for wordpiece and wordlevel.
+        strip_accents: Remove accents, like uncased BERT. Default: for lowercased text in which they are as rare as in
             English. Elsewhere they are part of the spelling, as are the umlauts of German and the vowels of Thai.
         min_frequency: Words and word pieces with fewer occurrences are left out.
         model_max_length: The length in tokens to which texts are truncated by default.
         first_segment_id: The segment id of text A; B's is one more, and padding's always 0.
 
     Raises:
-        ValueError: For options out of range, for what is no text, for no text at all, and for a `vocab_size` that is
+        ValueError: For options out of range, for what is not text, for no text at all, and for a `vocab_size` that is
             too small for the characters alone.
     """
     check(Annotated[int, Field(ge=1, le=10_000_000)], vocab_size, "vocab_size")

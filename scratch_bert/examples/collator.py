@@ -51,7 +51,7 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
         self, examples: list[dict]
     ) -> dict[str, torch.Tensor]:
         if len({frozenset(example) for example in examples}) != 1:
-            raise ValueError("The examples of a batch, one or more, must all have the same columns.")
+            raise ValueError("A batch needs at least one example, and all must have the same columns.")
         if "mask_seed" in examples[0]:
             self.generator = torch.Generator().manual_seed(int(examples[0]["mask_seed"]))
         # Columns with a value per token are padded (B, S), columns with a value per example stacked (B,).
@@ -60,7 +60,7 @@ class PretrainingCollator(DataCollatorForLanguageModeling):
         for name in (name for name in examples[0] if name not in ("mask_seed", "attention_mask", "labels")):
             values = [np.asarray(example[name]) for example in examples]
             if name in padding and [len(row) for row in values] != lengths.tolist():
-                raise ValueError(f"The examples' columns input_ids and {name} differ in their lengths.")
+                raise ValueError(f"The examples' columns input_ids and {name} differ in length.")
             batch[name] = self._pad(values, padding.get(name, 0)) if values[0].ndim else np.array(values)
         input_ids = batch["input_ids"]
         batch["attention_mask"] = (np.arange(input_ids.shape[1]) < lengths[:, None]).astype(np.int64)

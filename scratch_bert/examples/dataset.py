@@ -126,8 +126,8 @@ class SentencePairDataset(EpochDataset):
         `options` those of `SentencePairDataset`: `objective`, `seed`, `short_seq_prob`, …
 
         Token ids are written to `cache_dir` and mapped into memory from there: the same texts are encoded once. For a
-        generator, which can't be read twice, they are kept for this process only. Raises `ValueError` for what is no
-        text, and for other tokenizers and options.
+        generator, which can't be read twice, they are kept for this process only. Raises `ValueError` for what is not
+        text, and for unsuitable tokenizers and options.
         """
         check_tokenizer(tokenizer)
         settings = {"text_format": text_format, "splitter": sentence_splitter, "language": language}
@@ -169,7 +169,7 @@ class SentencePairDataset(EpochDataset):
                 pairs = np.memmap(file, dtype=np.int64, mode="r")
                 self.pairs = pairs.reshape(-1, 5)  # (pairs, 5): see `Objective.draw_pairs`
         except OSError as error:  # which does not name the place
-            where = f"{tempfile.gettempdir()}, or where TMPDIR says"
+            where = f"{tempfile.gettempdir()}, which TMPDIR can change"
             raise OSError(f"The pairs of an epoch could not be written to {where}: {error}") from error
         self.num_examples = self.num_examples or len(self.pairs)
 

@@ -41,7 +41,7 @@ ABOUT = "examples.json"  # describes the examples, beside a directory per split
 
 def check_values(table: pa.Table, objective: Objective, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
     """Raise `TextError`, with this `name` of the examples and the column, for null, and for ids, segments, masks and
-    labels out of their range, with which a model would train on something else, or fail in the midst of training."""
+    labels out of their range, with which a model would train on something else, or fail in the middle of training."""
     highest = {
         "input_ids": vocabulary_size(tokenizer) - 1,
         "token_type_ids": max(segment_ids(tokenizer)),
@@ -61,7 +61,7 @@ def check_values(table: pa.Table, objective: Objective, tokenizer: PreTrainedTok
         found = pc.min_max(values).as_py()
         for value in filter(None, found.values()):
             if not 0 <= value <= highest.get(column, value):
-                raise TextError(f"{name}: the column {column} holds {value}, beyond 0 to {highest.get(column)}.")
+                raise TextError(f"{name}: the column {column} holds {value}, outside 0 to {highest.get(column)}.")
 
 
 class PreprocessedDataset(EpochDataset, Tokens):

@@ -1,4 +1,4 @@
-"""Fine-tuning by one call, from files or from memory."""
+"""Fine-tuning in one call, from files or from memory."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Predictions by class: precision, recall and F1 of each, who is taken for whom, as data, text and picture."""
+"""Predictions by class: precision, recall and F1 of each, and their confusions, as data, text and picture."""
 
 from collections.abc import Sequence
 from pathlib import Path

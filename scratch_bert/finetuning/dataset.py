@@ -69,7 +69,7 @@ def as_splits(data: Any, **more: Any) -> dict[str, Any]:
     splits = [*(data if has_splits else {"train": data}).items(), *more.items()]
     given = {name: part for name, part in splits if not isinstance(part, list | dict | None) or part}
     if given and "train" not in given:
-        raise ValueError(f"There is no split 'train', but {', '.join(given)}.")
+        raise ValueError(f"There is no split 'train', only {', '.join(given)}.")
     return given
 
 
@@ -131,7 +131,7 @@ def _choose_columns(
                 continue
             have = describe_columns(present)
             raise ValueError(
-                f"{where} has no column {missing[0]!r}, but {have}. Name the right one: --{column}_column."
+                f"{where} has no column {missing[0]!r}, only {have}. Name the right one: --{column}_column."
             )
         if len(names) > 1:
             records = records.map(lambda record, names=names: {names[0]: [record[name] for name in names]})

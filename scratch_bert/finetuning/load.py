@@ -38,7 +38,7 @@ def task_class(name: str) -> type[Task]:
     """By its file: `token-classification` is `TokenClassification` in tasks/token_classification.py."""
     if name not in TASKS:
         other = OTHER_NAMES.get(name)
-        hint = f" Use {other}." if other else similar(name, TASKS) or f" There are {', '.join(TASKS)}"
+        hint = f" Use {other}." if other else similar(name, TASKS) or f" Choose from {', '.join(TASKS)}"
         raise ValueError(f"There is no task {name}.{hint}")
     kind = "sequence-classification" if name in GLUE else name
     module = import_module(f"{__package__}.tasks.{kind.replace('-', '_')}")
@@ -82,9 +82,9 @@ def load_task(
     hub_metrics = [metric for metric in args.metrics or () if metric not in METRICS]
     if hub_metrics and not args.trust_remote_code:
         known = ", ".join(METRICS)
-        raise ValueError(f"The metric {hub_metrics[0]} is none of {known}: to run its code, pass --trust_remote_code.")
+        raise ValueError(f"The metric {hub_metrics[0]} is not one of {known}: --trust_remote_code runs its code.")
     if data and (args.train_file or args.dataset_name):
-        raise ValueError("Give data, train_file or dataset_name, not several of them.")
+        raise ValueError("Give only one of data, train_file and dataset_name.")
     if data and "validation" in data:
         reject_non_default(args, ["validation_share", "split_seed"], "with validation examples")
 

@@ -62,7 +62,7 @@ class Predictor:
         head = named_head(config).removeprefix("For")
         task_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", head).lower()
         if task_name not in TASKS:
-            raise ValueError(f"{name} has no head of a task ({', '.join(TASKS[:4])}), but {head}: fine-tune it first.")
+            raise ValueError(f"{name} has no task head ({', '.join(TASKS[:4])}), only {head}: fine-tune it first.")
         max_seq_length = max_seq_length or getattr(config, "max_seq_length", None)
         self.task = open_task(task_name, name, config, max_seq_length, trust_remote_code)
         self.task.read_config(config)
@@ -100,7 +100,7 @@ class Predictor:
             names = columns[column]
             if missing := [name for name in names if name not in present]:
                 raise ValueError(
-                    f"The rows have no column {missing[0]!r}, but {describe_columns(present)}. "
+                    f"The rows have no column {missing[0]!r}, only {describe_columns(present)}. "
                     f"Name the right one: --{column}_column."
                 )
             values = [[row.get(name) for name in names] for row in rows]
@@ -161,8 +161,8 @@ def predict(model: str | Path, data: Any, **options: Any) -> pandas.DataFrame:
 
 
 def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | None = None, **options: Any) -> int:
-    """Write the rows of a table, or the lines of a text file, with predictions as new columns to another; the memory
-    that it takes does not depend on their number. Returns the number of rows.
+    """Write the rows of a table, or the lines of a text file, with predictions as new columns to another file. Memory
+    use does not depend on their number. Returns the number of rows.
 
     Args:
         file, output_file: CSV, TSV, JSON Lines or Parquet by their suffixes; `file` may also be .txt, and - is standard
@@ -182,6 +182,6 @@ def predict_file(model: str | Path, file: str, output_file: str, *, kind: str | 
     if predictor.without_text:
         logger.warning(f"{predictor.without_text:,} of {count:,} rows have no text: their predictions mean nothing")
     if predictor.truncated:
-        limit = f"{predictor.task.max_seq_length} tokens, or have exactly as many"
+        limit = f"{predictor.task.max_seq_length} tokens, or have exactly that many"
         logger.info(f"{predictor.truncated:,} of {count:,} rows are truncated to {limit}")
     return count

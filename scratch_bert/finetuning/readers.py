@@ -76,7 +76,7 @@ def read_squad(file: Path) -> Dataset | None:
             for question in paragraph["qas"]
         ]
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{file} is not SQuAD's format: {type(error).__name__}: {error}") from None
+        raise ValueError(f"{file} is not in SQuAD's format: {type(error).__name__}: {error}") from None
     if not examples:
         raise ValueError(f"{file} contains no examples.")
     return Dataset.from_list(examples)

@@ -1,4 +1,4 @@
-"""A search for hyperparameters: Optuna proposes the trials, each a run of its own, of which the best one stays."""
+"""A search for hyperparameters: Optuna proposes the trials, each a separate run, of which only the best is kept."""
 
 import shutil
 from copy import copy
@@ -30,7 +30,7 @@ LOG = "search.log"
 
 class FinetuningSearch(FinetuningRun):
     """`task_args.search` runs in subdirectories `trial-N` of `options.output_dir`. Trials are recorded in search.log,
-    from which a search resumes, and search.csv; of the others than the best, nothing else is kept.
+    from which a search resumes, and search.csv; nothing else is kept of trials other than the best.
 
     The learning rate is drawn between a 16th and four times that of the options, that of the head between a quarter and
     four times its own: with few examples, an encoder that hardly moves can be best. The epochs are between half and
@@ -42,7 +42,7 @@ class FinetuningSearch(FinetuningRun):
 
     def __init__(self, task_name: str, task_args: TaskOptions, options: FinetuningOptions, data=None):
         if task_args.seeds or options.push_to_hub:
-            raise ValueError("search trains several models: run the best one's options with seeds, or push it, later.")
+            raise ValueError("search trains several models: run its best options with seeds later, or push its model.")
         reject_non_default(options, ["save_total_limit"], "with search")
         reject_non_default(task_args, ["dropout"], "with search, which tries several")
         super().__init__(task_name, task_args, options, data)
@@ -104,7 +104,7 @@ class FinetuningSearch(FinetuningRun):
             try:
                 value = child.train().mean[f"eval_{self.task.best_metric}"]
                 study.tell(trial, value)
-                logger.info(f"Trial {number}: {self.task.best_metric} {value:.4f}, the best {study.best_value:.4f}")
+                logger.info(f"Trial {number}: {self.task.best_metric} {value:.4f}, best so far {study.best_value:.4f}")
             except DivergenceError as error:
                 study.tell(trial, state=TrialState.PRUNED)
                 logger.warning(f"Trial {number}: {error}")

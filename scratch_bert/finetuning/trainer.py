@@ -24,7 +24,7 @@ class FinetuningTrainer(ScratchBertTrainer):
     """`results` may already contain the scores of baselines.
 
     Args:
-        new_weights: The names of those that learn at `options.head_learning_rate`.
+        new_weights: The names of the weights that learn at `options.head_learning_rate`.
         class_weights: (L,) Weights of the classes in the loss, with a mean of 1 over the training examples.
     """
 

@@ -77,9 +77,7 @@ def convert_checkpoint(
     config = load_config(source, revision)
     if config.model_type not in CONFIGS or config.model_type == to:
         wanted = ", ".join(name for name in CONFIGS if name != to)
-        raise ValueError(
-            f"{source} is a model of the type {config.model_type}. A conversion to {to} needs the type {wanted}."
-        )
+        raise ValueError(f"{source} is a model of type {config.model_type}. A conversion to {to} needs type {wanted}.")
     tokenizer = None
     if has_tokenizer(source, revision):
         tokenizer = load_tokenizer(source, revision=revision, vocab_size=config.vocab_size)

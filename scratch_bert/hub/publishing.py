@@ -60,7 +60,7 @@ def public_files(directory: str | Path) -> list[Path]:
     directory = Path(directory)
     for name, remedy in (
         ("config.json", "this is not a model's directory, as written by save_pretrained or Trainer"),
-        ("tokenizer_config.json", "save the tokenizer there as well: tokenizer.save_pretrained(directory)"),
+        ("tokenizer_config.json", "also save the tokenizer there: tokenizer.save_pretrained(directory)"),
         ("README.md", "write a model card that describes the model, its data, its results and its limits"),
     ):
         if not (directory / name).is_file():
@@ -87,8 +87,8 @@ def _modules(directory: Path) -> list[Path]:
     contents = {path.name for module in others for path in (directory / module.path).iterdir()}
     if first.path or not first.type.endswith(".Transformer") or contents - {"config.json"}:
         raise ValueError(
-            f"{file} must name a Transformer here, and modules with a config.json alone in their folders, such as "
-            "1_Pooling. Push another model with push_to_hub of sentence-transformers."
+            f"{file} must name a Transformer here, and modules whose folders hold only a config.json, such as "
+            "1_Pooling. Push other models with sentence-transformers' push_to_hub."
         )
     return [directory / module.path / "config.json" for module in others]
 
@@ -141,7 +141,7 @@ def _weights(directory: Path) -> list[Path]:
         with safe_open(file, framework="pt") as weights:
             if name := find_not_finite((name, weights.get_tensor(name)) for name in sorted(weights.keys())):
                 raise ValueError(
-                    f"{file}: {name} is not finite, the training diverged: publish an earlier checkpoint."
+                    f"{file}: {name} is not finite, as the training diverged: publish an earlier checkpoint."
                 )
     return files + [index] * index.is_file()
 
@@ -172,7 +172,7 @@ def _check_model(directory: str) -> None:
     """Raise `ValueError` if config, weights and tokenizer don't fit together; custom code is not run for it."""
     config = None
     if read_json(Path(directory, "config.json")).get("model_type") in CONFIG_MAPPING:
-        config = load_config(directory)  # before the tokenizer, which reads it as well
+        config = load_config(directory)  # before the tokenizer, which also reads it
     load_tokenizer(directory, vocab_size=config.vocab_size if config else None)
     if config is None:
         return
@@ -243,7 +243,7 @@ def check_names(
         if name is not None and not _REF.fullmatch(name):
             raise ValueError(f"{name!r} cannot be a branch or a tag: choose another name.")
     if create_pr and (revision or tag):
-        raise ValueError("A pull request has no revision or tag of its own: leave them out.")
+        raise ValueError("A pull request cannot have a revision or a tag: leave them out.")
     if tag and tag in ("main", revision):
         raise ValueError(f"The tag {tag} has the name of a branch: choose another one.")
 

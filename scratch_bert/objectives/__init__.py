@@ -23,5 +23,5 @@ def find_objective(objective: str | Objective) -> Objective:
         return objective
     if objective not in OBJECTIVES:
         known = "; ".join(f"{name}: {known.description}" for name, known in OBJECTIVES.items())
-        raise ValueError(f"There is no sentence_objective {objective!r}, but {known}.")
+        raise ValueError(f"There is no sentence_objective {objective!r}, only {known}.")
     return OBJECTIVES[objective]

@@ -59,7 +59,7 @@ class NextSentencePrediction(NextSentenceHead):
             return mlm
         if mlm:
             return f"{mlm} NSP is usually learned later than MLM."
-        found = f"NSP cannot be told from chance on {evaluated:,} examples (±{margin:.0%})."
+        found = f"NSP cannot be distinguished from chance on {evaluated:,} examples (±{margin:.0%})."
         in_training = metrics.get("nsp_loss", math.inf)
         if in_training < 0.9 * min(metrics["eval_nsp_majority_loss"], metrics["eval_nsp_loss"]):
             return (

@@ -47,7 +47,7 @@ def pretrain(
     if isinstance(texts, Mapping) and options.get("text_column", "text") not in texts:  # splits, and no table
         if "train" not in texts:
             known = shorten(", ".join(map(str, texts)), 200)
-            raise ValueError(f"There is no split 'train' and no column text, but {known}: give a list of texts.")
+            raise ValueError(f"There is no split 'train' and no column text, only {known}: give a list of texts.")
         validation = texts.get("validation") if validation is None else validation
         texts = texts["train"]
     options |= {"output_dir": output_dir, "preset": preset}
@@ -55,7 +55,7 @@ def pretrain(
     for name, given, option in (("texts", texts, "train_file"), ("eval_texts", validation, "validation_file")):
         files = _as_files(given)
         if given is not None and options.get(option):
-            raise ValueError(f"{option} has no effect beside texts that are given: leave it out.")
+            raise ValueError(f"{option} has no effect when texts are given: leave it out.")
         if files:
             options[option] = files
         elif given is not None:  # an iterator could be read only once

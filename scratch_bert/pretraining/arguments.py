@@ -18,7 +18,7 @@ from .optimizer import OPTIMIZERS
 
 FIXED: Fixed = {
     "remove_unused_columns": (False, "the collator reads more columns than the model"),
-    "batch_eval_metrics": (True, "metrics are summed batch by batch, no logits are kept"),
+    "batch_eval_metrics": (True, "metrics are summed batch by batch, and no logits are kept"),
     "prediction_loss_only": (False, "metrics are computed from predictions"),
     "label_smoothing_factor": (0.0, "both losses come from the model itself"),
     "dataloader_persistent_workers": (False, "persistent workers would keep the first epoch's examples"),
@@ -28,7 +28,7 @@ FIXED: Fixed = {
 def pretraining_arguments(options: PretrainingOptions) -> TrainingArguments:
     """Trainer's arguments. For an `optim` that Trainer lacks, they name AdamW: see `OPTIMIZERS`."""
     if options.trainer.get("train_sampling_strategy") == "group_by_length":  # of the first epoch's examples
-        raise ValueError("group_by_length is no train_sampling_strategy here: lengths change with each epoch's pairs.")
+        raise ValueError("train_sampling_strategy cannot be group_by_length: lengths change with each epoch's pairs.")
     if options.optim not in OPTIMIZERS:
         return make_training_arguments(options, FIXED)
     for name in {"optim_args", "optim_target_modules"} & options.trainer.keys():

@@ -45,7 +45,7 @@ def choose_tokenizer(args: ModelOptions, data_args: DataOptions, checkpoint: str
         except ValueError as error:
             raise ValueError(f"{args.add_tokens}: {error}") from None
         if longer is named and not resumed:
-            raise ValueError(f"{args.add_tokens}: There is no new token: the vocabulary has all of them.")
+            raise ValueError(f"{args.add_tokens}: There are no new tokens: the vocabulary has all of them.")
         named = longer
     return TokenizerChoice(resumed or named, named)
 

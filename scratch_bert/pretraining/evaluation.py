@@ -68,7 +68,7 @@ def evaluate_model(
     is_own = isinstance(model, objective.model_class)  # which may take its columns as keywords
     takes_all = is_own and any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     if "seq_idx" in data.objective.features() and "seq_idx" not in accepted:
-        raise ValueError(f"{name} takes no packed segments, of which {data.objective.name} is made.")
+        raise ValueError(f"{name} takes no packed segments, which {data.objective.name} needs.")
     predictions = ""
     if count := args.show_predictions:  # before the evaluation, which may leave the model in bf16 autocast
         predictions = objective.describe_predictions(model, data.eval_dataset, data.tokenizer, count)
@@ -120,7 +120,7 @@ def open_with_objective(objective: Objective, name: str, trust_remote_code: bool
             return model, objective
     model, heads = open_pretrained(name, with_nsp=objective.has_pairs, trust_remote_code=trust_remote_code)
     if "MaskedLM" not in heads:
-        raise ValueError(f"{name} has no MLM head, which is what is evaluated.")
+        raise ValueError(f"{name} has no MLM head to evaluate.")
     if "NextSentencePrediction" not in heads or custom and not isinstance(objective, NextSentenceHead):
         return model, OBJECTIVES["none"]
     return model, OBJECTIVES["nsp"] if custom else objective

@@ -1,7 +1,7 @@
 """Pseudo-log-likelihoods of sentences by a masked language model (Salazar et al., 2020, section 2.1), which decide
 minimal pairs: of two sentences, the model prefers the one with the higher value.
 
-Each token of a sentence is masked in a copy of its own, and the log-probabilities of the masked tokens are added up.
+Each token of a sentence is masked in a separate copy, and the log-probabilities of the masked tokens are added up.
 Dimensions: N sentences, K masked tokens in all, C copies, U different ones, M predictions in a batch, S tokens,
 V vocabulary.
 """
@@ -143,7 +143,7 @@ def _score_masked_tokens(
     copy_of = copy_of.reshape(-1)  # NumPy 2.0 gives (K, 1)
     masked = ids[plan[:, 0]]  # (C, S)
     masked[copy_of, positions] = mask_token_id
-    # The block tells copies apart as well, as the text may contain [MASK].
+    # The block also tells copies apart, as the text may contain [MASK].
     different, first, number = np.unique(
         np.column_stack([masked, plan[:, 1]]), axis=0, return_index=True, return_inverse=True
     )  # (U, S + 1), (U,), (C,)

@@ -37,7 +37,7 @@ def muon(
     `shared`, the processes of torch.distributed, which must all have the same gradients, as with DDP, divide Muon's
     products among themselves.
 
-    Raises `ValueError` for a model without an encoder, for other `matrices`, and for a rate that is negative or no
+    Raises `ValueError` for a model without an encoder, for other `matrices`, and for a rate that is negative or not a
     number.
     """
     if matrices not in MATRICES:
@@ -46,7 +46,7 @@ def muon(
         raise ValueError(f"Rates must be 0 or more, got {lr=}, {muon_lr=}, {weight_decay=}.")
     groups = parameter_groups(model, weight_decay, muon_lr, matrices)
     if not groups[-1]["params"]:
-        raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train below encoder.layer.")
+        raise ValueError(f"muon needs a BERT: {type(model).__name__} has no matrices to train under encoder.layer.")
     return MuonWithAdamW(groups, lr=lr, betas=betas, eps=eps, dtype=dtype, shared=shared)
 
 

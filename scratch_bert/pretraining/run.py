@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
@@ -87,10 +88,13 @@ class PretrainingRun:
             metrics = _train(self.trainer, self.checkpoint)
             for phase in self.phases[1:]:
                 if self.trainer.fraction_done == 1:  # an evaluation or a checkpoint took longer than the final phase
-                    logger.warning("The time was over before the final phase: raise final_share or max_minutes.")
+                    logger.warning("The time ran out before the final phase: raise final_share or max_minutes.")
                     break
-                seconds, metrics = metrics["train_runtime"], self._train_next(phase)
-                metrics["train_runtime"] += seconds
+                earlier, metrics = metrics, self._train_next(phase)
+                seconds = earlier["train_runtime"], metrics["train_runtime"]
+                for name in ("train_samples_per_second", "train_steps_per_second"):
+                    metrics[name] = float(np.average([earlier[name], metrics[name]], weights=seconds))
+                metrics["train_runtime"] = sum(seconds)
             trainer = self.trainer
             trainer.results["train_runtime"] = metrics["train_runtime"]  # for the card
             if trainer.eval_dataset:
@@ -195,7 +199,7 @@ def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
     if training.final_max_seq_length:
         if data_args.streaming or data_args.prepared_data:
             raise ValueError(
-                "final_max_seq_length needs text that is neither streamed nor preprocessed: start two runs."
+                "final_max_seq_length needs text that is neither streamed nor preprocessed: use two runs."
             )
         last = last._replace(max_seq_length=training.final_max_seq_length)
     if training.final_mlm_probability:
@@ -262,7 +266,7 @@ def build_trainer(
     best, known = (args.metric_for_best_model or "loss").removeprefix("eval_"), ["loss", *metrics.names]
     if best not in known:
         raise ValueError(
-            f"There is no metric_for_best_model {best}.{similar(best, known) or ' There are ' + ', '.join(known)}"
+            f"There is no metric_for_best_model {best}.{similar(best, known) or ' Choose from ' + ', '.join(known)}"
         )
     device = torch.cuda.get_device_name() if args.device.type == "cuda" else args.device.type.upper()
     chosen = ", native here; bf16=false for fp32" if args.bf16 and training.bf16 is None else ""
@@ -280,14 +284,14 @@ def build_trainer(
     try:
         convert_config(model.config, "bert")
     except ValueError as error:
-        logger.info(f"This model will not convert to a plain BERT: {error}")
+        logger.info(f"This model cannot be converted to a plain BERT: {error}")
     positions = model.config.max_position_embeddings * model.config.hidden_size
     if model.get_position_embeddings() and 2 * positions > model.num_parameters():
         share = f"{positions / model.num_parameters():.0%} of the parameters are position embeddings"
         logger.warning(f"{share}, for {model.config.max_position_embeddings:,} positions: lower max_seq_length")
     batch_size = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
     if not data_args.streaming and batch_size > (examples := len(data.train_dataset)):
-        found = f"The global batch size, {batch_size:,}, is more than an epoch has: {examples:,}"
+        found = f"The global batch size, {batch_size:,}, exceeds an epoch's examples: {examples:,}"
         if args.dataloader_drop_last and batch_size > examples * args.gradient_accumulation_steps:
             raise ValueError(f"{found}. With dataloader_drop_last, there would be no step: leave it out.")
         logger.warning(found)
@@ -298,7 +302,7 @@ def build_trainer(
     if data.eval_dataset and phase.mlm_probability > EVAL_MLM_PROBABILITY:
         logger.info(
             f"Masked: {phase.mlm_probability:.0%} of the tokens in training, {EVAL_MLM_PROBABILITY:.0%} in evaluation, "
-            "whose loss is lower for that"
+            "which has a lower loss for that reason"
         )
     eval_dataset = data.eval_dataset and evenly_spread(data.eval_dataset, training.max_eval_examples)
     if eval_dataset is not data.eval_dataset:

@@ -1,5 +1,5 @@
-"""How usual each text is to a masked language model: its pseudo-log-likelihood (Salazar et al., 2020), and the tokens
-that the model expects least. For logs, typing errors, texts in another language."""
+"""How typical each text is for a masked language model: its pseudo-log-likelihood (Salazar et al., 2020), and the
+tokens that the model expects least. For logs, typing errors, texts in another language."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def score_texts(
     """The scores of each text. `model` is any model with an MLM head, in evaluation mode.
 
     Args:
-        fast: Mask an eighth of a text's tokens at a time, in 8 copies, instead of each token in a copy of its own.
+        fast: Mask an eighth of a text's tokens at a time, in 8 copies, instead of each token in a separate copy.
         surprising: The number of least probable tokens to list.
         bf16: Autocast to bf16.
 

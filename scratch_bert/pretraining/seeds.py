@@ -49,7 +49,7 @@ def pretrain_seeds(
 
 
 def report_seeds(output_dir: str | Path) -> str:
-    """For the terminal: means and deviations. Seeds that an earlier command ran with other options are in a column of
-    their own."""
+    """For the terminal: means and deviations. Seeds that an earlier command ran with other options have a separate
+    column."""
     groups = read_groups([output_dir])
     return describe_comparison(groups, compare_runs(groups))

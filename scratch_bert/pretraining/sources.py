@@ -71,7 +71,7 @@ class PretrainingData:
     eval_kind: str = "validation"
     """What the text to evaluate on is called: `held-out` if it is a part of the text that is not trained on."""
     held_out: str = ""
-    """What is held out, and how much of it is in the training text, too."""
+    """What is held out, and how much of it is also in the training text."""
     quality: str = ""
     """Unknown tokens in the training and the held-out text, and what was skipped."""
 
@@ -111,7 +111,7 @@ def _check_whole_words(data: PretrainingData) -> None:
     if not FEW_PARTS * words <= continuing <= MANY_PARTS * words:
         logger.warning(
             f"whole_word_mask {effect}: a word has {1 + continuing / words:.2f} tokens on average. To the tokenizer, "
-            "words end at spaces and punctuation marks, and each Chinese character is one"
+            "words end at spaces and punctuation marks, and each Chinese character is a word"
         )
 
 
@@ -144,7 +144,7 @@ def find_texts(
         splits = open_dataset(args.dataset_name, args.dataset_config, args.streaming)
         if "train" not in splits:
             known = ", ".join(map(str, splits))
-            raise ValueError(f"The dataset {args.dataset_name} has no split 'train', but {known}.")
+            raise ValueError(f"The dataset {args.dataset_name} has no split 'train', only {known}.")
         text = named(_shards(splits["train"]))
         eval_text = named(_shards(splits["validation"])) if "validation" in splits else None
     else:
@@ -343,7 +343,7 @@ def _load_preprocessed(args: DataOptions, seeds: Seeds, tokenizer: PreTrainedTok
         data.held_out = report_overlap(first, validation, vocab_size, args.cache_dir, *names)
     if not args.streaming:
         return data
-    logger.info(f"Training examples: a stream of {len(files):,} files, of which these are the first")
+    logger.info(f"Training examples: a stream of {len(files):,} files; the examples above are from the first")
     return replace(
         data,
         train_dataset=examples._replace(files={"train": files}).streamed("train", seeds.training, args.stream_buffer),

@@ -81,7 +81,7 @@ def encode_file(
     kind, output_kind = row_kinds(file, output_file, kind, output_kinds=(".npy", ".parquet"))
     if file == STANDARD and output_kind == ".npy":
         raise ValueError(
-            "A .npy file begins with its number of rows, which standard input does not tell: use .parquet."
+            "A .npy file begins with its number of rows, which is unknown for standard input: use .parquet."
         )
     total = sum(map(len, read_rows(file, kind))) if output_kind == ".npy" else 0
     model, _ = open_pretrained(name, with_nsp=False, trust_remote_code=trust_remote_code)
@@ -116,6 +116,6 @@ def encode_file(
 def _texts(rows: list[Row], file: str, column: str) -> list[str | None]:
     if not any(column in row for row in rows):
         raise ValueError(
-            f"{file} has no column {column!r}, but {describe_columns(rows[0])}: choose its --text_column."
+            f"{file} has no column {column!r}, only {describe_columns(rows[0])}: choose its --text_column."
         )
     return check(list[str | None], [row.get(column) for row in rows], f"{file}, column {column}")

@@ -38,12 +38,12 @@ def read_errors(source: Path | str, place: Callable[[], str] = str) -> Generator
         if isinstance(reason, UnicodeDecodeError):
             raise TextError(
                 f"{source} is not UTF-8 text: {place() or 'it'} holds the byte 0x{reason.object[reason.start]:02x}. "
-                "Decompress it if it is compressed otherwise than by gzip. If it is text in another encoding, convert "
+                "If it is compressed, but not with gzip, decompress it. If it is text in another encoding, convert "
                 "it: iconv -f ENCODING -t utf-8"
             ) from error
         at = place() and f" at {place()}"
         what = one_line(reason) or type(reason).__name__
-        if isinstance(reason, LookupError | TypeError | AttributeError):  # of a library that met the unexpected
+        if isinstance(reason, LookupError | TypeError | AttributeError):  # of a library, for unexpected content
             what = f"it is empty or damaged ({type(reason).__name__}: {what})"
         raise TextError(f"{source} cannot be read{at}: {what}") from error
 
@@ -68,7 +68,7 @@ def find_files(paths: Iterable[str | Path], types: Iterable[str] = (".txt", *TAB
                 files.setdefault(file.resolve(), file)
     for file in files.values():
         if not file.is_file():
-            raise ValueError(f"{file} is a pipe, a device or a link to nothing, but files are read more than once.")
+            raise ValueError(f"{file} is a pipe, a device or a broken link, but files are read more than once.")
     return list(files.values())
 
 
@@ -82,11 +82,11 @@ def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
         elif not file.is_dir() or file.is_symlink():
             left_out.append(file)
     if not files:
-        raise FileNotFoundError(f"The directory {directory} holds no file of type {', '.join(types)} or .gz.")
+        raise FileNotFoundError(f"The directory {directory} holds no file of type {', '.join(types)}, gzipped or not.")
     if left_out:
         logger.warning(
             f"{directory}: left out {len(left_out):,} files, such as {left_out[0].relative_to(directory)}, which are "
-            "hidden, of other types, or links to directories or nothing"
+            "hidden, of other types, broken links or links to directories"
         )
     return files
 

@@ -31,8 +31,8 @@ _LINE_END = re.compile(r"\r\n?|\n")  # those of files; str.splitlines also split
 _SEPARATORS = dict.fromkeys(map(ord, "\v\f\x1c\x1d\x1e\x1f\x85"), " ")  # which BERT's normalizer would delete
 _WEB_PAGE = re.compile(r"\s*<(!doctype html|html)\b", re.IGNORECASE)
 WITHOUT_MARKS = (
-    "sentencex looks for punctuation marks; where sentences end without, as in Thai, sentence_splitter ' ' splits at "
-    "spaces, and line at line ends"
+    "sentencex looks for punctuation marks; where sentences end without one, as in Thai, sentence_splitter ' ' splits "
+    "at spaces, and line at line ends"
 )
 SENTENCES = TextFormat("a document is a list of its sentences", lambda sentences: filter(None, [sentences]))
 
@@ -87,7 +87,7 @@ _DIGIT_IN_WORD = re.compile(r"[A-Za-z][0-9]")
 def replace_encoded(paragraph: str) -> tuple[str, int]:
     """The paragraph with an unknown word in place of encoded data, and the number of replacements.
 
-    Encoded data would give more tokens than the text around it, of which there is nothing to learn.
+    Encoded data would give more tokens than the text around it, and there is nothing to learn from them.
     """
     count = 0
 
@@ -127,7 +127,7 @@ class TextSource:
         self.shards = list(self.shards)
         only_lines = all(isinstance(shard, Path) and suffix(shard) not in TABLES for shard in self.shards)
         if self.text_column != "text" and self.shards and only_lines:
-            raise ValueError(f"text_column names a column of tables, of which {self.shards[0]} is none: leave it out.")
+            raise ValueError(f"text_column is for tables, which {self.shards[0]} is not: leave it out.")
 
     @classmethod
     def from_texts(cls, texts: Iterable, text_column: str | None = None, **settings: Any) -> "TextSource":
@@ -152,7 +152,7 @@ class TextSource:
         if text_column is None:
             text_column = next(iter(columns)) if len(columns) == 1 else "text"
         if str(text_column) not in columns and (columns or not is_dataset):
-            raise TextError(f"There is no column {text_column!r}, but {', '.join(columns)}: name it with text_column.")
+            raise TextError(f"There is no column {text_column!r}, only {', '.join(columns)}: set text_column.")
         if is_dataset:
             return cls([texts], text_column=text_column, **settings)
         return cls.from_texts(columns[str(text_column)], **settings)
@@ -170,14 +170,14 @@ class TextSource:
         found = f"{documents:,} documents from {len(files):,} files: a blank line ends a document"
         beginning = list(islice(read_lines(files[0]), 1000))
         if any(map(_WEB_PAGE.match, beginning)):
-            return f"{files[0]} is a web page, whose tags are read as text: extract its text, as with trafilatura"
+            return f"{files[0]} is a web page, whose tags are read as text: extract its text, e.g. with trafilatura"
         for name, text_format in FORMATS.items():
             if text_format.mark and any(map(text_format.mark.match, beginning)):
                 return f"{found}, but {files[0]} looks like text_format={name} ({text_format.description})"
         if documents >= 100 * len(files) and sentences < 10 * documents:
-            return f"{found}. If a file is one document, text_format=file; if not, this is right"
+            return f"{found}. If each file is one document, set text_format=file; otherwise, this is right"
         if documents <= len(files) < 20 and sentences >= 100 * len(files):
-            return f"{found}, and there is none. If a line is a document, put a blank line after each, as sed G does"
+            return f"{found}, and there are none. If each line is a document, put a blank line after it, as sed G does"
         return ""
 
     def paragraphs(self, skipped: Counter | None = None) -> Iterator[str | list[str] | None]:
@@ -285,7 +285,7 @@ class TextSource:
             for batch in batches:
                 if self.text_column not in batch:
                     raise TextError(
-                        f"{name} has no column {self.text_column!r}, but {describe_columns(batch)}: set text_column."
+                        f"{name} has no column {self.text_column!r}, only {describe_columns(batch)}: set text_column."
                     )
                 for text in batch[self.text_column]:
                     number += 1

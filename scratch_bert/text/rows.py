@@ -142,7 +142,7 @@ def write_rows(
             bar.update(len(rows))
     if file != STANDARD:
         os.replace(part, file)
-        logger.info(f"{count:,} rows: {file}")
+        logger.info(f"Wrote {count:,} rows to {file}")
     return count
 
 

@@ -42,7 +42,7 @@ def read_chunks(
         columns: The columns that are needed: of Parquet, others are not read.
         header: The names of the columns of CSV or TSV whose first line contains none of `columns`.
         skips: Whether to leave out, with a warning, up to `MAX_MALFORMED` of the records: those of CSV and TSV with
-            more or fewer fields than the header, and lines of JSON Lines that are no object.
+            more or fewer fields than the header, and lines of JSON Lines that are not objects.
 
     Raises:
         TextError: For a file that is not UTF-8, damaged or of another kind; it names the line.
@@ -146,7 +146,7 @@ def _read_delimited(
     except csv.Error as error:
         raise TextError(
             f"{file}: the quotes of the record that ends in line {reader.line_num:,} don't match ({error}). A field "
-            "with quotes must be in quotes, with those within it doubled."
+            "that contains quotes must be in quotes itself, with those inside doubled."
         ) from None
     remedy = ". A text that contains the separator or a line break must be in quotes."
     _report_malformed(file, malformed, count, where, skips, remedy)
@@ -247,7 +247,7 @@ def open_dataset(
 ) -> datasets.DatasetDict | datasets.IterableDatasetDict:
     """The splits of a dataset on the Hub or in a local directory, also one written by `save_to_disk`.
 
-    Raises `TextError` or `OSError` for what is no dataset, or can't be read.
+    Raises `TextError` or `OSError` for what is not a dataset, or can't be read.
     """
     directory = Path(name)
     is_saved = any((directory / file).is_file() for file in ("state.json", "dataset_dict.json"))

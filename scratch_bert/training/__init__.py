@@ -1,1 +1,1 @@
-"""What pretraining and fine-tuning share of Trainer."""
+"""The parts of Trainer that pretraining and fine-tuning share."""

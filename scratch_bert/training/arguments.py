@@ -50,7 +50,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     }
     fixed = {
         "label_names": (None, "the model names its labels"),
-        "do_train": (True, "a trained model is for scratch-bert evaluate and predict"),
+        "do_train": (True, "to use a trained model, run scratch-bert evaluate or predict"),
         **fixed,
     }
     values |= {name: value for name, (value, _) in fixed.items()} | replaced
@@ -58,7 +58,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     for name, (value, reason) in fixed.items():
         if values[name] != value:
             raise ValueError(f"{name} must stay {value}: {reason}.")
-    if values.get("fp16") and values["use_cpu"]:  # the stock Trainer would use fp32 without a word
+    if values.get("fp16") and values["use_cpu"]:  # the stock Trainer would silently use fp32
         raise ValueError("fp16 needs a GPU: leave it out, or choose bf16.")
     if options.bf16 is None:
         chosen = values.get("fp16") or values.get("deepspeed") is not None  # which has its own setting
@@ -71,7 +71,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
         values["max_steps"] = UNKNOWN_STEPS
     if values["load_best_model_at_end"] and values["eval_strategy"] == "no":
         raise ValueError(
-            "load_best_model_at_end compares evaluations: set eval_strategy to steps or epoch, or it to false."
+            "load_best_model_at_end needs evaluations: set it to false, or eval_strategy to steps or epoch."
         )
     if values.get("eval_accumulation_steps") == 0:  # which would divide by it in the first evaluation
         raise ValueError("eval_accumulation_steps must be at least 1, got 0.")
@@ -84,9 +84,9 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     installed = [*get_available_reporting_integrations(), "flyte"]  # which transformers does not list
     for tracker in args.report_to or ():
         if tracker == "none":
-            raise ValueError("report_to none excludes other trackers: leave out one of them.")
+            raise ValueError("report_to none cannot be combined with other trackers: leave one of them out.")
         if tracker not in installed:
-            raise ValueError(f"report_to {tracker} is not installed. There are {', '.join(installed) or 'none'}.")
+            raise ValueError(f"report_to {tracker} is not installed. Choose from {', '.join(installed) or 'none'}.")
     return args
 
 

@@ -25,8 +25,8 @@ TIMED_BATCHES = 5  # of an evaluation, to estimate how long it takes; the first 
 
 
 class Clock(TrainerCallback):
-    """Stops training early enough to end a final evaluation after `limit` seconds, in which it takes `reserved` ones.
-    Evaluations and checkpoints in the training are part of its time; an evaluation that would not leave enough for the
+    """Stops training early enough for a final evaluation, which takes `reserved` seconds, to end after `limit` seconds.
+    Evaluations and checkpoints during training are part of its time; an evaluation that would not leave enough for the
     final one is skipped. Until the end, `state.max_steps` is an estimate. The log has an entry at least every
     `LOG_SECONDS`, as how many steps these are is unknown.
 
@@ -127,7 +127,7 @@ class TimedTrainer(Trainer):
         if clock.estimating + clock.reserved > clock.limit / 2:
             total = clock.seconds + clock.estimating + clock.reserved
             logger.warning(
-                f"The final evaluation takes about {clock.reserved / 60:.1f} minutes. The training has half of "
+                f"The final evaluation takes about {clock.reserved / 60:.1f} minutes. Training keeps half of "
                 f"max_minutes, so the run takes {total / 60:.1f} minutes in all: raise max_minutes, or evaluate on fewer "
                 "examples"
             )

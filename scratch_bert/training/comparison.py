@@ -44,7 +44,7 @@ class Group(NamedTuple):
 def read_run(directory: Path) -> Run:
     """A run, also one that has not ended, from its record, its newest checkpoint and its metrics.json.
 
-    Raises `ValueError` or `OSError` for a directory that is no run's, or has no evaluation.
+    Raises `ValueError` or `OSError` for a directory that is not a run's, or has no evaluation.
     """
     options = read_record(directory)
     if not options:
@@ -72,7 +72,7 @@ def read_groups(directories: Iterable[str | Path]) -> list[Group]:
     for directory in map(Path, directories):
         seeds = sorted(directory.glob(f"seed-*/{RUN_FILE}"), key=lambda file: int(file.parent.name[5:] or 0))
         if not seeds and not (directory / RUN_FILE).is_file():
-            raise FileNotFoundError(f"{directory} is no run: it has no {RUN_FILE}.")
+            raise FileNotFoundError(f"{directory} is not a run: it has no {RUN_FILE}.")
         runs += map(read_run, [file.parent for file in seeds] or [directory])
     groups: list[Group] = []
     for run in runs:
@@ -158,7 +158,7 @@ def describe_comparison(groups: Sequence[Group], table: pandas.DataFrame) -> str
     lines += ["", "Options that differ:"] if options else []
     lines += [f"  {name}: {', '.join(str(value) for value in values)}" for name, values in options.items()]
     running = [str(run.directory) for group in groups for run in group.runs if not run.ended]
-    lines += ["", f"Not ended yet, shown as of the last evaluation: {', '.join(running)}"] if running else []
+    lines += ["", f"Not finished yet, shown as of the last evaluation: {', '.join(running)}"] if running else []
     for name in options.keys() & set(TEXTS):
         logger.warning(f"The runs were evaluated on different text ({name}): their figures can't be compared")
     return "\n".join(lines)

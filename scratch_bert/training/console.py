@@ -49,7 +49,7 @@ def describe_entry(logs: dict[str, float], step: int, max_steps: int) -> str:
 
 
 def wrap(text: str) -> str:
-    """Text in lines of 80 characters at most. Longer words, such as paths, stay whole."""
+    """Text in lines of 80 characters at most. Longer words, such as paths, are not split."""
     return textwrap.fill(text, 80, break_long_words=False, break_on_hyphens=False)
 
 

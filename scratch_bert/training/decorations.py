@@ -60,4 +60,4 @@ class DecoratedTrainer(Trainer):
         """Log what the run is without."""
         if self.failures:
             lost = "; ".join(f"{what} ({error})" for what, error in self.failures.items())
-            logger.warning(f"The run is complete, but for {lost}")
+            logger.warning(f"The run is complete, except for {lost}")

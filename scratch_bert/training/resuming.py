@@ -1,4 +1,4 @@
-"""Resumes: a run ends as if nothing had stopped it, but takes the hyperparameters of its own options."""
+"""Resumes: a run ends as if nothing had stopped it, but with the hyperparameters of its own options."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ class ResumingTrainer(TimedTrainer):
             max_steps = step
         if step > max_steps:
             raise OSError(
-                f"{self._resume.checkpoint} is of step {step}, but the run ends at {max_steps}: pass more --max_steps "
+                f"{self._resume.checkpoint} is at step {step}, but the run ends at {max_steps}: raise --max_steps "
                 "or --num_train_epochs, or name an earlier checkpoint."
             )
         if step == max_steps:  # otherwise, the loop would train one more step
@@ -124,8 +124,8 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
         raise OSError(f"{checkpoint} was saved {how}: resume it in the same way, on any number of processes.")
     if not Path(checkpoint, rng_state).is_file():
         logger.warning(
-            f"{checkpoint} has no {rng_state}, as if saved by another number of processes: the run resumes, but its "
-            "results will not be bit-identical to those of an uninterrupted run"
+            f"{checkpoint} has no {rng_state}, as if saved by a different number of processes: the run resumes, but "
+            "its results will not be bit-identical to those of an uninterrupted run"
         )
 
 
@@ -139,7 +139,7 @@ def warn_of_missing_state(optimizer: torch.optim.Optimizer) -> None:
         for name in AVERAGES:
             average = optimizer.state.get(weight, {}).get(name)
             if average is not None and average.shape != weight.shape:  # beyond whose end PyTorch may read
-                raise OSError(f"The optimizer's state in the checkpoint is of another model: {name} {average.shape}.")
+                raise OSError(f"The checkpoint's optimizer state belongs to another model: {name} {average.shape}.")
     missing = sum(not optimizer.state.get(weight) for weight in weights)
     if missing and (optimizer.state or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
         which = f"lacks {missing} of {len(weights)} weights"

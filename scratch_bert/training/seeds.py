@@ -42,7 +42,7 @@ def check_parent(args: TrainingArguments, one: str = "seed") -> None:
     elif Path(args.output_dir, WEIGHTS).is_file() or checkpoints_in(Path(args.output_dir)):
         raise ValueError(f"{args.output_dir} holds a single run, not one for each {one}: pass another output_dir.")
     elif not resumes_newest(args):
-        raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each {one} has its own.")
+        raise ValueError(f"With {one}s, pass --resume_from_checkpoint without a value: each has its own checkpoint.")
 
 
 def check_finished(record: dict[str, dict], directory: str | Path) -> None:

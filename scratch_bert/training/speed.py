@@ -20,7 +20,7 @@ class SpeedMeter(TrainerCallback):
         self.start()
 
     def start(self) -> None:
-        """Start again, but for `take_tokens`."""
+        """Start again, except for the count of `take_tokens`."""
         self.tokens[0] = 0
         self.seconds = self.data_seconds = 0.0
         self.since: float | None = None

@@ -1,4 +1,4 @@
-"""TensorBoard: the speed as a group of its own, predictions as text, and the model's graph."""
+"""TensorBoard: the speed in a separate group, predictions as text, and the model's graph."""
 
 import warnings
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from transformers.integrations import TensorBoardCallback
 class TensorBoardRunCallback(TensorBoardCallback):
     """Trainer's callback for TensorBoard, which also
 
-    - puts the entries speed/… of the log into a group of their own;
+    - puts the entries speed/… of the log into a separate group;
     - with `describe`, writes its description of the model at each evaluation, as text;
     - with `graph`, writes the graph of the model in evaluation mode: for one sequence of `max_position_embeddings`
       tokens, with logits for all of them.

@@ -18,7 +18,7 @@ def use_free_cores(recorded: int | None = None) -> int:
     that it stays bit-identical. The environment's OMP_NUM_THREADS takes precedence. Returns the number of threads.
 
     PyTorch's threads wait for each other many times in a step. If one has to share its core, all wait for its turns: a
-    small model is four times slower on two threads than on one beside a busy process (docs/performance.md).
+    small model is 2.5 times slower on two threads than on one beside a busy process (docs/performance.md).
     """
     if "OMP_NUM_THREADS" in os.environ or THREADS == 1:
         return torch.get_num_threads()
@@ -30,7 +30,7 @@ def use_free_cores(recorded: int | None = None) -> int:
         if recorded < THREADS:
             logger.info(
                 f"Other processes keep about {len(own) - free:.1f} of {len(own)} cores busy: computing with {recorded} "
-                f"thread{'s' * (recorded > 1)}, as more would wait for each other. OMP_NUM_THREADS sets another number"
+                f"thread{'s' * (recorded > 1)}, as more would wait for each other. OMP_NUM_THREADS overrides this"
             )
     torch.set_num_threads(min(THREADS, recorded))
     return torch.get_num_threads()

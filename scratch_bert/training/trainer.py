@@ -1,4 +1,4 @@
-"""The Trainer of both kinds of training: each of its parts is in a file of its own."""
+"""The Trainer of both kinds of training: each of its parts has its own file."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -64,7 +64,7 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
         super().__init__(*args, **kwargs)
         self.options = options or CommonOptions(output_dir=self.args.output_dir)
         if self.args.fsdp and not self.is_fsdp_enabled:
-            raise ValueError("fsdp needs several processes, each with an accelerator: start them by torchrun.")
+            raise ValueError("fsdp needs several processes, each with an accelerator: start them with torchrun.")
         if self.options.max_minutes:
             self.clock = Clock(60 * self.options.max_minutes)
             self.add_callback(self.clock)
@@ -85,7 +85,7 @@ class ScratchBertTrainer(ResumingTrainer, BestModelTrainer, MeasuredTrainer, Sav
         warmup = self.args.get_warmup_steps(num_training_steps)
         if warmup >= num_training_steps:
             logger.warning(
-                f"The warm-up ({warmup:,} step{'s' * (warmup != 1)}) fills the whole run: the learning rate never "
+                f"The warm-up ({warmup:,} step{'s' * (warmup != 1)}) covers the entire run: the learning rate never "
                 "reaches its peak. Lower warmup_steps; below 1, it is a fraction of all steps."
             )
         return super().create_scheduler(num_training_steps, *args, **kwargs)

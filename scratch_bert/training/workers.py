@@ -1,4 +1,4 @@
-"""Data loaders' workers: signals to a training spare them, and no error of theirs makes it wait without end."""
+"""Data loaders' workers: signals to a training spare them, and none of their errors makes it wait forever."""
 
 import os
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Compare runs: their final and best figures with mean and deviation over seeds, the paired difference from the first
-with its 95% interval, and the options that differ. Works on runs that have not ended.
+"""Compare runs: their final and best metrics with mean and deviation over seeds, the paired difference from the first
+with its 95% confidence interval, and the options that differ. Also works on unfinished runs.
 
-Runs with the same options but for --seed are one group, also those in the subdirectories seed-N of a run with
+Runs with the same options except --seed form one group, including those in the subdirectories seed-N of a run with
 --seeds."""
 
 import argparse
@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", metavar="RUN", help="The output directory of pretraining or fine-tuning.")
     parser.add_argument("--output_file", type=Path, help="CSV file to write the table to; it must not exist yet.")
-    parser.add_argument("--curves", type=Path, help="PNG file to draw the evaluation losses to.")
+    parser.add_argument("--curves", type=Path, help="PNG file for a plot of the evaluation losses.")
     args = parser.parse_args(argv)
     for option in ("output_file", "curves"):
         if file := getattr(args, option):

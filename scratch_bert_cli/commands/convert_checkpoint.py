@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None) -> None:
 
     conversion = convert_checkpoint(args.source, args.destination, args.to, args.revision)
     if conversion.dropped:
-        print(f"Dropped weights, unused by {conversion.model_class}: {', '.join(conversion.dropped)}")
+        print(f"Dropped weights that {conversion.model_class} does not use: {', '.join(conversion.dropped)}")
     print(f"Largest difference between the outputs of the two models: {conversion.difference:.1e}")
     if not conversion.has_tokenizer:
         print("The source has no tokenizer: save one in the same directory before you publish the model.")

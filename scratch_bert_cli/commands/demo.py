@@ -1,7 +1,7 @@
 """Try models on a web page: masked words, next sentences, attention, embeddings, and answers of fine-tuned models.
 
-For the directory of a training run, also predictions at each checkpoint. The page is served to this machine only, and
-loads nothing from the network."""
+For the directory of a training run, it also shows predictions at each snapshot. The page is served to this machine
+only, and loads nothing from the network."""
 
 import argparse
 import sys
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> None:
         from scratch_bert_demo.page import build_page, serve
     except ModuleNotFoundError as error:
         raise ImportError(
-            f"{error}. Install it beside this package: {sys.executable} -m pip install gradio"
+            f"{error}. Install it alongside this package: {sys.executable} -m pip install gradio"
         ) from error
     page = build_page(*open_models(args.models, args.trust_remote_code))
     print(f"Serving on {serve(page, args.port, inbrowser=not args.no_browser)} (Ctrl-C to stop)", flush=True)

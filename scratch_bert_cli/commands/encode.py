@@ -1,5 +1,5 @@
 """Embed texts: the mean of a model's last hidden states over the tokens of each row of a table, or line of a text file.
-Files of any length take the same memory.
+Memory use does not depend on the file's length.
 
 The input is CSV, TSV, JSON Lines, Parquet or .txt, by its suffix, or standard input with - and --format txt. The output
 is .npy (N × H, float32), or .parquet with the input's columns and the column embedding."""
@@ -11,8 +11,8 @@ from ..process import script
 @script
 def main(argv: list[str] | None = None) -> None:
     parser = rows_parser(__doc__)
-    parser.add_argument("--text_column", default="text", help="(%(default)s)")
-    parser.add_argument("--normalize", action="store_true", help="Vectors of length 1: dot products are cosines.")
+    parser.add_argument("--text_column", default="text", help="Column of the texts (%(default)s).")
+    parser.add_argument("--normalize", action="store_true", help="Scale to length 1: dot products are cosines.")
     options = vars(parser.parse_args(argv))
     announce_imports()
 

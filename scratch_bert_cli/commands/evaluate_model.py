@@ -1,9 +1,9 @@
 """Evaluate pretrained models on text: masked language modelling and next-sentence prediction, compared with baselines.
 Or, with --suite blimp, on minimal pairs of English sentences.
 
-The options of the text are those of pretrain.py, except --streaming, and those of the tokenizer, which is the models'.
-Without --validation_file, text is held out as in training, with --seed; --validation_file alone is evaluated
-completely. Examples and masks follow from the text, the tokenizer and the seed: models with the same tokenizer are
+The text options are those of pretrain.py, without streaming and the tokenizer options: the tokenizer is the models'.
+Without --validation_file, text is held out as in training, with --seed; --validation_file, if given alone, is
+evaluated in full. Examples and masks follow from text, tokenizer and seed: models with the same tokenizer are
 compared on the same masked tokens. For single segments, evaluate with --sentence_objective none."""
 
 from pathlib import Path

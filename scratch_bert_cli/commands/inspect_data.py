@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> None:
     from scratch_bert.training.arguments import trainer_options
 
     configure_logging(logging.ERROR if args.json else logging.INFO)
-    trainer_options(training)  # rejects what is an option of nobody
+    trainer_options(training)  # rejects unknown options
     set_seed(args.seed)
     if args.output_dir and (data_args.streaming or data_args.prepared_data):
         raise ValueError("--output_dir can't be used with --streaming or --prepared_data.")

@@ -1,8 +1,8 @@
-"""Predict new rows with a fine-tuned model: the rows of a table, or the lines of a text file, with its predictions and
-their probabilities as new columns. Files of any length take the same memory.
+"""Predict new rows with a fine-tuned model: copy a table's rows, or a text file's lines, with the predictions and
+their probabilities as new columns. Memory use does not depend on the file's length.
 
-Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. With - and --format csv, they
-are standard input or output."""
+Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. The file - with --format csv
+is standard input or output."""
 
 from ..command_line import announce_imports, rows_parser
 from ..process import script
@@ -11,16 +11,16 @@ from ..process import script
 @script
 def main(argv: list[str] | None = None) -> None:
     parser = rows_parser(__doc__)
-    parser.add_argument("--text_column", help="Default: as in fine-tuning, such as text.")
-    parser.add_argument("--text_pair_column", help="The second text, or the question.")
-    parser.add_argument("--choices_column", nargs="+", help="A column of lists, or several of texts.")
-    parser.add_argument("--max_seq_length", type=int, help="Default: that of fine-tuning.")
+    parser.add_argument("--text_column", help="Column of the texts. Default: as in fine-tuning.")
+    parser.add_argument("--text_pair_column", help="Column of the second text, or of the question.")
+    parser.add_argument("--choices_column", nargs="+", help="A column of lists, or several columns of texts.")
+    parser.add_argument("--max_seq_length", type=int, help="Maximum number of tokens. Default: as in fine-tuning.")
     parser.add_argument(
         "--threshold",
         type=float,
-        help="Predict the positive one of two classes from this probability on. Default: as fine-tuning decided.",
+        help="Minimum probability for predicting the positive one of two classes. Default: as fine-tuning decided.",
     )
-    parser.add_argument("--batch_size", type=int, default=32, help="(%(default)s)")
+    parser.add_argument("--batch_size", type=int, default=32, help="Rows per batch (%(default)s).")
     options = vars(parser.parse_args(argv))
     if options["batch_size"] < 1:
         parser.error("--batch_size must be positive.")

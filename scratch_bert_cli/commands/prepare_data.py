@@ -1,8 +1,8 @@
-"""Preprocess more text than one process can read into pretraining examples: jsonl, parquet, CSV or WARC files, local
-or on any file system of fsspec, which datatrove divides among tasks on this machine, a Slurm cluster or Ray.
+"""Preprocess a corpus too large for one process into pretraining examples: jsonl, parquet, CSV or WARC files, local
+or on any fsspec file system, which datatrove divides among tasks on this machine, a Slurm cluster or Ray.
 
-Each file gives one parquet file, whatever the number of tasks; the same command adds missing files later. Train on
-them with pretrain.py --prepared_data DIR, and --streaming if they do not fit on this machine's disk."""
+Each file becomes one parquet file, whatever the number of tasks; the same command adds missing ones later. Train on
+them with pretrain.py --prepared_data DIR, plus --streaming if they do not fit on this machine's disk."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> None:
         from ..parallel import build_executor
     except ImportError as error:
         raise ImportError(
-            f"{error}. Install it beside this package: {sys.executable} -m pip install datatrove"
+            f"{error}. Install it alongside this package: {sys.executable} -m pip install datatrove"
         ) from error
     with locked(Path(args.output_dir)):
         build_executor(data_args, args).run()

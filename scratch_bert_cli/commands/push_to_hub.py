@@ -1,7 +1,7 @@
 """Publish a model's directory on the Hugging Face Hub: code, weights, tokenizer and model card in one commit.
 
-Nothing else is sent: no optimizer state, no training arguments, no logs. With --space, a Gradio Space with the page of
-scripts/demo.py is created as well, in which everybody can try the model at this commit. Log in first, with `hf auth
+Nothing else is sent: no optimizer state, no training arguments, no logs. With --space, it also creates a Gradio Space
+with the page of scripts/demo.py, where everyone can try the model at this commit. Log in first, with `hf auth
 login` or the variable HF_TOKEN."""
 
 import argparse
@@ -19,18 +19,18 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--update_code",
         action="store_true",
-        help="First replace the code in the directory by this version's. Weights and tokenizer stay as they are.",
+        help="First replace the code in the directory with this version's. Weights and tokenizer stay as they are.",
     )
     parser.add_argument("--private", action="store_true", help="Make a new repository private.")
     parser.add_argument("--revision", help="The branch to push to, created if it does not exist (main).")
-    parser.add_argument("--tag", help="Tag the new commit, as v1 for example, so that others can pin it.")
+    parser.add_argument("--tag", help="Tag for the new commit, such as v1, so that others can pin it.")
     parser.add_argument("--pull_request", action="store_true", help="Open a pull request instead of pushing.")
-    parser.add_argument("--commit_message", default="Upload model", help="(%(default)s)")
+    parser.add_argument("--commit_message", default="Upload model", help="Message of the commit (%(default)s).")
     parser.add_argument("--space", help="user/name of a Gradio Space to create or update for this commit.")
     parser.add_argument("--dry_run", action="store_true", help="Check and list the files, but send nothing.")
     args = parser.parse_args(argv)
     if args.pull_request and args.space:
-        parser.error("a pull request has no Space of its own: leave --space out.")
+        parser.error("a pull request cannot have a Space: leave --space out.")
     if not args.directory.strip():  # a variable that is not set: the current directory is .
         parser.error("the name of the directory is empty.")
     directory = Path(args.directory)
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> None:
     check_names(args.repository, args.revision, args.tag, args.pull_request, args.space, args.commit_message)
     files = public_files(directory)  # complete, before anything is replaced
     if args.update_code:
-        print(f"{'To be replaced' if args.dry_run else 'Replacing'}: the code, by that of scratch_bert {__version__}")
+        print(f"{'To be replaced' if args.dry_run else 'Replacing'}: the code, with scratch_bert {__version__}'s")
         if not args.dry_run:
             update_code(directory)
             files = public_files(directory)

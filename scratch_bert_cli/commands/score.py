@@ -1,8 +1,8 @@
-"""Find unusual texts: the pseudo-log-likelihood of each row of a table, or line of a text file, by a masked language
-model, and the tokens that it expects least. They become new columns; files of any length take the same memory.
+"""Find unusual texts: add to each row of a table, or line of a text file, its pseudo-log-likelihood under a masked
+language model, and the tokens that it expects least. Memory use does not depend on the file's length.
 
-Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. With - and --format txt, it is
-standard input."""
+Files are CSV, TSV, JSON Lines or Parquet, by their suffixes; the input may also be .txt. The file - with --format txt
+is standard input."""
 
 from ..command_line import announce_imports, rows_parser
 from ..process import script
@@ -11,7 +11,7 @@ from ..process import script
 @script
 def main(argv: list[str] | None = None) -> None:
     parser = rows_parser(__doc__)
-    parser.add_argument("--text_column", default="text", help="(%(default)s)")
+    parser.add_argument("--text_column", default="text", help="Column of the texts (%(default)s).")
     parser.add_argument(
         "--fast", action="store_true", help="Mask an eighth of a text's tokens at a time: an approximation."
     )

@@ -1,7 +1,7 @@
-"""Train a tokenizer on a sample of the text, once for all runs, tasks and machines: --tokenizer_name_or_path of
-pretrain and prepare-data takes its directory.
+"""Train a tokenizer on a sample of the text, once for all runs, tasks and machines: pass its directory to pretrain and
+prepare-data as --tokenizer_name_or_path.
 
-The options of text and tokenizer are those of pretrain. All of the text is read; for terabytes, name some files."""
+Text and tokenizer options are those of pretrain. All of the text is read; for terabytes, name only some files."""
 
 import os
 import tempfile
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> None:
     sample = sample_text(text, int(1e6 * args.sample_mb), args.seed, beginnings=args.streaming)
     read = time.monotonic()
     print(
-        f"Read {sample.read / 1e6:,.1f} MB of text in {read - start:.1f} s, of {len(text.shards):,} files", flush=True
+        f"Read {sample.read / 1e6:,.1f} MB of text from {len(text.shards):,} files in {read - start:.1f} s", flush=True
     )
     tokenizer = train_tokenizer([sample.paragraphs], **args.tokenizer_options())  # one list: they are not split again
     seconds, directory = time.monotonic() - read, Path(args.output_dir)

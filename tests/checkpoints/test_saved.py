@@ -277,13 +277,13 @@ def test_options_that_may_change_are_taken_and_those_that_must_not_rejected(tmp_
     assert not caplog.text
     check_same_run({**record, "options": {"learning_rate": 5e-4, "max_steps": 100}}, str(tmp_path))
     assert "learning_rate: 0.001 until this checkpoint, 0.0005 from here on" in caplog.text
-    with pytest.raises(ValueError, match="The run in .* has another learning_rate: 0.001, not 0.0005"):
+    with pytest.raises(ValueError, match="The run in .* has a different learning_rate: 0.001, not 0.0005"):
         check_same_run({**record, "options": {"learning_rate": 5e-4}}, str(tmp_path), also_fixed=["learning_rate"])
     check_same_run({**record, "options": {"max_steps": 50}}, str(tmp_path), also_fixed=["learning_rate"])
     moved = {"fixed": {**record["fixed"], "learning_rate": 5e-4}, "options": {}}  # what may change with other options
-    with pytest.raises(ValueError, match="has another learning_rate"):
+    with pytest.raises(ValueError, match="has a different learning_rate"):
         check_same_run(moved, str(tmp_path))
-    with pytest.raises(ValueError, match="has another seed: 42, not 7. Resume with the options and the data"):
+    with pytest.raises(ValueError, match="has a different seed: 42, not 7. Resume with the options and the data"):
         check_same_run({**record, "fixed": {"seed": 7, "optim": "muon"}}, str(tmp_path))
 
 

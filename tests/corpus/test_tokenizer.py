@@ -230,7 +230,7 @@ def test_vocabulary_alone_tells_whether_it_is_cased(entries, says, tokens, tmp_p
     (tmp_path / "vocab.txt").write_text("\n".join([*TOKENS, *entries]))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": 512} | says))
     assert load_tokenizer(str(tmp_path)).tokenize("The") == tokens
-    assert ("entries are" in caplog.text) == (not says)
+    assert ("vocabulary is" in caplog.text) == (not says)
     (tmp_path / "tokenizer_config.json").unlink()
     again = load_tokenizer(str(tmp_path))
     again.save_pretrained(tmp_path / "saved")

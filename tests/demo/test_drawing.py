@@ -61,7 +61,7 @@ def test_compared_words():
     assert found[1] == "|mean log-probability of a word||-1.50||-2.50|"
     assert found[2] == f"|bits per character||{3 / 6 / np.log(2):.2f}||{5 / 6 / np.log(2):.2f}|"
     assert "37%" in found[3] and "dog" in found[4] and "unknown" in found[5]
-    assert "expect this text alike" in drawing.compared_words("the cat", ["a", "b"], [b, b])
+    assert "expect this text equally" in drawing.compared_words("the cat", ["a", "b"], [b, b])
     with pytest.raises(ValueError, match="no word of this text in common"):
         drawing.compared_words("the cat", ["a", "b"], [a, {}])
 

@@ -180,9 +180,9 @@ def test_counts_of_the_collator_change_nothing(auto_class, packed):
 @pytest.mark.parametrize(
     ("examples", "message"),
     [
-        ([{"input_ids": [2, 9, 3], "token_type_ids": [0]}], "input_ids and token_type_ids differ in their lengths"),
-        ([{"input_ids": [2, 9, 3], "next_sentence_label": 1}, {"input_ids": [2, 9, 3]}], "must all have the same columns"),
-        ([], "The examples of a batch, one or more, must all have the same columns"),
+        ([{"input_ids": [2, 9, 3], "token_type_ids": [0]}], "input_ids and token_type_ids differ in length"),
+        ([{"input_ids": [2, 9, 3], "next_sentence_label": 1}, {"input_ids": [2, 9, 3]}], "all must have the same columns"),
+        ([], "A batch needs at least one example, and all must have the same columns"),
     ],
 )  # fmt: skip
 def test_examples_that_make_no_batch_are_rejected(examples, message, tokenizer):

@@ -106,7 +106,7 @@ def test_blocks_give_the_pairs_of_their_documents(corpus, monkeypatch, tokenizer
         ([[5, 5]] * 2, {"max_seq_length": 4}, "max_seq_length must be 5 or more, got 4"),
         ([[5]], {"max_seq_length": 2, "objective": "none"}, "max_seq_length must be 3 or more, got 2"),
         ([[5, 5]] * 2, {"short_seq_prob": 1.1}, "short_seq_prob.* got 1.1"),
-        ([[5, 5]] * 2, {"objective": "npc"}, "no sentence_objective 'npc', but none: MLM alone"),
+        ([[5, 5]] * 2, {"objective": "npc"}, "no sentence_objective 'npc', only none: MLM alone"),
     ],
 )
 def test_dataset_rejects(lengths, options, message, tokenizer):

@@ -160,9 +160,9 @@ def first_number(value):
 
 
 COLUMNS = {
-    "token": ("input_ids", first_number(9999), "column input_ids holds 9999, beyond 0 to 1999"),
-    "segment": ("token_type_ids", first_number(9), "token_type_ids holds 9, beyond 0 to 1"),
-    "label": ("next_sentence_label", first_row(7), "next_sentence_label holds 7, beyond 0 to 1"),
+    "token": ("input_ids", first_number(9999), "column input_ids holds 9999, outside 0 to 1999"),
+    "segment": ("token_type_ids", first_number(9), "token_type_ids holds 9, outside 0 to 1"),
+    "label": ("next_sentence_label", first_row(7), "next_sentence_label holds 7, outside 0 to 1"),
     "row of null": ("input_ids", first_row(None), "column input_ids holds null"),
     "null in a row": ("input_ids", first_number(None), "column input_ids holds null"),
     "another type": ("input_ids", lambda rows: [7] * len(rows), "cannot be read: .*cast"),

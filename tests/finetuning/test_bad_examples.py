@@ -42,8 +42,8 @@ ESCAPED = UNNAMED.select([0, 1]).cast_column("label", ClassLabel(names=["minus",
 UNSEEN, ID = ({"text": ["b"], "label": [label]} for label in ("c", "0"))
 BAD = {
     "no text": ((SequenceClassification, {"text": ["a", None], "label": ["x", "y"]}, {}), "example 2: text: input should be a valid string, got None"),
-    "NaN": (classified(["a", "b", "NaN"]), "train, example 3: the label 'NaN' is none of .*: a, b"),
-    "-1 of a ClassLabel": ((SequenceClassification, UNNAMED, {}), "train, example 3: the label -1 is none of"),
+    "NaN": (classified(["a", "b", "NaN"]), "train, example 3: the label 'NaN' is not one of .*: a, b"),
+    "-1 of a ClassLabel": ((SequenceClassification, UNNAMED, {}), "train, example 3: the label -1 is not one of"),
     "unknown": (classified("aba", validation=UNSEEN), "validation, example 1: the label 'c'"),
     "id": (classified("aba", validation=ID), "validation, example 1: the label '0'"),
     "one number": (classified([0.5] * 3, **REGRESSION), "All labels of the training examples are 0.5"),
@@ -58,20 +58,20 @@ BAD = {
     "control characters": (classified(["a", "\x1b[31mb"]), "has control or invisible characters"),
     "control characters in a ClassLabel": ((SequenceClassification, ESCAPED, {}), "has control or invisible characters"),
     "decimal commas": (classified(["0,5", "1", "2,25"]), "decimal comma, such as 0,5: write them with a point"),
-    "decimals": (classified([[0.5], [1.5]]), r"vectors of numbers, not lists of labels' names: \[0.5\]"),
+    "decimals": (classified([[0.5], [1.5]]), r"vectors of numbers, not lists of label names: \[0.5\]"),
     "multi-hot": (classified([[1, 0], [0, 0], [1, 1]]), r"vectors of numbers, .*: \[1, 0\]"),
     "multi-hot text": (classified(["1,0", "0,0", "1,1"], **MULTI), "vectors of numbers"),
     "lists as text": (classified(["['a']", "['b']"], **MULTI), "Labels must be a list, or text with commas between them, not"),
     "text for numbers": (classified(["high", "1"], **REGRESSION), "example 1: label: input should be a valid number"),
     "nan for numbers": (classified(["1", "nan"], **REGRESSION), "train, example 2: label: input should be a finite num"),
-    "fewer tags than words": (tagged(["O"], ["B-X"]), "example 1: there must be a list of as many labels as its 2 words"),
-    "no tags": (tagged(["O", "B-X"], None), "example 2: there must be a list of as many labels as its 2 words, not None"),
+    "fewer tags than words": (tagged(["O"], ["B-X"]), "example 1: there must be a list of one label for each of its 2 words"),
+    "no tags": (tagged(["O", "B-X"], None), "example 2: there must be a list of one label for each of its 2 words, not None"),
     "no answers": (answered(None), "train, example 1: there is no list of answers"),
     "answer without start": (answered({"text": ["Ada"], "answer_start": []}), "example 1: label: zip.* shorter"),
     "answer elsewhere": (answered({"text": ["Ada"], "answer_start": [5]}), "example 1: at 5, the context has 'da ', not the answer 'Ada'"),
     "repeated ids": (answered(ADA, id="q1"), "several questions have the same id, so predictions would be lost"),
     "short windows": ((*answered(ADA)[:2], {"doc_stride": 30, "max_seq_length": 40}), "at least 54 with a doc_stride of 30"),
-    "other choices": (chosen(["a", "b"], ["a", "b", "c"]), "must have as many choices, not 2 to 3"),
+    "other choices": (chosen(["a", "b"], ["a", "b", "c"]), "must have the same number of choices, not 2 to 3"),
     "label beyond the choices": (chosen(["a", "b"], label="2"), "example 1: the label '2' .* from A to B"),
     "unknown best metric": (classified("aba", best_metric="acuracy"), "must be one of loss, average_precision, .*, got acuracy"),
     "f1 of three labels": (classified("abc", metrics=["f1"]), "The metrics f1 do not fit these labels: .*average"),
@@ -117,7 +117,7 @@ def named(names):
 
 def test_spellings_of_one_label_get_a_warning(make_task, caplog):
     task = make_task(*classified(["good", "Good ", "bad", " bad"] * 3)[:2])
-    assert "Several labels differ in case alone, as spellings of 'good'" in caplog.text
+    assert "Several labels differ only in case, as spellings of 'good'" in caplog.text
     assert task.label_names == ["Good", "bad", "good"]  # without the spaces
 
 

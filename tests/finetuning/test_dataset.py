@@ -79,7 +79,7 @@ def test_dataset_on_disk_with_class_names(tmp_path, caplog):
 def test_dataset_without_training_or_validation_examples(tmp_path):
     examples = Dataset.from_dict({"text": ["x"], "label": ["y"]})
     DatasetDict(dev=examples).save_to_disk(tmp_path / "a")
-    with pytest.raises(ValueError, match="There is no split 'train', but dev"):
+    with pytest.raises(ValueError, match="There is no split 'train', only dev"):
         load_splits(PLAIN, {}, (str(tmp_path / "a"), None))
     DatasetDict(train=examples, validation=examples.filter(lambda row: False)).save_to_disk(tmp_path / "b")
     with pytest.raises(ValueError, match="The split validation of .*b has no rows"):
@@ -124,7 +124,7 @@ def test_multiple_choice_from_several_columns(tmp_path):
 
 def test_files_that_do_not_fit(tmp_path):
     (tmp_path / "a.csv").write_text("review,label\nx,1\n")
-    with pytest.raises(ValueError, match="a.csv has no column 'text', but review, label. .* --text_column"):
+    with pytest.raises(ValueError, match="a.csv has no column 'text', only review, label. .* --text_column"):
         read(train=tmp_path / "a.csv")
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(ValueError, match="a.txt is not a table"):

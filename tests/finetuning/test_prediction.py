@@ -181,7 +181,7 @@ def test_predictions_are_those_of_the_evaluation(kind, saved, tmp_path):
         expected = [row["prediction"] for row in read_jsonl(output / "validation_predictions.jsonl")]
     assert predict_file(output, file, str(tmp_path / "out.jsonl"), batch_size=3, **options) == len(expected)
     if kind == "pairs":
-        with pytest.raises(ValueError, match="no column .text_pair., but text"):
+        with pytest.raises(ValueError, match="no column .text_pair., only text"):
             predict(output, {"text": TEXTS})
     rows = read_jsonl(tmp_path / "out.jsonl")
     found = [row["prediction"] for row in rows]
@@ -202,7 +202,7 @@ def test_columns_are_those_of_the_fine_tuning(saved, tmp_path):
     finetune("sequence-classification", data, saved, output_dir=tmp_path, **options)
     expected = predict(tmp_path, {"review": TEXTS})["probability_a"].tolist()
     assert predict(tmp_path, TEXTS)["probability_a"].tolist() == expected  # a list, whose column is named text
-    with pytest.raises(ValueError, match="no column 'review', but other"):
+    with pytest.raises(ValueError, match="no column 'review', only other"):
         predict(tmp_path, {"other": TEXTS})
 
 
@@ -267,7 +267,7 @@ def test_lines_of_text_in_several_chunks(make_model, tmp_path, caplog):
     ("rows", "options", "message"),
     [
         pytest.param("text,prediction\nx,1\n", {}, "a column 'prediction' already", id="column of predictions"),
-        pytest.param("review\nx\n", {}, "no column 'text', but review", id="no text"),
+        pytest.param("review\nx\n", {}, "no column 'text', only review", id="no text"),
         pytest.param("text\nx\n", {"text_pair_column": "b"}, "no column 'b'", id="no pair"),
         pytest.param("text\n", {}, "has no rows", id="empty"),
         pytest.param("text\nx\n", {"choices_column": "text"}, "choices_column has no effect", id="another task's"),
@@ -283,7 +283,7 @@ def test_refused_rows_leave_no_file(rows, options, message, make_model, tmp_path
 
 
 def test_model_without_a_fine_tuned_head(saved, make_model):
-    with pytest.raises(ValueError, match="no head of a task .* fine-tune it first"):
+    with pytest.raises(ValueError, match="no task head .* fine-tune it first"):
         predict(saved, TEXTS)
     model = make_model("SequenceClassification")
     config = json.loads((model / "config.json").read_text()) | {"architectures": ["ScratchBertForQuestionAnswering"]}

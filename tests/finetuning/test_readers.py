@@ -127,5 +127,5 @@ def test_squad_is_told_from_other_json(content, tmp_path):
 
 
 def test_squad_without_a_field(tmp_path):
-    with pytest.raises(ValueError, match="a.json is not SQuAD's format: KeyError: 'question'"):
+    with pytest.raises(ValueError, match="a.json is not in SQuAD's format: KeyError: 'question'"):
         read_squad(write_squad(tmp_path / "a.json", {"id": 1}))

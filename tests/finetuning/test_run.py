@@ -437,7 +437,7 @@ def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
     assert [again.seeds[seed]["eval_loss"] for seed in (1, 2, 3)] == [0.0, *map(pytest.approx, losses[1:])]
 
     # Seeds of different runs are not averaged.
-    with pytest.raises(ValueError, match="The run in .*seed-1 has another learning_rate: 0.003, not 0.001"):
+    with pytest.raises(ValueError, match="The run in .*seed-1 has a different learning_rate: 0.003, not 0.001"):
         finetune_seeds(resume_from_checkpoint="auto", learning_rate=1e-3)
     finetune_seeds(resume_from_checkpoint="auto", save_total_limit=1, per_device_eval_batch_size=8)  # no other results
     tested = finetune_seeds(resume_from_checkpoint="auto", test_file=files["validation_file"])
@@ -453,12 +453,12 @@ def test_seeds_are_averaged_and_resumed(saved, prepare, run, files, tmp_path):
         "train split": {"train_file": swapped},
         "model": {"model": other.parent},
     }.items():
-        with pytest.raises(ValueError, match=f"seed-1 has another {name}: .* CRC-32"):
+        with pytest.raises(ValueError, match=f"seed-1 has a different {name}: .* CRC-32"):
             finetune_seeds(resume_from_checkpoint="auto", **options)
     label = ["bad", "great"].__getitem__  # the same ids
     renamed = {"train_file": write_examples(tmp_path / "train.csv", 160, label=label)}
     renamed["validation_file"] = write_examples(tmp_path / "validation.csv", 60, seed=1, label=label)
-    with pytest.raises(ValueError, match="seed-1 has another set of labels: bad, good, not bad, great"):
+    with pytest.raises(ValueError, match="seed-1 has a different set of labels: bad, good, not bad, great"):
         finetune_seeds(resume_from_checkpoint="auto", **renamed)
     (tmp_path / "run/seed-1/metrics.json").write_text("")
     with pytest.raises(ValueError, match="seed-1/metrics.json cannot be read"):
@@ -503,7 +503,7 @@ def test_runs_of_several_seeds_hold_out_the_same_examples(prepare, files, monkey
     run, origins = held_out("one", seed=3, split_seed=3)
     assert held_out("two", seed=1)[1] == held_out("three", seed=2)[1] != origins
     run.train()
-    with pytest.raises(ValueError, match="another train split"):
+    with pytest.raises(ValueError, match="a different train split"):
         held_out("one", seed=3, resume_from_checkpoint="auto")
     monkeypatch.setattr("scratch_bert.finetuning.run.read_record", lambda checkpoint: {})  # of an earlier version
     assert held_out("one", seed=3, resume_from_checkpoint="auto")[1] == origins

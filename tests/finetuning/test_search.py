@@ -52,7 +52,7 @@ def test_the_best_trial_stays_and_a_stopped_search_resumes(prepare, tmp_path, mo
     report = search.report(results)
     assert str(search.model_dir) in report.replace("\n", " ") and "validation, by class" in report
     assert prepare(3, resume_from_checkpoint="auto").train().mean == metrics and len(started) == 4
-    with pytest.raises(ValueError, match="another metric_for_best_model: average_precision, not loss"):
+    with pytest.raises(ValueError, match="a different metric_for_best_model: average_precision, not loss"):
         prepare(3, resume_from_checkpoint="auto", metric_for_best_model="loss")
 
 

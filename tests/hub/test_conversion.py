@@ -168,7 +168,7 @@ def test_conversion_rejects_damaged_weights(weights, message, tmp_path):
     [
         ("ForMaskedLM", {"is_decoder": True}, "scratch_bert", "is_decoder"),
         ("LMHeadModel", {}, "scratch_bert", "BertLMHeadModel, which has no counterpart"),
-        ("ForMaskedLM", {}, "bert", "type bert. A conversion to bert needs .* scratch_bert"),
+        ("ForMaskedLM", {}, "bert", "type bert. A conversion to bert needs type scratch_bert"),
     ],
 )
 def test_conversion_rejects_other_models(head, options, to, message, tmp_path):

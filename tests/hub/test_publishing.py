@@ -96,7 +96,7 @@ DAMAGED = {
     ),
     "import": (lambda d: add_code(d, "import private_of_mine"), "not found .*: private_of_mine"),
     "module": (lambda d: add_code(d, "from .none import x"), "none.py"),
-    "NaN": (lambda d: edit_weights(d, with_nan), f"{BIAS} is not finite, the training diverged"),
+    "NaN": (lambda d: edit_weights(d, with_nan), f"{BIAS} is not finite, as the training diverged"),
     "vocabulary": (add_token, "tokenizer of .* has 2001 entries, but the model's vocab_size is 2000"),
     "head": (lambda d: edit_weights(d, without_head), "is a ScratchBertForPreTraining without its head: cls.seq_rel"),
 }
@@ -239,7 +239,7 @@ def modules(path: str, kind: str = "sentence_transformers.models.Pooling") -> st
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("1_Pooling/model.safetensors", "", "modules with a config.json alone"),
+        ("1_Pooling/model.safetensors", "", "modules whose folders hold only a config.json"),
         ("modules.json", '[{"path": "", "type": "sentence_transformers.models.Router"}]', "must name a Transformer"),
         ("modules.json", modules(".."), "modules.json: 1.path"),
         ("modules.json", modules("1_Pooling", "mine.Pooling"), "modules.json: 1.type"),

@@ -88,7 +88,7 @@ def test_space_of_a_private_model_is_private(push, directory, hub):
     hub.repositories["spaces/me/my-demo"].private = False
     pushed = hub.messages("me/my-bert")
     for repo_id, options in (("me/my-bert", []), ("me/another", ["--private"])):
-        with pytest.raises(SystemExit, match="The Space me/my-demo is public, the model private"):
+        with pytest.raises(SystemExit, match="The Space me/my-demo is public, but the model is private"):
             push(repo_id, "me/my-demo", *options)
     assert hub.messages("me/my-bert") == pushed and "me/another" not in hub.repositories
 

@@ -37,9 +37,9 @@ def download():
     ("method", "fault", "message"),
     [
         ("HEAD", 401, r"tester/model is not a directory, .*config.json answers 401 \(.*\): .*hf auth login"),
-        ("HEAD", 403, r".*answers 403 \(.*\): check what the token allows"),
+        ("HEAD", 403, r".*answers 403 \(.*\): check the token's permissions"),
         ("HEAD", 404, r".*answers 404 \(.*\): check the name"),
-        ("HEAD", 407, r".*answers 407 \(.*\): give the proxy a user"),
+        ("HEAD", 407, r".*answers 407 \(.*\): put the proxy's user name"),
         ("HEAD", 418, r".*answers 418 \(.*\): check the name"),
         ("HEAD", 429, r".*answers 429 \(.*\): wait"),
         ("HEAD", 503, r".*answers 503 \(.*\): try again later"),
@@ -85,7 +85,7 @@ def test_silent_server_is_left_in_time(hub, monkeypatch):
         ("HTTPS_PROXY", ":::", "as one of .*HTTPS_PROXY.* is wrong: "),
         ("ALL_PROXY", "gopher://127.0.0.1:9", "as one of .*ALL_PROXY.* is wrong: "),
         ("SSL_CERT_FILE", "/nowhere", "as one of .*SSL_CERT_FILE.* is wrong: "),
-        ("HF_TOKEN", "hf_é", "The token, in HF_TOKEN "),
+        ("HF_TOKEN", "hf_é", "The token, from HF_TOKEN "),
         ("HF_ENDPOINT", "huggingface.co", "HF_ENDPOINT=huggingface.co must begin with https://"),
     ],
 )

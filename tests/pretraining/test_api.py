@@ -77,16 +77,16 @@ def test_pretrain_evaluates_on_the_validation_that_is_given(in_memory, pretrain,
 @pytest.mark.parametrize(
     ("given", "options", "message"),
     [
-        (["a."], {"train_file": "x"}, "train_file has no effect beside texts"),
+        (["a."], {"train_file": "x"}, "train_file has no effect when texts are given"),
         (["a."], {"streaming": True}, "streaming has no effect with texts in memory"),
-        ({"test": ["a."]}, {}, "There is no split 'train' and no column text, but test"),
+        ({"test": ["a."]}, {}, "There is no split 'train' and no column text, only test"),
         (
             None,
             {"validation": ["b."], "prepared_data": "x", "max_seq_length": None},
             "Preprocessed examples have their own validation split",
         ),
         (["Makefile", "README.md"], {}, "These texts are all names of files"),
-        (["a."], {"train_sampling_strategy": "group_by_length"}, "group_by_length is no train_sampling_strategy here"),
+        (["a."], {"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy cannot be group_by_length"),
     ],
 )
 def test_pretrain_rejects(given, options, message, pretrain, monkeypatch):

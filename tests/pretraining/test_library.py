@@ -91,7 +91,7 @@ def test_texts_are_encoded_once_but_an_iterators_are_not_kept(texts, from_texts,
     [
         ("a file.txt", {}, "A list of texts is needed, one for each document, not str 'a file.txt'"),
         (["a", "b"], {"text_column": "review"}, "text_column is for a dataset or DataFrame, not for a list"),
-        (pandas.DataFrame({"a": ["x"], "b": ["y"]}), {}, "no column 'text', but a, b: name it with text_column"),
+        (pandas.DataFrame({"a": ["x"], "b": ["y"]}), {}, "no column 'text', only a, b: set text_column"),
         (["One. Two."], {}, "Next-sentence prediction needs 2 documents"),
     ],
 )

@@ -153,7 +153,7 @@ def test_continued_pretraining_resumes_as_if_it_had_not_stopped(run, saved, word
     resumed = run(start, output="part", resume_from_checkpoint=first, **options)
     resumed.train()
     words.write_text("zyxoflavin\n")
-    with pytest.raises(ValueError, match="another tokenizer"):
+    with pytest.raises(ValueError, match="a different tokenizer"):
         run(start, output="part", resume_from_checkpoint=first, **options)
     states = (whole.trainer.model.state_dict(), resumed.trainer.model.state_dict())
     assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
@@ -163,7 +163,7 @@ def test_continued_pretraining_resumes_as_if_it_had_not_stopped(run, saved, word
     ("lines", "message"),
     [
         ("a\nNew York\n", "words.txt: Line 2: this tokenizer splits 'New York' into 2 words"),
-        ("", "words.txt: There is no new token"),
+        ("", "words.txt: There are no new tokens"),
     ],
 )
 def test_added_tokens_are_checked(lines, message, run, saved, words):

@@ -203,10 +203,11 @@ def test_run_ends_with_longer_sequences_under_one_schedule(phases):
     )
 
 
-def test_card_has_the_time_of_both_phases(phases):
+def test_time_and_speed_are_of_both_phases(phases):
     directory, _, run, metrics, _ = phases
     last = next(entry for entry in reversed(run.trainer.state.log_history) if "train_runtime" in entry)
     assert metrics["train_runtime"] > last["train_runtime"]
+    assert metrics["train_steps_per_second"] * metrics["train_runtime"] == pytest.approx(10, rel=0.02)
     assert f"| time | {metrics['train_runtime']:.0f} seconds |" in (directory / "README.md").read_text()
 
 
@@ -287,7 +288,7 @@ def test_time_that_is_over_before_the_final_phase_is_reported(prepare, tmp_path,
     run = prepare(tmp_path / "run", **training, **phase, validation_share=0)
     metrics = run.train()  # of four seconds, three are steps, and one the reading for the checkpoint
     assert run.trainer.state.global_step == 3 and metrics["train_loss"] > 1
-    assert "The time was over before the final phase" in caplog.text
+    assert "The time ran out before the final phase" in caplog.text
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
@@ -295,7 +296,7 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(prepare, text_file,
     text = shutil.copy(text_file, tmp_path / "text.txt")
     run = prepare(tmp_path / "run", train_file=[text], final_max_seq_length=64, final_share=0.5)
     text.write_text(text_file.read_text() + "\n\nAnd more.\n", encoding="utf-8")
-    with pytest.raises(TextError, match="cannot continue with its final phase.* has another training text"):
+    with pytest.raises(TextError, match="cannot continue with its final phase.* has a different training text"):
         run.train()
 
 
@@ -311,12 +312,12 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(prepare, text_file,
         ({"max_position_embeddings": 16}, r"max_seq_length \(32\) is longer than max_position_embeddings \(16\)"),
         ({"config_overrides": "type_vocab_size=1"}, "type_vocab_size must be 2 or more"),
         ({"config_overrides": "type_vocab_size=2", "first_segment_id": 1}, "type_vocab_size must be 3 or more"),
-        ({"text_column": "body"}, "text_column names a column of tables, of which .*txt is none"),
+        ({"text_column": "body"}, "text_column is for tables, which .*txt is not"),
         ({"metric_for_best_model": "mlm_acuracy"}, "mlm_acuracy. Did you mean mlm_accuracy?"),
         # The stock Trainer would end at once, as if it had trained.
         (
             {"dataloader_drop_last": True, "per_device_train_batch_size": 870},
-            "global batch size, 870, is more than an epoch has: 869. With dataloader_drop_last, there would be no step",
+            "batch size, 870, exceeds an epoch's examples: 869. With dataloader_drop_last, there would be no step",
         ),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
@@ -346,7 +347,7 @@ def test_documents_in_another_order_are_another_text(prepare, text_file, tmp_pat
         return prepare(tmp_path / "run", train_file=[text], validation_share=0, **training)
 
     run(1, max_steps=1, save_steps=1).train()
-    with pytest.raises(ValueError, match="another training text: .* CRC-32"):
+    with pytest.raises(ValueError, match="a different training text: .* CRC-32"):
         run(-1, resume_from_checkpoint="auto")
 
 
@@ -356,10 +357,10 @@ def test_best_model_is_selected_by_one_measure_on_one_text(prepare, text_file, t
     prepare(tmp_path / "run", **best).train()
     best["resume_from_checkpoint"] = "auto"
     prepare(tmp_path / "run", **best)
-    with pytest.raises(ValueError, match="has another metric_for_best_model: loss, not"):
+    with pytest.raises(ValueError, match="has a different metric_for_best_model: loss, not"):
         prepare(tmp_path / "run", **best, metric_for_best_model="mlm_accuracy")
     held_out.write_text(text_file.read_text(encoding="utf-8") + "\n\nAnd more.\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="has another held-out text: CRC-32 .*, not CRC-32"):
+    with pytest.raises(ValueError, match="has a different held-out text: CRC-32 .*, not CRC-32"):
         prepare(tmp_path / "run", **best)
 
 

@@ -193,7 +193,7 @@ def test_encode_writes_a_vector_for_each_line(output, files, directory, model, t
 @pytest.mark.parametrize(
     ("script", "options", "message"),
     [
-        ("score.py", "--file {}/table.csv --output_file {}/out.jsonl", "has no column 'text', but id, line"),
+        ("score.py", "--file {}/table.csv --output_file {}/out.jsonl", "has no column 'text', only id, line"),
         ("score.py", "--file {}/rows.jsonl --output_file {}/out.jsonl", "There is a column 'tokens' already"),
         ("encode.py", "--file {}/rows.jsonl --output_file {}/out.parquet", "There is a column 'embedding' already"),
         ("encode.py", "--file - --format txt --output_file {}/out.npy", "use .parquet"),

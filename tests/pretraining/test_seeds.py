@@ -34,7 +34,7 @@ def test_seeds_differ_in_training_alone_and_resume(options, tmp_path):
     assert pretrain(**options, seeds=[1, 2], resume_from_checkpoint="auto")["eval_mlm_loss"] == mean["eval_mlm_loss"]
     assert (tmp_path / "runs" / "seed-1" / "model.safetensors").stat().st_mtime_ns == first
     assert "±" in report_seeds(tmp_path / "runs")
-    with pytest.raises(ValueError, match="seed-1 has another learning_rate"):
+    with pytest.raises(ValueError, match="seed-1 has a different learning_rate"):
         pretrain(**options, seeds=[1, 3], resume_from_checkpoint="auto", learning_rate=1e-5)
     with pytest.raises(ValueError, match="not empty"):
         pretrain(**options, seeds=[1, 3])

@@ -61,7 +61,7 @@ def test_finetune_prints_mean_and_standard_deviation_of_seeds(finetune, tmp_path
 TEXTS = "sequence-classification --train_file a.csv"
 ERRORS = {  # one of each kind: the others are tested where they are raised
     "unknown task": ("classify", "There is no task classify"),
-    "unknown label": (f"{TEXTS} --validation_file unseen.csv", "unseen.csv, example 2: the label 'ugly' is none of the training examples': bad, good"),
+    "unknown label": (f"{TEXTS} --validation_file unseen.csv", "unseen.csv, example 2: the label 'ugly' is not one of the training labels: bad, good"),
     "stride without effect": (f"{TEXTS} --doc_stride 8", "doc_stride has no effect with sequence-classification"),
     "patience without evaluation": (f"{TEXTS} --early_stopping_patience 2 --eval_strategy no --load_best_model_at_end false", "early_stopping_patience counts evaluations"),
     "rate of a head that has no other": (f"{TEXTS} --random_init --head_learning_rate 1e-3", "head_learning_rate has no effect with random_init"),

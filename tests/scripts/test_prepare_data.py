@@ -221,7 +221,7 @@ def test_directory_of_examples_is_not_filled_up_from_other_text(prepare, text_di
     assert len(open_examples(tmp_path / "out").files["train"]) == FILES // 2
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "1.jsonl").write_text(json.dumps({"text": texts[0]}) + "\n")
-    with pytest.raises(SystemExit, match=f"error: .*with another input_dir: {text_dir}, not {tmp_path}"):
+    with pytest.raises(SystemExit, match=f"error: .*with a different input_dir: {text_dir}, not {tmp_path}"):
         prepare("out", input_dir=tmp_path / "other")
-    with pytest.raises(SystemExit, match="error: .*holds examples with another seed: 42, not 7"):
+    with pytest.raises(SystemExit, match="error: .*holds examples with a different seed: 42, not 7"):
         prepare("out", "--seed", 7)

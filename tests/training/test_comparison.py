@@ -56,7 +56,7 @@ def test_runs_evaluated_on_different_text_are_not_comparable(run, curves, tmp_pa
 
 
 def test_runs_that_cannot_be_compared_are_errors(run, tmp_path):
-    with pytest.raises(FileNotFoundError, match="is no run"):
+    with pytest.raises(FileNotFoundError, match="is not a run"):
         read_groups([tmp_path])
     with pytest.raises(ValueError, match="the same options and seed"):
         read_groups([run("a", 1, [1.0]), run("b", 1, [1.0])])

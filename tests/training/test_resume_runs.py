@@ -172,19 +172,19 @@ def test_ctrl_c_saves_a_checkpoint_to_resume_from(half, prepare, unbroken, tmp_p
 @pytest.mark.parametrize(
     ("half", "changed", "message"),
     [
-        pytest.param("pretraining", {"optim": "adamw_torch"}, "another optim: muon, not adamw_torch", id="option"),
-        pytest.param("pretraining", {"validation_share": 0.5}, "another training text: .* CRC-32", id="text"),
+        pytest.param("pretraining", {"optim": "adamw_torch"}, "a different optim: muon, not adamw_torch", id="option"),
+        pytest.param("pretraining", {"validation_share": 0.5}, "a different training text: .* CRC-32", id="text"),
         pytest.param(
             "pretraining",
             {"config_overrides": f"{OVERRIDES},norm_first=true"},
             "norm_first=False, but the options ask for True",
             id="architecture",
         ),
-        pytest.param("finetuning", {"seed": 1}, "another seed: 42, not 1", id="seed"),
+        pytest.param("finetuning", {"seed": 1}, "a different seed: 42, not 1", id="seed"),
         pytest.param(
             "finetuning",
             {"model_name_or_path": "other"},
-            "another model: scratch_bert × 2 × 32 × .*, not bert × 3",
+            "a different model: scratch_bert × 2 × 32 × .*, not bert × 3",
             id="model",
         ),
     ],

@@ -206,7 +206,7 @@ def test_resume_of_a_finished_run_keeps_the_metrics_of_its_training(tmp_path):
 def test_resume_from_a_later_step_than_the_last_is_rejected(tmp_path):
     make_trainer(tmp_path).train()
     again = make_trainer(tmp_path, max_steps=-1, num_train_epochs=2)  # of one step each
-    with pytest.raises(OSError, match="checkpoint-6 is of step 6, but the run ends at 2: pass more --max_steps"):
+    with pytest.raises(OSError, match="checkpoint-6 is at step 6, but the run ends at 2: raise --max_steps"):
         again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-6"))
 
 
@@ -312,7 +312,7 @@ def test_cards_and_trackers_that_fail_end_no_run(tmp_path, monkeypatch, caplog):
     first, second, last = caplog.messages  # each once
     assert first.startswith("TensorBoardCallback has failed, and the run continues without it: ")
     assert second.startswith("The model card has failed")
-    assert "but for TensorBoardCallback ('of another library'); The model card (" in last
+    assert "except for TensorBoardCallback ('of another library'); The model card (" in last
 
 
 def test_disk_that_is_too_small_is_found_before_the_first_step(tmp_path, monkeypatch):
@@ -537,7 +537,7 @@ def test_longer_schedule_has_its_own_rate_from_the_first_step_of_a_resume(tmp_pa
 
 def test_warm_up_beyond_the_end_is_a_warning(tmp_path, caplog):
     make_trainer(tmp_path, max_steps=2, warmup_steps=100).train()
-    assert "The warm-up (100 steps) fills the whole run" in caplog.text
+    assert "The warm-up (100 steps) covers the entire run" in caplog.text
 
 
 @pytest.mark.slow

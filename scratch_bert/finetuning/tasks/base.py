@@ -161,7 +161,7 @@ class Task:
             )
         self.read_labels(**options)
         if "validation" not in splits and len(splits["train"]) < 2:
-            raise ValueError("There is one training example, of which none can be held out: give a validation_file.")
+            raise ValueError("There is only one training example, so none can be held out: give a validation_file.")
         if "validation" not in splits:  # once the labels are known: a rare label may be held out
             parts = splits["train"].train_test_split(validation_share, seed=seed)
             self.splits = splits | {"train": parts["train"], "validation": parts["test"]}
@@ -201,13 +201,13 @@ class Task:
         if full and self.references:
             found = f"{split}: {full:,} of {len(lengths):,} inputs are truncated to {self.max_seq_length} tokens"
             limit = self.tokenizer.model_max_length
-            longer = f"a --max_seq_length of up to {limit} reads more of them"
+            longer = f"a --max_seq_length of up to {limit} would read more of them"
             if self.max_seq_length >= limit:
                 longer = "a model that is pretrained with a longer --max_seq_length would read more of them"
             if full > MUCH_TRUNCATED * len(lengths):
-                logger.warning(f"{found}, or have exactly as many: {longer}")
+                logger.warning(f"{found}, or have exactly that many: {longer}")
             else:
-                logger.info(f"{found}, or have exactly as many")
+                logger.info(f"{found}, or have exactly that many")
 
     @cached_property
     def features(self) -> dict[str, Dataset]:

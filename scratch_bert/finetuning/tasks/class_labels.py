@@ -38,7 +38,7 @@ class ClassLabelTask(Task):
         alike = Counter(name.lower() for name in self.label_names)
         if len(alike) < len(self.label_names):
             same = next(name for name, count in alike.items() if count > 1)
-            logger.warning(f"Several labels differ in case alone, as spellings of {same!r}: each is a class")
+            logger.warning(f"Several labels differ only in case, as spellings of {same!r}: each is a class")
         self.label_ids = {name: number for number, name in enumerate(self.label_names)}
         self.model_options = {"id2label": dict(enumerate(self.label_names)), "label2id": self.label_ids}
         if label_names:  # GLUE's files have ids where its dataset on the Hub has names
@@ -49,8 +49,8 @@ class ClassLabelTask(Task):
         names = (*counts, *map(str, self.label_names))
         if strange := next((name for name in names if len(name) > MAX_LABEL or _UNPRINTABLE.search(name)), None):
             raise ValueError(
-                f"The label {ascii(strange):.80} has control or invisible characters, or more than {MAX_LABEL}: clean the "
-                "labels, or name their column with --label_column."
+                f"The label {ascii(strange):.80} has control or invisible characters, or over {MAX_LABEL} characters: "
+                "clean the labels, or name their column with --label_column."
             )
         if self.predicts_tokens:  # for which NN|JJ may be a tag
             return
@@ -65,7 +65,7 @@ class ClassLabelTask(Task):
             )
         if "-" in counts and len(counts) > 2 and "+" not in counts:
             raise ValueError(
-                f"{counts['-']:,} training examples have the label '-', which in SNLI means that there is none: leave "
+                f"{counts['-']:,} training examples have the label '-', which in SNLI means no gold label: leave "
                 "them out. If it is a class, give it another name."
             )
         numbers = [name for name in counts if _DECIMAL_COMMA.fullmatch(name.strip()) or is_number(name)]
@@ -92,7 +92,7 @@ class ClassLabelTask(Task):
         found = self.find_id(label)
         if found is None:
             known = ", ".join(self.label_names[:20])
-            raise ValueError(f"the label {label!r} is none of the training examples': {known}.")
+            raise ValueError(f"the label {label!r} is not one of the training labels: {known}.")
         return found
 
     def reduce(self, logits: Tensors, labels: Tensors | None = None) -> Tensors:

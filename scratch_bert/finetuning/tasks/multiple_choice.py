@@ -47,7 +47,7 @@ class MultipleChoice(Task):
         counts = {len(choices) for choices in self.splits[split]["choices"]}
         if len(counts) > 1:
             raise ValueError(
-                f"All examples for {split} must have as many choices, not {min(counts)} to {max(counts)}."
+                f"All examples for {split} must have the same number of choices, not {min(counts)} to {max(counts)}."
             )
         [count] = counts
 

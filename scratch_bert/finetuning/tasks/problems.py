@@ -85,7 +85,7 @@ class MultiLabel(Problem):
 
     def __init__(self, names: Sequence[str] = ()):
         super().__init__(names)
-        if len(self.names) == 1:  # to the others, its absence would be a class of its own
+        if len(self.names) == 1:  # to the others, its absence would be another class
             self.metrics = ("f1", "accuracy")
 
     def decode(self, logits: Logits) -> list[list[int]]:

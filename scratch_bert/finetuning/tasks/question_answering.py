@@ -40,7 +40,7 @@ class QuestionRow(TextRow):
 def gold_answers(row: dict[str, Any]) -> list[Answer]:
     answers = QuestionRow.model_validate(row).label
     if answers is None:
-        raise ValueError("there is no list of answers, which is empty for an unanswerable question.")
+        raise ValueError("there is no list of answers; that of an unanswerable question is empty.")
     return answers
 
 
@@ -77,8 +77,8 @@ class QuestionAnswering(Task):
         validation = self.parse_rows("validation", gold_answers) if "validation" in self.splits else ()
         if not self.has_unanswerable and not all(validation):
             logger.warning(
-                "validation: questions without an answer, as in SQuAD 2.0, but all training questions have one: the model "
-                "will answer each"
+                "validation: some questions have no answer, as in SQuAD 2.0, but all training questions have one: "
+                "the model will answer every question"
             )
         self.model_options = {name: value for name, value in window_options.items() if value is not None}
         self.model_options |= {"has_unanswerable": True} if self.has_unanswerable else {}

@@ -42,11 +42,11 @@ class SequenceClassification(ClassLabelTask):
         if self.problem_type == "multi_label_classification":
             lists = [_as_list(label_list) for label_list in labels]
             if missing := labels.count(None):
-                logger.warning(f"{missing:,} training examples have a missing value as their labels: taken as none")
+                logger.warning(f"{missing:,} training examples have a missing list of labels: taken as empty")
             values = [value for one in lists for value in one]
             multi_hot = len({len(one) for one in lists}) == 1 < len(lists[0]) and set(values) <= {0, 1, "0", "1"}
             if multi_hot or any(isinstance(value, float) and value % 1 for value in values):
-                raise ValueError(f"The labels are vectors of numbers, not lists of labels' names: {lists[0]}.")
+                raise ValueError(f"The labels are vectors of numbers, not lists of label names: {lists[0]}.")
             self.read_label_names(values, feature, at_least=1)
             self.problem = MultiLabel(self.label_names)
         elif self.problem_type == "single_label_classification":
@@ -153,7 +153,7 @@ def infer_problem_type(labels: Sequence) -> str:
     if all(map(is_number, labels)) and (decimal := next(decimals, None)) is not None:
         if isinstance(labels[0], str):
             logger.warning(
-                f"The labels are numbers, such as {decimal}: this is a regression, without a --problem_type"
+                f"The labels are numbers, such as {decimal}: this is a regression, unless you pass a --problem_type"
             )
         return "regression"
     if labels and all(isinstance(label, float) or re.fullmatch(r"\s*-?\d+\.0+\s*", str(label)) for label in labels):

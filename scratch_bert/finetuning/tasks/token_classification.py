@@ -72,7 +72,7 @@ class TokenClassification(ClassLabelTask):
         names = [*dict.fromkeys(map(to_iob2, self.label_names))] if self.marks_entities else []
         names += [begin for name in names if name[0] == "I" and (begin := f"B-{name[2:]}") not in names]
         if self.marks_entities and names != self.label_names:
-            logger.info("The tags are read as IOB2, which pipelines know: B- begins an entity, I- continues it")
+            logger.info("The tags are read as IOB2, which pipelines expect: B- begins an entity, I- continues it")
             self.read_label_names(names, feature, names)
         if self.marks_entities or any(name.startswith(("B-", "I-")) for name in self.label_names):
             self.default_metrics = ("seqeval",)
@@ -134,7 +134,7 @@ class TokenClassification(ClassLabelTask):
     def reference(self, row: dict[str, Any]) -> list[str]:
         words, labels = row["text"], row["label"]
         if not isinstance(labels, list) or len(words) != len(labels):
-            raise ValueError(f"there must be a list of as many labels as its {len(words)} words, not {labels!r}.")
+            raise ValueError(f"there must be a list of one label for each of its {len(words)} words, not {labels!r}.")
         names = [self.label_names[self.id_of(label)] for label in labels]
         return begin_entities(names) if self.marks_entities else names
 
