@@ -51,6 +51,13 @@ def read_jsonl(file):
 # ------------------------------------------------------------------------------------------------------ predictions
 
 
+def test_labels_that_are_integers_are_predicted_as_integers(make_model):
+    found = predict(make_model("SequenceClassification", id2label={0: "-1", 1: "0", 2: "10"}), TEXTS)
+    assert (
+        set(found["prediction"]) <= {-1, 0, 10} and found["prediction"].dtype == "int64" and "probability_-1" in found
+    )
+
+
 @pytest.mark.parametrize("problem_type", ["single_label_classification", "multi_label_classification"])
 def test_probabilities_are_those_of_the_pipeline(problem_type, make_model):
     names = {0: "bad", 1: "fair", 2: "good"}

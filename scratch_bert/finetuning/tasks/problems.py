@@ -1,5 +1,6 @@
 """The problem types of text classification: what a label is, and what is made of the logits for a text."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -132,8 +133,10 @@ class MultiClass(Problem):
     def columns(self, logits: torch.Tensor) -> dict[str, list | pyarrow.Array]:
         probabilities = logits.softmax(-1)  # (N, L)
         predicted = self.choose(probabilities)
+        integers = all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in self.names)  # as a table's labels then are
+        values = list(map(int, self.names)) if integers else self.names
         return {
-            "prediction": [self.names[number] for number in predicted.tolist()],
+            "prediction": [values[number] for number in predicted.tolist()],
             "probability": probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
             **self.by_class(probabilities),
         }
