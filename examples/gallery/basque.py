@@ -69,13 +69,13 @@ def main(directory: str, minutes: float = 5) -> None:
             [score["log_likelihood"] for score in score_texts(model, tokenizer, x, fast=True)] for x in (right, wrong)
         ]
         shares.append(np.greater(*likelihoods).mean())
-    print(f"{shares[-1]:.1%} of {len(right)} endings right; the more frequent form is in {frequent:.1%}")
+    print(f"{shares[-1]:.1%} of {len(right)} endings right; the more frequent form: {frequent:.1%}")
 
     plt.figure(figsize=(6, 3.5))
     plt.plot(steps, shares, marker="o", markersize=3, label="model")
     plt.axhline(frequent, color="grey", linewidth=1, label="the more frequent form")
     plt.xlabel("training steps")
-    plt.ylabel("endings chosen rightly")
+    plt.ylabel("correct endings")
     plt.legend()
     plt.savefig("runs/basque/story.png", dpi=100, bbox_inches="tight")
 

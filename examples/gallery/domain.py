@@ -31,13 +31,16 @@ def docstrings(directory: Path) -> Iterator[str]:
                 yield text
 
 
+def paragraphs(texts: list[str]) -> set[str]:
+    return {" ".join(paragraph.split()) for text in texts for paragraph in text.split("\n\n")}
+
+
 def main(general: str, minutes: float = 5) -> None:
     texts = list(dict.fromkeys(docstrings(Path(numpy.__file__).parent)))
     training = [text for number, text in enumerate(texts) if number % 10]
     scratch_bert.pretrain(training, output_dir="runs/domain", max_minutes=minutes)
 
-    paragraphs = (" ".join(paragraph.split()) for text in texts[::10] for paragraph in text.split("\n\n"))
-    unseen = sorted({text for text in paragraphs if 100 < len(text) < 400})
+    unseen = sorted(text for text in paragraphs(texts[::10]) - paragraphs(training) if 100 < len(text) < 400)
     bits = []
     for name in (general, "runs/domain"):
         model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=True).eval()
@@ -48,7 +51,9 @@ def main(general: str, minutes: float = 5) -> None:
 
     plt.figure(figsize=(5, 5))
     plt.scatter(*bits, s=8, alpha=0.5)
-    plt.axline((3, 3), slope=1, color="grey", linewidth=1)
+    plt.axline((3, 3), slope=1, color="grey", linewidth=1, label="equal")
+    plt.gca().set_aspect("equal")
+    plt.legend()
     plt.xlabel("bits per character: general model")
     plt.ylabel("model of NumPy's documentation")
     plt.savefig("runs/domain/story.png", dpi=100, bbox_inches="tight")

@@ -51,6 +51,7 @@ def main(log: str, minutes: float = 2) -> None:
     plt.hist([of_usual, of_alerts], bins, label=["usual lines", "alerts"], density=True)
     plt.axvline(limit, color="grey", linewidth=1)
     plt.xlabel("log-probability per token")
+    plt.ylabel("density")
     plt.legend()
     plt.savefig("runs/logs/story.png", dpi=100, bbox_inches="tight")
 

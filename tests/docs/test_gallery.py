@@ -65,7 +65,7 @@ def test_basque(tmp_path):
     for number in range(60):
         texts = (f"<p class='x'>{' '.join(draw.choices(words, k=8))}.</p>" for _ in range(10))
         (tmp_path / f"{number}.html").write_text(f"<html><body>{''.join(texts)}</body></html>")
-    pattern = r"([\d.]+)% of (\d+) endings right; the more frequent form is in ([\d.]+)%"
+    pattern = r"([\d.]+)% of (\d+) endings right; the more frequent form: ([\d.]+)%"
     right, pairs, frequent = figures(pattern, run("basque", tmp_path, tmp_path, MINUTES))
     assert right <= 100 and pairs > 40 and frequent <= 100
 
