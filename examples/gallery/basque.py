@@ -42,7 +42,7 @@ def main(directory: str, minutes: float = 5) -> None:
     )
 
     # In each unseen sentence, one word has another ending, which the text has as well.
-    seen = {text for page in training for text in page}
+    seen = dict.fromkeys(text for page in training for text in page)
     counts = Counter(word for text in seen for word in re.findall(r"\w+", text))
     forms = defaultdict(list)
     for word in counts:

@@ -60,7 +60,7 @@ def main(minutes: float = 10, names: Sequence[str] = ("*",)) -> None:
         SentenceTransformerTrainingArguments(
             "runs/search/vectors",
             per_device_train_batch_size=64,
-            num_train_epochs=1,
+            max_steps=150,
             learning_rate=2e-4,
             warmup_steps=0.1,
             save_strategy="no",
