@@ -339,7 +339,8 @@ print(result.stdout or result.stderr)
 # %% [markdown]
 # From here: `python scripts/pretrain.py --train_file …` trains on your own text ([README](../README.md)),
 # [docs/mistakes.md](../docs/mistakes.md) shows common mistakes in such code, and [docs/learning.md](../docs/learning.md) what makes small
-# models learn early. The last cell removes all files written here.
+# models learn early. A model of novels, published in this way, is in the repository ([docs/shipped-model.md](../docs/shipped-model.md)).
+# The last cell removes all files written here.
 
 # %%
 shutil.rmtree(WORK)
