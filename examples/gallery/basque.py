@@ -41,8 +41,8 @@ def main(directory: str, minutes: float = 5) -> None:
         max_minutes=minutes,
     )
 
-    # In each unseen sentence, one word has another ending, which the text has as well.
-    seen = dict.fromkeys(text for page in training for text in page)
+    # In each unseen sentence, one word gets another ending, a form that occurs in the training text.
+    seen = dict.fromkeys(text for page in training for text in page)  # in their order, so that draws repeat
     counts = Counter(word for text in seen for word in re.findall(r"\w+", text))
     forms = defaultdict(list)
     for word in counts:

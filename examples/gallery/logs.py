@@ -21,8 +21,9 @@ def main(log: str, minutes: float = 2) -> None:
         label, *_, kind, component, _severity, message = line.split(maxsplit=9)
         text = re.sub(r"[0-9]+", "0", f"{kind} {component} {message}")
         (usual if label == "-" else alerts).append(text)
+    training, unseen = usual[::2], usual[1::2]
     scratch_bert.pretrain(
-        usual[::2],
+        training,
         output_dir="runs/logs",
         sentence_objective="none",
         sentence_splitter="line",
@@ -32,18 +33,17 @@ def main(log: str, minutes: float = 2) -> None:
 
     model = AutoModelForMaskedLM.from_pretrained("runs/logs").eval()
     tokenizer = AutoTokenizer.from_pretrained("runs/logs")
-    unseen = usual[1::2] + alerts
-    scores = score_texts(model, tokenizer, unseen)
+    lines = unseen + alerts
+    scores = score_texts(model, tokenizer, lines)
     values = np.array([score["per_token"] for score in scores])
-    of_usual, of_alerts = values[: -len(alerts)], values[-len(alerts) :]
+    of_usual, of_alerts = np.split(values, [len(unseen)])
     limit = np.quantile(of_usual, 0.02)
     print(f"AUC: {(of_alerts[:, None] < of_usual).mean():.3f}")
     print(f"Below the 2% quantile of usual lines: {(of_alerts < limit).mean():.0%} of {len(alerts)} alerts")
-    known = set(usual[::2])
-    new = [np.mean([text not in known for text in texts]) for texts in (alerts, usual[1::2])]
-    print(f"Not among the training lines: {new[0]:.0%} of the alerts, {new[1]:.1%} of usual lines")
+    new_alerts, new_usual = (np.mean([text not in training for text in texts]) for texts in (alerts, unseen))
+    print(f"Not among the training lines: {new_alerts:.0%} of the alerts, {new_usual:.1%} of usual lines")
     print("The most unusual lines, alerts with a star:")
-    for text in list(dict.fromkeys(unseen[number] for number in np.argsort(values)))[:10]:
+    for text in list(dict.fromkeys(lines[number] for number in np.argsort(values)))[:10]:
         print(f"{'*' if text in alerts else ' '} {text[:100]}")
 
     plt.figure(figsize=(6, 3.5))

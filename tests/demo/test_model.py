@@ -281,7 +281,7 @@ def test_odd_texts_are_texts(text, ask):
     ("name", "method", "arguments", "sentence"),
     [
         ("trained", "fill_mask", ("the cat",), r"There is no mask: write \[MASK\]"),
-        ("trained", "fill_mask", (f"{LONG} [MASK]",), "no mask in the part of this long text that"),
+        ("trained", "fill_mask", (f"{LONG} [MASK]",), "no mask in the part of this long text that the model can read"),
         ("trained", "fill_mask", ("a " * 200_000,), "shorten it to 200,000 at most"),
         ("trained", "next_sentence", (TEXT, " \n"), "A text is empty"),
         ("trained", "embeddings", ([TEXT],), "from 2 to 16 texts, one per line: there are 1"),

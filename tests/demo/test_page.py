@@ -493,7 +493,7 @@ def test_tabs_answer_odd_input_with_a_sentence(open_page, expect):
     page, truncated = open_page(), "tokens at the end were left out"
     for title, (name, labels, _) in TABS.items():
         list_of_texts = "from 2 to 16 texts" if name in ("embeddings", "choose") else None
-        without_mask = "no mask in the part of this long text" if name == "fill_mask" else None
+        without_mask = "no mask in the part of this long text that the model can read" if name == "fill_mask" else None
         for text, expected in (
             (f"[MASK] {EVIL}\nПривет 你好 مرحبا \x01\x1b[31m", truncated),
             ("", list_of_texts or "A text is empty"),

@@ -61,10 +61,10 @@ def test_glue_task_of_a_table(tune):
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        pytest.param({"review": ["x"]}, {}, "train has no column 'text', only review. Name the right", id="column"),
+        pytest.param({"review": ["x"]}, {}, "train has no column 'text', only review. Name the right one", id="column"),
         pytest.param(COLUMNS, {"validation": pandas.DataFrame()}, "validation contains no examples", id="empty"),
         pytest.param(pandas.Series(["x"]), {}, "train must be files, .* not Series", id="Series"),
-        pytest.param(COLUMNS, {"dataset_name": "x"}, "Give only one of data, train_file", id="two sources"),
+        pytest.param(COLUMNS, {"dataset_name": "x"}, "Give only one of data, train_file and dataset_name", id="two sources"),
         pytest.param(COLUMNS, {"validation": COLUMNS, "validation_share": 0.2}, "validation_share has no effect", id="share"),
     ],
 )  # fmt: skip

@@ -30,7 +30,10 @@ def test_task_arguments_that_do_not_fit(options, message):
         ({"train_sampling_strategy": "group_by_length"}, "another would change the order of predictions"),
         ({"do_train": "false"}, "do_train must stay True: to use a trained model, run scratch-bert evaluate"),
         ({"label_names": "x"}, "label_names must stay None: the model names its labels"),
-        ({"eval_strategy": "no"}, "load_best_model_at_end needs evaluations: set it to false, or eval_strategy"),
+        (
+            {"eval_strategy": "no"},
+            "load_best_model_at_end needs evaluations: set it to false, or eval_strategy to steps or epoch",
+        ),
         (
             {"save_strategy": "no"},
             "load_best_model_at_end requires the save and eval strategy to match, except when --save_strategy=.best.",

@@ -317,7 +317,8 @@ def test_run_of_two_lengths_stops_where_the_text_has_changed(prepare, text_file,
         # The stock Trainer would end at once, as if it had trained.
         (
             {"dataloader_drop_last": True, "per_device_train_batch_size": 870},
-            "batch size, 870, exceeds an epoch's examples: 869. With dataloader_drop_last, there would be no step",
+            "global batch size, 870, exceeds an epoch's examples: 869. With dataloader_drop_last, there would be no "
+            "step",
         ),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
