@@ -28,7 +28,6 @@ class SuiteOptions(OptionGroup, group="Evaluation"):
         path=True,
         requires="suite",
     )
-    add_to_card: bool = option(False, "Add the suite's results to metrics.json of local models.", requires="suite")
 
 
 @options

@@ -63,6 +63,16 @@ MODEL_FILES = CODE_FILES | {
 }
 
 
+def read_jsonl(file):
+    """The rows of a file of JSON lines."""
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def mlm_and_nsp(metrics):
+    """Those of an evaluation's metrics."""
+    return {name: value for name, value in metrics.items() if name.startswith(("eval_mlm", "eval_nsp"))}
+
+
 def varlen_attention(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale):
     """PyTorch's `varlen_attn` on a CPU: states (T, A, D) → context (T, A, D)."""
     lengths = cu_seq_q.diff().tolist()

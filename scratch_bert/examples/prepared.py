@@ -112,13 +112,10 @@ def write_examples(directory: Path, splits: dict[str, SentencePairDataset]) -> N
     directory.parent.mkdir(parents=True, exist_ok=True)
     objective = splits["train"].objective
     columns = objective.features()
-    if objective.has_pairs:
-        columns |= {name: datasets.Value("int64") for name in ("document_a", "document_b")}
 
     def records(dataset: SentencePairDataset) -> Iterator[dict]:
-        for index, (a, b) in enumerate(dataset.documents().tolist()):
+        for index in range(len(dataset)):
             example = dataset[index]
-            example |= {"document_a": a, "document_b": b}
             yield {name: example[name] for name in columns}
 
     with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:

@@ -59,24 +59,6 @@ def prepare_finetuning(
     return run.prepare()
 
 
-def plan_seed_runs(seeds: list[int] | None, args: TrainingArguments) -> list[SeedRun]:
-    """Each with its own arguments. On resume, each continues from its last checkpoint, if there is one.
-
-    Raises `ValueError` if a new run would write into a directory that is not empty.
-    """
-    if not seeds:
-        return [SeedRun(args, find_checkpoint(args))]
-    check_parent(args)
-    runs = []
-    for seed in seeds:
-        directory, run_args = Path(args.output_dir) / f"seed-{seed}", deepcopy(args)
-        run_args.seed, run_args.output_dir = seed, str(directory)
-        run_args.run_name = f"{args.run_name}/seed-{seed}"
-        metrics = finished_metrics(directory, seed, bool(args.resume_from_checkpoint))
-        runs.append(SeedRun(run_args, None if metrics else find_checkpoint(run_args), metrics))
-    return runs
-
-
 class FinetuningRun:
     """A run that trains once, in `options.output_dir`, or with each of `task_args.seeds`, in its subdirectories
     `seed-N`.
@@ -120,7 +102,21 @@ class FinetuningRun:
         self.class_reports: dict[str, dict] = {}  # of a run with one seed
 
     def plan(self, seeds: list[int] | None, args: TrainingArguments) -> list[SeedRun]:
-        return plan_seed_runs(seeds, args)
+        """Each with its own arguments. On resume, each continues from its last checkpoint, if there is one.
+
+        Raises `ValueError` if a new run would write into a directory that is not empty.
+        """
+        if not seeds:
+            return [SeedRun(args, find_checkpoint(args))]
+        check_parent(args)
+        runs = []
+        for seed in seeds:
+            directory, run_args = Path(args.output_dir) / f"seed-{seed}", deepcopy(args)
+            run_args.seed, run_args.output_dir = seed, str(directory)
+            run_args.run_name = f"{args.run_name}/seed-{seed}"
+            metrics = finished_metrics(directory, seed, bool(args.resume_from_checkpoint))
+            runs.append(SeedRun(run_args, None if metrics else find_checkpoint(run_args), metrics))
+        return runs
 
     def prepare(self) -> "FinetuningRun":
         """Encode the examples, compare finished seeds with this run, and build the trainer of the first unfinished

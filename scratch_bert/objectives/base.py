@@ -46,8 +46,8 @@ class Objective:
     """Column of examples, and argument of the model, with a pair's label: an integer, -100 for none."""
     num_labels: int | None = None
     """Number of labels, which are integers from 0; None to accept any."""
-    segments: int = 1
-    """Number of segments in an example: 1, or 2, which differ in `token_type_ids`."""
+    has_pairs: bool = False
+    """Whether examples have two segments, which differ in `token_type_ids`."""
     special_tokens: int = 2
     """Number of special tokens in an example: [CLS] A [SEP], or [CLS] A [SEP] B [SEP]."""
     min_tokens: int = 1
@@ -178,10 +178,6 @@ class Objective:
         model.eval()
         return describe_mlm_predictions(model, dataset, tokenizer, count)
 
-    @property
-    def has_pairs(self) -> bool:
-        return self.segments == 2
-
 
 class PairClassification(Objective):
     """An objective that predicts a label of two segments: its metrics are loss and accuracy, with the majority class
@@ -192,7 +188,7 @@ class PairClassification(Objective):
     """Phrase for the meaning of label 0."""
     prefix: str
     """Prefix of the metrics' names."""
-    segments = 2
+    has_pairs = True
     special_tokens = 3
     min_tokens = 2
 

@@ -14,13 +14,10 @@ from transformers import BatchEncoding
 from scratch_bert_options.evaluation import EvaluationOptions
 from scratch_bert_options.schema import check
 
-from ..atomic import locked, write_json
 from ..checkpoints.open import load_config
-from ..checkpoints.saved import METRICS_FILE
 from ..corpus.tokenizer import load_tokenizer
 from ..logs import logger
 from ..objectives import OBJECTIVES
-from ..repository import read_json
 from ..text.files import TABLES, find_files, suffix
 from ..text.tables import open_dataset, read_table
 from ..training.threads import to_accelerator
@@ -66,13 +63,6 @@ def evaluate_blimp(args: EvaluationOptions) -> Iterator[tuple[str, Scores]]:
     model without an MLM head, or whose outputs overflow.
     """
     pairs = read_pairs(args.suite_data or HUB_NAME)
-    if args.add_to_card:
-        if others := {pair.linguistics_term for pair in pairs} - PHENOMENA:
-            raise ValueError(f"add_to_card is for BLiMP, which has no phenomenon {min(others)!r}: leave it out.")
-        if others := [name for name in args.model_name_or_path if not Path(name).is_dir()]:
-            raise ValueError(
-                f"add_to_card needs models in local directories, but {others[0]} is not one: leave it out."
-            )
     encoded = {name: _encode(name, pairs, args.trust_remote_code) for name in args.model_name_or_path}
     for name, (sentences, mask_token_id) in encoded.items():
         model, _ = open_with_objective(OBJECTIVES["none"], name, args.trust_remote_code)
@@ -154,14 +144,3 @@ def describe_scores(results: dict[str, Scores]) -> str:
         for name, accuracy in PUBLISHED.items():
             lines.append(f"{name:<{first}}{PUBLISHED_PAIRS:>8,}{100 * accuracy:>{width}.1f}")
     return "\n".join(lines)
-
-
-def add_to_metrics(directory: Path, scores: Scores) -> None:
-    """Add the accuracies to the metrics.json of the model in `directory`, in place of earlier ones. Raises
-    `BlockingIOError` while a training writes there."""
-    with locked(directory):
-        file = directory / METRICS_FILE
-        metrics = read_json(file) if file.exists() else {}
-        others = {name: value for name, value in metrics.items() if not name.startswith("blimp_")}
-        phenomena = {f"blimp_{name}_accuracy": score["accuracy"] for name, score in scores["phenomena"].items()}
-        write_json(file, others | {"blimp_accuracy": scores["accuracy"]} | phenomena)

@@ -21,12 +21,13 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
-from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights, read_record
+from ..checkpoints.resume import check_same_run, check_same_weights, read_record
 from ..checkpoints.saved import find_checkpoint, saved_step
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
 from ..hub.conversion import convert_config
 from ..logs import logger
+from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
 from ..objectives.predictions import examples_to_try
 from ..text.files import TextError
 from ..training.arguments import recorded
@@ -241,13 +242,12 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
     if data_args.streaming:  # if there are enough files, each process reads a part of them
         args.accelerator_config = replace(args.accelerator_config, dispatch_batches=False)
     options = options._replace(args=args)
-    record = describe_run(options, data, choice.named)
     longest = max(data.max_seq_length, options.training.final_max_seq_length or 0)
     if checkpoint and options.training.final_max_seq_length:  # the phase before may have had longer sequences
         longest = max(longest, load_config(checkpoint).max_position_embeddings)
     config = resolve_config(start, model_args, data, longest, checkpoint)
+    record = describe_run(options, data, choice.named, config)
     if checkpoint:
-        check_same_architecture(config, checkpoint)
         check_same_run(record, checkpoint)
     set_seed(args.seed)
     model = build_model(model_args, config, data, checkpoint)
@@ -354,11 +354,14 @@ UNRECORDED = {
 }  # fmt: skip
 
 
-def describe_run(options: Options, data: PretrainingData, named: PreTrainedTokenizerBase | None) -> dict[str, dict]:
+def describe_run(
+    options: Options, data: PretrainingData, named: PreTrainedTokenizerBase | None, config: ScratchBertConfig
+) -> dict[str, dict]:
     """The record for `check_same_run`; `named` is the tokenizer that the options name, if it isn't trained."""
     args = options.args
     values: dict[str, Any] = asdict(options.model) | asdict(options.data) | recorded(options.training, args)
-    fixed = {"seed": args.seed, "optim": options.training.optim, "sentence objective": data.objective.name}
+    fixed = {name: getattr(config, name) for name in ARCHITECTURE_FIELDS if name not in values}  # but for options
+    fixed |= {"seed": args.seed, "optim": options.training.optim, "sentence objective": data.objective.name}
     fixed |= {name: values[name] for name in TOKENIZER_TRAINING} | {"lowercase": options.data.lowercases}
     fixed["tokenizer"] = "trained on the text"
     if named:

@@ -31,8 +31,6 @@ def main(argv: list[str] | None = None) -> None:
         if args.suite:
             for name, scores in blimp.evaluate_blimp(args):
                 results[name] = scores
-                if args.add_to_card:
-                    blimp.add_to_metrics(Path(name), scores)
         else:
             for name in args.model_name_or_path:
                 results[name], predictions = evaluation.evaluate_model(name, data, data_args, args)

@@ -1,13 +1,9 @@
-import copy
-
 import numpy as np
 import pytest
 import torch
 from transformers import DataCollatorForLanguageModeling
 
-from helpers import assert_same_gradients, make_batch, make_pair
-from scratch_bert.examples.collator import PretrainingCollator, pack_sequences
-from scratch_bert.training.counting import CountingCollator
+from scratch_bert.examples.collator import PretrainingCollator
 
 
 def test_mlm_masking_statistics_over_the_builtin_corpus(pairs, tokenizer):
@@ -137,44 +133,6 @@ def test_collator_pads_as_the_stock_one(pairs, tokenizer):
 
     assert torch.equal(original(ours), original(stock))
     assert ours["input_ids"].shape[1] % 8 == 0
-
-
-def test_packing_fills_rows_with_the_longest_sequences_first():
-    """The example of the docstring: sequences of 5, 3 and 2 tokens in rows of 8."""
-    ids = torch.tensor([[6, 7, 0, 0, 0], [1, 2, 3, 4, 5], [8, 9, 10, 0, 0]])
-    batch = {
-        "input_ids": ids,
-        "attention_mask": ids.ne(0).long(),
-        "labels": ids.where(ids > 4, -100),
-        "next_sentence_label": torch.tensor([0, 1, 1]),
-    }
-    packed = pack_sequences(batch, 8, pad_token_id=99)
-    assert packed["input_ids"].tolist() == [[1, 2, 3, 4, 5, 8, 9, 10], [6, 7, *[99] * 6]]
-    assert packed["attention_mask"].tolist() == [[1] * 8, [1, 1, *[0] * 6]]
-    assert packed["labels"].tolist() == [[*[-100] * 4, 5, 8, 9, 10], [6, 7, *[-100] * 6]]
-    assert packed["position_ids"].tolist() == [[0, 1, 2, 3, 4, 0, 1, 2], [0, 1, *[0] * 6]]
-    assert packed["seq_idx"].tolist() == [[*[0] * 5, *[1] * 3], [0] * 8]
-    assert packed["next_sentence_label"].tolist() == [[1, 1], [0, -100]]
-    with pytest.raises(ValueError, match="A sequence has 5 tokens, more than the 4 of a packed sequence"):
-        pack_sequences(batch, 4, pad_token_id=99)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("auto_class", ["AutoModelForPreTraining", "AutoModelForMaskedLM"])
-def test_counts_of_the_collator_change_nothing(auto_class, packed):
-    """They are for GPUs, where the model would wait for its own."""
-    collator = CountingCollator(lambda batch: pack_sequences(batch, 40, 0) if packed else batch)
-    batch = make_batch(auto_class, rows=9)
-    with_counts = collator(copy.deepcopy(batch))
-    counts = {name: with_counts.pop(name) for name in ("sequence_lengths", "num_masked")}
-    assert sorted(counts["sequence_lengths"]) == sorted(batch["attention_mask"].sum(1).tolist())
-    assert counts["num_masked"] == (batch["labels"] != -100).sum()
-    model, counted = make_pair(auto_class)
-    expected, found = model(**with_counts), counted(**with_counts, **counts)
-    assert expected.loss == found.loss
-    expected.loss.backward()
-    found.loss.backward()
-    assert_same_gradients(counted, model)
 
 
 @pytest.mark.parametrize(

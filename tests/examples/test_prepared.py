@@ -101,16 +101,6 @@ def test_stream_takes_as_many_examples_of_each_file_as_it_holds(tokenizer, tmp_p
     )  # about three passes, and more of what both files hold
 
 
-def test_prepared_directory_holds_the_documents_of_the_segments(splits, tmp_path):
-    written = splits()
-    write_examples(tmp_path / "prepared", written)
-    table = datasets.Dataset.from_parquet(
-        str(tmp_path / "prepared" / "train" / "examples.parquet"), cache_dir=str(tmp_path / "c")
-    )
-    documents = np.stack([table["document_a"], table["document_b"]], axis=1)
-    assert np.array_equal(documents, written["train"].documents())
-
-
 def test_prepared_directory_is_all_or_nothing(splits, tmp_path, monkeypatch):
     written = splits()
     monkeypatch.setattr(type(written["train"].tokenizer), "save_pretrained", lambda *_: 1 / 0)

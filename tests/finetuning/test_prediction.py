@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import pipeline
 
-from helpers import SCRIPTS, SMALL
+from helpers import SCRIPTS, SMALL, read_jsonl
 from scratch_bert import ScratchBertConfig
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.finetuning.api import finetune
@@ -42,10 +42,6 @@ def make_model(tokenizer, tmp_path):
         return tmp_path / head
 
     return make
-
-
-def read_jsonl(file):
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 # ------------------------------------------------------------------------------------------------------ predictions
@@ -150,7 +146,7 @@ WORDS = [["a", "class"], ["the", "object", "is", "unbelievable"], ["name"] * 70]
 CONTEXT = "The object is a value of the class, and the name of the module is its function. " * 6
 TASKS = {
     "classes": ("sequence-classification", {"text": TEXTS * 4, "label": ["a", "b", "c", "a", "b"] * 4}),
-    "pairs": ("sequence-classification", {"text": TEXTS * 4, "text_pair": TEXTS[::-1] * 4, "label": ["a", "b"] * 10}),
+    "pairs": ("sequence-classification", {"text": TEXTS * 4, "text_pair": TEXTS[::-1] * 4, "label": [0, 1] * 10}),
     "regression": ("sequence-classification", {"text": TEXTS * 4, "label": [0.5, 1.5, 2.5, -1.0, 0.1] * 4}),
     "multi-label": ("sequence-classification", {"text": TEXTS * 4, "label": [["a"], ["a", "b"], [], ["b"], []] * 4}),
     "words": ("token-classification", {"tokens": WORDS, "ner_tags": [["O"] + ["B-X"] * (len(one) - 1) for one in WORDS]}),

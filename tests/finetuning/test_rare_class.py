@@ -12,6 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from sklearn.metrics import average_precision_score, f1_score, precision_recall_fscore_support, roc_auc_score
 
+from helpers import read_jsonl
 from scratch_bert.finetuning.class_report import class_report, draw, to_text
 from scratch_bert.finetuning.prediction import predict, predict_file
 from scratch_bert.finetuning.run import balanced_weights, prepare_finetuning
@@ -66,10 +67,6 @@ def run(saved, tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(run, files, curves):
     return run(num_train_epochs=2, **files)
-
-
-def read_jsonl(file):
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def test_scores_are_of_the_rare_class_and_of_probabilities(trained, files):

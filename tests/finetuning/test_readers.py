@@ -2,32 +2,12 @@ import gzip
 import json
 
 import pytest
-from datasets import Dataset
 
 from scratch_bert.finetuning.readers import read_conll, read_squad
 from scratch_bert.text.tables import read_table
 
 
 TEXTS, LABELS = ["007", 'say "hi"', "a, b", "NA"], ["1", "0", "1", "0"]
-LINES = ["text\tlabel\tother", *(f"{text}\t{label}\t1" for text, label in zip(TEXTS, LABELS, strict=True))]
-WRITERS = {
-    ".csv": lambda records, file: records.to_csv(file),
-    ".tsv": lambda records, file: file.write_text("\ufeff" + "\n".join(LINES) + "\n", encoding="utf-8"),  # as in MRPC
-    ".json": lambda records, file: file.write_text(json.dumps(records.to_list())),
-    ".jsonl": lambda records, file: records.to_json(file),
-    ".parquet": lambda records, file: records.to_parquet(file),
-}
-
-
-@pytest.mark.parametrize("name", [*(f"a{suffix}" for suffix in WRITERS), "a.csv.gz", "a.tsv.gz", "a.jsonl.gz"])
-def test_table_of_every_type_has_the_same_records(name, tmp_path):
-    plain = tmp_path / name.removesuffix(".gz")
-    WRITERS[plain.suffix](Dataset.from_dict({"text": TEXTS, "label": LABELS, "other": [1] * len(TEXTS)}), plain)
-    if name.endswith(".gz"):
-        (tmp_path / name).write_bytes(gzip.compress(plain.read_bytes()))
-    records, names = read_table(tmp_path / name, {"text", "label"})
-    assert [*names] == ["text", "label", "other"]
-    assert records.to_dict() == {"text": TEXTS, "label": LABELS}
 
 
 def test_table_with_gaps_and_with_a_trailing_comma(tmp_path):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from seqeval.metrics.sequence_labeling import get_entities
 from transformers import pipeline
 
-from helpers import make_bert, write_glue, write_metric
+from helpers import make_bert, read_jsonl, write_glue, write_metric
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, ScratchBertForSequenceClassification
 from scratch_bert.finetuning.metrics import GREATER_IS_BETTER
 from scratch_bert.finetuning.run import prepare_finetuning
@@ -97,7 +97,7 @@ def test_text_classification_and_its_model(prepare, files, tmp_path, curves):
     assert metrics == json.loads((output / "metrics.json").read_text())
     assert metrics["eval_accuracy"] > 0.95 and metrics["eval_f1"] > 0.95
 
-    examples = [json.loads(line) for line in (output / "validation_predictions.jsonl").read_text().splitlines()]
+    examples = read_jsonl(output / "validation_predictions.jsonl")
     assert examples[7]["origin"] == f"{files['validation_file']}, example 8"
     share = sum(example["prediction"] == example["label"] for example in examples) / 60
     assert {example["label"] for example in examples} == {"good", "bad"}
@@ -138,43 +138,12 @@ def test_regression_with_other_metrics(run, tmp_path):
     assert metrics["eval_mse"] < 0.3 and metrics["eval_pearsonr"] > 0.9
 
 
-KINDS = {
-    "single": {},
-    "pairs": {"text_pair_column": "second"},
-    "multi-label": {"problem_type": "multi_label_classification", "label_column": "labels"},
-}
-
-
-@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
-def test_pipeline_gives_what_the_evaluation_counts(options, run, tmp_path):
-    rng = random.Random(0)
-    rows = [{"text": rng.choice(WORDS), "second": rng.choice(WORDS)} for _ in range(120)]
-    for row in rows:
-        row |= {"label": row["text"][0] if options else row["text"], "labels": [row["text"], row["text"][0]]}
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    metrics = run(train_file=tmp_path / "a.jsonl", num_train_epochs=2, **options, **WITHOUT_CHECKPOINTS)
-    classify = pipeline("text-classification", model=str(tmp_path / "run"), top_k=None)
-    lines = [json.loads(line) for line in (tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()]
-    right = []
-    for line in lines:
-        row = rows[int(line["origin"].split()[-1]) - 1]
-        scores = classify(
-            {"text": row["text"], "text_pair": row["second"]} if "text_pair_column" in options else [row["text"]]
-        )
-        (scores,) = [scores] if isinstance(scores[0], dict) else scores
-        if "problem_type" in options:
-            right.append({one["label"] for one in scores if one["score"] > 0.5} == {*row["labels"]})
-        else:
-            right.append(scores[0]["label"] == row["label"])
-    assert sum(right) / len(right) == pytest.approx(metrics["eval_accuracy"])
-
-
 def test_one_label_or_none(run, tmp_path):
     rows = [{"text": WORDS[number % 5], "label": ["a"] * (number % 2)} for number in range(40)]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     run(train_file=tmp_path / "a.jsonl", max_steps=1, **WITHOUT_CHECKPOINTS)
     report = json.loads((tmp_path / "run/class_report.json").read_text())["validation"]["classes"]
-    lines = [json.loads(line) for line in (tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()]
+    lines = read_jsonl(tmp_path / "run/validation_predictions.jsonl")
     found, right = (
         sum(bool(line["prediction"]) for line in part) for part in (lines, [x for x in lines if x["label"]])
     )
@@ -206,7 +175,7 @@ def test_pipeline_finds_the_entities_that_the_evaluation_counts(run, tmp_path):
     metrics = run(task="token-classification", **options)
     tag = pipeline("token-classification", model=str(tmp_path / "run"), aggregation_strategy="first")
     found, gold = set(), set()
-    lines = [json.loads(line) for line in (tmp_path / "run/validation_predictions.jsonl").read_text().splitlines()]
+    lines = read_jsonl(tmp_path / "run/validation_predictions.jsonl")
     for number, line in enumerate(lines):
         words = sentences[int(line["origin"].split()[-1]) - 1]
         ends = [*accumulate(len(word) + 1 for word in words)]
@@ -276,17 +245,6 @@ def test_bert_and_its_conversion_give_the_same(tokenizer, files, tmp_path, run):
     for name in ("eval_loss", "eval_accuracy", "eval_f1"):
         assert metrics[0][name] == metrics[1][name]
     assert json.loads((tmp_path / "run-bert/config.json").read_text())["model_type"] == "scratch_bert"
-
-
-def test_head_with_other_labels_is_newly_initialised(run, files, tmp_path, caplog):
-    three = write_examples(tmp_path / "three.csv", 90, label=str)
-    three.write_text(three.read_text() + "a class,2\n" * 30)
-    caplog.set_level("INFO", "scratch_bert")
-    run("three", train_file=three, max_steps=1, **WITHOUT_CHECKPOINTS)
-    assert "single label classification; labels: 0, 1, 2\n" in caplog.text
-    caplog.clear()
-    run("two", model=tmp_path / "three", max_steps=1, **files)
-    assert "Newly initialised: classifier.bias, classifier.weight" in caplog.text
 
 
 @pytest.mark.parametrize("model_type", ["scratch_bert", "bert"])
@@ -370,7 +328,7 @@ def test_best_checkpoint_is_evaluated_once(run, files, tmp_path, monkeypatch):
     assert metrics["eval_loss"] == max(losses) > losses[-1]
     assert metrics["eval_accuracy"] == metrics["test_accuracy"] and metrics["epoch"] == 3
     validation, test = (
-        [json.loads(line)["prediction"] for line in (tmp_path / f"run/{split}_predictions.jsonl").open()]
+        [row["prediction"] for row in read_jsonl(tmp_path / f"run/{split}_predictions.jsonl")]
         for split in ("validation", "test")
     )
     assert validation == test

@@ -259,18 +259,6 @@ def test_mlm_loss_without_masked_tokens_is_zero_in_training(count):
     outputs.loss.backward()
 
 
-def test_overfitting_one_batch():
-    model = make_model(**NO_DROPOUT).train()
-    batch = make_batch("AutoModelForPreTraining", rows=4, length=12)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(150):
-        loss = model(**batch).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert loss.item() < 0.1
-
-
 # ---------------------------------------------------------------------------------------------- padding and dtype
 
 

@@ -244,20 +244,6 @@ def test_keywords_build_what_flags_build(tmp_path):
     assert (task_args.model_name_or_path, task_args.seeds, task_args.dropout) == ("x", [3], 0.0)
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"entirely_other": 1}, "There is no option entirely_other.$"),
-        ({"dropout": 1.5}, "dropout: input should be less than 1, got 1.5"),
-        ({"model_name_or_path": object()}, "model_name_or_path: input should be a valid string, got <object"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
-)
-def test_keywords_raise_what_the_command_line_shows(given, message):
-    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        from_keywords(ModelOptions, DataOptions, **given)
-
-
 def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 

@@ -44,16 +44,3 @@ def test_options_of_trainer_that_do_not_fit(options, message):
     (training,) = from_keywords(FinetuningOptions, **options)
     with pytest.raises(ValueError, match=message):
         finetuning_arguments(training)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"report_to": ["mlflow"]}, "report_to mlflow is not installed: pip install mlflow"),
-        ({"hub_model_id": "me/x"}, "hub_model_id has no effect without push_to_hub"),
-        ({"max_minutes": 1, "num_train_epochs": 5}, "num_train_epochs has no effect with max_minutes"),
-    ],
-)
-def test_options_of_training_without_effect(options, message):
-    with pytest.raises(ValueError, match=message):
-        from_keywords(FinetuningOptions, **options)

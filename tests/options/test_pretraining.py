@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from helpers import SCRIPTS, run_process
@@ -7,9 +5,7 @@ from scratch_bert.pretraining.arguments import parse_overrides
 from scratch_bert.pretraining.build_model import start_config
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import from_keywords
-from scratch_bert_options.evaluation import EvaluationDataOptions
 from scratch_bert_options.model import ModelOptions
-from scratch_bert_options.preparation import PreparationDataOptions
 from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
 
@@ -120,30 +116,6 @@ def test_model_arguments_reject_options_without_effect():
             ModelOptions(model_name_or_path="x", **option)
     with pytest.raises(ValueError, match="add_tokens has no effect without model_name_or_path"):
         ModelOptions(add_tokens="x")
-
-
-def test_options_of_pretraining_alone_are_no_options_elsewhere():
-    tokenizer = {"tokenizer_type", "vocab_size", "min_frequency", "lowercase", "strip_accents", "first_segment_id"}
-    missing = tokenizer | {
-        "streaming",
-        "stream_buffer",
-        "single_segment_prob",
-        "static_pairs",
-        "tokenizer_name_or_path",
-        "split_seed",
-    }
-    names = {field.name for field in dataclasses.fields(EvaluationDataOptions)}
-    assert {field.name for field in dataclasses.fields(DataOptions)} - names == missing
-    text = {"text_column", "text_format", "sentence_splitter", "language", "tokenizer_name_or_path"}
-    examples = {"sentence_objective", "max_seq_length", "short_seq_prob", "single_segment_prob"}
-    assert {field.name for field in dataclasses.fields(PreparationDataOptions)} == text | examples
-
-
-def test_evaluation_takes_all_of_a_validation_file_alone():
-    args = EvaluationDataOptions(validation_file=["a"])
-    assert (args.train_file, args.validation_file, args.validation_share) == (["a"], None, 0.0)
-    args = EvaluationDataOptions(train_file=["a"], validation_file=["b"])
-    assert (args.train_file, args.validation_file, args.validation_share) == (["a"], ["b"], 0.1)
 
 
 def nodes(monkeypatch, processes, on_this):

@@ -84,6 +84,16 @@ def test_training_continues_to_its_end_when_nobody_reads_its_output(text_file, t
 # -------------------------------------------------------------------------------------------------------------- limits
 
 
+def raising(error):
+    """A command that raises `error`."""
+
+    @script
+    def main():
+        raise error
+
+    return main
+
+
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -110,10 +120,7 @@ def test_training_continues_to_its_end_when_nobody_reads_its_output(text_file, t
     ids=lambda value: value if isinstance(value, str) else "",
 )  # fmt: skip
 def test_limit_is_one_line_with_the_remedy(error, message):
-    @script
-    def main():
-        raise error
-
+    main = raising(error)
     with pytest.raises(SystemExit, match=f"^error: .*{message}"):
         main()
     with pytest.raises(OSError, match=message), plain_errors():
@@ -155,10 +162,7 @@ def with_cause(error, cause):
     ids=repr,
 )
 def test_expected_error_ends_a_command_with_one_line(error, message):
-    @script
-    def main():
-        raise error
-
+    main = raising(error)
     with pytest.raises(SystemExit, match=f"^error: {message}"):
         main()
     with pytest.raises((OSError, ValueError, ImportError)), plain_errors():
@@ -180,10 +184,7 @@ def test_environment_variable_that_fails_an_import_is_named():
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), KeyError("a bug"), SystemExit(3)], ids=repr)
 def test_other_errors_stay_as_they_are(error):
-    @script
-    def main():
-        raise error
-
+    main = raising(error)
     with pytest.raises(type(error)) as raised:
         main()
     assert raised.value is error
@@ -204,10 +205,7 @@ def test_any_error_has_a_traceback_on_request(monkeypatch):
     ids=repr,
 )
 def test_signal_ends_a_command_with_a_message_and_its_exit_code(error, message, code, capsys):
-    @script
-    def main():
-        raise error
-
+    main = raising(error)
     with pytest.raises(SystemExit) as exit:
         main()
     assert exit.value.code == code and capsys.readouterr().err == f"{message}\n"

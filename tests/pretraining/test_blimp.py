@@ -10,9 +10,8 @@ from datasets import Dataset, DatasetDict
 
 from helpers import make_bert, run_script
 from scratch_bert.checkpoints.open import open_pretrained
-from scratch_bert.checkpoints.output_dir import read_metrics
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
-from scratch_bert.pretraining.blimp import add_to_metrics, describe_scores, read_pairs, summarize
+from scratch_bert.pretraining.blimp import describe_scores, read_pairs, summarize
 from scratch_bert.pretraining.minimal_pairs import encode_sentences, pseudo_log_likelihoods
 
 
@@ -115,27 +114,6 @@ def test_pairs_that_the_tokens_do_not_tell_apart_are_wrong_and_counted(evaluate,
     assert re.search(r"1 of \d+ tokens are unknown", caplog.text)
 
 
-def test_results_are_added_to_the_metrics_and_replaced(pairs, tmp_path):
-    (tmp_path / "metrics.json").write_text('{"eval_loss": 2.5, "blimp_accuracy": 0.1, "blimp_old_accuracy": 0.1}')
-    for correct in ([False] * 5, [True, True, False, False, True]):
-        add_to_metrics(tmp_path, summarize(pairs, correct))
-    assert read_metrics(tmp_path) == {
-        "eval_loss": 2.5,
-        "blimp_accuracy": pytest.approx(7 / 9),
-        "blimp_argument_structure_accuracy": pytest.approx(2 / 3),
-        "blimp_island_effects_accuracy": 1.0,
-    }
-
-
-def test_results_of_other_pairs_or_models_are_not_added(evaluate, saved, tmp_path):
-    others = write_pairs(tmp_path / "others.jsonl", [{**PAIRS[0], "linguistics_term": "word_order"}])
-    with pytest.raises(SystemExit, match="error: add_to_card is for BLiMP, which has no phenomenon 'word_order'"):
-        evaluate(saved, options=["--add_to_card"], data=others)
-    with pytest.raises(SystemExit, match="error: add_to_card needs models in local directories, but me/other is not"):
-        evaluate("me/other", options=["--add_to_card"])
-    assert not (saved / "metrics.json").exists()
-
-
 def test_pairs_that_are_not_of_blimp_have_no_published_scores_beside_them(evaluate, saved, tmp_path, capsys):
     evaluate(saved)
     assert "GPT-2" in capsys.readouterr().out
@@ -151,9 +129,7 @@ def test_a_model_that_fails_does_not_lose_the_scores_of_those_before(evaluate, s
     overflowing.get_input_embeddings().weight.data.fill_(1e38)
     overflowing.save_pretrained(damaged)
     with pytest.raises(SystemExit, match="error: A pseudo-log-likelihood of .*damaged is not finite"):
-        evaluate(model, damaged, options=["--add_to_card"])
+        evaluate(model, damaged)
     assert "overall" in capsys.readouterr().out
     results = json.loads((tmp_path / "scores.json").read_text())
     assert list(results) == [str(model)]
-    assert read_metrics(model)["blimp_accuracy"] == results[str(model)]["accuracy"]
-    assert not (damaged / "metrics.json").exists()

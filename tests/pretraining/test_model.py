@@ -23,12 +23,6 @@ def run(prepare, tmp_path):
 
 
 @pytest.fixture
-def bert(tokenizer, tmp_path):
-    make_bert("ForPreTraining", tmp_path / "bert", tokenizer)
-    return tmp_path / "bert"
-
-
-@pytest.fixture
 def words(tmp_path):
     file = tmp_path / "words.txt"
     file.write_text("Zyxomycin\n\nthe\n##zyxitis\nzyxomycin\n", encoding="utf-8")

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoTokenizer
 
-from scratch_bert import ScratchBertForMaskedLM, ScratchBertForPreTraining
+from helpers import mlm_and_nsp
+from scratch_bert import ScratchBertForMaskedLM
 from scratch_bert.atomic import seal
 from scratch_bert.corpus.tokenizer import segment_ids
 from scratch_bert.pretraining import run as pretraining
@@ -41,15 +42,6 @@ def test_run_returns_and_writes_its_metrics(finished):
     assert metrics == json.loads((directory / "metrics.json").read_text())
     assert {"train_loss", "eval_mlm_loss", "eval_nsp_accuracy"} <= set(metrics)
     assert {"README.md", "model.safetensors", "tokenizer.json"} <= {file.name for file in directory.iterdir()}
-
-
-def test_run_fits_model_and_tokenizer_to_each_other(finished):
-    _, run, _ = finished
-    config = run.trainer.model.config
-    assert isinstance(run.trainer.model, ScratchBertForPreTraining)
-    assert config.vocab_size == len(run.data.tokenizer) == 500
-    assert config.max_position_embeddings == run.trainer.processing_class.model_max_length == 32
-    assert (config.hidden_size, config.num_attention_heads) == (32, 4)
 
 
 def test_run_masks_more_tokens_in_training_than_in_evaluation(finished):
@@ -394,10 +386,6 @@ def test_run_that_cannot_write_a_file_says_so_and_resumes_when_it_can(name, fini
 # ------------------------------------------------------------------------------------------------------ evaluation
 
 
-def mlm_and_nsp(metrics):
-    return {name: value for name, value in metrics.items() if name.startswith(("eval_mlm", "eval_nsp"))}
-
-
 def evaluation(run, name, **data):
     """The metrics of one model on the text of a run, and the data."""
     data_args = run.options.data
@@ -415,12 +403,6 @@ def test_evaluation_gives_the_metrics_of_pretraining(finished):
     assert mlm_and_nsp(metrics) == pytest.approx(mlm_and_nsp(expected), rel=1e-5)
     assert data.eval_dataset is not data.train_dataset
     assert len(data.eval_dataset) == len(run.data.eval_dataset)
-
-
-def test_evaluation_without_held_out_text_is_on_all_of_it(finished, text_file):
-    directory, run, _ = finished
-    metrics, data = evaluation(run, directory, train_file=None, validation_file=[text_file])
-    assert data.eval_dataset is data.train_dataset and metrics["eval_mlm_loss"] > 0
 
 
 def test_evaluation_of_sequences_that_are_too_long_is_rejected(finished):

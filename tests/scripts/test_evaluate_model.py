@@ -6,7 +6,7 @@ import datasets
 import pytest
 from transformers import BertForMaskedLM, PreTrainedModel
 
-from helpers import make_bert, run_script
+from helpers import make_bert, mlm_and_nsp, run_script
 from scratch_bert import ScratchBertForMaskedLM
 from scratch_bert.hub.conversion import convert_checkpoint
 from scratch_bert.objectives import OBJECTIVES
@@ -30,10 +30,6 @@ def converted(bert, tmp_path_factory):
     directory = tmp_path_factory.mktemp("converted") / "model"
     convert_checkpoint(str(bert), directory, "scratch_bert")
     return directory
-
-
-def mlm_and_nsp(metrics):
-    return {name: value for name, value in metrics.items() if name.startswith(("eval_mlm", "eval_nsp"))}
 
 
 def test_bert_and_its_conversion_get_the_same_metrics(evaluate, bert, converted, capsys):

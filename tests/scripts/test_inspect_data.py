@@ -53,17 +53,6 @@ def test_statistics_and_examples_are_shown_of_a_stream(monkeypatch, capsys, text
     assert "examples in the sample" in shown and shown.count("  B text") == 3
 
 
-def test_prepared_examples_hold_their_columns(prepared, examples):
-    columns = {"input_ids", "token_type_ids", "special_tokens_mask"}
-    assert set(examples.column_names) == columns | {"next_sentence_label", "document_a", "document_b"}
-    tokenizer = AutoTokenizer.from_pretrained(prepared)
-    assert tokenizer.model_max_length == 64
-    for example in examples:
-        ids = example["input_ids"]
-        assert len(ids) <= 64 and ids.count(tokenizer.sep_token_id) == 2
-        assert (example["document_a"] == example["document_b"]) == (example["next_sentence_label"] == 0)
-
-
 def test_prepared_examples_train_as_the_text_would(prepared, text_file, tmp_path, monkeypatch):
     text = ["--train_file", text_file, "--max_seq_length", 64]
     options = [*SHORT_RUN, "--max_steps", 3, "--per_device_train_batch_size", 8]

@@ -105,17 +105,6 @@ def test_run_ends_with_its_results_on_one_screen(run):
     assert all(Path(script).is_file() and str(output_dir) in rest for _, script, *rest in commands)
 
 
-def test_model_card_has_the_metrics_and_no_path(run):
-    output_dir, _, _ = run
-    card = (output_dir / "README.md").read_text()
-    metrics = json.loads((output_dir / "metrics.json").read_text())
-    assert card.startswith("---\n") and "# my-bert" in card
-    assert f"{metrics['eval_mlm_loss']:.3f}" in card
-    assert f"{100 * metrics['eval_nsp_accuracy']:.1f}%" in card
-    assert "54 documents" in card
-    assert "{{" not in card and str(output_dir.parent) not in card and str(Path.home()) not in card
-
-
 @pytest.mark.smoke
 def test_resume_is_asked_for_and_continues_without_a_warning(run, text_file, tmp_path, monkeypatch, caplog, recwarn):
     output_dir = shutil.copytree(run[0], tmp_path / "my-bert")
@@ -130,32 +119,6 @@ def test_resume_is_asked_for_and_continues_without_a_warning(run, text_file, tmp
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING] and not recwarn.list
     assert json.loads((output_dir / "checkpoint-6" / "trainer_state.json").read_text())["global_step"] == 6
     assert (output_dir / "checkpoint-4").is_dir()
-
-
-@pytest.mark.parametrize("suffix", [".yaml", ".json"])
-def test_options_file_with_flags_on_top(suffix, text_file, tmp_path, monkeypatch, caplog):
-    validation = tmp_path / "validation.txt"
-    validation.write_text("A class is an object. So is a function.\n\nA module is one, too. It has a name.")
-    options = {
-        "train_file": str(text_file),
-        "validation_file": [str(validation)],
-        "config_overrides": {"norm_first": True, "position_embedding_type": "sinusoidal", "num_hidden_layers": 1},
-        "lowercase": False,
-        "max_steps": 1,
-        "learning_rate": "1e-4",
-        "save_strategy": "no",
-    }
-    file, output_dir = tmp_path / f"options{suffix}", tmp_path / "run"
-    lines = "\n".join(f"{name}: {json.dumps(value)}" for name, value in options.items())
-    file.write_text(lines if suffix == ".yaml" else json.dumps(options))
-    flags = [*SIZES, "--report_to", "tensorboard", "--logging_steps", 1, "--output_dir", output_dir]
-    run_script(monkeypatch, "pretrain.py", file, *flags)
-    assert "Validation text: 2 documents, 4 sentences" in caplog.text
-    config = json.loads((output_dir / "config.json").read_text())
-    assert (config["norm_first"], config["num_hidden_layers"]) == (True, 1)
-    assert config["position_embedding_type"] == "sinusoidal"
-    assert AutoTokenizer.from_pretrained(output_dir).do_lower_case is False
-    assert list(output_dir.rglob("events.out.tfevents*"))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForPreTraining
 
-from helpers import NO_DROPOUT, SCRIPTS, SMALL, run_process
+from helpers import NO_DROPOUT, SCRIPTS, SIZES, run_process
 
 
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 # accelerate shards models on accelerators alone: where it has chosen otherwise, it is told as they would tell it.
 ON_CPU = """
 import os, runpy, sys
@@ -101,7 +100,7 @@ def test_pretraining_resumes_on_another_number_of_processes(start, text_file, tm
     options = ["--train_file", text_file, "--cache_dir", tmp_path / "cache"]
     options += ["--vocab_size", 500, "--max_seq_length", 32, "--optim", "adamw_torch"]
     options += ["--sentence_objective", "none", "--validation_share", 0.2, *everything_masked]
-    options += ["--config_overrides", json.dumps({**{name: SMALL[name] for name in SIZES}, **NO_DROPOUT})]
+    options += ["--config_overrides", json.dumps({**SIZES, **NO_DROPOUT})]
     options += ["--use_cpu", "--bf16", "false", "--max_steps", 4, "--save_steps", 2, "--disable_tqdm", "true"]
     options += ["--resume_from_checkpoint", "auto", "--train_sampling_strategy", "random"]
 

@@ -1,6 +1,7 @@
 """Processes that are killed and started again, by the same command, end with the weights of a run that nothing
 interrupted."""
 
+import json
 import os
 import random
 import re
@@ -15,12 +16,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers import SCRIPTS, SMALL, run_process
+from helpers import SCRIPTS, SIZES, run_process
 from scratch_bert.checkpoints.saved import find_damage
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")]
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
@@ -33,7 +33,7 @@ def start(text_file, tmp_path_factory):
         command = [sys.executable, *launcher, SCRIPTS / "pretrain.py", "--train_file", text_file, "--cache_dir", root]
         command += [*tokenizer, "--max_seq_length", 32]
         command += ["--use_cpu", "--bf16", "false", "--disable_tqdm", "true"]
-        command += ["--config_overrides", ",".join(f"{size}={SMALL[size]}" for size in SIZES), "--dropout", 0.1]
+        command += ["--config_overrides", json.dumps(SIZES), "--dropout", 0.1]
         command += ["--max_steps", 24, "--save_steps", 3, "--eval_strategy", "no", "--show_predictions", 0]
         command += ["--output_dir", root / name, "--resume_from_checkpoint", "auto", *options]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from helpers import SMALL, make_bert
+from helpers import SIZES, make_bert
 from scratch_bert.finetuning.run import prepare_finetuning
 from scratch_bert.pretraining.run import prepare_pretraining
 from scratch_bert.training import arguments
@@ -25,8 +25,6 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 
 HALVES = ["pretraining", "finetuning"]
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-OVERRIDES = ",".join(f"{name}={SMALL[name]}" for name in SIZES)
 # Four steps, with a checkpoint at every second one.
 COMMON = {"dropout": 0.1, "save_total_limit": 5, "bf16": False, "disable_tqdm": True, "report_to": "none"}
 OPTIONS = {
@@ -44,7 +42,7 @@ def prepare(text_file, saved, tmp_path_factory):
     for name, few in (("train", texts[:32]), ("validation", texts[32:])):
         lines = [f"{text},{'good' if 'object' in text else 'bad'}\n" for text in few]
         (directory / f"{name}.csv").write_text("".join(["text,label\n", *lines]))
-    of_pretraining = {"config_overrides": OVERRIDES, "train_file": text_file, "cache_dir": directory / "cache"}
+    of_pretraining = {"config_overrides": SIZES, "train_file": text_file, "cache_dir": directory / "cache"}
     of_finetuning = {f"{name}_file": directory / f"{name}.csv" for name in ("train", "validation")}
     of_finetuning |= {"model_name_or_path": saved}
 
@@ -176,8 +174,8 @@ def test_ctrl_c_saves_a_checkpoint_to_resume_from(half, prepare, unbroken, tmp_p
         pytest.param("pretraining", {"validation_share": 0.5}, "a different training text: .* CRC-32", id="text"),
         pytest.param(
             "pretraining",
-            {"config_overrides": f"{OVERRIDES},norm_first=true"},
-            "norm_first=False, but the options ask for True",
+            {"config_overrides": SIZES | {"norm_first": True}},
+            "a different norm_first: False, not True",
             id="architecture",
         ),
         pytest.param("finetuning", {"seed": 1}, "a different seed: 42, not 1", id="seed"),
@@ -208,7 +206,7 @@ def test_options_of_another_run_are_rejected(half, changed, message, prepare, un
                 "train_sampling_strategy": "sequential",
                 "dataloader_drop_last": True,
                 "static_pairs": True,
-                "config_overrides": f"{OVERRIDES},hidden_act=relu",
+                "config_overrides": SIZES | {"hidden_act": "relu"},
             },
         ),
         ("finetuning", {"learning_rate": 1e-3, "dropout": 0.2, "early_stopping_patience": 1}),

@@ -113,6 +113,11 @@ class MultiClass(Problem):
 
     metrics: ClassVar = ("accuracy", "f1_macro", "balanced_accuracy")
 
+    def __init__(self, names: Sequence[str] = ()):
+        super().__init__(names)
+        integers = all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in self.names)  # as a table's labels then are
+        self.values = list(map(int, self.names)) if integers else self.names
+
     def reduce(self, logits: torch.Tensor) -> Tensors:
         """The highest logits and their classes: those of thousands of classes would not fit into memory."""
         return tuple(logits.max(-1))
@@ -124,19 +129,17 @@ class MultiClass(Problem):
         """The most frequent class."""
         return np.bincount(labels).argmax().item()
 
-    def format(self, prediction: Any) -> str:
-        return self.names[prediction]
+    def format(self, prediction: Any) -> str | int:
+        return self.values[prediction]
 
     def report(self, golds: list, predictions: list) -> dict[str, Any]:
-        return class_report([*map(self.format, golds)], [*map(self.format, predictions)])
+        return class_report(*([str(self.format(one)) for one in several] for several in (golds, predictions)))
 
     def columns(self, logits: torch.Tensor) -> dict[str, list | pyarrow.Array]:
         probabilities = logits.softmax(-1)  # (N, L)
         predicted = self.choose(probabilities)
-        integers = all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in self.names)  # as a table's labels then are
-        values = list(map(int, self.names)) if integers else self.names
         return {
-            "prediction": [values[number] for number in predicted.tolist()],
+            "prediction": [self.values[number] for number in predicted.tolist()],
             "probability": probabilities.gather(1, predicted[:, None])[:, 0].tolist(),
             **self.by_class(probabilities),
         }
@@ -192,8 +195,8 @@ class TwoClasses(MultiClass):
     def gold(self, label: int) -> float:
         return float(label == self.positive)
 
-    def format(self, prediction: float) -> str:
-        return self.names[self.positive if prediction >= self.threshold else 1 - self.positive]
+    def format(self, prediction: float) -> str | int:
+        return self.values[self.positive if prediction >= self.threshold else 1 - self.positive]
 
     def for_metric(self, name: str, predictions: list[float], references: list[int]) -> tuple[list, list]:
         """With 1 for the positive class."""
