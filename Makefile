@@ -12,7 +12,7 @@ QUICK_TESTS := -m pytest -n auto --maxprocesses 8 -m "not slow and not integrati
 help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml setup.py constraints.txt
 	@echo "Installing into .venv (a few minutes, mostly PyTorch)"
 	$(PYTHON) -m venv .venv
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,demo]"
@@ -25,11 +25,11 @@ $(DOCS_INSTALLED): $(INSTALLED)
 pretrain: $(INSTALLED) ## Pretrain on the built-in corpus and show what the model predicts
 	.venv/bin/python scripts/pretrain.py $(ARGS) $(IN_DIR)
 
-# Finished runs, and runs that have begun to train; without any, the model that comes with the project.
-SAVED = $(wildcard runs/*/config.json runs/*/snapshots runs/*/checkpoint-*)
-RUNS ?= $(or $(sort $(patsubst %/,%,$(dir $(SAVED)))),examples/models/gutenberg-micro)
+# The three runs that have saved something last; without any, the model that comes with the project.
+SAVED = $(shell ls -1dt runs/*/config.json runs/*/snapshots runs/*/checkpoint-* 2>/dev/null)
+RUNS ?= $(or $(wordlist 1, 3, $(shell printf '%s\n' $(SAVED) | cut -d/ -f1-2 | awk '!seen[$$0]++')),examples/models/gutenberg-micro)
 
-demo: $(INSTALLED) ## Show the models in runs/ in the browser, or the small model that comes with the project
+demo: $(INSTALLED) ## Show the three newest models in runs/ in the browser, or the small model that comes with the project
 	.venv/bin/python scripts/demo.py $(RUNS) $(ARGS)
 
 test: $(INSTALLED) ## Run the tests, but for the slow ones and those of other libraries

@@ -43,6 +43,13 @@ def command(verb: str, *arguments: str) -> str:
     return shlex.join([*program, *arguments])
 
 
+def print_next(*steps: tuple[str, ...]) -> None:
+    """Print command lines that may follow, to be copied. A step is its purpose, a verb and the verb's arguments."""
+    print("\nNext:")
+    for purpose, verb, *arguments in steps:
+        print(f"  {command(verb, *arguments)}  # {purpose}")
+
+
 @script
 def main() -> None:
     verb = sys.argv[1] if len(sys.argv) > 1 else "--help"

@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
+from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CONFIG_NAME
 
@@ -122,7 +123,8 @@ def open_models(names: list[str], trust_remote_code: bool = False) -> tuple[list
     or checkpoints of an MLM training. Until a run has ended, its model is the latest."""
     models, runs = [], []
     names = list(dict.fromkeys(names))
-    for name, title in zip(names, short_names(names), strict=True):
+    titles = tqdm(short_names(names), "Opening", unit=" models", disable=None)
+    for name, title in zip(names, titles, strict=True):
         check_name(name)
         saved = saved_models(Path(name))
         ended = not saved or Path(name, CONFIG_NAME).exists()

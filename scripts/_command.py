@@ -8,7 +8,6 @@ def run(script: str) -> None:
     try:
         command = import_module(f"scratch_bert_cli.commands.{Path(script).stem}")
     except ModuleNotFoundError as error:
-        sys.exit(
-            f"error: {error}. Install scratch_bert first: pip install . or, in a virtual environment .venv, make test"
-        )
+        python = "the Python that scratch_bert is installed in, such as .venv/bin/python"
+        sys.exit(f"error: {error}. Run {python}, or install it first: see Try it in README.md")
     command.main()

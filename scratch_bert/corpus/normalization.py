@@ -24,7 +24,8 @@ class Changes(NamedTuple):
 
     def __str__(self) -> str:
         examples = f": {', '.join(self.most_frequent)}" if self.most_frequent else ""
-        return f"{self.share:.2%} of the characters, ignoring case{examples}"
+        share = f"{self.share:.2%}" if self.share == 0 or self.share >= 5e-5 else "less than 0.01%"
+        return f"{share} of the characters, ignoring case{examples}"
 
 
 def count_characters(source: TextSource, max_shards: int = SAMPLE_SHARDS) -> Counter[str]:

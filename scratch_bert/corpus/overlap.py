@@ -17,6 +17,7 @@ from .corpus import Block, Tokens, union_length
 WINDOW = 50  # tokens of a passage
 SHORTEST = 10  # tokens of a complete document that counts: shorter ones, such as "Chapter 1", are alike by chance
 WARN_ABOVE = 0.01
+MEMORISED = "on which evaluation only measures memorisation"
 MAX_HELD_OUT = 1 << 22  # tokens to look for: of a larger text, a sample
 CHUNK = 1 << 18  # tokens to hash at once
 TABLE_BITS = 26  # of a hash, for a table that tells quickly that a window is not in the held-out text
@@ -44,10 +45,8 @@ def report_overlap(
     fraction = json.loads((cached(cache_dir, "overlap", settings, measure) / "shared.json").read_text())
     phrase = f"{fraction:.1%} overlap with {training_name} (passages of {WINDOW} tokens)"
     if fraction > WARN_ABOVE:
-        logger.warning(
-            f"{name.capitalize()}: {phrase}, on which evaluation only measures memorisation. Remove duplicates, or "
-            "evaluate on other text"
-        )
+        phrase += f", {MEMORISED}"
+        logger.warning(f"{name.capitalize()}: {phrase}. Remove duplicates, or evaluate on other text")
     else:
         logger.info(f"{name.capitalize()}: {phrase}")
     return phrase

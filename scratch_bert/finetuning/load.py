@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
-from scratch_bert_options.declare import reject_non_default, similar
+from scratch_bert_options.declare import reject_non_default
 from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskOptions
 
 from ..checkpoints.open import is_of_head, named_head, open_checkpoint
@@ -21,7 +21,7 @@ from .tasks.base import Task
 
 
 OTHER_NAMES = {  # as pipelines and others call a task
-    "text-classification": "sequence-classification",
+    **dict.fromkeys(("classification", "text-classification"), "sequence-classification"),
     "sentiment-analysis": "sequence-classification",
     "regression": "sequence-classification, with numbers as labels",
     "ner": "token-classification",
@@ -38,7 +38,7 @@ def task_class(name: str) -> type[Task]:
     """By its file: `token-classification` is `TokenClassification` in tasks/token_classification.py."""
     if name not in TASKS:
         other = OTHER_NAMES.get(name)
-        hint = f" Use {other}." if other else similar(name, TASKS) or f" Choose from {', '.join(TASKS)}"
+        hint = f" Use {other}." if other else f" Choose from {', '.join(TASKS)}."
         raise ValueError(f"There is no task {name}.{hint}")
     kind = "sequence-classification" if name in GLUE else name
     module = import_module(f"{__package__}.tasks.{kind.replace('-', '_')}")

@@ -23,6 +23,7 @@ from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
 from ..checkpoints.resume import check_same_run, check_same_weights, read_record
 from ..checkpoints.saved import find_checkpoint, saved_step
+from ..corpus.overlap import MEMORISED
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
 from ..examples.dataset import evenly_spread
 from ..hub.conversion import convert_config
@@ -131,7 +132,9 @@ class PretrainingRun:
             if options.show_predictions and not is_sharded(self.trainer):
                 shown = (self.trainer.model, data.eval_dataset, data.tokenizer, options.show_predictions)
                 parts.append(data.objective.describe_predictions(*shown))
-            parts.append(describe_metrics({"model": metrics}, data.objective, f"{data.eval_kind} text"))
+            text = f"{data.eval_kind} text"
+            parts.append(describe_metrics({"model": metrics}, data.objective, text))
+            parts.append(wrap(f"{text.capitalize()}: {data.held_out}." if MEMORISED in data.held_out else ""))
             seen = (len(self.trainer.eval_dataset), self.trainer.examples_seen, self.trainer.examples_per_minute)
             latest = self.trainer.latest_metrics() | metrics
             parts.append(wrap(data.objective.describe_plateaus(latest, *seen)))
@@ -297,7 +300,7 @@ def build_trainer(
         logger.warning(found)
     logger.info(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
-        f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f}"
+        f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f} on the training text"
     )
     if data.eval_dataset and phase.mlm_probability > EVAL_MLM_PROBABILITY:
         logger.info(

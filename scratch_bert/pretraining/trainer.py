@@ -76,8 +76,9 @@ class PretrainingTrainer(ScratchBertTrainer):
             if not shared_count:
                 weight /= self.accelerator.num_processes
             self._losses.update(outputs, self.state.global_step, weight, add_up=shared_count)
-            interval = min(self.state.logging_steps, 10) if self.clock else self.state.logging_steps
-            if (self.state.global_step + 1) % interval == 0:  # comparing logits in each step costs 1%
+            if (self.state.global_step + 1) % min(
+                self.state.logging_steps, 10
+            ) == 0:  # comparing logits in each step costs 1%
                 logits = outputs["prediction_logits" if "prediction_logits" in outputs else "logits"]
                 self._losses.update_accuracy("mlm_accuracy", logits.detach(), inputs["labels"])
             pairs, labels = outputs.get("seq_relationship_logits"), inputs.get("next_sentence_label")

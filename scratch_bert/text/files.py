@@ -86,7 +86,7 @@ def _files_below(directory: Path, types: Iterable[str]) -> list[Path]:
     if left_out:
         logger.warning(
             f"{directory}: left out {len(left_out):,} files, such as {left_out[0].relative_to(directory)}, which are "
-            "hidden, of other types, broken links or links to directories"
+            f"hidden, links, or not of the types {', '.join(types)}. To read them, name them as files"
         )
     return files
 

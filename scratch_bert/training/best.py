@@ -8,6 +8,7 @@ from transformers import EarlyStoppingCallback
 from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from ..checkpoints.saved import find_best, saved_step
+from ..logs import logger
 from .signals import InterruptibleTrainer
 
 
@@ -49,6 +50,9 @@ class BestModelTrainer(InterruptibleTrainer):
             chooses = self.is_world_process_zero() and not self.will_resume_later
             best = find_best(Path(self.args.output_dir), self.state) if chooses else None
             self.state.best_model_checkpoint = broadcast_object_list([best])[0]
+            if best and (step := saved_step(best)) < self.state.global_step:
+                name = (self.args.metric_for_best_model or "loss").removeprefix("eval_")
+                logger.info(f"The model is that of step {step:,}, which has the best {name}")
         try:
             return super()._finalize_training(*args, **kwargs)
         finally:

@@ -7,7 +7,7 @@ predictions and metrics."""
 from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskOptions
 
 from ..command_line import read_options
-from ..main import command
+from ..main import print_next
 from ..process import script
 
 
@@ -25,8 +25,10 @@ def main(argv: list[str] | None = None) -> None:
     results = run.train()
     if not run.seed_runs[0].args.should_save:
         return
-    print(f"\n{run.report(results)}\n\nNext:")
+    print(f"\n{run.report(results)}")
     model = str(run.model_dir)
-    print(f"  {command('predict', model, '--file', 'ROWS.csv', '--output_file', 'PREDICTIONS.csv')}")
-    print(f"  {command('demo', model)}")
-    print(f"  {command('push', model, 'USER/NAME', '--dry_run')}")
+    print_next(
+        ("predicts new rows", "predict", model, "--file", "ROWS.csv", "--output_file", "PREDICTIONS.csv"),
+        ("shows it in the browser", "demo", model),
+        ("lists what would be published", "push", model, "USER/NAME", "--dry_run"),
+    )

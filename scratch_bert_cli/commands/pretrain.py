@@ -8,7 +8,7 @@ from scratch_bert_options.model import ModelOptions
 from scratch_bert_options.pretraining import PretrainingOptions, check_nodes
 
 from ..command_line import in_first_process, read_options
-from ..main import command
+from ..main import print_next
 from ..process import script
 
 
@@ -26,17 +26,18 @@ def main(argv: list[str] | None = None) -> None:
     if training.seeds:
         pretrain_seeds(model_args, data_args, training)
         if in_first_process():
-            print(
-                f"\n{report_seeds(training.output_dir)}\n\nNext:\n  {command('compare', training.output_dir, 'OTHER')}"
-            )
+            print(f"\n{report_seeds(training.output_dir)}")
+            print_next(("compares it with the seeds of another run", "compare", training.output_dir, "OTHER"))
         return
     run = prepare_pretraining(model_args, data_args, training)
     metrics = run.train()
     if not run.trainer.is_world_process_zero():
         return
-    print(f"\n{run.report(metrics)}\n\nNext:")
-    print(f"  {command('demo', training.output_dir)}")
-    task = ("sequence-classification", "--train_file", "YOUR.csv")
-    print(f"  {command('finetune', *task, '--model_name_or_path', training.output_dir)}")
-    print(f"  {command('score', training.output_dir, '--file', 'YOUR.txt', '--output_file', 'SCORES.jsonl')}")
-    print(f"  {command('push', training.output_dir, 'USER/NAME', '--dry_run')}")
+    print(f"\n{run.report(metrics)}")
+    model, task = training.output_dir, ("sequence-classification", "--train_file", "YOUR.csv")
+    print_next(
+        ("shows it in the browser", "demo", model),
+        ("on a table with the columns text and label", "finetune", *task, "--model_name_or_path", model),
+        ("finds unusual lines of a text", "score", model, "--file", "YOUR.txt", "--output_file", "SCORES.jsonl"),
+        ("lists what would be published", "push", model, "USER/NAME", "--dry_run"),
+    )

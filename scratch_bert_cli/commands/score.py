@@ -25,4 +25,7 @@ def main(argv: list[str] | None = None) -> None:
     from scratch_bert.pretraining.text_files import score_file
 
     configure_logging()
+    file = options["output_file"]
     score_file(options.pop("model"), kind=options.pop("format"), **options)
+    if file != "-":
+        print("The most unusual texts have the lowest per_token: the mean log-probability of a token, in nats.")

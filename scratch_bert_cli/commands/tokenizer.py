@@ -11,7 +11,7 @@ from pathlib import Path
 from scratch_bert_options.preparation import TokenizerPreparationOptions
 
 from ..command_line import read_options
-from ..main import command
+from ..main import print_next
 from ..process import script
 
 
@@ -39,6 +39,9 @@ def main(argv: list[str] | None = None) -> None:
         tokenizer.save_pretrained(Path(scratch, "tokenizer"))
         os.replace(Path(scratch, "tokenizer"), directory)  # complete, or not there
     print(f"Trained a tokenizer of {len(tokenizer):,} entries on {sample.size / 1e6:,.1f} MB in {seconds:.1f} s")
-    print(f"In {directory}: {', '.join(sorted(file.name for file in directory.iterdir()))}\n\nNext:")
-    for verb, source in (("pretrain", ("--train_file", "YOUR_TEXT")), ("prepare-data", ("--input_dir", "YOUR_JSONL"))):
-        print(f"  {command(verb, *source, '--tokenizer_name_or_path', args.output_dir, '--output_dir', 'DIRECTORY')}")
+    print(f"In {directory}: {', '.join(sorted(file.name for file in directory.iterdir()))}")
+    options = ("--tokenizer_name_or_path", args.output_dir, "--output_dir", "DIRECTORY")
+    print_next(
+        ("pretrains with it", "pretrain", "--train_file", "YOUR_TEXT", *options),
+        ("or tokenizes a large corpus first, in parallel", "prepare-data", "--input_dir", "YOUR_JSONL", *options),
+    )

@@ -49,7 +49,7 @@ def test_overlap_is_reported_once_measured(corpus, tmp_path, caplog, monkeypatch
     caplog.set_level(logging.INFO)
     half = corpus.select(np.arange(corpus.num_documents // 2))
     phrase = report_overlap(half, corpus, 2000, tmp_path)
-    assert phrase.endswith("overlap with the training text (passages of 50 tokens)")
+    assert phrase.endswith("overlap with the training text (passages of 50 tokens), " + overlap.MEMORISED)
     [record] = caplog.records
     assert record.levelname == "WARNING" and "Remove duplicates" in record.message
     train, held_out = corpus.split(0.1, seed=0)

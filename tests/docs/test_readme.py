@@ -16,7 +16,7 @@ COMMANDS = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"^```python\n(.*?)^```$", README, flags=re.MULTILINE | re.DOTALL)
 NOT_RUN = {  # pattern of a command's beginning → why
     "make ": "runs the same scripts; `make test` is in .ci/run",
-    r"python3 -m venv|(\.venv/bin/)?pip install": "done by the Makefile and .ci/run",
+    r"python3 -m venv|\. \.venv|(\.venv/bin/)?pip install": "done by the Makefile and .ci/run",
     "pytest ": "would run this test",
     r"python scripts/pretrain\.py$": "takes minutes: tests/scripts/test_pretrain.py",
     r"python benchmarks/glue\.py": "takes minutes: tests/scripts/test_glue.py",

@@ -216,3 +216,8 @@ assert (root.level, root.handlers[:], ours.level, ours.handlers[:]) == before
     for part in ("Held-out text: ", "MLM: the masked word", "NSP accuracy ", "In run: the model", "bag of words"):
         assert part in result.stderr, part
     assert "In tuned: the model" in result.stderr
+
+
+def test_import_beside_a_folder_of_the_same_name(tmp_path):
+    (tmp_path / "scratch_bert").mkdir()  # such as a clone
+    assert run_process("-c", "import scratch_bert; print(scratch_bert.pretrain)", cwd=tmp_path, PYTHONPATH="").stdout

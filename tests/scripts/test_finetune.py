@@ -41,10 +41,12 @@ def test_finetune_prints_the_metrics(finetune, tmp_path, capsys):
     assert printed[-7].startswith("In run: the model with its tokenizer, its card (README.md), ")
     assert "validation_predictions.jsonl, metrics.json." in printed[-6]
     assert printed[-4] == "Next:"
-    predict = rf"  \S*python {SCRIPTS}/predict.py run --file ROWS.csv --output_file PREDICTIONS.csv"
+    predict = (
+        rf"  \S*python {SCRIPTS}/predict.py run --file ROWS.csv --output_file PREDICTIONS.csv  # predicts new rows"
+    )
     assert re.fullmatch(predict, printed[-3])
-    assert re.fullmatch(rf"  \S*python {SCRIPTS}/demo.py run", printed[-2])
-    assert re.fullmatch(rf"  \S*python {SCRIPTS}/push_to_hub.py run USER/NAME --dry_run", printed[-1])
+    assert re.fullmatch(rf"  \S*python {SCRIPTS}/demo.py run  # .*", printed[-2])
+    assert re.fullmatch(rf"  \S*python {SCRIPTS}/push_to_hub.py run USER/NAME --dry_run  # .*", printed[-1])
     assert max(map(len, printed[:-3])) <= 80
 
 
@@ -55,7 +57,7 @@ def test_finetune_prints_mean_and_standard_deviation_of_seeds(finetune, tmp_path
     printed = capsys.readouterr().out
     assert f" {metrics['mean']['eval_loss']:.4f} ± {metrics['std']['eval_loss']:.4f}\n" in printed
     assert "In run/seed-*: models, cards and predictions." in printed
-    assert f"python {SCRIPTS}/demo.py run/seed-1\n" in printed
+    assert f"python {SCRIPTS}/demo.py run/seed-1  # " in printed
 
 
 TEXTS = "sequence-classification --train_file a.csv"
@@ -83,7 +85,7 @@ def test_errors_end_with_one_line(command, message, finetune, tmp_path, capsys):
 def test_script_without_an_installation_says_what_to_do(tmp_path):
     command = [sys.executable, "-S", SCRIPTS / "pretrain.py", "--help"]  # without site-packages
     done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stderr.startswith("error: No module named 'scratch_bert_cli'. Install")
+    assert done.returncode == 1 and done.stderr.startswith("error: No module named 'scratch_bert_cli'. Run the Python")
 
 
 def test_scripts_hide_no_library():

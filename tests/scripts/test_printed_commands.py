@@ -38,7 +38,7 @@ def run(monkeypatch, capsys):
     def run(name: str, *arguments) -> dict[str, list[str]]:
         run_script(monkeypatch, name, *arguments)
         _, found, after = capsys.readouterr().out.partition("\nNext:\n")
-        commands = [shlex.split(line) for line in after.splitlines()]
+        commands = [shlex.split(line, comments=True) for line in after.splitlines()]
         for python, script, *_ in commands:
             assert Path(shutil.which(python)).samefile(sys.executable) and Path(script).is_file()
         return {Path(script).name: rest for _, script, *rest in commands} if found else {}
