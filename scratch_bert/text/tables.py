@@ -258,6 +258,8 @@ def open_dataset(
             )
     except (DatasetGenerationError, RuntimeError) as error:  # RuntimeError for a loading script
         raise TextError(f"The dataset {name} cannot be read: {one_line(error.__cause__ or error)}") from error
+    except ConnectionError as error:
+        raise OSError(f"{one_line(error)}. Files on this machine can be read by train_file") from error
     if isinstance(found, datasets.Dataset):
         found = datasets.DatasetDict({"train": found})
     for split, rows in found.items():
