@@ -6,7 +6,7 @@ from helpers import SMALL
 from scratch_bert import ScratchBertConfig, ScratchBertForMaskedLM, ScratchBertForPreTraining
 from scratch_bert.corpus.tokenizer_training import train_tokenizer
 from scratch_bert.objectives import OBJECTIVES
-from scratch_bert.objectives.predictions import examples_to_try, mlm_predictions, nsp_predictions
+from scratch_bert.objectives.predictions import as_text, examples_to_try, mlm_predictions, nsp_predictions
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +82,20 @@ def test_nsp_predictions_are_of_both_labels(model, pairs, tokenizer):
     for end_of_a, start_of_b, follows, probability in predictions:
         example = examples[0 if follows else 1]
         a_end = example["token_type_ids"].tolist().index(1)
-        assert tokenizer.decode(example["input_ids"][1 : a_end - 1]).endswith(end_of_a.removeprefix("##"))
-        assert tokenizer.decode(example["input_ids"][a_end:-1]).startswith(start_of_b)
+        a, b = (
+            tokenizer.decode(ids).replace(" ", "")
+            for ids in (example["input_ids"][1 : a_end - 1], example["input_ids"][a_end:-1])
+        )
+        assert a.endswith(end_of_a.replace(" ", "").removeprefix("##")) and b.startswith(start_of_b.replace(" ", ""))
         inputs = {name: torch.tensor(example[name])[None] for name in ("input_ids", "token_type_ids")}
         with torch.no_grad():
             expected = model(**inputs).seq_relationship_logits.softmax(-1)[0, 0].item()
         assert probability == pytest.approx(expected, abs=1e-6)
+
+
+def test_text_has_no_spaces_around_apostrophes_and_inside_parentheses(tokenizer):
+    text = "it isn't (in the file) a class's name, or the 's' in it."
+    assert as_text(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"]) == text.replace("'s'", "' s '")
 
 
 def test_nsp_predictions_leave_out_a_label_without_an_example(model, pairs, tokenizer):
