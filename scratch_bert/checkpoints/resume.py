@@ -9,8 +9,9 @@ from transformers import PreTrainedModel
 from scratch_bert_options.schema import check
 
 from ..logs import logger
+from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
 from ..repository import RUN_FILE, read_json
-from .open import find_new_weights, first_name
+from .open import find_new_weights, first_name, load_config
 from .weights import INDEX, WEIGHTS
 
 
@@ -44,6 +45,17 @@ def check_same_run(record: dict[str, dict], checkpoint: str, also_fixed: Collect
         logger.warning("The global batch size has changed: some examples will be repeated or skipped")
     for name, value in changed.items():
         logger.info(f"{name}: {saved[name]} until this checkpoint, {value} from here on")
+
+
+def check_same_architecture(config: ScratchBertConfig, checkpoint: str) -> None:
+    """Raise `ValueError` if the model in `checkpoint` has another architecture than `config`."""
+    saved = load_config(checkpoint)
+    for name in ARCHITECTURE_FIELDS:
+        if getattr(saved, name) != getattr(config, name):
+            raise ValueError(
+                f"The checkpoint {checkpoint} has {name}={getattr(saved, name)}, but the options ask for "
+                f"{getattr(config, name)}. Resume with the options that the run was started with."
+            )
 
 
 def check_same_weights(model: PreTrainedModel, checkpoint: str) -> None:

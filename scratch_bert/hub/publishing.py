@@ -147,16 +147,25 @@ def _weights(directory: Path) -> list[Path]:
 
 
 def _find_private_content(file: Path) -> list[str]:
-    """What is private in a file: see `find_private`. In the pixels of a picture, anything might be found by chance."""
-    if file.suffix == ".png":
-        return []
+    """What is private in a file: see `find_private`."""
     if file.suffix == ".safetensors":
         with safe_open(file, framework="pt") as weights:
             text = "\n".join([*map(str, (weights.metadata() or {}).items()), *weights.keys()])
     else:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        content = file.read_bytes()
+        text = (_without_pixels(content) if file.suffix == ".png" else content).decode("utf-8", errors="replace")
     # Any word may be in a vocabulary.
     return find_private(text, file, paths=file.name not in ("tokenizer.json", "vocab.txt"))
+
+
+def _without_pixels(png: bytes) -> bytes:
+    """A picture's chunks, such as comments, but its compressed pixels, in which anything might be found by chance."""
+    chunks, start = [], 8
+    while start < len(png):
+        end = start + 12 + int.from_bytes(png[start : start + 4], "big")
+        chunks.append(b"" if png[start + 4 : start + 8] == b"IDAT" else png[start:end])
+        start = end
+    return b"\n".join(chunks)
 
 
 def _check_model(directory: str) -> None:

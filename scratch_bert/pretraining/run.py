@@ -21,7 +21,7 @@ from scratch_bert_options.pretraining import PretrainingOptions
 
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import output_dir_lock, write_metrics
-from ..checkpoints.resume import check_same_run, check_same_weights, read_record
+from ..checkpoints.resume import check_same_architecture, check_same_run, check_same_weights, read_record
 from ..checkpoints.saved import find_checkpoint, saved_step
 from ..corpus.overlap import MEMORISED
 from ..corpus.tokenizer import copy_with_length, describe_vocabulary
@@ -251,6 +251,7 @@ def build_phase(options: Options, phase: Phase, checkpoint: str | None) -> tuple
     config = resolve_config(start, model_args, data, longest, checkpoint)
     record = describe_run(options, data, choice.named, config)
     if checkpoint:
+        check_same_architecture(config, checkpoint)
         check_same_run(record, checkpoint)
     set_seed(args.seed)
     model = build_model(model_args, config, data, checkpoint)

@@ -1,5 +1,6 @@
 """Scores and vectors of the texts in a file of any length, in constant memory."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -95,15 +96,18 @@ def encode_file(
         extended = extend_rows(chunks, lambda rows, _: pyarrow.table({"embedding": list(encode(rows))}))
         write_rows(output_file, output_kind, extended, column_types(file, kind))
         return
-    new = Path(output_file).with_name(f".{Path(output_file).name}")
-    header = {"descr": "<f4", "fortran_order": False, "shape": (total, model.config.hidden_size)}
+    new, done = Path(output_file).with_name(f".{Path(output_file).name}"), 0
     try:
-        progress = tqdm(total=total, unit=" rows", unit_scale=True, disable=None)
-        with new.open("wb") as array, progress:
-            np.lib.format.write_array_header_1_0(array, header)
+        array = np.lib.format.open_memmap(new, "w+", np.float32, (total, model.config.hidden_size))
+        if hasattr(os, "posix_fallocate"):  # or a full disk would end the process without a word (SIGBUS)
+            with new.open("r+b") as file_of_array:
+                os.posix_fallocate(file_of_array.fileno(), 0, new.stat().st_size)
+        with tqdm(total=total, unit=" rows", unit_scale=True, disable=None) as progress:
             for rows in chunks:
-                array.write(encode(rows).astype("<f4").tobytes())
+                array[done : done + len(rows)] = encode(rows)
+                done += len(rows)
                 progress.update(len(rows))
+        array.flush()
         move_into_place(new, Path(output_file))
     finally:
         new.unlink(missing_ok=True)

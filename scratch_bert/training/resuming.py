@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME
@@ -17,6 +18,7 @@ from .clock import TimedTrainer
 from .threads import use_free_cores
 
 
+AVERAGES = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # of gradients, in an optimizer's state
 HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimizer's groups: a resume may change them
 
 
@@ -93,6 +95,14 @@ class ResumingTrainer(TimedTrainer):
                 f"The optimizer's state in {checkpoint} cannot be loaded ({error}): resume with the --optim, the "
                 "--muon_matrices and the --lr_scheduler_type that the run was started with, or from another checkpoint."
             ) from error
+        if checkpoint:
+            warn_of_missing_state(getattr(self.optimizer, "optimizer", self.optimizer))
+            last = getattr(self.lr_scheduler, "last_epoch", 0)  # a schedule in DeepSpeed's own config has none
+            if last > self._resume.step:  # fewer in fp16, which skips steps
+                raise OSError(
+                    f"The schedule in {checkpoint} is at step {last:,}, not {self._resume.step:,}: "
+                    "resume from another checkpoint."
+                )
         groups, scheduler = self.optimizer.param_groups, self.lr_scheduler
         for group, options in zip(groups, requested, strict=True):
             if group.get("initial_lr") and "initial_lr" in options:  # not every schedule has it
@@ -117,6 +127,23 @@ def check_processes(checkpoint: str, rng_state: str, fsdp: str | None) -> None:
             f"{checkpoint} has no {rng_state}, as if saved by a different number of processes: the run resumes, but "
             "its results will not be bit-identical to those of an uninterrupted run"
         )
+
+
+def warn_of_missing_state(optimizer: torch.optim.Optimizer) -> None:
+    """Log it if the loaded state lacks weights, as that of another model does: PyTorch silently starts them anew."""
+    if not type(optimizer).__module__.startswith(("torch.optim.", "scratch_bert.")):
+        return  # others may keep their state elsewhere
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    weights = [weight for weight in weights if weight.numel()]  # FSDP has empty ones
+    for weight in weights:
+        for name in AVERAGES:
+            average = optimizer.state.get(weight, {}).get(name)
+            if average is not None and average.shape != weight.shape:  # beyond whose end PyTorch may read
+                raise OSError(f"The checkpoint's optimizer state belongs to another model: {name} {average.shape}.")
+    missing = sum(not optimizer.state.get(weight) for weight in weights)
+    if missing and (optimizer.state or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
+        which = f"lacks {missing} of {len(weights)} weights"
+        logger.warning(f"The optimizer's state in the checkpoint {which}: their averages of the gradients start anew")
 
 
 class ResumeCallback(TrainerCallback):

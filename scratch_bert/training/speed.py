@@ -82,13 +82,17 @@ class SpeedMeter(TrainerCallback):
 
 
 class MeasuredTrainer(Trainer):
-    """Trainer with the speed in its log, in entries speed/…."""
+    """Trainer with the speed in its log, in entries speed/…, and the right time even if the clock was set."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._speed = SpeedMeter(self.args.device)
         self._reduce = partial(self.accelerator.reduce, reduction="sum")
         self.add_callback(self._speed)
+
+    def set_initial_training_values(self, *args) -> tuple:
+        self._start = time.monotonic()
+        return super().set_initial_training_values(*args)
 
     def get_batch_samples(self, *args, **kwargs):
         self._speed.resume()
@@ -116,4 +120,5 @@ class MeasuredTrainer(Trainer):
 
     def _finalize_training(self, trial, num_train_samples, start_time) -> TrainOutput:
         self._count_tokens()
+        start_time = time.time() - (time.monotonic() - self._start)  # the stock Trainer subtracts times of day
         return super()._finalize_training(trial, num_train_samples, start_time)

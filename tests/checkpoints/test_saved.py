@@ -11,7 +11,7 @@ from transformers import Trainer, TrainingArguments
 from helpers import SMALL, make_batch
 from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining, atomic
 from scratch_bert.atomic import locked, seal
-from scratch_bert.checkpoints.resume import check_same_run
+from scratch_bert.checkpoints.resume import check_same_architecture, check_same_run
 from scratch_bert.checkpoints.saved import (
     archive_later_checkpoints,
     find_checkpoint,
@@ -285,3 +285,14 @@ def test_options_that_may_change_are_taken_and_those_that_must_not_rejected(tmp_
         check_same_run(moved, str(tmp_path))
     with pytest.raises(ValueError, match="has a different seed: 42, not 7. Resume with the options and the data"):
         check_same_run({**record, "fixed": {"seed": 7, "optim": "muon"}}, str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("norm_first", True), ("hidden_size", 64), ("head_dim", 16), ("max_position_embeddings", 41)]
+)
+def test_check_same_architecture_names_the_first_difference(name, other, run):
+    config = ScratchBertConfig(**SMALL)
+    check_same_architecture(config, str(run / "checkpoint-2"))
+    saved = getattr(config, name)
+    with pytest.raises(ValueError, match=f"checkpoint-2 has {name}={saved}, but the options ask for {other}"):
+        check_same_architecture(ScratchBertConfig(**{**SMALL, name: other}), str(run / "checkpoint-2"))

@@ -159,7 +159,9 @@ def test_publish_names_what_is_private_in_all_files(directory):
 SECRET = "ghp_" + "x" * 36
 
 
-@pytest.mark.parametrize("name", ["LICENSE", "vocab.txt", "special.py", "model.safetensors", "config.json"])
+@pytest.mark.parametrize(
+    "name", ["LICENSE", "vocab.txt", "curves.png", "special.py", "model.safetensors", "config.json"]
+)
 def test_publish_searches_every_file_for_secrets(name, directory):
     file = directory / name
     if name == "model.safetensors":
@@ -167,9 +169,25 @@ def test_publish_searches_every_file_for_secrets(name, directory):
     elif name == "config.json":
         edit_config(directory, note=SECRET)
     else:
-        file.write_text(f"# {SECRET}")
+        file.write_bytes((b"\x89PNG\r\n\x1a\n" if name == "curves.png" else b"# ") + SECRET.encode())
         add_code(directory, "from .special import *" if name == "special.py" else "")
     with pytest.raises(ValueError, match=rf"{name} contains a secret \(GitHub Token\)"):
+        public_files(directory)
+
+
+def test_publish_does_not_read_the_pixels_of_a_picture(directory):
+    pixels = b" C:\\Users\\ann "
+    chunks = [(b"IHDR", bytes(13)), (b"IDAT", pixels), (b"tEXt", b"Author\0Ann"), (b"IEND", b"")]
+
+    def write():
+        parts = (len(data).to_bytes(4, "big") + kind + data + bytes(4) for kind, data in chunks)
+        (directory / "curves.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+    write()
+    assert "curves.png" in names(directory)
+    chunks[2] = b"tEXt", b"Source\0" + pixels
+    write()
+    with pytest.raises(ValueError, match=r"curves.png contains a local path"):
         public_files(directory)
 
 

@@ -175,7 +175,7 @@ def test_ctrl_c_saves_a_checkpoint_to_resume_from(half, prepare, unbroken, tmp_p
         pytest.param(
             "pretraining",
             {"config_overrides": SIZES | {"norm_first": True}},
-            "a different norm_first: False, not True",
+            "norm_first=False, but the options ask for True",
             id="architecture",
         ),
         pytest.param("finetuning", {"seed": 1}, "a different seed: 42, not 1", id="seed"),

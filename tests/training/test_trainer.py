@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
@@ -107,6 +108,17 @@ def test_signal_that_nohup_ignores_stays_ignored(tmp_path):
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_time_of_a_training_is_right_when_the_clock_is_set_back(tmp_path, monkeypatch):
+    clock = time.time
+
+    class SetClock(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            monkeypatch.setattr(time, "time", lambda: clock() - 3600)
+
+    metrics = make_trainer(tmp_path, SetClock()).train().metrics
+    assert 0 < metrics["train_runtime"] < 600 and metrics["train_steps_per_second"] > 0
 
 
 class InWorkers(torch.utils.data.Dataset):
@@ -479,6 +491,28 @@ def test_resume_takes_the_learning_rate_of_its_options(tmp_path):
         assert rates(again) == pytest.approx(rates(whole)[:3] + [r * learning_rate / 6e-4 for r in rates(whole)[3:]])
         groups = again.optimizer.param_groups
         assert [(group["weight_decay"], group["betas"][0]) for group in groups] == [(0.2, 0.8), (0.0, 0.8)]
+
+
+def test_optimizers_state_that_lacks_weights_is_logged(tmp_path, caplog):
+    options = {"save_steps": 2, "max_steps": 2, "optim": "adamw_torch"}
+    make_trainer(tmp_path / "run", **options).train()
+    checkpoint = tmp_path / "run" / "checkpoint-2"
+    content = torch.load(checkpoint / "optimizer.pt")
+    content["state"].popitem()
+    torch.save(content, checkpoint / "optimizer.pt")
+    (checkpoint / "manifest.json").unlink()
+    again = make_trainer(tmp_path / "again", **options | {"max_steps": 3})
+    again.train(resume_from_checkpoint=str(checkpoint))
+    assert "lacks 1 of 46 weights: their averages of the gradients start anew" in caplog.text
+
+
+def test_schedule_of_a_later_step_is_rejected(tmp_path):
+    """It would train with a rate of 0."""
+    make_trainer(tmp_path / "run", save_steps=2, max_steps=2).train()
+    file = tmp_path / "run" / "checkpoint-2" / "scheduler.pt"
+    torch.save(torch.load(file) | {"last_epoch": 10**6}, file)
+    with pytest.raises(OSError, match="The schedule in .* is at step 1,000,000, not 2"):
+        make_trainer(tmp_path / "again", max_steps=3).train(resume_from_checkpoint=str(file.parent))
 
 
 class KeepRates(TrainerCallback):
