@@ -5,11 +5,8 @@ import sys
 from setuptools import find_packages, setup
 
 
-RECIPES = {
-    "scratch_bert_cli.recipes": "recipes"
-}  # at the top level of a checkout; in a wheel, inside the command's package
+# At the top level of a checkout; in a wheel, inside the command's package. Not in an editable installation, which would
+# then be hidden by the folder of a clone, as it has the package's name.
+RECIPES = {} if "editable_wheel" in sys.argv else {"scratch_bert_cli.recipes": "recipes"}
 
-if "editable_wheel" in sys.argv:  # with recipes, it would be hidden by the folder of a clone, which has its name
-    setup(packages=find_packages(include=["scratch_bert*"]), package_dir={"": "."})
-else:
-    setup(packages=[*find_packages(include=["scratch_bert*"]), *RECIPES], package_dir=RECIPES)
+setup(packages=[*find_packages(include=["scratch_bert*"]), *RECIPES], package_dir={"": ".", **RECIPES})
