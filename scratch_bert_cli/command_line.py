@@ -116,8 +116,8 @@ def in_first_process() -> bool:
 
 
 def announce_imports() -> None:
-    """Print what the next seconds are spent on, in the first process, unless PyTorch is already imported, and limit how
-    long the network, which is used from here on, can take."""
+    """Announce, in the first process, the import of PyTorch, unless it is done; and limit how long the network, used
+    from here on, can take."""
     from scratch_bert_options.network import limit_waiting  # its import reads the environment, perhaps junk
 
     limit_waiting()

@@ -1,6 +1,5 @@
 """Examples of more text than one process can read: datatrove divides files among tasks here or on a cluster."""
 
-import logging
 import shutil
 import tempfile
 import zlib
@@ -30,6 +29,7 @@ from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.corpus.tokenizer import gives_same_input, load_tokenizer
 from scratch_bert.examples.dataset import SentencePairDataset
 from scratch_bert.examples.prepared import ABOUT, describe_tokenizer, parquet_file
+from scratch_bert.logs import logger
 from scratch_bert.objectives import find_objective
 from scratch_bert.repository import read_json
 from scratch_bert.text.files import TextError
@@ -38,8 +38,6 @@ from scratch_bert.text.tables import read_chunks
 from scratch_bert_options.errors import explain_limit, is_lack_of_space
 from scratch_bert_options.preparation import PreparationDataOptions, PreparationOptions
 
-
-logger = logging.getLogger("scratch_bert")
 
 EXECUTORS = {"local": LocalPipelineExecutor, "slurm": SlurmPipelineExecutor, "ray": RayPipelineExecutor}
 SENTENCES_IN_A_BLOCK = 1 << 16  # pairs are drawn within a block, which is held in memory
@@ -106,7 +104,7 @@ class WriteExamples(PipelineStep):
             else:
                 try:
                     self._write(file, parquet, size)
-                except Exception as error:  # of any reader: the others' examples are not lost
+                except Exception as error:  # of any reader: other files' examples are kept
                     if is_lack_of_space(error) or explain_limit(error):
                         raise
                     errors.append(f"{file}: {error or type(error).__name__}")

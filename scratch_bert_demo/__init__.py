@@ -1,2 +1,2 @@
-"""A web page to try models on: their answers (model.py), heat maps and CSS (drawing.py), and the page itself
-(page.py), the only file that needs Gradio."""
+"""A web page to try models on: their answers (model.py), HTML (drawing.py), and the page itself (page.py),
+which imports Gradio by environment.py."""

@@ -1,4 +1,4 @@
-"""What the tabs share: texts, a column of results per model, and below it what changes them, and links to a tab."""
+"""What the tabs share: text boxes, a column of results per model, controls below it, and links to a tab."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -143,7 +143,7 @@ def sentence_box(examples: Sequence[str], otherwise: str) -> gr.Textbox:
 
 
 def answer_last(triggers: Sequence[Any], *event: Any, **options: Any) -> None:
-    """A model's answer to any of the triggers, one at a time; of those in the meantime, to the last."""
+    """Answer the triggers one at a time; of those that come meanwhile, only the last."""
     gr.on(triggers, *event, trigger_mode="always_last", **LIMIT, **options)
 
 

@@ -24,15 +24,6 @@ MAX_TEXTS = 16  # to compare, or to choose from
 MAX_ANSWER_LENGTH = 30  # tokens, as in fine-tuning
 REFERENCE_TEXTS, REFERENCE_WORDS = 64, 12  # random texts, whose mean embedding is the origin
 
-# Task heads, the suffixes of architectures and of Auto classes. The others, MLM and NSP, may be in one checkpoint.
-TASK_HEADS = (
-    "NextSentencePrediction",
-    "SequenceClassification",
-    "TokenClassification",
-    "QuestionAnswering",
-    "MultipleChoice",
-)
-
 
 @dataclass(frozen=True)
 class Answer:
@@ -44,7 +35,8 @@ class Answer:
 class Model:
     """A checkpoint with its tokenizer, opened once; safe to use from several threads.
 
-    `heads` are those that the checkpoint has: MaskedLM and names in `TASK_HEADS`; attention and embeddings need none.
+    `heads` are those that the checkpoint has, by the suffix of their Auto class, such as MaskedLM; attention and
+    embeddings need none.
     Texts that are too long for the model are truncated. All methods raise `ValueError`, which says what to change, for
     texts that are empty or have more than `MAX_CHARACTERS`, and unless 2 to `MAX_TEXTS` texts are compared.
 
@@ -58,6 +50,7 @@ class Model:
         check_vocabulary(tokenizer, config.vocab_size, name)
         options = {"trust_remote_code": trust_remote_code, "attn_implementation": "eager"}  # which returns weights
         self.model, self.heads = open_pretrained(name, config, **options)
+        self.model.requires_grad_(False)
         self.config = self.model.config
         self.max_length = min(config.max_position_embeddings, tokenizer.model_max_length)
         self.mask_token, self.mask_token_id = tokenizer.mask_token, tokenizer.mask_token_id
@@ -73,7 +66,6 @@ class Model:
 
     # ------------------------------------------------------------------------------------------------ pretrained heads
 
-    @torch.inference_mode()
     def fill_mask(self, text: str, k: int = 5) -> Answer:
         """The top-k tokens and their probabilities for each mask, the model's own or `MASK`:
         [[(token, probability), …], …]."""
@@ -90,7 +82,6 @@ class Model:
         ]
         return Answer(predictions, texts, left_out)
 
-    @torch.inference_mode()
     def score_words(self, text: str) -> Answer:
         """The log-probability of each word, and the best guess, if it alone is masked: [(start, end, log-probability,
         guess), …] (Salazar et al., 2020). The tokens of a word are masked together; its log-probability is their sum.
@@ -110,7 +101,6 @@ class Model:
             scored.append((start, end, own.sum().item(), " ".join(guess).replace(" ##", "")))
         return Answer(scored, texts, left_out)
 
-    @torch.inference_mode()
     def next_sentence(self, a: str, b: str) -> Answer:
         """The probability that B follows A, and that A follows B."""
         encoding, texts, left_out = self._encode(a, b)
@@ -120,7 +110,6 @@ class Model:
 
     # ----------------------------------------------------------------------------------------------------- the encoder
 
-    @torch.inference_mode()
     def attention(self, text: str) -> Answer:
         """The first `MAX_ATTENTION` tokens, and their attention weights (layers, heads, S, S)."""
         encoding, texts, left_out = self._encode(text, at_most=MAX_ATTENTION)
@@ -129,7 +118,6 @@ class Model:
             raise ValueError(f"The code of {self.name} does not return its attention.")
         return Answer((encoding.tokens, torch.cat(outputs.attentions)), texts, left_out)
 
-    @torch.inference_mode()
     def embeddings(self, texts: list[str]) -> Answer:
         """The cosine similarities (N, N) of the texts' embeddings, and their first two principal components (N, 2).
 
@@ -154,7 +142,6 @@ class Model:
         texts = (" ".join(words[number] for number in row) for row in drawn.tolist())
         return torch.stack([self._mean_state(self._encode(text)[0]) for text in texts]).mean(0)
 
-    @torch.inference_mode()
     def nearest_tokens(self, word: str) -> Answer:
         """The ten tokens with the embeddings most similar to the word's, the mean of its tokens': [(token, cosine), …].
         The mean of all tokens is subtracted first."""
@@ -178,7 +165,6 @@ class Model:
         inferred = "regression" if self.config.num_labels == 1 else "single_label_classification"
         return self.config.problem_type or inferred
 
-    @torch.inference_mode()
     def classify(self, text: str, pair: str = "") -> Answer:
         """The probability of each label, or its value in a regression: [(label, value), …]."""
         encoding, texts, left_out = self._encode(text, *([pair] if pair.strip() else []))
@@ -190,7 +176,6 @@ class Model:
         labels = [self.config.id2label[number] for number in range(len(logits))]
         return Answer(list(zip(labels, logits.tolist(), strict=True)), texts, left_out)
 
-    @torch.inference_mode()
     def tag(self, text: str) -> Answer:
         """The labelled spans of the text that was read: [(start, end, label, probability), …]; see `merge_tags`."""
         encoding, texts, left_out = self._encode(text)
@@ -202,7 +187,6 @@ class Model:
         ]
         return Answer(merge_tags(words), texts, left_out)
 
-    @torch.inference_mode()
     def answer(self, question: str, context: str) -> Answer:
         """The best answer in the context, and the probability that there is none: (start, end, probability, that of no
         answer)."""
@@ -218,7 +202,6 @@ class Model:
         no_answer = start[0] + end[0]  # at [CLS]
         return Answer((*characters, scores[first, last].exp().item(), no_answer.exp().item()), texts, left_out)
 
-    @torch.inference_mode()
     def choose(self, text: str, choices: list[str]) -> Answer:
         """The probability of each choice."""
         encodings, texts, left_out = self._encode_each(choices, after=(text,))
@@ -279,7 +262,7 @@ def words_of(encoding: Encoding) -> list[tuple[list[int], int, int]]:
     """The positions of each word's tokens, and where it starts and ends in the text."""
     words: dict[int, list[int]] = {}
     for position, word in enumerate(encoding.word_ids):
-        if word is not None:  # a special token
+        if word is not None:  # not special
             words.setdefault(word, []).append(position)
     return [(tokens, encoding.offsets[tokens[0]][0], encoding.offsets[tokens[-1]][1]) for tokens in words.values()]
 

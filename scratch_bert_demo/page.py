@@ -9,7 +9,7 @@ from typing import Any
 from . import drawing, encoder_tabs, head_tabs
 from .components import OPEN_LINK, SET_DIRECTIONS, TEXT_NAMES, Results, answer_last, fill, link_script
 from .environment import SILENT, gr
-from .model import TASK_HEADS, Model
+from .model import Model
 from .runs import Run, describe_model, short_names
 from .server import serve
 from .timeline import Timeline
@@ -26,12 +26,14 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
     examples = list(dict.fromkeys(example for run in runs for example in run.examples[:share]))  # some may be the same
     pairs = list(dict.fromkeys(pair for run in runs for pair in run.pairs[:share]))
     texts = [fill(*example) for example in examples]
-    with_head = {head: [model for model in models if head in model.heads] for head in ("MaskedLM", *TASK_HEADS)}
-    with_mlm = with_head["MaskedLM"]
-    several_with_mlm = with_mlm if len(with_mlm) > 1 else []
     labels = short_names([model.name for model in models])
     title = labels[0] if len(models) == 1 else NAME
     timeline, next_sentence = Timeline(runs), partial(head_tabs.next_sentence, pairs=pairs)
+
+    def with_head(head: str) -> list[Model]:
+        return [model for model in models if head in model.heads]
+
+    with_mlm = with_head("MaskedLM")
 
     def describe() -> str:
         return drawing.about(list(zip(labels, map(describe_model, models), strict=True)))
@@ -40,14 +42,19 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
         # Title, name, its models, and what adds its contents.
         tabs: list[tuple[str, str, list[Model], Callable[..., list[Results]]]] = [
             ("Masked words", "fill_mask", with_mlm, partial(head_tabs.masked_words, examples=examples)),
-            ("Next sentence", "next_sentence", with_head["NextSentencePrediction"], next_sentence),
-            ("Classification", "classify", with_head["SequenceClassification"], head_tabs.classification),
-            ("Token classification", "tag", with_head["TokenClassification"], head_tabs.token_classification),
-            ("Question answering", "answer", with_head["QuestionAnswering"], head_tabs.question_answering),
-            ("Multiple choice", "choose", with_head["MultipleChoice"], head_tabs.multiple_choice),
+            ("Next sentence", "next_sentence", with_head("NextSentencePrediction"), next_sentence),
+            ("Classification", "classify", with_head("SequenceClassification"), head_tabs.classification),
+            ("Token classification", "tag", with_head("TokenClassification"), head_tabs.token_classification),
+            ("Question answering", "answer", with_head("QuestionAnswering"), head_tabs.question_answering),
+            ("Multiple choice", "choose", with_head("MultipleChoice"), head_tabs.multiple_choice),
             ("Attention", "attention", list(models), partial(encoder_tabs.attention, examples=texts)),
             ("Embeddings", "embeddings", list(models), partial(encoder_tabs.embeddings, examples=examples)),
-            ("Compare", "compare", several_with_mlm, partial(head_tabs.compare_models, examples=texts)),
+            (
+                "Compare",
+                "compare",
+                with_mlm if len(with_mlm) > 1 else [],
+                partial(head_tabs.compare_models, examples=texts),
+            ),
         ]
         gr.HTML(drawing.heading(title, level=1), apply_default_css=False, elem_classes=["sb-html", "sb-about"])
         timeline.add_controls()

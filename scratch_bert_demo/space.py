@@ -10,7 +10,7 @@ from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
 
 from scratch_bert.hub.model_card import TAGS
 from scratch_bert.hub.publishing import full_name
-from scratch_bert.hub.secrets import check_no_link, check_private
+from scratch_bert.hub.secrets import check_no_link, find_private, reject_private
 
 
 ROOT = Path(__file__).parents[1]
@@ -104,7 +104,7 @@ def space_files(repo_id: str, revision: str) -> dict[str, bytes]:
                 check_no_link(module)
                 files[module.relative_to(ROOT).as_posix()] = module.read_text("utf-8")
     for path, text in files.items():
-        check_private(text, path)
+        reject_private(find_private(text, path))
     return {path: text.encode() for path, text in sorted(files.items())}
 
 

@@ -42,7 +42,7 @@ LIMITS = {
 
 
 REMEDY = "check the connection and the proxy, and try again."
-# Status of a server's answer → what to do.
+# HTTP status → what to do.
 STATUSES = {
     400: "correct what the message names",
     **dict.fromkeys((401, 404), "check the name; if it is private, log in with `hf auth login` or set HF_TOKEN"),

@@ -43,21 +43,6 @@ class CheckpointOptions(OptionGroup, group="Model"):
 
 
 @options
-class RunOptions(SeedsOptions, group="Task"):
-    max_seq_length: int | None = option(
-        None,
-        "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
-        within="[8, 1000000]",
-    )
-    search: int | None = option(
-        None,
-        "Search for hyperparameters in this many trials, each a training run: learning rates of encoder and head, "
-        "epochs, batch size and dropout. The best model on the validation data is kept. Needs optuna.",
-        within="[1, 1000000]",
-    )
-
-
-@options
 class TaskDataOptions(OptionGroup, group="Data"):
     train_file: list[str] | None = option(
         None,
@@ -116,9 +101,20 @@ class TaskDataOptions(OptionGroup, group="Data"):
 
 
 @options
-class TaskOptions(RunOptions, TaskDataOptions, CheckpointOptions, group="Task"):
+class TaskOptions(SeedsOptions, TaskDataOptions, CheckpointOptions, group="Task"):
     """What to fine-tune, on which data, for which task."""
 
+    max_seq_length: int | None = option(
+        None,
+        "Maximum number of tokens in a sequence. Default: the model's, and 384 at most for question-answering.",
+        within="[8, 1000000]",
+    )
+    search: int | None = option(
+        None,
+        "Search for hyperparameters in this many trials, each a training run: learning rates of encoder and head, "
+        "epochs, batch size and dropout. The best model on the validation data is kept. Needs optuna.",
+        within="[1, 1000000]",
+    )
     problem_type: str | None = option(
         None,
         "For sequence-classification. Default: multi-label if the labels are lists, regression if they are floats, "

@@ -17,7 +17,7 @@ from .errors import REMEDY, NetworkError
 
 PATIENCE = 30  # seconds of failures, after which the network counts as absent
 WRITING = 60  # seconds for an answer to what is sent
-DROPPED = ("ReadError", "WriteError", "RemoteProtocolError")  # which huggingface_hub does not try again when it asks
+DROPPED = ("ReadError", "WriteError", "RemoteProtocolError")  # for which huggingface_hub does not turn to its cache
 
 
 class _ClientFactory:

@@ -1,4 +1,4 @@
-"""The formats of text: how its lines are documents and paragraphs. Here, so that `--help` describes them."""
+"""The formats of text: how lines become documents and paragraphs. Here, so that `--help` shows them."""
 
 import html
 import re
@@ -23,7 +23,7 @@ class TextFormat(NamedTuple):
     records_are_lines: bool = False
     """Whether the records of a table are the lines of one text, which holds many documents."""
     mark: re.Pattern | None = None
-    """What lines of this format begin with, those of no other, for a hint."""
+    """What only lines of this format begin with, for a hint."""
     version: int = 1
     """Raise it when `read` changes: stale caches are then rebuilt."""
 
@@ -84,7 +84,7 @@ def _gutenberg(lines: Iterable[str]) -> Iterator[str | None]:
                 break
 
 
-# Elements that are parts of a text's lines, and all others of HTML, today's and old ones: other words in <> are text.
+# Inline elements, and all others of HTML, current and obsolete: other words in <> are text.
 _INLINE = (
     "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd label mark meter nobr output "
     "progress q rb rp rt ruby s samp slot small span strike strong sub sup time tt u var wbr"

@@ -151,7 +151,7 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     output_dir; None for a new run. Newer checkpoints that are damaged are renamed.
 
     Raises `ValueError` if the named checkpoint does not exist or is damaged, or if output_dir has no checkpoint but
-    the files of something else than a run that has just begun; `OSError` if the newest checkpoint can't be read.
+    files of anything but a run that has just begun; `OSError` if the newest checkpoint can't be read.
     """
     output_dir, checkpoint = Path(args.output_dir), None
     remedy = "Pass --resume_from_checkpoint to continue the run in it, or another --output_dir to start a new one."
@@ -218,7 +218,7 @@ def _newest_intact(output_dir: Path, renames: bool) -> Path | None:
         damage = find_damage(checkpoint) if renames else None
         if not damage:
             return checkpoint
-        if find_damaged_file(checkpoint) is None:  # as it was saved
+        if find_damaged_file(checkpoint) is None:  # saved like this
             raise ValueError(
                 f"{checkpoint} cannot be resumed from: {damage}. Rename it to resume from the one before."
             )

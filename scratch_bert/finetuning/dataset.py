@@ -18,7 +18,7 @@ from .readers import read_conll, read_squad
 
 
 SPLITS = ("train", "validation", "test")
-FILE_TYPES = {None: (), "squad": (), "conll": (".conll", ".conllu", ".txt")}  # beside tables
+FILE_TYPES = {None: (), "squad": (), "conll": (".conll", ".conllu", ".txt")}  # and tables
 
 
 @dataclass

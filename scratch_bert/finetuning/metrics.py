@@ -95,7 +95,7 @@ METRICS: dict[str, Callable[[Sequence, Sequence], float | dict[str, float]]] = {
 
 OF_PROBABILITIES = ("average_precision", "roc_auc")  # of two classes: these take the probabilities of the positive one
 MAIN_SCORES = {"seqeval": "f1", "squad": "f1"}  # of metrics with several, the one that selects the best checkpoint
-# Hub metrics lack this property.
+# Unknown for Hub metrics.
 GREATER_IS_BETTER = dict.fromkeys((*METRICS, "exact_match"), True)
 GREATER_IS_BETTER |= {"mse": False, "loss": False}
 

@@ -89,7 +89,8 @@ class FinetuningRun:
         begun = next(
             (run.checkpoint or run.args.output_dir for run in self.seed_runs if run.checkpoint or run.metrics), None
         )
-        if begun and "split_seed" not in read_record(begun):  # of an earlier version, which had one seed for all
+        record = begun and read_record(begun)
+        if record and "split_seed" not in record:  # of an earlier version, which had one seed for all
             task_args = replace(task_args, split_seed=options.seed)
         with args.main_process_first():
             self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)
@@ -161,7 +162,7 @@ class FinetuningRun:
 
     @property
     def model_dir(self) -> Path:
-        """Of the model to use: with several seeds, that of the first."""
+        """The directory of the model; with seeds, of the first."""
         return self.output_dir / f"seed-{self.task_args.seeds[0]}" if self.task_args.seeds else self.output_dir
 
     def build_trainer(self, run: SeedRun) -> FinetuningTrainer:
@@ -170,7 +171,7 @@ class FinetuningRun:
         task, args, record = self.task, run.args, self.record(run.args)
         if run.checkpoint:
             check_same_run(record, run.checkpoint)
-        args.resume_from_checkpoint = run.checkpoint  # the card says what its time is since
+        args.resume_from_checkpoint = run.checkpoint  # the card's times begin there
         set_seed(args.seed)
         args.metric_for_best_model = task.best_metric
         known = GREATER_IS_BETTER.get(task.best_metric)

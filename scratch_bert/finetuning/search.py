@@ -76,8 +76,8 @@ class FinetuningSearch(FinetuningRun):
         self.first_trainer = None  # it was built for its checks
         self.baselines  # noqa: B018  computed once for all trials
         log = self.output_dir / LOG
-        log.with_name(f"{LOG}.lock").unlink(missing_ok=True)  # of a search that died: that of output_dir is held
-        if log.exists():  # without a last line that it has not written to its end
+        log.with_name(f"{LOG}.lock").unlink(missing_ok=True)  # left by a search that died: we hold output_dir
+        if log.exists():  # without a last line that is incomplete
             content = log.read_bytes()
             log.write_bytes(content[: content.rfind(b"\n") + 1])
         study = optuna.create_study(

@@ -87,7 +87,7 @@ def convert_checkpoint(
     head = type(model).__name__.removeprefix(MODELS[config.model_type][1])
     target_class = _model_class(to, head)
     options: dict[str, Any] = {"add_pooling_layer": False} if head == "Model" and model.pooler is None else {}
-    dtype = torch.float32 if getattr(config, "embedding_size", None) else model.dtype  # which the product needs
+    dtype = torch.float32 if getattr(config, "embedding_size", None) else model.dtype  # to multiply embeddings
     target = target_class._from_config(target_config, dtype=dtype, **options)
     target.load_state_dict(_converted_weights(model, to))
 
@@ -95,7 +95,7 @@ def convert_checkpoint(
     with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
         result = Path(scratch, destination.name)
         target.save_pretrained(result)
-        if to == "bert" and head == "ForPreTraining":  # also a masked LM, as SparseEncoder asks the config
+        if to == "bert" and head == "ForPreTraining":  # SparseEncoder looks here for a masked LM
             saved = read_json(result / CONFIG_NAME)
             write_json(result / CONFIG_NAME, saved | {"architectures": [target_class.__name__, "BertForMaskedLM"]})
         if tokenizer:

@@ -26,11 +26,11 @@ from ..model.configuration_scratch_bert import AUTO_MAP
 from ..repository import read_json
 from .code import OLD_CODE
 from .model_card import BESIDE_CARDS, with_link, with_name
-from .secrets import check_no_link, check_private, find_private, reject_private
+from .secrets import check_no_link, find_private, reject_private
 
 
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt")
-# Of sentence-transformers: with the modules that the first names, as 1_Pooling, they make another model of them.
+# Of sentence-transformers: the first names more modules, such as 1_Pooling, which change the model's output.
 SENTENCES = ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json")
 # Published beside weights and code. Nothing else is: optimizer state, training_args.bin, logs, …
 PUBLIC_FILES = ("README.md", *BESIDE_CARDS, "config.json", "requirements.txt", *TOKENIZER, *SENTENCES)
@@ -236,7 +236,7 @@ def check_names(
     commit_message: str = "",
 ) -> None:
     """Raise `ValueError` for arguments of `push_to_hub` that the Hub would refuse, or that are private."""
-    check_private(commit_message, "commit_message")
+    reject_private(find_private(commit_message, "commit_message"))
     for repository in filter(None, (repo_id, space)):
         validate_repo_id(repository)
     for name in (revision, tag):
@@ -265,7 +265,7 @@ def publish(
     push that the directory does not have are deleted. `files` is the result of `public_files`, if it was called
     already. Raises its errors otherwise, and `huggingface_hub.errors.HfHubHTTPError` if the Hub rejects the commit.
     """
-    limit_waiting()  # anew, as the failures of an earlier push are over
+    limit_waiting()  # anew: failures of an earlier push don't count
     additions: dict[str, Path | bytes] = {}
     for file in files or public_files(directory):
         path = file.relative_to(directory).as_posix()

@@ -39,14 +39,8 @@ def _detectors() -> list[RegexBasedDetector]:
     return [kind() for name, kind in kinds if issubclass(kind, RegexBasedDetector) and not name.startswith(LOOSE)]
 
 
-def check_private(text: str, where: str | Path, paths: bool = True) -> None:
-    """Raise `ValueError`, which names the lines of `where` but not the secrets, if `text` contains any or, with
-    `paths`, local paths."""
-    reject_private(find_private(text, where, paths))
-
-
 def reject_private(found: list[str]) -> None:
-    """Raise `ValueError` if anything was found by `find_private`."""
+    """Raise `ValueError`, which names the lines but not the secrets, if anything was found by `find_private`."""
     if found:
         raise ValueError(f"{'; '.join(found)}: remove it before you publish.")
 

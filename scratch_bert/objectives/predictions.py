@@ -96,10 +96,11 @@ def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: i
 
 def as_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | np.ndarray) -> str:
     """Tokens as text, without the spaces that BERT's tokenizers put between Chinese and Japanese characters, masked or
-    not, around an English apostrophe, and inside parentheses."""
+    not, around an English apostrophe, around hyphens and dashes of two, and inside parentheses."""
     one, mask = _CHINESE_OR_JAPANESE, re.escape(tokenizer.mask_token)
     text = re.sub(rf"(?<={one}) (?={one}|{mask})|(?<={mask}) (?={one})", "", tokenizer.decode(ids))
     text = re.sub(r"(?<=\w) ?' ?(?=(?:s|t|re|ve|ll|d|m)\b(?! '))", "'", text)
+    text = re.sub(r"(?<=\w) (-|- -) (?=\w)", lambda hyphens: hyphens[1].replace(" ", ""), text)
     text = re.sub(r"(?<=\() | (?=\))", "", text)
     return text.strip().removeprefix("##")
 

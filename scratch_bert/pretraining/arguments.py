@@ -4,7 +4,6 @@ import inspect
 from typing import Any
 
 import yaml
-from huggingface_hub.errors import StrictDataclassError
 from transformers import TrainingArguments
 
 from scratch_bert_options.declare import similar
@@ -42,15 +41,6 @@ def overrides(options: ModelOptions) -> dict[str, Any]:
     named = {name: value for name, value in vars(options).items() if name in fields and value is not None}
     dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), options.dropout)
     return dropout | named | parse_overrides(options.config_overrides)
-
-
-def new_config(options: ModelOptions) -> ScratchBertConfig:
-    """The config of a new model. Raises `ValueError` for invalid values."""
-    try:
-        return ScratchBertConfig.from_preset(options.preset, **overrides(options))
-    except (StrictDataclassError, TypeError, LookupError, AttributeError) as error:
-        # The cause of a `StrictDataclassError` states what is wrong.
-        raise ValueError(f"config_overrides: {error.__cause__ or error}") from None
 
 
 def parse_overrides(text: str | None) -> dict[str, Any]:

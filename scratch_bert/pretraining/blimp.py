@@ -31,7 +31,7 @@ PHENOMENA = {
     "filler_gap_dependency", "irregular_forms", "island_effects", "npi_licensing", "quantifiers",
     "subject_verb_agreement",
 }  # fmt: skip
-# Other names in the data, for what the authors' summary and the paper count among the 12 phenomena.
+# Name in the data → the phenomenon, one of 12, by the authors' summary and the paper.
 RENAMED = {"s-selection": "argument_structure"}
 # The authors' summary (raw_results/summary/models_summary.jsonl in their repository), of the full set.
 PUBLISHED = {"5-gram": 0.612, "LSTM": 0.698, "Transformer-XL": 0.696, "GPT-2": 0.830}
@@ -109,7 +109,7 @@ def read_pairs(name: str) -> list[Pair]:
 
 
 def summarize(pairs: Sequence[Pair], correct: Iterable[bool]) -> Scores:
-    """The scores of a model: `correct` tells of each pair whether it is right. A phenomenon's accuracy is, like the
+    """The scores of a model: `correct` says whether each pair is right. A phenomenon's accuracy is, like the
     overall one, the mean of its paradigms' accuracies, as in the authors' summary."""
     table = pandas.DataFrame(pairs).assign(correct=list(correct))
 

@@ -4,6 +4,7 @@ import copy
 from pathlib import Path
 from typing import NamedTuple
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
@@ -16,7 +17,7 @@ from ..hub.conversion import convert_config
 from ..logs import logger
 from ..model.configuration_scratch_bert import ScratchBertConfig
 from ..text.files import read_lines
-from .arguments import new_config, overrides
+from .arguments import overrides
 from .embeddings import init_added_embeddings, init_token_embeddings
 from .sources import PretrainingData
 
@@ -52,9 +53,13 @@ def choose_tokenizer(args: ModelOptions, data_args: DataOptions, checkpoint: str
 
 def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBertConfig:
     """The config of the preset, or of the model to continue from (or of the `checkpoint` that replaces it on resume),
-    before `resolve_config`. Raises `ValueError` for values that make no model, and for another type of model."""
+    before `resolve_config`. Raises `ValueError` for invalid values, and for another type of model."""
     if not args.model_name_or_path:
-        return new_config(args)
+        try:
+            return ScratchBertConfig.from_preset(args.preset, **overrides(args))
+        except (StrictDataclassError, TypeError, LookupError, AttributeError) as error:
+            # The cause of a `StrictDataclassError` states what is wrong.
+            raise ValueError(f"config_overrides: {error.__cause__ or error}") from None
     name = checkpoint or args.model_name_or_path
     config = load_config(name)
     if config.model_type == "bert":

@@ -150,7 +150,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         processes = distributed.get_world_size() if self.shared else 1
         if processes == 1:
             return orthogonalize(matrices)
-        count = -(-len(matrices) // processes)  # for each of them, but for the last ones
+        count = -(-len(matrices) // processes)  # for each, but fewer for the last
         padded = F.pad(matrices, (0, 0, 0, 0, 0, count * processes - len(matrices)))
         parts = list(padded.contiguous().split(count))
         distributed.all_gather(parts, orthogonalize(parts[distributed.get_rank()]))

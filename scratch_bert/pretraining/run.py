@@ -54,7 +54,7 @@ class Options(NamedTuple):
     data: DataOptions
     training: PretrainingOptions
     args: TrainingArguments
-    """What Trainer gets of `training`."""
+    """Made from `training`."""
     texts: dict[str, Iterable | None] = {}
     """`texts` and `eval_texts` in memory, which replace the text that the options name."""
 
@@ -185,9 +185,10 @@ def prepare_pretraining(
     checkpoint = find_checkpoint(args)
     if checkpoint:
         logger.info(f"Resuming from {checkpoint}")
-        if "split_seed" not in read_record(checkpoint):  # of an earlier version, which had one seed for all
+        record = read_record(checkpoint)
+        if record and "split_seed" not in record:  # of an earlier version, which had one seed for all
             options = options._replace(data=replace(data_args, split_seed=args.seed))
-    args.resume_from_checkpoint = checkpoint  # the card says what its time is since
+    args.resume_from_checkpoint = checkpoint  # the card's times begin there
     phases = plan_phases(options, checkpoint)
     return PretrainingRun(options, phases, *build_phase(options, phases[0], checkpoint), checkpoint)
 
@@ -197,17 +198,14 @@ def plan_phases(options: Options, checkpoint: str | None) -> list[Phase]:
     data_args, training = options.data, options.training
     if data_args.streaming and options.args.max_steps <= 0:
         raise ValueError("streaming needs max_steps or max_minutes: the length of a stream is unknown.")
-    first = last = Phase(data_args.max_seq_length, data_args.mlm_probability)
+    first = Phase(data_args.max_seq_length, data_args.mlm_probability)
     if not training.has_final_phase:
         return [first]
-    if training.final_max_seq_length:
-        if data_args.streaming or data_args.prepared_data:
-            raise ValueError(
-                "final_max_seq_length needs text that is neither streamed nor preprocessed: use two runs."
-            )
-        last = last._replace(max_seq_length=training.final_max_seq_length)
-    if training.final_mlm_probability:
-        last = last._replace(mlm_probability=training.final_mlm_probability)
+    if training.final_max_seq_length and (data_args.streaming or data_args.prepared_data):
+        raise ValueError("final_max_seq_length needs text that is neither streamed nor preprocessed: use two runs.")
+    last = Phase(
+        training.final_max_seq_length or first.max_seq_length, training.final_mlm_probability or first.mlm_probability
+    )
     start = training.final_phase_start()
     if checkpoint and fraction_done(checkpoint, training) >= start:
         return [last]
@@ -364,12 +362,10 @@ def describe_run(
     """The record for `check_same_run`; `named` is the tokenizer that the options name, if it isn't trained."""
     args = options.args
     values: dict[str, Any] = asdict(options.model) | asdict(options.data) | recorded(options.training, args)
-    fixed = {name: getattr(config, name) for name in ARCHITECTURE_FIELDS if name not in values}  # but for options
+    fixed = {name: getattr(config, name) for name in ARCHITECTURE_FIELDS if name not in values}  # except options
     fixed |= {"seed": args.seed, "optim": options.training.optim, "sentence objective": data.objective.name}
     fixed |= {name: values[name] for name in TOKENIZER_TRAINING} | {"lowercase": options.data.lowercases}
-    fixed["tokenizer"] = "trained on the text"
-    if named:
-        fixed["tokenizer"] = describe_vocabulary(named)
+    fixed["tokenizer"] = describe_vocabulary(named) if named else "trained on the text"
     fixed["training text"] = f"{data.description}, CRC-32 {data.train_checksum:08x}"
     values["max_seq_length"] = str(values["max_seq_length"])  # as in the records of earlier versions
     values["held-out text"] = "none" if data.eval_checksum is None else f"CRC-32 {data.eval_checksum:08x}"

@@ -16,7 +16,7 @@ from ..training.console import without_progress_bars
 
 DEFAULT_COUNT = 20
 MAX_BYTES = 10**9  # of all snapshots, if their number is not given
-FIRST_FRACTION = 0.003  # of the training: what comes before has no snapshot but that of the initial weights
+FIRST_FRACTION = 0.003  # of the training: before it, only the initial weights have a snapshot
 
 
 def default_count(parameters: int) -> int:
@@ -41,7 +41,7 @@ class SnapshotCallback(TrainerCallback):
     def __init__(self, count: int, trainer: Trainer, examples: Callable[[], dict[str, list]]):
         self.trainer, self.examples = weakref.proxy(trainer), examples  # the trainer keeps its callbacks
         self.fractions = snapshot_fractions(count)
-        self.taken = 0  # how many of the fractions are over
+        self.taken = 0  # number of fractions reached
 
     def on_train_begin(self, args, state, control, model, processing_class, **kwargs):
         if not state.is_world_process_zero:

@@ -37,7 +37,7 @@ from .metrics import characters_per_token
 
 
 STREAM_TOKENIZER_PARAGRAPHS = 200_000
-# Tokens after the first of a word: 0.1 to 1 on average where spaces separate words; 0 in Chinese, where each character
+# Continuation tokens in a word: 0.1 to 1 on average where spaces separate words; 0 in Chinese, where each character
 # is a word to the tokenizer, and 5 in Thai.
 FEW_PARTS, MANY_PARTS = 0.02, 3
 

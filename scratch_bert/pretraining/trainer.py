@@ -127,7 +127,7 @@ class StopCallback(TrainerCallback):
     """Saves a checkpoint when this fraction of the training is done, and stops it."""
 
     def __init__(self, fraction: float, trainer: ScratchBertTrainer):
-        self.fraction, self.trainer = fraction, weakref.proxy(trainer)  # which keeps its callbacks
+        self.fraction, self.trainer = fraction, weakref.proxy(trainer)  # it keeps its callbacks
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.trainer.fraction_done >= self.fraction:

@@ -1,4 +1,4 @@
-"""The best checkpoint: it stays, is loaded after the training, and its evaluation is that of the model."""
+"""The best checkpoint: it is kept and loaded after the training, and its evaluation is the model's."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from .signals import InterruptibleTrainer
 
 
 class BestModelTrainer(InterruptibleTrainer):
-    """Trainer that ends with the best checkpoint, if it is intact, and knows what the evaluation of its model gave."""
+    """Trainer that ends with the best checkpoint, if it is intact, and remembers the evaluation of its model."""
 
     _evaluations: dict[int, EvalLoopOutput] = {}  # by step: of the best one and the last one
 
@@ -26,7 +26,7 @@ class BestModelTrainer(InterruptibleTrainer):
 
     @property
     def final_evaluation(self) -> EvalLoopOutput | None:
-        """What the training's own evaluation of its final weights has given; None if there was none."""
+        """The training's own evaluation of its final weights; None if there was none."""
         return self._evaluations.get(self.weights_step)
 
     def evaluation_loop(self, dataloader: DataLoader, *args, **kwargs) -> EvalLoopOutput:

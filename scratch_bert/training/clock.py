@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback
 from transformers.trainer import SCHEDULER_NAME
@@ -28,7 +27,7 @@ class Clock(TrainerCallback):
     """Stops training early enough for a final evaluation, which takes `reserved` seconds, to end after `limit` seconds.
     Evaluations and checkpoints during training are part of its time; an evaluation that would not leave enough for the
     final one is skipped. Until the end, `state.max_steps` is an estimate. The log has an entry at least every
-    `LOG_SECONDS`, as how many steps these are is unknown.
+    `LOG_SECONDS`, whatever the number of steps.
 
     The time used is in each checkpoint, so that a resumed run has the rest of it. Every process takes rank 0's time,
     once a step, or they would have different rates.
@@ -48,15 +47,8 @@ class Clock(TrainerCallback):
         """The fraction of the time to train that is used, from 0 to 1."""
         return min(self.used / self.seconds, 1.0)
 
-    def drive(self, scheduler: LambdaLR) -> None:
-        """Let a schedule of `SCHEDULE_LENGTH` steps follow the clock."""
-        scheduler.lr_lambdas = [self._at_this_time(factor) for factor in scheduler.lr_lambdas]
-
-    def _at_this_time(self, factor):
-        return lambda step: factor(self.fraction_used * SCHEDULE_LENGTH)
-
     def restore(self, checkpoint: str | Path | None) -> None:
-        """Continue from a checkpoint, or start again. One whose schedule didn't follow a clock has used no time."""
+        """Continue from the time that a checkpoint has; from 0 if it has none, or without a checkpoint."""
         saved = torch.load(Path(checkpoint, SCHEDULER_NAME), weights_only=True) if checkpoint else {}
         self.used, self.reserved = saved.get("seconds_used", 0.0), saved.get("seconds_reserved", 0.0)
 
@@ -72,7 +64,7 @@ class Clock(TrainerCallback):
         self.read()
         if args.world_size > 1:
             self.used = float(from_rank_zero(str(self.used)))
-        step = state.global_step + 1  # which is counted, and the rate of the next one set, after this
+        step = state.global_step + 1  # this step is counted, and the next rate set, afterwards
         done = self.fraction_used
         state.max_steps = step if done == 1 else max(step + 1, math.ceil(step / done - 1e-9))
         control.should_log |= args.logging_strategy == "steps" and self.used - self._last_entry >= LOG_SECONDS
@@ -106,7 +98,8 @@ class TimedTrainer(Trainer):
         if not self.clock or self.lr_scheduler is not None:
             return super().create_scheduler(num_training_steps, *args, **kwargs)
         scheduler = super().create_scheduler(SCHEDULE_LENGTH, *args, **kwargs)
-        self.clock.drive(scheduler)
+        clock, factors = self.clock, scheduler.lr_lambdas
+        scheduler.lr_lambdas = [lambda _, at=factor: at(clock.fraction_used * SCHEDULE_LENGTH) for factor in factors]
         return scheduler
 
     def _prepare_for_training(self, *args, **kwargs) -> tuple:
@@ -117,7 +110,7 @@ class TimedTrainer(Trainer):
         return prepared
 
     def _reserve_time(self, clock: Clock, datasets: list[Dataset]) -> None:
-        """Reserve the time of the final evaluation on these, and say so if that leaves less than half of the limit."""
+        """Reserve the time of the final evaluation on these; warn if that leaves less than half of the limit."""
         start = time.perf_counter()
         clock.reserved = sum(map(self._seconds_to_evaluate, datasets))
         clock.estimating = time.perf_counter() - start
@@ -149,7 +142,7 @@ class TimedTrainer(Trainer):
         if self.clock:
             if self.fraction_done < 1:  # the evaluation after the last step is not training
                 self.clock.read()
-            # Its attributes are its state in a checkpoint.
+            # A checkpoint has the scheduler's attributes.
             self.lr_scheduler.seconds_used = self.clock.used + self.clock.estimating
             self.lr_scheduler.seconds_reserved = self.clock.reserved
         super()._save_checkpoint(*args, **kwargs)

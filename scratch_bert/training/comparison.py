@@ -56,7 +56,7 @@ def read_run(directory: Path) -> Run:
         evaluations.append(final)
     if not evaluations:
         raise ValueError(f"{directory} has no evaluation yet: wait for its first checkpoint.")
-    options.pop("threads", None)  # the load of the machine decides on them
+    options.pop("threads", None)  # they depend on the machine's load
     return Run(directory, options.pop("seed", 0), options, evaluations, bool(final))
 
 

@@ -57,7 +57,7 @@ class DecoratedTrainer(Trainer):
                 setattr(callback, name, guarded(getattr(callback, name)))
 
     def name_failures(self) -> None:
-        """Log what the run is without."""
+        """Log what has failed."""
         if self.failures:
             lost = "; ".join(f"{what} ({error})" for what, error in self.failures.items())
             logger.warning(f"The run is complete, except for {lost}")

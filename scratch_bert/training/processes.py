@@ -10,7 +10,7 @@ from torch import distributed
 
 _calls = itertools.count()
 _recent: deque[str] = deque()
-KEPT = 1000  # keys in the store: no process is as many steps behind rank 0
+KEPT = 1000  # keys in the store: no process is so many steps behind rank 0
 
 
 def process_store() -> distributed.Store:

@@ -25,7 +25,7 @@ TRAINING_STATE = shutil.ignore_patterns("*.pt", "*.pth", "*.bin", "pytorch_model
 class PushingTrainer(Trainer):
     """Trainer that pushes a complete model, without the training state, with every `hub_strategy`."""
 
-    def init_hf_repo(self, token: str | None = None, **options) -> None:  # older versions know no more options
+    def init_hf_repo(self, token: str | None = None, **options) -> None:  # older versions have no others
         limit_waiting()
         try:
             check_names(self.args.hub_model_id or "run", self.args.hub_revision)

@@ -1,4 +1,4 @@
-"""Resumes: a run ends as if nothing had stopped it, but with the hyperparameters of its own options."""
+"""Resumes: a run ends as if nothing had stopped it, but with the hyperparameters of the resume."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ HYPERPARAMETERS = ("initial_lr", "weight_decay", "betas", "eps")  # of an optimi
 
 
 class ResumingTrainer(TimedTrainer):
-    """Trainer that resumes from checkpoints that fit its run, also from that of the last step."""
+    """Trainer that resumes from checkpoints that fit its run, including the last step's."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -141,7 +141,7 @@ def warn_of_missing_state(optimizer: torch.optim.Optimizer) -> None:
             if average is not None and average.shape != weight.shape:  # beyond whose end PyTorch may read
                 raise OSError(f"The checkpoint's optimizer state belongs to another model: {name} {average.shape}.")
     missing = sum(not optimizer.state.get(weight) for weight in weights)
-    if missing and (optimizer.state or not isinstance(optimizer, torch.optim.SGD)):  # which may do without
+    if missing and (optimizer.state or not isinstance(optimizer, torch.optim.SGD)):  # it may have no state
         which = f"lacks {missing} of {len(weights)} weights"
         logger.warning(f"The optimizer's state in the checkpoint {which}: their averages of the gradients start anew")
 

@@ -1,4 +1,4 @@
-"""Runs of several seeds: their directories, and what their results have in common."""
+"""Runs of several seeds: their directories, and the statistics of their results."""
 
 import statistics
 from pathlib import Path

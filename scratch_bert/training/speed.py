@@ -82,7 +82,7 @@ class SpeedMeter(TrainerCallback):
 
 
 class MeasuredTrainer(Trainer):
-    """Trainer with the speed in its log, in entries speed/…, and the right time even if the clock was set."""
+    """Trainer with the speed in its log, in entries speed/…, and the right duration if the clock was set."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

@@ -27,5 +27,5 @@ def _start_worker(init: Callable[[int], None] | None, number: int) -> None:
 
 
 def _hand_over_error(queue: Queue, error: Exception, batch: tuple[int, Any]) -> None:
-    """Put into the queue why a batch can't be, as for lack of open files: the training would wait for the batch."""
+    """Put an error, such as too many open files, into the queue: the training would wait for its batch."""
     queue.put((batch[0], ExceptionWrapper((type(error), error, error.__traceback__), "in DataLoader worker process")))

@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
     if left_out := sorted({path.name for path in directory.iterdir()} - sent):
         print(f"Not sent: {', '.join(left_out)}")
     if args.dry_run:
-        print("Nothing was sent: without --dry_run, it is. Read the card, README.md, first: it may quote your text.")
+        print("Nothing was sent; without --dry_run, it will be. First read README.md, which may quote your text.")
         return
     api = HfApi()
     if args.space:

@@ -460,8 +460,14 @@ def test_runs_of_several_seeds_hold_out_the_same_examples(prepare, files, monkey
 
     run, origins = held_out("one", seed=3, split_seed=3)
     assert held_out("two", seed=1)[1] == held_out("three", seed=2)[1] != origins
+    other, other_origins = held_out("four", seed=3, split_seed=5)
     run.train()
+    other.train()
     with pytest.raises(ValueError, match="a different train split"):
         held_out("one", seed=3, resume_from_checkpoint="auto")
-    monkeypatch.setattr("scratch_bert.finetuning.run.read_record", lambda checkpoint: {})  # of an earlier version
+    monkeypatch.setattr(
+        "scratch_bert.finetuning.run.read_record", lambda checkpoint: {"seed": 3}
+    )  # an earlier version's
     assert held_out("one", seed=3, resume_from_checkpoint="auto")[1] == origins
+    monkeypatch.setattr("scratch_bert.finetuning.run.read_record", lambda checkpoint: {})  # lost
+    assert held_out("four", seed=3, split_seed=5, resume_from_checkpoint="auto")[1] == other_origins

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from helpers import CODE_FILES, MODEL_FILES, edit_config, edit_weights, run_script, truncate
 from scratch_bert import ScratchBertForPreTraining
 from scratch_bert.hub.publishing import public_files
-from scratch_bert.hub.secrets import check_private
+from scratch_bert.hub.secrets import find_private, reject_private
 from scratch_bert.model.configuration_scratch_bert import AUTO_MAP
 
 
@@ -143,7 +143,7 @@ def test_publish_sharded_weights(directory):
 )
 def test_private_text_is_found(text, message):
     with pytest.raises(ValueError, match=f"README.md contains {message} in line 2: remove it") as raised:
-        check_private(f"# A model\n{text}", "README.md")
+        reject_private(find_private(f"# A model\n{text}", "README.md"))
     assert text[-9:] not in str(raised.value)
 
 

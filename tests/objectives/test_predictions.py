@@ -93,8 +93,8 @@ def test_nsp_predictions_are_of_both_labels(model, pairs, tokenizer):
         assert probability == pytest.approx(expected, abs=1e-6)
 
 
-def test_text_has_no_spaces_around_apostrophes_and_inside_parentheses(tokenizer):
-    text = "it isn't (in the file) a class's name, or the 's' in it."
+def test_text_has_no_spaces_around_apostrophes_and_hyphens_and_inside_parentheses(tokenizer):
+    text = "it isn't (in the well-known file--or is it?) a class's name, or the 's' in it."
     assert as_text(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"]) == text.replace("'s'", "' s '")
 
 

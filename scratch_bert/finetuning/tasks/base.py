@@ -61,7 +61,7 @@ class Task:
 
     def predict(self, split: str, logits: tuple[torch.Tensor, ...]) -> dict[str, list | pyarrow.Array]:
         """Columns of predictions and their probabilities for the examples of a split, from the complete logits of its
-        features, padded with -inf; arrays where some values alone do not tell the type."""
+        features, padded with -inf; arrays where values may not show the type."""
         raise NotImplementedError
 
     def read_labels(self) -> None:

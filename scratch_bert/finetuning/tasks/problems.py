@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow
 import torch
-from pydantic import BaseModel, FiniteFloat
 from scipy.special import softmax
 from sklearn.metrics import precision_recall_curve
 
@@ -19,10 +18,6 @@ from .base import Logits, Tensors
 
 RARE = 0.4  # a class with a smaller share of the training examples is rare
 DEFAULT_THRESHOLD, LOWEST_THRESHOLD = 0.5, 1e-6
-
-
-class NumberRow(BaseModel):
-    label: FiniteFloat
 
 
 class Problem:
@@ -86,7 +81,7 @@ class MultiLabel(Problem):
 
     def __init__(self, names: Sequence[str] = ()):
         super().__init__(names)
-        if len(self.names) == 1:  # to the others, its absence would be another class
+        if len(self.names) == 1:  # others would count its absence as a class
             self.metrics = ("f1", "accuracy")
 
     def decode(self, logits: Logits) -> list[list[int]]:
@@ -115,7 +110,7 @@ class MultiClass(Problem):
 
     def __init__(self, names: Sequence[str] = ()):
         super().__init__(names)
-        integers = all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in self.names)  # as a table's labels then are
+        integers = all(re.fullmatch("0|-?[1-9][0-9]*", name) for name in self.names)  # as in the table
         self.values = list(map(int, self.names)) if integers else self.names
 
     def reduce(self, logits: torch.Tensor) -> Tensors:
@@ -173,12 +168,12 @@ class TwoClasses(MultiClass):
     def of(
         cls, names: Sequence[str], shares: np.ndarray, positive: str | None, threshold: float | None, in_order: bool
     ) -> "TwoClasses":
-        """The two classes with these shares of the training examples. Positive is, unless it is named, a rare one if
-        the names are not `in_order`, or else the second. Raises `ValueError` if there is no class of that name."""
+        """The two classes with these shares of the training examples. Positive is the one named; or a rare one,
+        unless the names are `in_order`; or else the second. Raises `ValueError` if there is no class of that name."""
         rarer = names[int(shares.argmin())]
         chosen = positive or (rarer if shares.min() < RARE and not in_order else names[1])
         share = dict(zip(names, shares.tolist(), strict=True)).get(chosen, 0.0)
-        problem = cls(names, chosen, share < RARE and not in_order, threshold)  # which knows the names
+        problem = cls(names, chosen, share < RARE and not in_order, threshold)  # checks `chosen`
         logger.info(f"Positive class, for precision, recall and F1: {chosen}, {share:.1%} of the training examples")
         return problem
 
@@ -210,7 +205,7 @@ class TwoClasses(MultiClass):
         return torch.where(is_positive, self.positive, 1 - self.positive)
 
     def with_best_threshold(self, probabilities: list[float], labels: list[int]) -> "TwoClasses":
-        """If the positive class is rare, and no threshold is given, these classes with that of the highest F1."""
+        """If the positive class is rare, and no threshold is given, these classes with the one of highest F1."""
         positive = [label == self.positive for label in labels]
         if self.fixed or not self.rare or not any(positive):
             return self

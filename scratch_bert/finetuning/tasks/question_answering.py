@@ -40,7 +40,7 @@ class QuestionRow(TextRow):
 def gold_answers(row: dict[str, Any]) -> list[Answer]:
     answers = QuestionRow.model_validate(row).label
     if answers is None:
-        raise ValueError("there is no list of answers; that of an unanswerable question is empty.")
+        raise ValueError("there is no list of answers; an unanswerable question has an empty one.")
     return answers
 
 

@@ -9,12 +9,15 @@ import numpy as np
 import pyarrow
 import torch
 from datasets import Dataset
+from pydantic import FiniteFloat
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig
+
+from scratch_bert_options.schema import check
 
 from ...logs import logger
 from .base import Logits, Tensors, TextRow
 from .class_labels import ClassLabelTask, Label, is_missing, is_number
-from .problems import MultiClass, MultiLabel, NumberRow, Problem, Regression, TwoClasses
+from .problems import MultiClass, MultiLabel, Problem, Regression, TwoClasses
 
 
 class LabelledRow(TextRow):
@@ -86,7 +89,7 @@ class SequenceClassification(ClassLabelTask):
 
     def reference(self, row: dict[str, Any]) -> int | float | list[int]:
         if self.problem_type == "regression":
-            return NumberRow.model_validate(row).label
+            return check(FiniteFloat, row["label"], "label")
         if self.problem_type == "single_label_classification":
             return self.id_of(row["label"])
         ids = {self.id_of(label) for label in _as_list(row["label"])}
