@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
 
+import numpy as np
 from pydantic import BaseModel
 from tqdm import tqdm
 from transformers.trainer import TRAINER_STATE_NAME
@@ -22,14 +23,15 @@ from .model import MASK, Model
 KEPT_MODELS = 4  # open snapshots of a run
 MAX_RESULTS = 4  # in the description of a model
 
-# How far a training has come, by the names in a trainer_state.json.
-STEPS, TOKENS = "global_step", "num_input_tokens_seen"
+# How far a training has come: steps and tokens by their names in a trainer_state.json, and the time in seconds.
+STEPS, TOKENS, SECONDS = "global_step", "num_input_tokens_seen", "seconds"
+SPEED = "speed/tokens_per_second"  # in the log
 
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 
 class Moment(NamedTuple):
-    """When a training has come as far as the `amount` of the `measure`, `STEPS` or `TOKENS`."""
+    """When a training has come as far as the `amount` of the `measure`: `STEPS`, `TOKENS` or `SECONDS`."""
 
     amount: int
     measure: str = STEPS
@@ -66,8 +68,10 @@ class Run:
             if state != self._read:  # each request looks, and a log may be large
                 self.curves, self.saved = read_curves(log), saved
                 self.examples, self.pairs = read_examples(directory)
+                steps = [step_of(place) for place in saved]
                 tokens = [_read(place / TRAINER_STATE_NAME).get(TOKENS, 0) for place in saved]
-                self._amounts = {STEPS: [step_of(place) for place in saved], TOKENS: tokens}
+                seconds = seconds_at(steps, tokens, _read(log / TRAINER_STATE_NAME)["log_history"])
+                self._amounts = {STEPS: steps, TOKENS: tokens, SECONDS: seconds}
                 self._read = state
 
     def place_at(self, moment: Moment) -> Path:
@@ -198,6 +202,15 @@ def read_curves(checkpoint: Path) -> Curves:
                 points = [(entry["step"], entry[found]) for entry in log if found in entry]
                 curves.setdefault(title, {})[line] = points
     return curves
+
+
+def seconds_at(steps: list[int], tokens: list[int], log: list[dict[str, Any]]) -> list[int]:
+    """The time of training, without evaluations, up to each of the `steps`, by the speeds in the log and the number of
+    `tokens` up to each step; 0 if there are no speeds."""
+    speeds = {entry["step"]: entry[SPEED] for entry in log if SPEED in entry}
+    read = np.interp([0, *speeds], [0, *steps], [0, *tokens])  # tokens up to each entry
+    seconds = np.cumsum([0, *(np.diff(read) / list(speeds.values()))])
+    return np.interp(tokens, read, seconds).round().astype(int).tolist()
 
 
 def describe_model(model: Model) -> str:

@@ -5,18 +5,18 @@ from contextlib import suppress
 from typing import Any
 
 from .environment import LIMIT, SILENT, gr
-from .runs import STEPS, TOKENS, Moment, Run, step_of
+from .runs import SECONDS, STEPS, TOKENS, Moment, Run, step_of
 
 
 PLAY_SECONDS, FOLLOW_SECONDS = 1, 10  # between two snapshots, and between two looks for new ones
-MEASURES = [("step", STEPS), ("number of tokens", TOKENS)]
+MEASURES = {"step": STEPS, "number of tokens": TOKENS, "training time": SECONDS}
 
 
 class Timeline:
     """A moment of the training of several runs, which a slider chooses for all tabs. Without runs, there is none.
 
     The slider's positions, from 1, are the snapshots of the run that has come furthest; the others show what they were
-    at the same moment, after as many steps or, as is chosen beside, after as many tokens.
+    at the same moment, after as many steps or, as is chosen beside, after as many tokens or as much time.
     """
 
     def __init__(self, runs: Sequence[Run]):
@@ -41,8 +41,9 @@ class Timeline:
             last = len(self.amounts())
             slider = gr.Slider(**_range(last, last), step=1, label="Snapshot", scale=4)
             self.controls = [slider]
-            if len(self.runs) > 1 and all(any(run.amounts(TOKENS)) for run in self.runs):
-                self.controls.append(gr.Radio(MEASURES, value=STEPS, label="Align runs by", scale=2, min_width=180))
+            known = [item for item in MEASURES.items() if all(any(run.amounts(item[1])) for run in self.runs)]
+            if len(self.runs) > 1 and len(known) > 1:
+                self.controls.append(gr.Radio(known, value=STEPS, label="Align runs by", scale=2, min_width=180))
             self.play = gr.Button("▶ Play", scale=0, min_width=120)
 
     def connect(self, page: gr.Blocks, refresh: gr.Number) -> None:

@@ -430,13 +430,14 @@ def test_runs_are_shown_and_followed_beside_each_other(
     later.close()
 
 
-def test_runs_at_the_same_number_of_tokens(trained, tmp_path, open_page, serve_models, expect):
-    """Of two runs, one has read twice as many tokens in a step."""
-    for run, tokens in (("large_batches", 2000), ("small_batches", 1000)):
+def test_runs_at_the_same_number_of_tokens_and_the_same_time(trained, tmp_path, open_page, serve_models, expect):
+    """Of two runs, one has read twice as many tokens in a step, which took four times as long."""
+    for run, tokens, speed in (("large_batches", 2000, 1000), ("small_batches", 1000, 2000)):
         for step in (100, 200, 300):
             save_snapshot(trained, tmp_path / run, step, step)
-            state = tmp_path / run / f"snapshots/{step}/trainer_state.json"
-            state.write_text(json.dumps(json.loads(state.read_text()) | {"num_input_tokens_seen": tokens * step}))
+            file = tmp_path / run / f"snapshots/{step}/trainer_state.json"
+            log = [entry | {"speed/tokens_per_second": speed} for entry in json.loads(file.read_text())["log_history"]]
+            file.write_text(json.dumps({"log_history": log, "num_input_tokens_seen": tokens * step}))
     window = open_page(address=serve_models(tmp_path / "large_batches", tmp_path / "small_batches"))
     panel = go_to(window, "Masked words")
     choose_snapshot(window, 2)
@@ -445,6 +446,8 @@ def test_runs_at_the_same_number_of_tokens(trained, tmp_path, open_page, serve_m
     expect(panel.locator("h3")).to_have_text(["large_batches, step 200", "small_batches, step 300"])
     choose_snapshot(window, 1)
     expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 200"])
+    window.get_by_label("training time").click()
+    expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 300"])
     window.close()
 
 

@@ -10,12 +10,14 @@ import pytest
 from scratch_bert_demo.model import Model
 from scratch_bert_demo.runs import (
     KEPT_MODELS,
+    SPEED,
     Moment,
     Run,
     describe_model,
     open_models,
     read_curves,
     read_examples,
+    seconds_at,
     short_names,
     step_of,
 )
@@ -33,6 +35,17 @@ def test_run(trained):
     first, last = (run.open(run.saved[number]).fill_mask("the cat [MASK] on the sofa .").value[0] for number in (0, 2))
     assert last[0][0] == "sleeps" and dict(last)["sleeps"] > dict(first).get("sleeps", 0)
     assert run.open(run.saved[2]) is run.open(run.saved[2])
+
+
+def test_time_of_a_run_is_that_of_its_logged_speeds():
+    log = [
+        {"step": 50, SPEED: 1000},
+        {"step": 100, "eval_loss": 1.0},
+        {"step": 150, SPEED: 500},
+        {"step": 200, SPEED: 250},
+    ]
+    assert seconds_at([0, 100, 200], [0, 10_000, 30_000], log) == [0, 5 + 10, 5 + 10 + 20 + 40]
+    assert seconds_at([0, 100, 200], [0, 10_000, 30_000], []) == [0, 0, 0]
 
 
 def test_several_threads_open_checkpoints(trained):
