@@ -9,7 +9,7 @@ from .runs import SECONDS, STEPS, TOKENS, Moment, Run, step_of
 
 
 PLAY_SECONDS, FOLLOW_SECONDS = 1, 10  # between two snapshots, and between two looks for new ones
-MEASURES = {"step": STEPS, "number of tokens": TOKENS, "training time": SECONDS}
+MEASURES = {"step": STEPS, "tokens": TOKENS, "time": SECONDS}
 
 
 class Timeline:

@@ -1,7 +1,7 @@
 """Predictions of a pretrained model as text: top-k for masked words, and NSP or SOP."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, zip_longest
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..text import is_word
+from .quotation import find_passages
 
 
 CONTEXT = 8  # tokens to show on each side of a masked word
@@ -57,26 +58,54 @@ def nsp_predictions(
     """NSP or SOP predictions for `count` drawn examples, half of each label: (end of A, start of B, whether the label
     is 0, predicted probability of 0)."""
     return [
-        (*pair, model(**_inputs(model, example)).seq_relationship_logits.float().softmax(-1)[0, 0].item())
-        for example, *pair in _draw_pairs(dataset, tokenizer, count)
+        (
+            as_text(tokenizer, a),
+            as_text(tokenizer, b),
+            label,
+            model(**_inputs(model, example)).seq_relationship_logits.float().softmax(-1)[0, 0].item(),
+        )
+        for example, a, b, label in _draw_pairs(dataset, tokenizer, count)
     ]
 
 
-def examples_to_try(dataset: Dataset, tokenizer: PreTrainedTokenizerBase) -> dict[str, list]:
+def examples_to_try(
+    dataset: Dataset, tokenizer: PreTrainedTokenizerBase, documents: Iterable[list[str]] = ()
+) -> dict[str, list]:
     """Pieces of text to try a model on: `texts` with a masked word, their `answers`, and, of an objective with pairs,
-    `pairs` (A, B, whether the label is 0)."""
-    texts = _masked_texts(dataset, tokenizer, count=6)
+    `pairs` (A, B, whether the label is 0). They are quoted from the `documents`, lists of paragraphs, if they are found
+    there; otherwise, they are decoded tokens."""
+    masked = _draw_sentences(dataset, tokenizer, count=6)
     has_pairs = len(dataset) and "next_sentence_label" in dataset[0]
     pairs = [pair[1:] for pair in _draw_pairs(dataset, tokenizer, count=6)] if has_pairs else []
-    return {"texts": [text for text, _ in texts], "answers": [word for _, word in texts], "pairs": pairs}
+    passages = [ids for ids, _ in masked] + [ids for a, b, _ in pairs for ids in (a, b)]
+    quotations = iter(find_passages(passages, tokenizer, documents))
+    texts, answers = [], []
+    for ids, position in masked:
+        quotation, mask = next(quotations), tokenizer.mask_token
+        if quotation:
+            text, answer = quotation.write(position, mask), slice(*quotation.offsets[position])
+            texts.append(text)
+            answers.append(quotation.text[answer])
+            continue
+        text = as_text(tokenizer, [*ids[:position], tokenizer.mask_token_id, *ids[position + 1 :]])
+        if tokenizer.convert_ids_to_tokens(ids[position]).startswith("##"):
+            text = text.replace(f" {mask}", mask)
+        texts.append(text)
+        answers.append(as_text(tokenizer, ids[position : position + 1]))
+    written = [
+        quotation.write() if quotation else as_text(tokenizer, ids)
+        for quotation, ids in zip(quotations, passages[len(masked) :], strict=True)
+    ]
+    labels = [label for *_, label in pairs]
+    return {"texts": texts, "answers": answers, "pairs": list(zip(written[::2], written[1::2], labels, strict=True))}
 
 
-def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> list[tuple[str, str]]:
-    """Up to `count` sentences, or pieces of long ones, each with one masked word, and that word."""
-    texts = []
+def _draw_sentences(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> list[tuple[list[int], int]]:
+    """Up to `count` sentences, or pieces of long ones: (token ids, position of a word to mask)."""
+    drawn = []
     for example, position in _draw_words(dataset, tokenizer, 20 * count):
-        input_ids = np.array(example["input_ids"])  # (S,), a copy
-        tokens = tokenizer.convert_ids_to_tokens(input_ids.tolist())
+        ids = example["input_ids"].tolist()
+        tokens = tokenizer.convert_ids_to_tokens(ids)
         ends = [i for i, token in enumerate(tokens) if token in SENTENCE_ENDS or token == tokenizer.sep_token]
         start = max([0, *(end for end in ends if end < position)]) + 1
         start = _start_of_word(tokens, max(start, position - 2 * CONTEXT), position)
@@ -86,12 +115,8 @@ def _masked_texts(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: i
         stop = next((i for i in range(stop, position + 1, -1) if not following[i].startswith("##")), stop)
         words = [is_word(token.removeprefix("##")) for token in tokens[start:stop]]
         if len(words) > 5 and sum(words) >= 0.8 * len(words):
-            input_ids[position] = tokenizer.mask_token_id
-            text = as_text(tokenizer, input_ids[start:stop])
-            if tokens[position].startswith("##"):
-                text = text.replace(f" {tokenizer.mask_token}", tokenizer.mask_token)
-            texts.append((text, as_text(tokenizer, example["input_ids"][position : position + 1])))
-    return texts[:count]
+            drawn.append((ids[start:stop], position - start))
+    return drawn[:count]
 
 
 def as_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int] | np.ndarray) -> str:
@@ -126,8 +151,9 @@ def _draw_words(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int
 
 def _draw_pairs(
     dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int
-) -> Iterator[tuple[dict, str, str, bool]]:
-    """Draw `count` examples, half of each label: (example, end of A, start of B, whether the label is 0)."""
+) -> Iterator[tuple[dict, list[int], list[int], bool]]:
+    """Draw `count` examples, half of each label: (example, token ids of the end of A and the start of B, whether the
+    label is 0)."""
     wanted = {0: count - count // 2, 1: count // 2}
     for index in np.random.default_rng(0).permutation(len(dataset)).tolist():
         if not any(wanted.values()):
@@ -139,9 +165,8 @@ def _draw_pairs(
         wanted[label] -= 1
         ids, b_start = example["input_ids"].tolist(), int(np.argmax(example["token_type_ids"]))
         tokens, a_end = tokenizer.convert_ids_to_tokens(ids), b_start - 1
-        end_of_a = as_text(tokenizer, ids[_start_of_word(tokens, max(1, a_end - 2 * CONTEXT), a_end) : a_end])
-        start_of_b = as_text(tokenizer, ids[b_start : min(b_start + 2 * CONTEXT, len(ids) - 1)])
-        yield example, end_of_a, start_of_b, label == 0
+        end_of_a = ids[_start_of_word(tokens, max(1, a_end - 2 * CONTEXT), a_end) : a_end]
+        yield example, end_of_a, ids[b_start : min(b_start + 2 * CONTEXT, len(ids) - 1)], label == 0
 
 
 def _inputs(model: torch.nn.Module, example: dict) -> dict[str, torch.Tensor]:

@@ -10,7 +10,7 @@ from scratch_bert_options.model import ModelOptions
 from ..hub.model_card import TAGS, write_card
 from ..model.modeling_scratch_bert import AUTO_MODELS
 from ..objectives import Objective
-from ..objectives.predictions import SENTENCE_ENDS, examples_to_try
+from ..objectives.predictions import SENTENCE_ENDS
 from ..training.model_card import model_name, training_context
 from .metrics import MLM_ROWS
 from .sources import PretrainingData
@@ -79,7 +79,7 @@ def write_pretraining_card(
 def _sample_texts(data: PretrainingData) -> dict[str, str]:
     """Of the text to evaluate on, for the snippets: a sentence with a masked word, and two sentences, short and
     complete if possible, as Python strings. Empty if there are none."""
-    found = examples_to_try(data.eval_dataset or [], data.tokenizer)
+    found = data.examples_to_try
     texts = sorted(
         zip(found["texts"], found["answers"], strict=True),
         key=lambda example: (example[0][-1] not in SENTENCE_ENDS, len(example[0])),

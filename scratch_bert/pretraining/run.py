@@ -29,7 +29,6 @@ from ..examples.dataset import evenly_spread
 from ..hub.conversion import convert_config
 from ..logs import logger
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
-from ..objectives.predictions import examples_to_try
 from ..text.files import TextError
 from ..training.arguments import recorded
 from ..training.clock import Clock
@@ -331,8 +330,7 @@ def build_trainer(
     )
     snapshots = default_count(model.num_parameters()) if training.snapshots is None else training.snapshots
     if snapshots and not is_sharded(trainer):
-        examples = partial(examples_to_try, data.eval_dataset or [], data.tokenizer)
-        trainer.add_callback(SnapshotCallback(snapshots, trainer, examples))
+        trainer.add_callback(SnapshotCallback(snapshots, trainer, lambda: data.examples_to_try))
         trainer.snapshots = snapshots
     elif training.snapshots:
         logger.warning("No snapshots are kept under FSDP and DeepSpeed, where no process has all weights.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
@@ -29,6 +30,7 @@ from ..examples.prepared import open_examples
 from ..examples.stream import stream_examples
 from ..logs import logger
 from ..objectives import Objective, find_objective
+from ..objectives.predictions import examples_to_try
 from ..text.builtin import builtin_documents
 from ..text.files import find_files
 from ..text.formats import TextSource
@@ -74,6 +76,14 @@ class PretrainingData:
     """What is held out, and how much of it is also in the training text."""
     quality: str = ""
     """Unknown tokens in the training and the held-out text, and what was skipped."""
+    eval_source: TextSource | None = None
+    """The text that has the one to evaluate on, if it can be read again."""
+
+    @cached_property
+    def examples_to_try(self) -> dict[str, list]:
+        """Pieces of the text to evaluate on: see `examples_to_try`."""
+        documents = self.eval_source.unsplit_documents() if self.eval_source else ()
+        return examples_to_try(self.eval_dataset or [], self.tokenizer, documents)
 
 
 def load_data(
@@ -235,6 +245,7 @@ def _load_text(
         eval_kind=eval_kind,
         held_out=held_out,
         quality="; ".join(filter(None, (corpus.quality(), changes))),
+        eval_source=None if args.streaming else eval_text or text,
     )
     if args.streaming:
         logger.info(f"Training text: a stream, in examples of up to {data.max_seq_length} tokens")

@@ -203,6 +203,16 @@ class TextSource:
             if paragraph is not None:
                 yield from [paragraph] if isinstance(paragraph, str) else paragraph
 
+    def unsplit_documents(self) -> Iterator[list[str]]:
+        """Every document as a list of its paragraphs or, where it is given as a list of sentences, of these."""
+        document: list[str] = []
+        for paragraph in self.paragraphs():
+            if paragraph is None:
+                yield document
+                document = []
+            else:
+                document += [paragraph] if isinstance(paragraph, str) else paragraph
+
     def sentences(self, skipped: Counter | None = None) -> Iterator[list[str] | None]:
         """The sentences of every paragraph, and `None` where a document with a sentence ends.
 

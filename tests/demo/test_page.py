@@ -442,11 +442,11 @@ def test_runs_at_the_same_number_of_tokens_and_the_same_time(trained, tmp_path, 
     panel = go_to(window, "Masked words")
     choose_snapshot(window, 2)
     expect(panel.locator("h3")).to_have_text(["large_batches, step 200", "small_batches, step 200"])
-    window.get_by_label("number of tokens").click()
+    window.get_by_label("tokens", exact=True).click()
     expect(panel.locator("h3")).to_have_text(["large_batches, step 200", "small_batches, step 300"])
     choose_snapshot(window, 1)
     expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 200"])
-    window.get_by_label("training time").click()
+    window.get_by_label("time", exact=True).click()
     expect(panel.locator("h3")).to_have_text(["large_batches, step 100", "small_batches, step 300"])
     window.close()
 

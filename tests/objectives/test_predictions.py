@@ -57,6 +57,27 @@ def test_examples_are_found_in_every_script(sentence):
         assert text.count("[MASK]") == 1 and text.replace("[MASK]", answer) in sentence
 
 
+def test_examples_are_quoted_from_the_text():
+    """With case, accents and spaces as they are, also across paragraphs."""
+    document = ["The   old Señor Smith-Jones isn't at HOME today, said the man", "of `the_house` (he'll be 5% late)."]
+    own = train_tokenizer([document], vocab_size=300, min_frequency=1, strip_accents=True)
+    ids = own(" ".join(document))
+    example = {name: np.array(values) for name, values in ids.items()} | {"next_sentence_label": 0}
+    example["token_type_ids"][len(ids["input_ids"]) // 2 :] = 1
+    found = examples_to_try([example], own, [["No."], ["What?", *document, "Nothing else."]])
+    assert found == {
+        "texts": [
+            "[MASK] old Señor Smith-Jones isn't at HOME today, said the man",
+            "The [MASK] Señor Smith-Jones isn't at HOME today, said the man of",
+        ],
+        "answers": ["The", "old"],
+        "pairs": [
+            ("The old Señor Smith-Jones isn't at HOME today, said the", "of `the_house` (he'll be 5% late).", True)
+        ],
+    }
+    assert examples_to_try([example], own, [["No."]]) == examples_to_try([example], own)
+
+
 def test_mlm_predictions_find_a_word_that_the_model_is_sure_of(pairs, tokenizer):
     """A model whose output bias makes one token all but certain."""
     sizes = {**SMALL, "vocab_size": len(tokenizer), "max_position_embeddings": 128}
