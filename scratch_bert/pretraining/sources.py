@@ -1,6 +1,7 @@
 """The data of a run: examples of files or a dataset, of a stream, of texts in memory, or preprocessed ones."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import metadata
@@ -32,7 +33,7 @@ from ..logs import logger
 from ..objectives import Objective, find_objective
 from ..objectives.predictions import examples_to_try
 from ..text.builtin import builtin_documents
-from ..text.files import find_files
+from ..text.files import TextError, find_files
 from ..text.formats import TextSource
 from ..text.tables import open_dataset
 from .metrics import characters_per_token
@@ -82,8 +83,10 @@ class PretrainingData:
     @cached_property
     def examples_to_try(self) -> dict[str, list]:
         """Pieces of the text to evaluate on: see `examples_to_try`."""
-        documents = self.eval_source.unsplit_documents() if self.eval_source else ()
-        return examples_to_try(self.eval_dataset or [], self.tokenizer, documents)
+        quotable = self.eval_source.unsplit_documents() if self.eval_source else ()
+        with suppress(OSError, TextError):  # the files may be gone, as a run needs them only at its start
+            return examples_to_try(self.eval_dataset or [], self.tokenizer, quotable)
+        return examples_to_try(self.eval_dataset or [], self.tokenizer)
 
 
 def load_data(

@@ -60,6 +60,16 @@ def test_tokenizer_in_the_cache_is_that_of_its_options(options, arguments):
     assert len(list(Path(first.cache_dir).iterdir())) == 2
 
 
+def test_examples_to_try_are_quoted_while_the_text_is_there(arguments, text_file, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text(text_file.read_text().upper())
+    quoted, decoded = (load_data(arguments(train_file=[str(file)]), 1) for _ in range(2))
+    assert all(text.isupper() for text in quoted.examples_to_try["texts"])
+    file.unlink()
+    assert all(text.replace("[MASK]", "").islower() for text in decoded.examples_to_try["texts"])
+    assert len(quoted.examples_to_try["texts"]) == len(decoded.examples_to_try["texts"]) > 0
+
+
 def test_data_of_a_text_is_held_out_by_a_seed_of_its_own(arguments):
     data, again, other = (load_data(arguments(split_seed=split), seed) for seed, split in ((1, 1), (3, 1), (1, 2)))
     assert all(np.array_equal(data.eval_dataset[5][name], ids) for name, ids in again.eval_dataset[5].items())
