@@ -34,6 +34,7 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
         return [model for model in models if head in model.heads]
 
     with_mlm = with_head("MaskedLM")
+    several_with_mlm = with_mlm if len(with_mlm) > 1 else []
 
     def describe() -> str:
         return drawing.about(list(zip(labels, map(describe_model, models), strict=True)))
@@ -49,12 +50,7 @@ def build_page(models: Sequence[Model], runs: Sequence[Run] = ()) -> gr.Blocks:
             ("Multiple choice", "choose", with_head("MultipleChoice"), head_tabs.multiple_choice),
             ("Attention", "attention", list(models), partial(encoder_tabs.attention, examples=texts)),
             ("Embeddings", "embeddings", list(models), partial(encoder_tabs.embeddings, examples=examples)),
-            (
-                "Compare",
-                "compare",
-                with_mlm if len(with_mlm) > 1 else [],
-                partial(head_tabs.compare_models, examples=texts),
-            ),
+            ("Compare", "compare", several_with_mlm, partial(head_tabs.compare_models, examples=texts)),
         ]
         gr.HTML(drawing.heading(title, level=1), apply_default_css=False, elem_classes=["sb-html", "sb-about"])
         timeline.add_controls()

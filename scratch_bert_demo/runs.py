@@ -66,11 +66,12 @@ class Run:
             log = max([saved[-1], *checkpoints_in(directory)], key=lambda place: (step_of(place), "-" in place.name))
             state = saved, log, _changed_at(log / TRAINER_STATE_NAME)
             if state != self._read:  # each request looks, and a log may be large
-                self.curves, self.saved = read_curves(log), saved
+                entries = read_log(log)
+                self.curves, self.saved = read_curves(entries), saved
                 self.examples, self.pairs = read_examples(directory)
                 steps = [step_of(place) for place in saved]
                 tokens = [_read(place / TRAINER_STATE_NAME).get(TOKENS, 0) for place in saved]
-                seconds = seconds_at(steps, tokens, _read(log / TRAINER_STATE_NAME)["log_history"])
+                seconds = seconds_at(steps, tokens, entries)
                 self._amounts = {STEPS: steps, TOKENS: tokens, SECONDS: seconds}
                 self._read = state
 
@@ -183,11 +184,15 @@ def read_examples(directory: Path) -> tuple[list[tuple[str, str]], list[tuple[st
     return [(text, word) for text, word in examples if MASK in text], found.pairs
 
 
-def read_curves(checkpoint: Path) -> Curves:
-    """The losses in a checkpoint's log: {panel: {"training", "validation" or "baseline": [(step, value), …]}}, MLM's
-    first, then those of the sentence objective, by their names in the log."""
+def read_log(checkpoint: Path) -> list[dict[str, Any]]:
+    """The log in a checkpoint's trainer_state.json."""
     file = checkpoint / TRAINER_STATE_NAME
-    log = check(list[dict[str, Any]], read_json(file).get("log_history"), f"{file}: log_history")
+    return check(list[dict[str, Any]], read_json(file).get("log_history"), f"{file}: log_history")
+
+
+def read_curves(log: list[dict[str, Any]]) -> Curves:
+    """The losses in a log: {panel: {"training", "validation" or "baseline": [(step, value), …]}}, MLM's
+    first, then those of the sentence objective, by their names in the log."""
     names = dict.fromkeys(name for entry in log for name in entry)
     panels = {"MLM loss": (("mlm_loss", "loss"), ("eval_mlm_loss", "eval_loss"), ("eval_mlm_unigram_loss",))}
     for name in names:

@@ -1,17 +1,16 @@
-"""A model of one's own text beside a general one: bits per character of a package's docstrings, by default NumPy's.
+"""A model of one's own text beside a general one: bits per character of NumPy's documentation.
 
-python examples/gallery/domain.py GENERAL_MODEL [MINUTES [PACKAGE]]
+python examples/gallery/domain.py GENERAL_MODEL [MINUTES]
 """
 
 import ast
 import math
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
+import numpy
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import scratch_bert
@@ -36,8 +35,8 @@ def paragraphs(texts: list[str]) -> set[str]:
     return {" ".join(paragraph.split()) for text in texts for paragraph in text.split("\n\n")}
 
 
-def main(general: str, minutes: float = 5, package: str = "numpy") -> None:
-    texts = list(dict.fromkeys(docstrings(Path(import_module(package).__file__).parent)))
+def main(general: str, minutes: float = 5) -> None:
+    texts = list(dict.fromkeys(docstrings(Path(numpy.__file__).parent)))
     training = [text for number, text in enumerate(texts) if number % 10]
     scratch_bert.pretrain(training, output_dir="runs/domain", max_minutes=minutes)
 
@@ -47,8 +46,8 @@ def main(general: str, minutes: float = 5, package: str = "numpy") -> None:
         model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=True).eval()
         scores = score_texts(model, AutoTokenizer.from_pretrained(name), unseen)
         bits.append([-score["per_character"] / math.log(2) for score in scores])
-        print(f"{name}: {np.mean(bits[-1]):.2f} bits per character")
-    print(f"Ahead on {np.mean(np.less(bits[1], bits[0])):.0%} of {len(unseen)} paragraphs")
+        print(f"{name}: {numpy.mean(bits[-1]):.2f} bits per character")
+    print(f"Ahead on {numpy.mean(numpy.less(bits[1], bits[0])):.0%} of {len(unseen)} paragraphs")
 
     plt.figure(figsize=(5, 5))
     plt.scatter(*bits, s=8, alpha=0.5)
@@ -56,9 +55,9 @@ def main(general: str, minutes: float = 5, package: str = "numpy") -> None:
     plt.gca().set_aspect("equal")
     plt.legend()
     plt.xlabel("bits per character: general model")
-    plt.ylabel(f"model of {package}'s docstrings")
+    plt.ylabel("model of NumPy's documentation")
     plt.savefig("runs/domain/story.png", dpi=100, bbox_inches="tight")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *map(float, sys.argv[2:3]), *sys.argv[3:])
+    main(sys.argv[1], *map(float, sys.argv[2:]))

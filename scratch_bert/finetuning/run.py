@@ -18,7 +18,7 @@ from scratch_bert_options.outputs import check_output_dir
 from ..atomic import checksum
 from ..checkpoints.open import load_config
 from ..checkpoints.output_dir import write_metrics
-from ..checkpoints.resume import check_same_run, check_same_weights, read_record
+from ..checkpoints.resume import check_same_run, check_same_weights, has_one_seed
 from ..checkpoints.saved import METRICS_FILE, find_checkpoint
 from ..checkpoints.weights import find_weights
 from ..logs import logger
@@ -89,8 +89,7 @@ class FinetuningRun:
         begun = next(
             (run.checkpoint or run.args.output_dir for run in self.seed_runs if run.checkpoint or run.metrics), None
         )
-        record = begun and read_record(begun)
-        if record and "split_seed" not in record:  # of an earlier version, which had one seed for all
+        if begun and has_one_seed(begun):
             task_args = replace(task_args, split_seed=options.seed)
         with args.main_process_first():
             self.config = load_config(task_args.model_name_or_path, trust_remote_code=task_args.trust_remote_code)

@@ -159,7 +159,7 @@ def _find_private_content(file: Path) -> list[str]:
 
 
 def _without_pixels(png: bytes) -> bytes:
-    """A picture's chunks, such as comments, but its compressed pixels, in which anything might be found by chance."""
+    """A picture's chunks, such as comments, without its compressed pixels, which might hold anything by chance."""
     chunks, start = [], 8
     while start < len(png):
         end = start + 12 + int.from_bytes(png[start : start + 4], "big")

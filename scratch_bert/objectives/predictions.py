@@ -78,26 +78,29 @@ def examples_to_try(
     has_pairs = len(dataset) and "next_sentence_label" in dataset[0]
     pairs = [pair[1:] for pair in _draw_pairs(dataset, tokenizer, count=6)] if has_pairs else []
     passages = [ids for ids, _ in masked] + [ids for a, b, _ in pairs for ids in (a, b)]
-    quotations = iter(find_passages(passages, tokenizer, documents))
+    quotations = find_passages(passages, tokenizer, documents)
     texts, answers = [], []
-    for ids, position in masked:
-        quotation, mask = next(quotations), tokenizer.mask_token
+    for (ids, position), quotation in zip(masked, quotations, strict=False):  # the first ones
         if quotation:
-            text, answer = quotation.write(position, mask), slice(*quotation.offsets[position])
-            texts.append(text)
-            answers.append(quotation.text[answer])
-            continue
-        text = as_text(tokenizer, [*ids[:position], tokenizer.mask_token_id, *ids[position + 1 :]])
-        if tokenizer.convert_ids_to_tokens(ids[position]).startswith("##"):
-            text = text.replace(f" {mask}", mask)
-        texts.append(text)
-        answers.append(as_text(tokenizer, ids[position : position + 1]))
+            texts.append(quotation.write(position, tokenizer.mask_token))
+            answers.append(quotation.token(position))
+        else:
+            texts.append(_with_mask(tokenizer, ids, position))
+            answers.append(as_text(tokenizer, ids[position : position + 1]))
     written = [
         quotation.write() if quotation else as_text(tokenizer, ids)
-        for quotation, ids in zip(quotations, passages[len(masked) :], strict=True)
-    ]
+        for quotation, ids in zip(quotations, passages, strict=True)
+    ][len(masked) :]
     labels = [label for *_, label in pairs]
     return {"texts": texts, "answers": answers, "pairs": list(zip(written[::2], written[1::2], labels, strict=True))}
+
+
+def _with_mask(tokenizer: PreTrainedTokenizerBase, ids: list[int], position: int) -> str:
+    """Tokens as text, with one masked."""
+    mask = tokenizer.mask_token
+    text = as_text(tokenizer, [*ids[:position], tokenizer.mask_token_id, *ids[position + 1 :]])
+    continues = tokenizer.convert_ids_to_tokens(ids[position]).startswith("##")
+    return text.replace(f" {mask}", mask) if continues else text
 
 
 def _draw_sentences(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, count: int) -> list[tuple[list[int], int]]:

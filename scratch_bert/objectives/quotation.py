@@ -16,6 +16,10 @@ class Quotation(NamedTuple):
     text: str
     offsets: list[tuple[int, int]]
 
+    def token(self, position: int) -> str:
+        start, end = self.offsets[position]
+        return self.text[start:end]
+
     def write(self, masked: int | None = None, mask: str = "") -> str:
         """The passage on one line, with `mask` in place of its token number `masked`."""
         (start, _), (_, end) = self.offsets[0], self.offsets[-1]

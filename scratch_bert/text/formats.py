@@ -205,13 +205,7 @@ class TextSource:
 
     def unsplit_documents(self) -> Iterator[list[str]]:
         """Every document as a list of its paragraphs or, where it is given as a list of sentences, of these."""
-        document: list[str] = []
-        for paragraph in self.paragraphs():
-            if paragraph is None:
-                yield document
-                document = []
-            else:
-                document += [paragraph] if isinstance(paragraph, str) else paragraph
+        return _group([part] if isinstance(part, str) else part for part in self.paragraphs())
 
     def sentences(self, skipped: Counter | None = None) -> Iterator[list[str] | None]:
         """The sentences of every paragraph, and `None` where a document with a sentence ends.
@@ -235,13 +229,7 @@ class TextSource:
 
     def documents(self) -> Iterator[list[str]]:
         """Every document as a list of its sentences. The longest document must fit into memory."""
-        document: list[str] = []
-        for sentences in self.sentences():
-            if sentences is not None:
-                document += sentences
-            else:
-                yield document
-                document = []
+        return _group(self.sentences())
 
     @cached_property
     def fingerprint(self) -> str:
@@ -311,3 +299,14 @@ def _check_record(text: Any, name: str, number: int) -> str | list[str]:
     if pandas.api.types.is_scalar(text) and pandas.isna(text):
         return ""
     raise TextError(f"{name}: record {number} is {type(text).__name__}, not text.")
+
+
+def _group(parts: Iterable[list[str] | None]) -> Iterator[list[str]]:
+    """The documents of parts, of which each document ends with `None`."""
+    document: list[str] = []
+    for part in parts:
+        if part is not None:
+            document += part
+        else:
+            yield document
+            document = []

@@ -17,6 +17,7 @@ from scratch_bert_demo.runs import (
     open_models,
     read_curves,
     read_examples,
+    read_log,
     seconds_at,
     short_names,
     step_of,
@@ -114,16 +115,16 @@ def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
         {"step": 20, "train_loss": 8.5},
     ]
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": log}))
-    assert read_curves(tmp_path) == {
+    assert read_curves(read_log(tmp_path)) == {
         "MLM loss": {"training": [(10, 6.0)], "validation": [(20, 5.0)], "baseline": [(20, 7.0)]},
         "NSP loss": {"training": [(10, 0.7)]},
         "CONTRASTIVE loss": {"training": [(10, 2.3)], "validation": [(20, 2.0)]},
     }
     (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 3.0}]}))
-    assert read_curves(tmp_path) == {"MLM loss": {"training": [(1, 3.0)]}}
+    assert read_curves(read_log(tmp_path)) == {"MLM loss": {"training": [(1, 3.0)]}}
     (tmp_path / "trainer_state.json").write_text('{"log_history": [1]}')
     with pytest.raises(ValueError, match="trainer_state.json: log_history: 0: .* valid dict"):
-        read_curves(tmp_path)
+        read_curves(read_log(tmp_path))
 
 
 @pytest.mark.parametrize(
