@@ -1,6 +1,6 @@
 """A model of one's own text beside a general one: bits per character of NumPy's documentation.
 
-python examples/gallery/domain.py GENERAL_MODEL [MINUTES]
+python examples/gallery/domain.py GENERAL_MODEL [MINUTES [PARAGRAPHS]]
 """
 
 import ast
@@ -35,12 +35,13 @@ def paragraphs(texts: list[str]) -> set[str]:
     return {" ".join(paragraph.split()) for text in texts for paragraph in text.split("\n\n")}
 
 
-def main(general: str, minutes: float = 5) -> None:
+def main(general: str, minutes: float = 5, most: float = 1000) -> None:
     texts = list(dict.fromkeys(docstrings(Path(numpy.__file__).parent)))
     training = [text for number, text in enumerate(texts) if number % 10]
     scratch_bert.pretrain(training, output_dir="runs/domain", max_minutes=minutes)
 
     unseen = sorted(text for text in paragraphs(texts[::10]) - paragraphs(training) if 100 < len(text) < 400)
+    unseen = unseen[: int(most)]
     bits = []
     for name in (general, "runs/domain"):
         model = AutoModelForMaskedLM.from_pretrained(name, trust_remote_code=True).eval()

@@ -6,7 +6,7 @@ import runpy
 
 import pytest
 
-from helpers import ROOT, run_process
+from helpers import ROOT, run_script
 
 
 PAGE = (ROOT / "docs/mistakes.md").read_text(encoding="utf-8")
@@ -60,8 +60,9 @@ def test_each_wrong_line_has_its_right_one():
 
 
 @pytest.mark.slow
-def test_mistakes_are_measured():
-    shown = run_process(ROOT / "benchmarks/mistakes.py", "labels_inverted", "no_unknown_token", "--steps", 2).stdout
+def test_mistakes_are_measured(monkeypatch, capsys):
+    run_script(monkeypatch, ROOT / "benchmarks/mistakes.py", "labels_inverted", "no_unknown_token", "--steps", 2)
+    shown = capsys.readouterr().out
     header, _, *rows = [line for line in shown.splitlines() if line.startswith("|")]
     assert header in PAGE
     none, turned = ([cell.strip() for cell in row.split("|")[1:-1]] for row in rows)

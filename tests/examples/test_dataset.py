@@ -220,6 +220,7 @@ from scratch_bert.examples.stream import stream_examples
 from scratch_bert.corpus.corpus import TokenizedCorpus
 from scratch_bert.corpus.tokenizer import load_tokenizer
 kind, directory, batch_size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+sys.stdlib_module_names = frozenset()  # the topics of help() alone: to parse the docstrings takes seconds
 tokenizer, texts = load_tokenizer(directory), builtin_documents()
 if kind == "corpus":
     corpus = TokenizedCorpus.from_documents(TextSource([texts]).documents(), tokenizer)
