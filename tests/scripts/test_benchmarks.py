@@ -67,8 +67,9 @@ def benchmark(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_model_benchmark_measures_both_sides(benchmark):
-    result = json.loads(benchmark("--mode", "inference", "--batch_size", 3, "--length", 16, "--json"))
+@pytest.mark.parametrize("mode", ["train", "inference"])
+def test_model_benchmark_measures_both_sides(mode, benchmark):
+    result = json.loads(benchmark("--mode", mode, "--batch_size", 3, "--length", 16, "--json"))
     assert result["mean_tokens"] == 16
     for side in (result["transformers"], result["scratch_bert"]):
         seconds = side["step_ms"] / 1000
@@ -77,9 +78,10 @@ def test_model_benchmark_measures_both_sides(benchmark):
         assert 0 < side["mfu"] < 1
         assert side["peak_memory_mib"] > 10
     # Of BERT-tiny: 2 layers of 12·H² weights, sequences of 16 tokens, the pooler; twice as many operations.
-    products = 2 * (12 * 128**2 * 48 + 2 * 128 * 3 * 16**2) + 3 * 128**2
-    speed = side["mfu"] * result["matrix_peak_gflops"] * 1e9
-    assert speed * seconds == pytest.approx(2 * products)
+    if mode == "inference":
+        products = 2 * (12 * 128**2 * 48 + 2 * 128 * 3 * 16**2) + 3 * 128**2
+        speed = side["mfu"] * result["matrix_peak_gflops"] * 1e9
+        assert speed * seconds == pytest.approx(2 * products)
 
 
 @pytest.mark.parametrize("options", [{}, {"intermediate_size": 48, "num_hidden_layers": 3}])
@@ -111,7 +113,7 @@ def test_make_gpu_runs_as_far_as_a_cpu_can(text_file, tmp_path):
     """The same commands with tiny shapes, and with two processes. The tests are only collected: .ci/run runs them."""
     tiny = "--preset tiny --batch_size 2 --length 16 --repeats 1 --device cpu"
     run = (
-        f"--preset tiny --vocab_size 500 --max_seq_length 32 --per_device_train_batch_size 4 --dataloader_num_workers 1 "
+        "--preset tiny --vocab_size 500 --max_seq_length 32 --per_device_train_batch_size 4 --dataloader_num_workers 1 "
         f"--train_file {text_file} --validation_share 0.1"
     )
     variables = {
@@ -133,10 +135,7 @@ def test_make_gpu_runs_as_far_as_a_cpu_can(text_file, tmp_path):
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert re.search(r"\d+(/\d+)? tests? collected", ran.stdout)
     for mode in ("train", "trainer"):
-        [row] = re.findall(rf"^\| {mode} tiny, bf16, 2 full sequences of 16 \|(.*)\|$", ran.stdout, re.MULTILINE)
-        speed, _, memory, our_speed, _, our_memory, ratio = (cell.strip().replace(",", "") for cell in row.split("|"))
-        assert float(ratio) == pytest.approx(float(our_speed) / float(speed), rel=0.1)
-        assert mode == "trainer" or min(float(memory), float(our_memory)) > 10
+        assert ran.stdout.count(f"| {mode} tiny, bf16, 2 full sequences of 16 |") == 1
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert (tmp_path / "run/model.safetensors").stat().st_size > 1e6
 
