@@ -103,21 +103,20 @@ def _code(directory: Path, config: dict[str, Any]) -> list[Path]:
     if auto_map or config.get("model_type") not in CONFIG_MAPPING_NAMES:  # else its code is in transformers
         values = [check(_Code, auto_map.get(name), f"{where}: {name}") for name in AUTO_MAP] + values
     names = chain(*([value] if isinstance(value, str) else value for value in values))  # two, or None, of a tokenizer
-    modules: set[Path] = set()
-    for name in filter(None, names):
-        module, class_name = check(_Code, name, where).split(".")
+    classes = [check(_Code, name, where).split(".") for name in names if name]
+    files = {directory / f"{module}.py" for module, _ in classes}
+    try:
+        files |= {Path(part) for file in files for part in get_relative_import_files(file)}
+        code = {file: ast.parse(file.read_bytes(), str(file)) for file in sorted(files)}
+    except (OSError, SyntaxError) as error:
+        raise ValueError(f"The code in {directory} does not load: {error}. Save the model again.") from error
+    for module, class_name in classes:
         file = directory / f"{module}.py"
-        try:
-            modules |= {file, *map(Path, get_relative_import_files(file))}
-            code = {module: ast.parse(module.read_bytes(), str(module)) for module in modules}
-        except (OSError, SyntaxError) as error:
-            raise ValueError(f"The code in {directory} does not load: {error}. Save the model again.") from error
-        defined = [name for part in code[file].body for name in _names(part)]
-        if class_name not in defined:
+        if class_name not in [name for statement in code[file].body for name in _names(statement)]:
             raise ValueError(f"{file} has no {class_name}, which auto_map names.")
-    for module in modules:
-        check_imports(module)
-    return sorted(modules)
+    for file in code:
+        check_imports(file)
+    return list(code)
 
 
 def _names(statement: ast.stmt) -> list[str]:
