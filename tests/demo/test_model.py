@@ -32,10 +32,16 @@ def ask(places):
 def direct(places):
     """The outputs of a model that is opened with an Auto class, for texts that its tokenizer encodes."""
 
+    @cache
+    def opened(name, auto_class, attn_implementation):
+        model = getattr(transformers, auto_class).from_pretrained(
+            places[name], attn_implementation=attn_implementation
+        )
+        return AutoTokenizer.from_pretrained(places[name]), model
+
     def run(name, auto_class, *texts, attn_implementation=None, **options):
-        inputs = AutoTokenizer.from_pretrained(places[name])(*texts, return_tensors="pt")
-        auto_class = getattr(transformers, auto_class)
-        model = auto_class.from_pretrained(places[name], attn_implementation=attn_implementation)
+        tokenizer, model = opened(name, auto_class, attn_implementation)
+        inputs = tokenizer(*texts, return_tensors="pt")
         with torch.no_grad():
             return model(**inputs, **options), inputs
 
