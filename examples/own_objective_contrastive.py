@@ -296,7 +296,7 @@ if __name__ == "__main__":
         sentence_objective="contrastive",
         output_dir=directory,
         cache_dir=f"{directory}/cache",
-        max_steps=300,
+        max_steps=150,
     )
     for name in ("mlm_loss", "contrastive_loss", "contrastive_accuracy", "contrastive_chance_accuracy"):
         print(f"{name:<28} {metrics[f'eval_{name}']:.3f}")
