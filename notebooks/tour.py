@@ -202,8 +202,7 @@ draw_attention(outputs, example)
 # ## Two minutes of training
 #
 # The curves are redrawn after every log entry: training batches as lines, held-out documents as points. The dotted lines are baselines
-# that need no reading: predicting each token by its frequency, and always predicting the same label. (Two minutes on two CPU cores; the
-# outputs saved with the notebook come from one thread of a busy machine.)
+# that need no reading: predicting each token by its frequency, and always predicting the same label.
 
 
 # %%

@@ -99,12 +99,20 @@ def next_sentence(
         answer = model.next_sentence(a, b)
         return [dict(zip(["B follows A", "A follows B"], answer.value, strict=True))], answer.left_out
 
+    def tell(a: str, b: str) -> str:
+        return f"In the text: **B {'follows' if follows[a, b] else 'does not follow'} A**" if (a, b) in follows else ""
+
     gr.Markdown("The probability that one text follows the other.")
-    first = pairs[0] if pairs else ("She opened the window.", "Cold air came into the room.")
-    boxes = [ui.box(first[0], "Text A"), ui.box(first[1], "Text B")]
+    follows = {(a, b): label for a, b, label in pairs}
+    samples = [[a, b] for a, b in follows]
+    first = samples[0] if samples else ["She opened the window.", "Cold air came into the room."]
+    boxes = [ui.box(text, label) for text, label in zip(first, ("Text A", "Text B"), strict=True)]
+    in_the_text = gr.Markdown(tell(*first), render=False)
     columns = ui.columns_of(models, [ui.BARS], compare)
-    samples = [[a, b] for a, b, _ in pairs]
-    return [ui.show_results(columns, boxes, "Compare", name, timeline, samples=samples)]
+    results = ui.show_results(columns, boxes, "Compare", name, timeline, [in_the_text], samples=samples)
+    for box in boxes:
+        box.change(tell, boxes, in_the_text, queue=False, **SILENT)
+    return [results]
 
 
 def classification(name: str, models: list[Model], timeline: Timeline) -> list[ui.Results]:

@@ -67,7 +67,8 @@ class NextSentencePrediction(NextSentenceHead):
                 f"evaluation text {metrics['eval_nsp_loss']:.2f}. What helps: more text, or fewer epochs."
             )
         if evaluated < FEW:
-            return f"{evaluated} examples are too few to tell whether NSP has been learned: raise validation_share."
+            few = f"{evaluated} examples are too few to tell whether NSP has been learned"
+            return f"{few}: evaluate on more text (validation_share, validation_file)."
         minutes = [math.ceil(count / per_minute) for count in (30_000, 90_000) if per_minute]
         time = ", here {} to {} minutes".format(*minutes) if minutes else ""
         longer = "longer training, " if trained < 90_000 else ""

@@ -5,6 +5,7 @@ from pathlib import Path
 from huggingface_hub import EvalResult
 
 from scratch_bert_options.data import DataOptions
+from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY
 from scratch_bert_options.model import ModelOptions
 
 from ..hub.model_card import TAGS, write_card
@@ -69,6 +70,7 @@ def write_pretraining_card(
         data_args=data_args,
         examples=0 if data_args.streaming else len(data.train_dataset),
         eval_source=eval_source,
+        eval_mlm_probability=EVAL_MLM_PROBABILITY,
         eval_step=min(eval_steps[-1], trainer.weights_step) if eval_steps else None,
         eval_examples=len(trainer.eval_dataset) if trainer.eval_dataset else 0,
         held_out_examples=len(data.eval_dataset) if data.eval_dataset else 0,

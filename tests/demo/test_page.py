@@ -380,7 +380,8 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
     run = tmp_path / "run"
     save_snapshot(trained, run, 100, 0)
     (run / "snapshots/0/trainer_state.json").write_text('{"log_history": [], "global_step": 0, "max_steps": 400}')
-    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"], "pairs": []}
+    examples = {"texts": ["rome is the capital of [MASK] .", "a [MASK]"], "answers": ["italy", "cat"]}
+    examples["pairs"] = [["a cat", "a dog", False], ["rome", "italy", True]]
     (run / "snapshots/examples.json").write_text(json.dumps(examples))
     window = open_page(address=serve_models(run))
     expect(window.get_by_text("step 0 of 400")).to_be_visible()
@@ -394,7 +395,12 @@ def test_run_is_played_and_followed(trained, tmp_path, open_page, serve_models, 
         expect(title).to_have_text(f"run, step {step}")
     go_to(window, "Attention")  # other tabs follow, too
     expect(window.locator("#attention h3")).to_have_text("run, step 300")
-    go_to(window, "Masked words")
+    panel = go_to(window, "Next sentence")
+    expect(panel.get_by_text("In the text: B does not follow A")).to_be_visible()
+    panel.get_by_label("Text A", exact=True).fill("rome")
+    panel.get_by_label("Text B", exact=True).fill("italy")
+    expect(panel.get_by_text("In the text: B follows A")).to_be_visible()
+    panel = go_to(window, "Masked words")
     shutil.rmtree(run / "snapshots/200")
     expect(window.get_by_label("number input for Snapshot")).to_have_attribute("max", "2")
     window.get_by_role("button", name="▶ Play").click()

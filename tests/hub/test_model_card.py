@@ -62,7 +62,7 @@ def test_model_card_of_a_run(run, hub):
     assert "After 8 steps" in card.text
     assert "nothing skipped" in card.text and "8 |" in card.text
     assert Image.open(run / "curves.png").size == (1200, 300)
-    assert "(curves.png)" in card.text
+    assert "(curves.png)" in card.text and "validation loss is with 15% of the tokens masked" in card.text
 
 
 def test_model_card_shows_held_out_text(run):

@@ -4,6 +4,7 @@ import gc
 import gzip
 import json
 import logging
+import math
 import os
 import re
 import shlex
@@ -290,7 +291,28 @@ def test_dialogue_recipe_memorises_its_text(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_default_run_learns(tmp_path):
-    """In a third of its epochs."""
+    """In a third of its epochs, in which NSP is not learned yet, and without a symptom of docs/mistakes.md."""
     run_process(SCRIPTS / "pretrain.py", "--num_train_epochs", 2, cwd=tmp_path)
-    metrics = json.loads((tmp_path / "runs" / "pretrain-1" / "metrics.json").read_text())
-    assert metrics["eval_mlm_loss"] < metrics["eval_mlm_unigram_loss"] - 1
+    run = tmp_path / "runs" / "pretrain-1"
+    metrics, config = (json.loads((run / name).read_text()) for name in ("metrics.json", "config.json"))
+    baseline = metrics["eval_mlm_unigram_loss"]
+    assert metrics["eval_mlm_loss"] < baseline - 1
+    state = max(run.glob("checkpoint-*/trainer_state.json"), key=lambda file: int(file.parent.name.split("-")[1]))
+    log = json.loads(state.read_text())["log_history"]
+    training, accuracy, held_out, nsp = (
+        [entry[key] for entry in log if key in entry]
+        for key in ("mlm_loss", "mlm_accuracy", "eval_mlm_loss", "eval_nsp_accuracy")
+    )
+    symptoms = {
+        "the MLM loss stays near the unigram baseline": held_out[-1] > baseline - 0.3,
+        "the MLM loss falls below the unigram baseline, but slowly": held_out[-1] > baseline - 0.9,
+        "the MLM loss stays above ln V − 1": held_out[-1] > math.log(config["vocab_size"]) - 1,
+        "the MLM loss falls to half of the unigram baseline": min(training + held_out) < baseline / 2,
+        "most predictions are right from the start": accuracy[0] > 0.5,
+        "the MLM loss stops falling early": training[-1] > training[len(training) // 2] - 0.1,
+        "the training loss falls, the held-out loss does not": held_out[-1] > held_out[0] - 0.1,
+        "NSP accuracy is far below 0.5": nsp[-1] < 0.4,
+    }
+    page = (SCRIPTS.parent / "docs/mistakes.md").read_text(encoding="utf-8")
+    assert all(f"\n| {symptom}" in page for symptom in symptoms)
+    assert not [symptom for symptom, is_seen in symptoms.items() if is_seen]
