@@ -44,7 +44,8 @@ def describe_entry(logs: dict[str, float], step: int, max_steps: int) -> str:
         for name, value in logs.items()
         if isinstance(value, float) and not any(part in name for part in NOT_SHOWN)
     }
-    columns = "".join(f"  {name} {value:<7.4g}" for name, value in values.items())
+    shown = sorted(values.items(), key=lambda item: item[0] == "grad_norm")  # last, after what the model learns
+    columns = "".join(f"  {name} {value:<7.4g}" for name, value in shown)
     return f"{kind:<5} {place:>{2 * len(f'{max_steps:,}') + 1}}{columns}"
 
 
