@@ -135,7 +135,10 @@ def test_make_gpu_runs_as_far_as_a_cpu_can(text_file, tmp_path):
     assert ran.returncode == 0, ran.stderr[-2000:]
     assert re.search(r"\d+(/\d+)? tests? collected", ran.stdout)
     for mode in ("train", "trainer"):
-        assert ran.stdout.count(f"| {mode} tiny, bf16, 2 full sequences of 16 |") == 1
+        [row] = re.findall(rf"^\| {mode} tiny, bf16, 2 full sequences of 16 \|(.*)\|$", ran.stdout, re.MULTILINE)
+        speed, _, memory, our_speed, _, our_memory, ratio = (cell.strip().replace(",", "") for cell in row.split("|"))
+        assert float(ratio) == pytest.approx(float(our_speed) / float(speed), rel=0.1)
+        assert mode == "trainer" or min(float(memory), float(our_memory)) > 10
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert (tmp_path / "run/model.safetensors").stat().st_size > 1e6
 

@@ -18,6 +18,7 @@ import datasets
 import pytest
 import transformers
 from transformers import AutoModelForPreTraining, AutoTokenizer, pipeline
+from transformers.trainer_utils import get_last_checkpoint
 
 from helpers import SCRIPTS, launch, run_process, run_script
 from scratch_bert import ScratchBertConfig
@@ -297,8 +298,7 @@ def test_default_run_learns(tmp_path):
     metrics, config = (json.loads((run / name).read_text()) for name in ("metrics.json", "config.json"))
     baseline = metrics["eval_mlm_unigram_loss"]
     assert metrics["eval_mlm_loss"] < baseline - 1
-    state = max(run.glob("checkpoint-*/trainer_state.json"), key=lambda file: int(file.parent.name.split("-")[1]))
-    log = json.loads(state.read_text())["log_history"]
+    log = json.loads(Path(get_last_checkpoint(run), "trainer_state.json").read_text())["log_history"]
     training, accuracy, held_out, nsp = (
         [entry[key] for entry in log if key in entry]
         for key in ("mlm_loss", "mlm_accuracy", "eval_mlm_loss", "eval_nsp_accuracy")
