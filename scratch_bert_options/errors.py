@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError
 
 from pydantic import ValidationError
 
+from .commands import installed
 from .schema import explain
 
 
@@ -45,7 +46,9 @@ REMEDY = "check the connection and the proxy, and try again."
 # HTTP status → what to do.
 STATUSES = {
     400: "correct what the message names",
-    **dict.fromkeys((401, 404), "check the name; if it is private, log in with `hf auth login` or set HF_TOKEN"),
+    **dict.fromkeys(
+        (401, 404), f"check the name; if it is private, log in with `{installed('hf')} auth login` or set HF_TOKEN"
+    ),
     403: "check the token's permissions, or request access on the repository's page",
     407: "put the proxy's user name and password into HTTPS_PROXY",
     429: "wait a few minutes",

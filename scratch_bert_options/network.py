@@ -31,7 +31,7 @@ class _ClientFactory:
         if not re.match(r"https?://\w", constants.ENDPOINT):
             raise NetworkError(f"HF_ENDPOINT={constants.ENDPOINT} must begin with https://")
         if not re.fullmatch("[!-~]*", get_token() or ""):
-            raise NetworkError("The token, from HF_TOKEN or `hf auth login`, is malformed: copy it again.")
+            raise NetworkError("The token, from HF_TOKEN or a login, is malformed: copy it again.")
         try:
             client = default_client_factory()
         except Exception as error:

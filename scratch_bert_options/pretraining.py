@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
+from .commands import command
 from .data import DataOptions
 from .declare import option, options, reject_non_default
 from .model import ModelOptions
@@ -118,7 +119,7 @@ def check_nodes(model: ModelOptions, data: DataOptions, training: PretrainingOpt
     if checkpoint and (Path(checkpoint).is_dir() or any(Path(training.output_dir).glob("checkpoint-*"))):
         return
     raise ValueError(
-        "On several machines, each would train a tokenizer on all the text. Train one first, with scratch-bert "
-        "tokenizer, and pass it as tokenizer_name_or_path; or preprocess the text, with scratch-bert prepare-data, "
-        "and pass it as prepared_data."
+        f"On several machines, each would train a tokenizer on all the text. Train one first, with "
+        f"`{command('tokenizer')}`, and pass it as tokenizer_name_or_path; or preprocess the text, with "
+        f"`{command('prepare-data')}`, and pass it as prepared_data."
     )

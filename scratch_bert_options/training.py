@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from .commands import installation
 from .declare import OptionGroup, option, options
 from .outputs import numbered_dir
 
@@ -120,7 +121,7 @@ class LoggingOptions(OptionGroup, group=EVALUATION):
         for tracker in self.report_to or ():
             known = tracker in ("mlflow", "tensorboard", "trackio", "wandb")
             if known and not (find_spec(tracker) or find_spec(f"{tracker}X")):  # or tensorboardX
-                raise ValueError(f"report_to {tracker} is not installed: pip install {tracker}, or leave it out.")
+                raise ValueError(f"report_to {tracker} is not installed: `{installation(tracker)}`, or leave it out.")
 
 
 @options

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
+from scratch_bert_options.commands import command
 from scratch_bert_options.declare import reject_non_default
 from scratch_bert_options.finetuning import TASKS, FinetuningOptions, TaskOptions
 
@@ -144,7 +145,8 @@ def load_model(task: Task, args: TaskOptions, config: PreTrainedConfig) -> tuple
     name, remote = args.model_name_or_path, args.trust_remote_code
     if config.model_type == "bert":
         logger.info(
-            f"{name} is a BERT: it is loaded as scratch_bert. scratch-bert convert --to bert converts it back."
+            f"{name} is a BERT: it is loaded as scratch_bert. To convert a trained model back: "
+            f"{command('convert', 'OUTPUT_DIR', 'BERT', '--to', 'bert')}"
         )
         config = convert_config(config, "scratch_bert")
     config = deepcopy(config)

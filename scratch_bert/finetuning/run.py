@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from transformers import TrainingArguments, set_seed
 
+from scratch_bert_options.commands import command
 from scratch_bert_options.declare import reject_non_default
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
 from scratch_bert_options.outputs import check_output_dir
@@ -78,7 +79,7 @@ class FinetuningRun:
         if task_args.seeds:
             reject_non_default(options, ["seed"], "with seeds")
         if task_args.seeds and args.push_to_hub:
-            raise ValueError("--seeds trains several models: choose one, and publish it with scratch-bert push.")
+            raise ValueError(f"--seeds trains several models: choose one, and publish it with `{command('push')}`.")
         if task_args.early_stopping_patience and args.eval_strategy == "no":
             raise ValueError("early_stopping_patience counts evaluations: pass --eval_strategy epoch or steps.")
         if task_args.random_init:

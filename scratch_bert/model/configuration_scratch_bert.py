@@ -5,6 +5,7 @@ huggingface_hub, a dependency of transformers.
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def release(version: str) -> tuple[int, ...]:
 if release(transformers.__version__) < release(OLDEST["transformers"]):
     raise ImportError(
         f"This model needs transformers {OLDEST['transformers']} or newer, and {transformers.__version__} is "
-        "installed: pip install --upgrade transformers"
+        f"installed: {sys.executable} -m pip install --upgrade transformers"
     )
 
 from huggingface_hub.dataclasses import strict

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from scratch_bert_options.commands import command
 from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
 from scratch_bert_options.declare import reject_non_default
 from scratch_bert_options.model import ModelOptions
@@ -64,7 +65,9 @@ def start_config(args: ModelOptions, checkpoint: str | None = None) -> ScratchBe
     config = load_config(name)
     if config.model_type == "bert":
         if not config.tie_word_embeddings:  # then its MLM head has two biases
-            raise ValueError(f"{name} has untied word embeddings: convert it with scratch-bert convert first.")
+            raise ValueError(
+                f"{name} has untied word embeddings: convert it first, with {command('convert', name, 'CONVERTED')}"
+            )
         config = convert_config(config, "scratch_bert")
     elif config.model_type != "scratch_bert":
         raise ValueError(f"{name} is a {config.model_type}: pretraining continues from a scratch_bert or a BERT.")

@@ -12,6 +12,7 @@ import transformers
 from transformers import SchedulerType, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
 
+from scratch_bert_options.commands import command
 from scratch_bert_options.declare import similar
 from scratch_bert_options.schema import check
 from scratch_bert_options.training import CommonOptions
@@ -50,7 +51,7 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     }
     fixed = {
         "label_names": (None, "the model names its labels"),
-        "do_train": (True, "to use a trained model, run scratch-bert evaluate or predict"),
+        "do_train": (True, f"to use a trained model, run `{command('evaluate')}` or `{command('predict')}`"),
         **fixed,
     }
     values |= {name: value for name, (value, _) in fixed.items()} | replaced

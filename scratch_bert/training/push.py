@@ -1,6 +1,5 @@
 """Pushes to the Hub: code, weights, tokenizer and card in one commit. The training state stays on this machine."""
 
-import shlex
 import shutil
 import tempfile
 from concurrent.futures import Future
@@ -11,6 +10,7 @@ from transformers import Trainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
+from scratch_bert_options.commands import command, installed
 from scratch_bert_options.errors import NetworkError, plain_message
 from scratch_bert_options.network import limit_waiting
 
@@ -36,8 +36,8 @@ class PushingTrainer(Trainer):
                 ensure_branch(self._hub(token), self.hub_model_id, self.args.hub_revision)
         except Exception as error:  # a network fails in many ways
             raise NetworkError(
-                f"Cannot push to the Hub: {_reason(error)} Log in with `hf auth login` or set HF_TOKEN, or leave out "
-                "--push_to_hub and publish later with scratch-bert push."
+                f"Cannot push to the Hub: {_reason(error)} Log in with `{installed('hf')} auth login` or set HF_TOKEN, "
+                f"or leave out --push_to_hub and publish later with `{command('push')}`."
             ) from error
         if self.args.hub_strategy in (HubStrategy.CHECKPOINT, HubStrategy.ALL_CHECKPOINTS):
             logger.info("Pushed checkpoints contain the model only: the training state stays on this machine")
@@ -65,11 +65,10 @@ class PushingTrainer(Trainer):
         try:
             return publish(directory, self.hub_model_id, **options)
         except Exception as error:  # a network fails in many ways
-            command = ["scratch-bert", "push", str(directory), self.hub_model_id]
-            command += ["--revision", revision] if revision else []
+            arguments = [directory, self.hub_model_id, *(["--revision", revision] if revision else [])]
             raise NetworkError(
                 f"The model is saved in {directory}, but the push to {self.hub_model_id} failed: {_reason(error)} "
-                f"To push it, log in or set HF_TOKEN, then run: {shlex.join(command)}"
+                f"To push it, log in or set HF_TOKEN, then run: {command('push', *arguments)}"
             ) from error
 
     def push_checkpoint(self, checkpoint: Path) -> None:

@@ -7,6 +7,7 @@ Runs with the same options except --seed form one group, including those in the 
 import argparse
 from pathlib import Path
 
+from scratch_bert_options.commands import installation
 from scratch_bert_options.outputs import check_new_file
 
 from ..command_line import announce_imports
@@ -35,4 +36,4 @@ def main(argv: list[str] | None = None) -> None:
     if args.output_file:
         table.to_csv(args.output_file, index=False)
     if args.curves and not draw_curves(groups, args.curves):
-        raise ImportError("--curves needs matplotlib: pip install matplotlib")
+        raise ImportError(f"--curves needs matplotlib: {installation('matplotlib')}")

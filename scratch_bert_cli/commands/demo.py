@@ -4,7 +4,8 @@ For the directory of a training run, it also shows predictions at each snapshot.
 only, and loads nothing from the network."""
 
 import argparse
-import sys
+
+from scratch_bert_options.commands import installation
 
 from ..command_line import announce_imports
 from ..process import script
@@ -30,9 +31,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         from scratch_bert_demo.page import build_page, serve
     except ModuleNotFoundError as error:
-        raise ImportError(
-            f"{error}. Install it alongside this package: {sys.executable} -m pip install gradio"
-        ) from error
+        raise ImportError(f"{error}. Install it alongside this package: {installation('gradio')}") from error
     page = build_page(*open_models(args.models, args.trust_remote_code))
     print(f"Serving on {serve(page, args.port, inbrowser=not args.no_browser)} (Ctrl-C to stop)", flush=True)
     page.block_thread()

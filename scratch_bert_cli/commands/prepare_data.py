@@ -4,9 +4,9 @@ or on any fsspec file system, which datatrove divides among tasks on this machin
 Each file becomes one parquet file, whatever the number of tasks; the same command adds missing ones later. Train on
 them with pretrain.py --prepared_data DIR, plus --streaming if they do not fit on this machine's disk."""
 
-import sys
 from pathlib import Path
 
+from scratch_bert_options.commands import installation
 from scratch_bert_options.preparation import PreparationDataOptions, PreparationOptions
 
 from ..command_line import read_options
@@ -25,8 +25,6 @@ def main(argv: list[str] | None = None) -> None:
     try:
         from ..parallel import build_executor
     except ImportError as error:
-        raise ImportError(
-            f"{error}. Install it alongside this package: {sys.executable} -m pip install datatrove"
-        ) from error
+        raise ImportError(f"{error}. Install it alongside this package: {installation('datatrove')}") from error
     with locked(Path(args.output_dir)):
         build_executor(data_args, args).run()

@@ -308,7 +308,7 @@ def test_push_failures_do_not_stop_training(hub, run_options, tmp_path, monkeypa
         )
     assert caplog.text.count("failed, training continues") == 3
     assert hub.messages("tester/model", "trial") == ["initial commit"]
-    (advice,) = re.findall(r"then run: scratch-bert push (.+)", str(stopped.value))
+    (advice,) = re.findall(r"then run: \S*python \S+push_to_hub\.py (.+)", str(stopped.value))
     run_script(monkeypatch, "push_to_hub.py", *shlex.split(advice))
     assert hub.files("tester/model") == {".gitattributes"}
     pushed = hub.read("tester/model", "model.safetensors", revision="trial")

@@ -12,7 +12,7 @@ from helpers import ROOT, SCRIPTS, run_process
 from scratch_bert import ScratchBertConfig
 from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
 from scratch_bert_cli.command_line import ALIASES, read_options
-from scratch_bert_cli.main import VERBS, command
+from scratch_bert_options.commands import VERBS, command, installation, installed
 from scratch_bert_options.data import DataOptions
 from scratch_bert_options.declare import OptionGroup, from_keywords, known_options, option, options
 from scratch_bert_options.finetuning import FinetuningOptions, TaskOptions
@@ -265,25 +265,36 @@ def test_output_directories_are_numbered_and_a_resume_takes_the_newest(tmp_path,
 @pytest.mark.parametrize(
     ("started", "expected"),
     [
-        ("scripts/pretrain.py", "python scripts/demo.py 'runs/a b'"),
-        ("pretrain.py", "python demo.py 'runs/a b'"),
-        ("scratch-bert pretrain", "scratch-bert demo 'runs/a b'"),
+        ("scripts/pretrain.py", "python scripts/push_to_hub.py 'runs/a b'"),
+        ("scripts/other.py", "python scripts/push_to_hub.py 'runs/a b'"),
+        ("mine.py", "scratch-bert push 'runs/a b'"),  # a program with the library
+        ("scratch-bert pretrain", "scratch-bert push 'runs/a b'"),
     ],
 )
-def test_next_commands_are_in_the_form_of_this_one(started, expected, monkeypatch):
+def test_commands_are_named_in_the_form_of_this_one(started, expected, monkeypatch):
+    monkeypatch.chdir(ROOT)
     monkeypatch.setattr("sys.argv", [started])
-    monkeypatch.setattr("scratch_bert_cli.main.which", {"python": sys.executable}.get)
-    assert command("demo", "runs/a b") == expected
+    found = {"python": sys.executable, "scratch-bert": str(Path(sys.executable).with_name("scratch-bert"))}
+    monkeypatch.setattr("scratch_bert_options.commands.which", found.get)
+    assert command("push", "runs/a b") == expected
 
 
-def test_next_commands_name_the_python_that_the_shell_would_not_find(monkeypatch, tmp_path):
-    monkeypatch.setattr("sys.argv", ["scripts/pretrain.py"])
-    monkeypatch.setattr("scratch_bert_cli.main.which", {"python": "/usr/bin/python"}.get)
-    monkeypatch.setattr("sys.executable", str(tmp_path / ".venv/bin/python"))
+def test_commands_name_programs_that_the_shell_would_not_find(monkeypatch, tmp_path):
+    programs = tmp_path / ".venv/bin"
+    programs.mkdir(parents=True)
+    for name in ("python", "scratch-bert"):
+        (programs / name).touch()
+    monkeypatch.setattr("scratch_bert_options.commands.which", "/usr/bin/{}".format)
+    monkeypatch.setattr("sys.executable", str(programs / "python"))
+    monkeypatch.setattr("sys.argv", [f"{SCRIPTS}/pretrain.py"])
     monkeypatch.chdir(tmp_path)
-    assert command("demo") == ".venv/bin/python scripts/demo.py"
+    assert command("demo") == f".venv/bin/python {SCRIPTS}/demo.py"
+    assert installation("gradio") == ".venv/bin/python -m pip install gradio"
+    monkeypatch.setattr("sys.argv", ["scratch-bert pretrain"])
+    assert command("demo") == ".venv/bin/scratch-bert demo"
     monkeypatch.chdir(tmp_path.parent)
-    assert command("demo") == f"{tmp_path.name}/.venv/bin/python scripts/demo.py"
+    assert command("demo") == f"{tmp_path.name}/.venv/bin/scratch-bert demo"
+    assert installed("hf") == "hf"  # not in this environment
 
 
 def test_recipes_and_verbs_are_found_in_a_checkout_that_hides_the_installed_package(tmp_path):

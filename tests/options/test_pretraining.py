@@ -146,7 +146,9 @@ def test_nodes_that_train_no_tokenizer(processes, options, monkeypatch, tmp_path
 def test_nodes_that_would_each_train_a_tokenizer(options, monkeypatch, tmp_path):
     nodes(monkeypatch, 16, 8)
     arguments = from_keywords(ModelOptions, DataOptions, PretrainingOptions, output_dir=tmp_path / "new", **options)
-    with pytest.raises(ValueError, match="scratch-bert tokenizer, .* as tokenizer_name_or_path; or .* prepare-data"):
+    with pytest.raises(
+        ValueError, match="scratch-bert tokenizer`, .* as tokenizer_name_or_path; or .*scratch-bert prepare-data"
+    ):
         check_nodes(*arguments)
 
 

@@ -69,7 +69,7 @@ ERRORS = {  # one of each kind: the others are tested where they are raised
     "rate of a head that has no other": (f"{TEXTS} --random_init --head_learning_rate 1e-3", "head_learning_rate has no effect with random_init"),
     "worse checkpoints": (f"{TEXTS} --greater_is_better false", "A greater accuracy is better"),
     "output among the data": ("sequence-classification --train_file .", "output_dir run is in ., whose files are read"),
-    "push of several seeds": (f"{TEXTS} --seeds 1 2 --push_to_hub", "publish it with scratch-bert push"),
+    "push of several seeds": (f"{TEXTS} --seeds 1 2 --push_to_hub", f"python {SCRIPTS}/push_to_hub.py`."),
 }  # fmt: skip
 
 

@@ -1,9 +1,11 @@
 """Commands that a command prints as the next ones: each of them runs as it stands, on what the command left behind."""
 
 import json
+import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from helpers import run_script
 
 
 pytestmark = pytest.mark.slow
+PROGRAM = Path(sys.executable).with_name("scratch-bert")
 SMALL = ["--vocab_size", 300, "--max_seq_length", 32, "--max_steps", 2, "--use_cpu"]
 
 
@@ -83,3 +86,17 @@ def test_tokenizer_to_both_of_its_users(run):
     pytest.importorskip("datatrove")
     shutil.rmtree("DIRECTORY")
     run("prepare_data.py", *next_commands["prepare_data.py"])
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason="the package is not installed here")
+def test_next_command_of_the_installed_program_runs_in_a_shell():
+    """Where the environment is not activated."""
+    environment = os.environ | {"PATH": os.defpath}
+
+    def shell(line: str) -> str:
+        return subprocess.run(line, shell=True, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    printed = shell(f"{PROGRAM} tokenizer --train_file YOUR_TEXT --vocab_size 300 --output_dir tokenizer")
+    pretrain = printed.partition("\nNext:\n")[2].splitlines()[0].partition("#")[0]
+    assert pretrain.startswith(f"  {PROGRAM} pretrain ")
+    assert f"\nNext:\n  {PROGRAM} demo DIRECTORY  # " in shell(f"{pretrain} --max_steps 2")
