@@ -295,9 +295,11 @@ def build_trainer(
         if args.dataloader_drop_last and batch_size > examples * args.gradient_accumulation_steps:
             raise ValueError(f"{found}. With dataloader_drop_last, there would be no step: leave it out.")
         logger.warning(found)
+    frequencies = data.eval_token_counts / data.eval_token_counts.sum()
+    text = f"the {data.eval_kind if data.eval_dataset else 'training'} text"
     logger.info(
         f"Global batch size: {batch_size:,} examples, up to {batch_size * data.max_seq_length:,} tokens. Unigram "
-        f"baseline: an MLM loss of about {-(unigrams.exp() * unigrams).sum():.2f} on the training text"
+        f"baseline: an MLM loss of about {-unigrams.numpy() @ frequencies:.2f} on {text}"
     )
     if data.eval_dataset and phase.mlm_probability > EVAL_MLM_PROBABILITY:
         logger.info(

@@ -64,10 +64,10 @@ class PretrainingData:
     max_seq_length: int
     token_counts: np.ndarray
     """Counts of the token ids in the training text, or in a stream's first documents: (vocabulary size,)."""
+    eval_token_counts: np.ndarray
+    """The same of the text to evaluate on or, without one, of the training text."""
     description: str
     """Summary of the training text, without a path."""
-    characters_per_token: float | None = None
-    """Of the text to evaluate on, if there is one."""
     train_checksum: int = 0
     """CRC-32 of the training text's tokens; of a stream's first documents and the sizes of its files."""
     eval_checksum: int | None = None
@@ -79,6 +79,11 @@ class PretrainingData:
     """Unknown tokens in the training and the held-out text, and what was skipped."""
     eval_source: TextSource | None = None
     """The text that has the one to evaluate on, if it can be read again."""
+
+    @cached_property
+    def characters_per_token(self) -> float:
+        """Of the text of `eval_token_counts`: see `characters_per_token`."""
+        return characters_per_token(self.eval_token_counts, self.tokenizer)
 
     @cached_property
     def examples_to_try(self) -> dict[str, list]:
@@ -241,7 +246,7 @@ def _load_text(
         first_examples=examples,
         max_seq_length=examples.max_seq_length,
         token_counts=corpus.token_counts(vocab_size),
-        characters_per_token=characters_per_token((eval_corpus or corpus).token_counts(vocab_size), tokenizer),
+        eval_token_counts=(eval_corpus or corpus).token_counts(vocab_size),
         description=corpus.summary(),
         train_checksum=corpus.checksum(),
         eval_checksum=eval_corpus.checksum() if eval_corpus else None,
@@ -346,7 +351,7 @@ def _load_preprocessed(args: DataOptions, seeds: Seeds, tokenizer: PreTrainedTok
         first_examples=first,
         max_seq_length=int(max(dataset.lengths().max() for dataset in splits.values())),
         token_counts=first.token_counts(vocab_size),
-        characters_per_token=characters_per_token((validation or first).token_counts(vocab_size), tokenizer),
+        eval_token_counts=(validation or first).token_counts(vocab_size),
         description=first.summary(),
         train_checksum=first.checksum(),
         eval_checksum=validation.checksum() if validation else None,

@@ -72,7 +72,8 @@ def test_run_shows_its_data_losses_and_predictions(run):
     )
     assert re.search(r"Held-out text: 6 documents", stderr)
     assert re.search(
-        r"Global batch size: 8 examples, up to 256 tokens. Unigram baseline: an MLM loss of about \d\.\d\d ", stderr
+        r"Global batch size: 8 examples, up to 256 tokens. Unigram baseline: an MLM loss of about \d\.\d\d on the ",
+        stderr,
     )
     number = r" \d+\.?\d*(e-\d+)? *"
     train = rf"\ntrain +4/4  loss{number} mlm_loss{number} nsp_loss{number} mlm_accuracy{number} nsp_accuracy{number} "
@@ -293,10 +294,12 @@ def test_dialogue_recipe_memorises_its_text(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_default_run_learns(tmp_path):
     """In a third of its epochs, in which NSP is not learned yet, and without a symptom of docs/mistakes.md."""
-    run_process(SCRIPTS / "pretrain.py", "--num_train_epochs", 2, cwd=tmp_path)
+    shown = run_process(SCRIPTS / "pretrain.py", "--num_train_epochs", 2, cwd=tmp_path).stderr
     run = tmp_path / "runs" / "pretrain-1"
     metrics, config = (json.loads((run / name).read_text()) for name in ("metrics.json", "config.json"))
     baseline = metrics["eval_mlm_unigram_loss"]
+    first = re.search(r"Unigram baseline: an MLM loss of about ([\d.]+) on the held-out text", shown)[1]
+    assert float(first) == pytest.approx(baseline, abs=0.05)  # of all tokens, instead of the masked ones
     assert metrics["eval_mlm_loss"] < baseline - 1
     log = json.loads(Path(get_last_checkpoint(run), "trainer_state.json").read_text())["log_history"]
     training, accuracy, held_out, nsp = (
