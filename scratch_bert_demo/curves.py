@@ -4,7 +4,7 @@ import pandas
 
 from .components import Column
 from .environment import gr
-from .runs import Moment, Run, step_of
+from .runs import MLM_LOSS, Moment, Run, step_of
 
 
 MAX_POINTS = 400  # of a curve
@@ -14,7 +14,7 @@ COLORS = {"training": "#f97316", "validation": "#2a9d8f", "baseline": "#94a3b8",
 
 def with_curves(column: Column, run: Run) -> Column:
     """A column of the run's model, with the run's losses below."""
-    panels = list(run.curves) or ["MLM loss", "NSP loss"]
+    panels = list(run.curves) or [MLM_LOSS, "NSP loss"]
 
     def show(moment: Moment, *inputs: object) -> list[gr.Component]:
         shown = step_of(run.place_at(moment))
@@ -35,4 +35,5 @@ def plot(run: Run, title: str, step: int) -> gr.LinePlot:
     values = [value for _, value, _ in points]
     points += [(step, limit, STEP_MARK) for limit in (min(values), max(values))]
     data = pandas.DataFrame(points, columns=["step", title, "curve"])
-    return gr.LinePlot(data, x="step", y=title, color="curve", color_title=" ", color_map=COLORS, visible=True)
+    options = {"color": "curve", "color_title": " ", "color_map": COLORS, "visible": True}
+    return gr.LinePlot(data, x="step", y=title, caption=run.masked if title == MLM_LOSS else None, **options)

@@ -15,6 +15,7 @@ from transformers.utils import CONFIG_NAME
 
 from scratch_bert.checkpoints.saved import EXAMPLES, METRICS_FILE, RUN_FILE, SNAPSHOTS, checkpoints_in, snapshots_in
 from scratch_bert.repository import check_name, read_json
+from scratch_bert_options.evaluation import EVAL_MLM_PROBABILITY
 from scratch_bert_options.schema import check
 
 from .model import MASK, Model
@@ -27,6 +28,7 @@ MAX_RESULTS = 4  # in the description of a model
 STEPS, TOKENS, SECONDS = "global_step", "num_input_tokens_seen", "seconds"
 SPEED = "speed/tokens_per_second"  # in the log
 
+MLM_LOSS = "MLM loss"  # title of its curves
 Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 
@@ -40,14 +42,16 @@ class Moment(NamedTuple):
 class Run:
     """The snapshots of a training run, or its checkpoints if there are none, opened on demand, and the run's curves.
 
-    `saved` are the models' directories by step, `curves` those of `read_curves`, and `examples` and `pairs` those of
-    `read_examples`. Raises `OSError` or `ValueError` if the last model has no trainer_state.json.
+    `saved` are the models' directories by step, `curves` those of `read_curves`, `masked` that of `read_mask_rates`,
+    and `examples` and `pairs` those of `read_examples`. Raises `OSError` or `ValueError` if the last model has no
+    trainer_state.json.
     """
 
     def __init__(self, directory: str, trust_remote_code: bool = False):
         self.name = self.title = directory
         self.saved: list[Path] = []
         self.curves: Curves = {}
+        self.masked = read_mask_rates(Path(directory))
         self._read: tuple[list[Path], Path, int] | None = None
         self.refresh()
         self._lock = Lock()  # from_pretrained fails in several threads at a time
@@ -190,11 +194,20 @@ def read_log(checkpoint: Path) -> list[dict[str, Any]]:
     return check(list[dict[str, Any]], read_json(file).get("log_history"), f"{file}: log_history")
 
 
+def read_mask_rates(directory: Path) -> str:
+    """Which shares of the tokens are masked in pretraining and its validation, in words; empty for other runs."""
+    options = _read(directory / RUN_FILE).get("options")
+    share = options.get("mlm_probability") if isinstance(options, dict) else None
+    if not isinstance(share, float):
+        return ""
+    return f"Masked: {share:.0%} of the tokens in training, {EVAL_MLM_PROBABILITY:.0%} in validation"
+
+
 def read_curves(log: list[dict[str, Any]]) -> Curves:
     """The losses in a log: {panel: {"training", "validation" or "baseline": [(step, value), …]}}, MLM's
     first, then those of the sentence objective, by their names in the log."""
     names = dict.fromkeys(name for entry in log for name in entry)
-    panels = {"MLM loss": (("mlm_loss", "loss"), ("eval_mlm_loss", "eval_loss"), ("eval_mlm_unigram_loss",))}
+    panels = {MLM_LOSS: (("mlm_loss", "loss"), ("eval_mlm_loss", "eval_loss"), ("eval_mlm_unigram_loss",))}
     for name in names:
         if re.fullmatch(r"(?!eval_|train_|mlm_).+_loss", name):
             objective = name.removesuffix("_loss")

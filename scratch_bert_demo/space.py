@@ -29,11 +29,7 @@ MODULES = (
     "scratch_bert/model",
     "scratch_bert/text/__init__.py",
     "scratch_bert_demo",
-    "scratch_bert_options/__init__.py",
-    "scratch_bert_options/errors.py",
-    "scratch_bert_options/outputs.py",
-    "scratch_bert_options/schema.py",
-    "scratch_bert_options/text_formats.py",
+    "scratch_bert_options",
 )
 # Packages that the page needs, in the versions that are installed here.
 REQUIREMENTS = (

@@ -42,7 +42,8 @@ def write_pretraining_card(
     hub_dataset = data_args.dataset_name if not Path(data_args.dataset_name or ".").exists() else None
     source = hub_dataset or (SOURCES[data_args.sources[0]] if data_args.sources else BUILTIN)
     eval_source = "text held out from training" if data.eval_kind == "held-out" else f"{data.eval_kind} text"
-    losses = {"MLM loss (nats)": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
+    masked = f"masked: {data_args.mlm_probability:.0%}, {EVAL_MLM_PROBABILITY:.0%} in validation"
+    losses = {f"MLM loss (nats)\n{masked}": ["mlm_loss" if objective.losses else "loss", "eval_mlm_loss"]}
     for row in objective.metric_rows:
         if row.metric in objective.losses:
             losses[f"{row.label} (nats)"] = [row.metric, f"eval_{row.metric}"]

@@ -18,6 +18,7 @@ from scratch_bert_demo.runs import (
     read_curves,
     read_examples,
     read_log,
+    read_mask_rates,
     seconds_at,
     short_names,
     step_of,
@@ -106,6 +107,21 @@ def test_open_models(trained, bert, tmp_path):
     assert model.title == "unfinished"  # the run has ended
     with pytest.raises(OSError, match="There is no model directory"):
         open_models([str(tmp_path / "nothing" / "here")])
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ('{"options": {"mlm_probability": 0.3}}', "Masked: 30% of the tokens in training, 15% in validation"),
+        ('{"options": {}}', ""),
+        ('{"options": [1]}', ""),
+        ("broken", ""),
+    ],
+)
+def test_mask_rates_of_a_pretraining_run(record, text, tmp_path):
+    assert read_mask_rates(tmp_path) == ""
+    (tmp_path / "run.json").write_text(record)
+    assert read_mask_rates(tmp_path) == text
 
 
 def test_curves_are_those_of_all_losses_of_the_log(tmp_path):
