@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainingArguments, set_seed
 
 from scratch_bert_options.data import TOKENIZER_TRAINING, DataOptions
@@ -30,7 +29,7 @@ from ..hub.conversion import convert_config
 from ..logs import logger
 from ..model.configuration_scratch_bert import ARCHITECTURE_FIELDS, ScratchBertConfig
 from ..text.files import TextError
-from ..training.arguments import recorded
+from ..training.arguments import describe_device, recorded
 from ..training.clock import Clock
 from ..training.console import describe_output, wrap
 from ..training.tensorboard import extend_tensorboard
@@ -268,12 +267,7 @@ def build_trainer(
         raise ValueError(
             f"There is no metric_for_best_model {best}.{similar(best, known) or ' Choose from ' + ', '.join(known)}"
         )
-    device = torch.cuda.get_device_name() if args.device.type == "cuda" else args.device.type.upper()
-    chosen = ", native here; bf16=false for fp32" if args.bf16 and training.bf16 is None else ""
-    precision = "bf16" if args.bf16 else "fp16" if args.fp16 else ""
-    precision = f"{precision} autocast{chosen}" if precision else "fp32"
-    threads = torch.get_num_threads()
-    logger.info(f"Device: {device}, {threads} thread{'s' * (threads > 1)}; precision: {precision}")
+    logger.info(describe_device(args, training))
     name = model_args.model_name_or_path or ("custom" if model_args.config_overrides else model_args.preset)
     layers = model.config.num_hidden_layers
     sizes = f"{layers} layer{'s' * (layers > 1)} × {model.config.hidden_size}"

@@ -91,6 +91,18 @@ def make_training_arguments(options: CommonOptions, fixed: Fixed, **replaced: An
     return args
 
 
+def precision(args: TrainingArguments) -> str:
+    return "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "fp32"
+
+
+def describe_device(args: TrainingArguments, options: CommonOptions) -> str:
+    """For the log: the device, the threads and the precision, and whether it was chosen here."""
+    device = torch.cuda.get_device_name() if args.device.type == "cuda" else args.device.type.upper()
+    threads = torch.get_num_threads()
+    chosen = ", native here; bf16=false for fp32" if args.bf16 and options.bf16 is None else ""
+    return f"Device: {device}, {threads} thread{'s' * (threads > 1)}; precision: {precision(args)}{chosen}"
+
+
 def trainer_options(options: CommonOptions) -> dict[str, Any]:
     """The options that are Trainer's alone, perhaps given as text, in the types that it names. Raises `ValueError` for
     those that it does not have."""

@@ -10,6 +10,7 @@ import transformers
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..hub.model_card import path_in_card
+from .arguments import precision
 from .trainer import ScratchBertTrainer
 
 
@@ -31,13 +32,13 @@ def training_context(trainer: ScratchBertTrainer, directory: Path, losses: dict[
         "parameters": trainer.model.num_parameters(),
         "lowercase": getattr(trainer.processing_class, "do_lower_case", False),
         "curves": trainer.draws(_draw_curves, history, panels, file=directory / "curves.png"),
-        "precision": "bf16 autocast" if args.bf16 else "fp16 autocast" if args.fp16 else "fp32",
-        "device": describe_device(args.device),
+        "precision": precision(args),
+        "device": name_device(args.device),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
 
 
-def describe_device(device: torch.device) -> str:
+def name_device(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{os.cpu_count()} CPU cores" if device.type == "cpu" else device.type.upper()

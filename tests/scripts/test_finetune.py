@@ -29,7 +29,7 @@ def finetune(monkeypatch, saved, tmp_path):
 
 
 @pytest.mark.smoke
-def test_finetune_prints_the_metrics(finetune, tmp_path, capsys):
+def test_finetune_prints_the_metrics(finetune, tmp_path, capsys, caplog):
     finetune("sequence-classification", "--train_file", "a.csv", "--validation_file", "a.csv")
     metrics = json.loads((tmp_path / "run/metrics.json").read_text())
     printed = capsys.readouterr().out.splitlines()
@@ -38,6 +38,7 @@ def test_finetune_prints_the_metrics(finetune, tmp_path, capsys):
     assert f"accuracy                  {''.join(f'{metrics[name]:>18.4f}' for name in names)}" in printed
     assert f"loss                      {metrics['eval_loss']:>18.4f}" in printed
     assert not any(line.startswith("runtime") for line in printed)
+    assert re.search(r"Device: \w.*, \d+ threads?; precision: fp32\n", caplog.text)
     assert printed[-7].startswith("In run: the model with its tokenizer, its card (README.md), ")
     assert "validation_predictions.jsonl, metrics.json." in printed[-6]
     assert printed[-4] == "Next:"

@@ -71,6 +71,7 @@ def test_run_shows_its_data_losses_and_predictions(run):
         stderr,
     )
     assert re.search(r"Held-out text: 6 documents", stderr)
+    assert re.search(r"Device: \w.*, \d+ threads?; precision: \w", stderr)
     assert re.search(
         r"Global batch size: 8 examples, up to 256 tokens. Unigram baseline: an MLM loss of about \d\.\d\d on the ",
         stderr,
