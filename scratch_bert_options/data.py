@@ -10,7 +10,7 @@ from .text_formats import FORMATS
 
 
 # As in huggingface_hub, which can't be imported if its variables hold junk.
-HF_HOME = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface"))
+HF_HOME = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME", Path("~", ".cache")), "huggingface"))
 
 
 @options

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 from huggingface_hub import HfApi
@@ -59,5 +60,5 @@ def test_an_older_transformers_is_named_in_the_first_line(saved, tmp_path):
     result = run_process("-c", code, saved, check=False, HF_HOME=str(tmp_path))
     assert result.stderr.strip().splitlines()[-1] == (
         f"ImportError: This model needs transformers {OLDEST['transformers']} or newer, and 4.57.6 is installed: "
-        "pip install --upgrade transformers"
+        f"{sys.executable} -m pip install --upgrade transformers"
     )

@@ -24,6 +24,7 @@ def data(pairs, tokenizer):
         max_seq_length=128,
         objective=pairs.objective,
         token_counts=np.ones(len(tokenizer)),
+        eval_token_counts=np.ones(len(tokenizer)),
         description="",
     )
 
