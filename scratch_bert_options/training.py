@@ -60,9 +60,7 @@ class OptimizationOptions(OptionGroup, group="Training"):
     adam_beta2: float = option(0.999, "Decay rate of AdamW's second moment.", within="[0, 1)")
     adam_epsilon: float = option(1e-8, "AdamW's epsilon.", within="(0, 1]")
     max_grad_norm: float = option(1.0, "Gradient norm to clip to; 0 for no clipping.", within="[0, 1e9]")
-    bf16: bool | None = option(
-        None, "bf16 autocast instead of fp32. Default: on where CPU or CUDA GPU has native bf16."
-    )
+    bf16: bool | None = option(None, "bf16 autocast instead of fp32. Default: on if faster on this CPU or GPU.")
     torch_compile: bool = option(False, "Compile the model with torch.compile.")
     use_cpu: bool = option(False, "Train on the CPU, even if there is a GPU.")
     dataloader_num_workers: int = option(0, "Number of processes that load data.", within="[0, 1000]")

@@ -10,15 +10,24 @@ def arguments(**options):
     return make_training_arguments(*from_keywords(CommonOptions, output_dir="run", **options), {})
 
 
-@pytest.mark.parametrize("native", [True, False], ids=["native bf16", "no native bf16"])
+@pytest.mark.parametrize(
+    ("native", "seconds", "default"),
+    [(True, 1, True), (True, 3, False), (False, 1, False)],
+    ids=["faster", "slower", "not native"],
+)
 @pytest.mark.parametrize(
     ("options", "bf16"),
     [({}, None), ({"bf16": True}, True), ({"bf16": False}, False), ({"fp16_full_eval": True}, None)],
 )
-def test_bf16_is_the_default_where_the_cpu_has_it_and_can_be_asked_for_anywhere(options, bf16, native, monkeypatch):
+def test_bf16_is_the_default_where_it_is_faster_and_can_be_asked_for(
+    options, bf16, native, seconds, default, monkeypatch
+):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": native})
+    monkeypatch.setattr(
+        "scratch_bert.training.arguments.time_product", {torch.bfloat16: seconds, torch.float32: 2}.get
+    )
     args = arguments(**options)
-    assert args.bf16 is (native if bf16 is None else bf16) and args.use_cpu
+    assert args.bf16 is (default if bf16 is None else bf16) and args.use_cpu
 
 
 @pytest.mark.parametrize(
