@@ -13,10 +13,11 @@ help: ## Show what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt
-	@echo "Installing into .venv: a few minutes and 2 GB, mostly PyTorch (with CUDA, more)"
+	@echo "Installing into .venv: 2 to 5 minutes and 2 GB, mostly PyTorch (with CUDA, more)"
 	$(PYTHON) -m venv .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev,demo]"
-	@echo "Installed: $$(du -sh .venv | cut -f1)"
+	@started=$$(date +%s) && \
+	.venv/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable ".[dev,demo]" && \
+	echo "Installed: $$(du -sh .venv | cut -f1) in $$(($$(date +%s) - started)) seconds"
 	@touch $@
 
 $(DOCS_INSTALLED): $(INSTALLED)

@@ -27,10 +27,23 @@ GRID_JS = """const choose = event => {
 };
 element.addEventListener('pointerup', event => event.button || choose(event));
 element.addEventListener('click', event => event.detail || choose(event));"""
-# A touch shows what hovering does.
-CAPTION_JS = """element.addEventListener('click', event => {
-  const title = event.target.closest('rect')?.querySelector('title'), caption = element.querySelector('.sb-caption');
-  if (title && caption) caption.textContent = title.textContent;
+# A touch, or the arrow keys, show what hovering does; a screen reader reads it aloud.
+CAPTION_JS = """const show = cell => {
+  element.querySelector('.sb-current')?.classList.remove('sb-current');
+  cell.classList.add('sb-current');
+  element.querySelector('.sb-caption').textContent = cell.textContent;
+};
+element.addEventListener('click', event => {
+  const cell = event.target.closest('.sb-heat rect');
+  if (cell) show(cell);
+});
+element.addEventListener('keydown', event => {
+  const cells = [...element.querySelectorAll('.sb-heat rect')], columns = event.target.dataset?.columns;
+  const move = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: +columns}[event.key];
+  if (!columns || !move) return;
+  event.preventDefault();
+  const current = cells.findIndex(cell => cell.classList.contains('sb-current'));
+  show(cells[current + move] ?? cells[Math.max(current, 0)]);
 });"""
 
 
@@ -63,7 +76,7 @@ def heat_map(
     opacity: Callable[[float], float] = abs,
 ) -> str:
     """An SVG heat map: a cell's opacity is that of its value relative to `largest`; another colour marks negative
-    values. Values appear on hover, below on a click, and with `numbers` in the cells."""
+    values. Values appear on hover, below on a click or with the arrow keys, and with `numbers` in the cells."""
     cell = 36 if numbers else max(14, min(30, 560 // len(columns)))
     left, top = (CHARACTER * max(_width(_shorten(label)) for label in labels) + 12 for labels in (rows, columns))
     if numbers:
@@ -89,7 +102,8 @@ def heat_map(
     frame = f'<rect class="sb-frame" x="{left:.0f}" y="{top:.0f}" width="{width}" height="{height}"></rect>'
     drawn = f'<g class="sb-heat">{"".join(cells)}</g>{frame}{"".join(labels)}'
     caption = '<div class="sb-caption" aria-live="polite"></div>'
-    return _svg(drawn, left + width + 2, top + height + 2, title) + caption
+    keys = f'role="application" tabindex="0" data-columns="{len(columns)}"'
+    return _svg(drawn, left + width + 2, top + height + 2, f"{title}: arrow keys read the cells", keys) + caption
 
 
 def map_of_texts(labels: Sequence[str], places: Sequence[Sequence[float]], title: str) -> str:
@@ -109,9 +123,9 @@ def map_of_texts(labels: Sequence[str], places: Sequence[Sequence[float]], title
     return _svg(f'<g class="sb-map">{frame}{"".join(points)}</g>', width, height, title)
 
 
-def _svg(drawn: str, width: float, height: float, title: str) -> str:
+def _svg(drawn: str, width: float, height: float, title: str, role: str = 'role="img"') -> str:
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
-    return f'<div class="sb-scroll"><svg {size} role="img" aria-label="{escape(title)}">{drawn}</svg></div>'
+    return f'<div class="sb-scroll"><svg {size} {role} aria-label="{escape(title)}">{drawn}</svg></div>'
 
 
 def _label(text: str, x: float, y: float, anchor: str, turned: bool = False) -> str:

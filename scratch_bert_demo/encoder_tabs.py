@@ -35,7 +35,7 @@ def attention(name: str, models: list[Model], timeline: Timeline, examples: list
 
     gr.Markdown(
         "How each token (a row) distributes its attention over the tokens (the columns): click a head to enlarge it, "
-        f"or a cell to see its weight. At most {MAX_ATTENTION} tokens."
+        f"or a cell (with the arrow keys, too) to see its weight. At most {MAX_ATTENTION} tokens."
     )
     text = ui.sentence_box(examples, "The animal didn't cross the street because it was too tired.")
     choices = list(zip(short_names(list(by_name)), by_name, strict=True))

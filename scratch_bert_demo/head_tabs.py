@@ -20,23 +20,33 @@ def masked_words(
     """`examples` are texts and their masked words."""
     # Each model reads its own mask token, whichever of them was typed.
     any_mask = re.compile("|".join(re.escape(token) for token in {MASK, *(m.mask_token for m in models)}), re.I)
-    answers = dict(examples)
 
     def predict(model: Model, text: str, k: int) -> ui.Contents:
         answer = model.fill_mask(any_mask.sub(MASK, text), int(k))
         return [dict(top) for top in answer.value], answer.left_out
 
-    def mark_masks(text: str) -> tuple[list[tuple[str, str | None]], str]:
+    def mark_masks(text: str, answers: dict[str, list[str]]) -> tuple[list[tuple[str, str | None]], str]:
         words = [(word[0], "mask" if word[0] == MASK else None) for word in drawing.find_words(text)]
-        return words, f"In the text: **{answers[text]}**" if answers.get(text) else ""
+        masked = answers.get(text, [])
+        return words, f"In the text: {', '.join(map(name_word, masked))}" if masked and all(masked) else ""
 
-    def mask_word(text: str, click: gr.SelectData) -> str:
-        start, end = drawing.find_words(text)[click.index].span()
-        return text[:start] + MASK + text[end:]
+    def name_word(word: str) -> str:
+        tokens = next((tokens for model in models if len(tokens := model.split_word(word)) > 1), [])
+        note = f" (`{' '.join(tokens)}`, while a mask stands for one token)" if tokens else ""
+        return f"**{word}**{note}"
+
+    def mask_word(text: str, answers: dict[str, list[str]], click: gr.SelectData) -> tuple[str, dict[str, list[str]]]:
+        word = drawing.find_words(text)[click.index]
+        masked = [*answers.get(text, [""] * text.count(MASK))]  # "" for one that was typed
+        if word[0] != MASK:
+            masked.insert(text.count(MASK, 0, word.start()), word[0])
+        text = text[: word.start()] + MASK + text[word.end() :]
+        return text, answers | {text: masked}
 
     gr.Markdown(f"Which words fit `{MASK}`? Type it into a sentence, or click a word to mask it.")
     text = ui.sentence_box([text for text, _ in examples], f"The capital of France is {MASK}.")
-    marked, answer = mark_masks(text.value)
+    answers = gr.State({text: [word] for text, word in examples})  # the masked words of texts in which they are known
+    marked, answer = mark_masks(text.value, answers.value)
     words = gr.HighlightedText(
         marked,
         show_label=False,
@@ -53,10 +63,10 @@ def masked_words(
         with_curves(column, runs[model.name]) if model.name in runs else column
         for model, column in zip(models, columns, strict=True)
     ]
-    samples = [[text] for text in answers]
+    samples = [[text] for text, _ in examples]
     results = ui.show_results(columns, [text], "Predict", name, timeline, [words, in_the_text], [k], samples)
-    text.change(mark_masks, text, [words, in_the_text], queue=False, **SILENT)
-    masked = words.select(mask_word, text, text, queue=False, **SILENT)
+    text.change(mark_masks, [text, answers], [words, in_the_text], queue=False, **SILENT)
+    masked = words.select(mask_word, [text, answers], [text, answers], queue=False, **SILENT)
     results.show_on(masked.then)
     return [results]
 

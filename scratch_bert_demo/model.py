@@ -249,6 +249,10 @@ class Model:
         inputs = {"input_ids": ids, "token_type_ids": segments, "attention_mask": mask}
         return {name: torch.tensor([values]) for name, values in inputs.items() if name in self.input_names}
 
+    def split_word(self, word: str) -> list[str]:
+        """The word's tokens."""
+        return self.tokenizer.encode(word, add_special_tokens=False).tokens
+
     def _token(self, number: int) -> str:
         return self.tokenizer.id_to_token(number) or f"id {number}"  # a vocab_size may exceed the vocabulary
 

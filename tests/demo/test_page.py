@@ -182,6 +182,18 @@ def test_masked_words(open_page, places, expect):
     masked = f"🙂 {TEXT}".replace("sofa", "[MASK]")
     expect(sentence).to_have_value(masked)
     expect_bars(expect, columns.first, *top_k(places["trained"], masked))
+    expect(page.get_by_text("In the text: sofa", exact=True)).to_be_visible()
+    page.locator("#words").get_by_role("button", name="sleeps").click()
+    expect(page.get_by_text("In the text: sleeps, sofa", exact=True)).to_be_visible()
+    sentence.fill("cats [MASK]")
+    page.locator("#words").get_by_role("button", name="cats").click()
+    expect(sentence).to_have_value("[MASK] [MASK]")
+    expect(page.get_by_text("In the text:")).to_have_count(0)  # one of the words is not known
+    sentence.fill("cats sleep")
+    page.locator("#words").get_by_role("button", name="cats").click()
+    tokens = " ".join(open_model(places["trained"]).split_word("cats"))
+    assert " " in tokens
+    expect(page.get_by_text(f"In the text: cats ({tokens}, while a mask stands for one token)")).to_be_visible()
     sentence.fill("[MASK] " * 9)
     sentence.press("Enter")
     expect(columns.first.locator("p")).to_have_text("The first 8 of 9 masks are shown.")
@@ -250,7 +262,12 @@ def test_attention(open_page, places, expect):
         pressed = column.locator("button[aria-pressed=true]")
         expect(pressed).to_have_attribute("aria-label", f"Layer {layer}, head {head}")
     column.locator(".sb-heat rect").nth(3).click()
-    expect(column.locator(".sb-caption")).to_have_text(column.locator("rect title").all_text_contents()[3])
+    weights = column.locator("rect title").all_text_contents()
+    expect(column.locator(".sb-caption")).to_have_text(weights[3])
+    heat_map = column.get_by_role("application", name="Layer 2 of 2, head 3 of 4: arrow keys read the cells")
+    for key, cell in (("ArrowRight", 4), ("ArrowDown", 4 + len(tokens)), ("ArrowUp", 4), ("ArrowUp", 4)):
+        heat_map.press(key)
+        expect(column.locator(".sb-caption")).to_have_text(weights[cell])
     column.get_by_role("button", name="Layer 1, head 2", exact=True).press("Enter")
     expect(column.locator("h4")).to_have_text("Layer 1 of 2, head 2 of 4")
     column.get_by_role("button", name="Layer 2, head 1", exact=True).hover()
@@ -527,8 +544,9 @@ def test_first_answer_is_seen_without_scrolling(trained, open_page, serve_models
     page = open_page(width, address=serve_models(trained))
     for title in ("Masked words", "Next sentence", "Attention", "Embeddings"):
         go_to(page, title)
-        place = page.locator(f"#{TABS[title][0]} h3").first.bounding_box()
-        assert place["y"] < 620, title  # of 800 and 844 pixels
+        answer = {"Attention": ".sb-heads button", "Embeddings": ".sb-heat rect"}.get(title, "dt")
+        place = page.locator(f"#{TABS[title][0]} {answer}").first.bounding_box()
+        assert place["y"] + place["height"] < {1280: 800, 390: 844}[width], title
     page.close()
 
 
