@@ -588,6 +588,7 @@ def test_app_of_a_space(trained, tmp_path, open_page, expect):
             column = ask(page, "Masked words", text)
             expect(column.locator("h3")).to_have_text("my-bert")
             expect_bars(expect, column, *top_k(trained, text))
+            page.close()  # before the server, whose end the page's console would report
         finally:
             process.kill()
             process.wait()
