@@ -183,9 +183,8 @@ def compared_words(
     order = sorted(range(len(titles)), key=lambda number: -means[number])
     best, second = order[:2]
     ratio = exp(min(means[best] - means[second], 20))
-    verdict = (
-        f"{titles[best]} expects this text more than {titles[second]}: its words are {ratio:.3g} times as likely."
-    )
+    times = f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
+    verdict = f"{titles[best]} expects this text more than {titles[second]}: its words are {times} times as likely."
     if ratio < 1.01:
         verdict = f"{titles[best]} and {titles[second]} expect this text equally."
     rows = [["mean log-probability of a word", *(f"{mean:.2f}" for mean in means)]]

@@ -1,13 +1,15 @@
-"""Search in your own notes by words and meaning: from a docstring's first sentence to the rest of it.
+"""Search in your own notes by words and meaning: from a note's first sentence to the rest of it.
 
 pip install -e ".[integrations]"
-python examples/gallery/search.py [MINUTES [PACKAGE …]]
+python examples/gallery/search.py [MINUTES [FOLDER]]
+
+The notes are the paragraphs of a folder's text files; without a folder, the docstrings of the installed packages.
 """
 
 import random
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -20,17 +22,29 @@ from sentence_transformers.sentence_transformer.modules import Pooling, Transfor
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 import scratch_bert
+from scratch_bert.text.files import find_files
+from scratch_bert.text.formats import TextSource
 
 
-def notes(packages: list[Path]) -> dict[str, str]:
-    """First sentence → the rest of it, for the docstrings that have both."""
-    found = {}
-    for package in packages:
-        for text in docstrings(package):
-            first, _, rest = (" ".join(part.split()) for part in text.partition("\n\n"))
-            if 20 < len(first) < 200 and len(rest) > 100:
-                found.setdefault(first, rest[:600])
-    return found
+def of_packages() -> Iterator[tuple[str, str]]:
+    for package in sorted(Path(sysconfig.get_path("purelib")).glob("*/__init__.py")):
+        for text in docstrings(package.parent):
+            first, _, rest = text.partition("\n\n")
+            yield first, rest
+
+
+def of_folder(folder: str) -> Iterator[tuple[str, str]]:
+    for first, *rest in TextSource(find_files([folder], [".txt", ".md"]), "blank_line").documents():
+        yield first, " ".join(rest)
+
+
+def notes(found: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
+    """First sentence and the rest, of the notes that have both, shuffled."""
+    pairs = {}
+    for first, rest in (map(" ".join, map(str.split, pair)) for pair in found):
+        if 20 < len(first) < 200 and len(rest) > 100:
+            pairs.setdefault(first, rest[:600])
+    return random.Random(0).sample([*pairs.items()], len(pairs))
 
 
 def recalls(scores: np.ndarray) -> tuple[float, float]:
@@ -39,11 +53,8 @@ def recalls(scores: np.ndarray) -> tuple[float, float]:
     return (ranks < 1).mean(), (ranks < 5).mean()
 
 
-def main(minutes: float = 10, names: Sequence[str] = ("*",)) -> None:
-    installed = Path(sysconfig.get_path("purelib"))
-    packages = sorted(path.parent for name in names for path in installed.glob(f"{name}/__init__.py"))
-    pairs = list(notes(packages).items())
-    random.Random(0).shuffle(pairs)
+def main(minutes: float = 10, folder: str | None = None) -> None:
+    pairs = notes(of_folder(folder) if folder else of_packages())
     count = min(1000, len(pairs) // 4)
     chosen_on, tested_on, pairs = pairs[:count], pairs[count : 2 * count], pairs[2 * count :]
     scratch_bert.pretrain(
@@ -98,4 +109,4 @@ def main(minutes: float = 10, names: Sequence[str] = ("*",)) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:2]), *([sys.argv[2:]] if sys.argv[2:] else []))
+    main(*map(float, sys.argv[1:2]), *sys.argv[2:])

@@ -57,6 +57,9 @@ def test_compared_words():
     b = {(0, 3): (-2.0, "the"), (4, 7): (-3.0, "cat")}
     html = drawing.compared_words("the cat sits", ["a", "b"], [a, b])
     assert "a expects this text more than b: its words are 2.72 times as likely." in html
+    assert "its words are 22,026 times as likely" in drawing.compared_words(
+        "the cat", ["a", "b"], [a, {(0, 3): (-11.0, "a")}]
+    )
     found = [re.sub("<.*?>", "|", row) for row in re.findall("<tr>(.*?)</tr>", html)]
     assert found[1] == "|mean log-probability of a word||-1.50||-2.50|"
     assert found[2] == f"|bits per character||{3 / 6 / np.log(2):.2f}||{5 / 6 / np.log(2):.2f}|"

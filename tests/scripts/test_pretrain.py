@@ -22,6 +22,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from helpers import SCRIPTS, launch, run_process, run_script
 from scratch_bert import ScratchBertConfig
+from scratch_bert_demo import drawing
+from scratch_bert_demo.model import Model
 
 
 SIZES = ["--vocab_size", 1000, "--max_seq_length", 32, "--per_device_train_batch_size", 8, "--use_cpu"]
@@ -294,7 +296,8 @@ def test_dialogue_recipe_memorises_its_text(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_default_run_learns(tmp_path):
-    """In a third of its epochs, in which NSP is not learned yet, and without a symptom of docs/mistakes.md."""
+    """In a third of its epochs, in which NSP is not learned yet, and without a symptom of docs/mistakes.md. Compared on the
+    page with a model of novels, it expects its own kind of text more, and novels less."""
     shown = run_process(SCRIPTS / "pretrain.py", "--num_train_epochs", 2, cwd=tmp_path).stderr
     run = tmp_path / "runs" / "pretrain-1"
     metrics, config = (json.loads((run / name).read_text()) for name in ("metrics.json", "config.json"))
@@ -320,3 +323,17 @@ def test_default_run_learns(tmp_path):
     page = (SCRIPTS.parent / "docs/mistakes.md").read_text(encoding="utf-8")
     assert all(f"\n| {symptom}" in page for symptom in symptoms)
     assert not [symptom for symptom, is_seen in symptoms.items() if is_seen]
+
+    models = {"novels": Model(SCRIPTS.parent / "examples/models/gutenberg-micro"), "docstrings": Model(run)}
+    for name, text in {
+        "novels": "However little known the feelings or views of such a man may be on his first entering a neighbourhood.",
+        "docstrings": "Return a new list containing all items from the iterable in ascending order.",
+    }.items():
+        scores = [
+            {
+                (start, end): (log_probability, guess)
+                for start, end, log_probability, guess in model.score_words(text).value
+            }
+            for model in models.values()
+        ]
+        assert f"{name} expects this text more than" in drawing.compared_words(text, [*models], scores)
