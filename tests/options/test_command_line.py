@@ -7,9 +7,10 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import torch
 
 from helpers import ROOT, SCRIPTS, run_process
-from scratch_bert import ScratchBertConfig
+from scratch_bert import ScratchBertConfig, ScratchBertForPreTraining
 from scratch_bert.pretraining.arguments import parse_overrides, pretraining_arguments
 from scratch_bert_cli.command_line import ALIASES, read_options
 from scratch_bert_options.commands import VERBS, command, installation, installed
@@ -69,12 +70,16 @@ def test_options_file_gives_what_the_same_flags_give_and_flags_win(suffix, tmp_p
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.stem)
 def test_recipe_gives_options_that_make_a_model(recipe):
     model_args, data_args, training = parse(str(recipe), "--train_file", "a.txt")
-    config = ScratchBertConfig.from_preset(model_args.preset, **parse_overrides(model_args.config_overrides))
-    args = pretraining_arguments(training)
+    overrides = parse_overrides(model_args.config_overrides)
+    config = ScratchBertConfig.from_preset(model_args.preset, vocab_size=data_args.vocab_size or 30_522, **overrides)
+    with torch.device("meta"):
+        parameters = ScratchBertForPreTraining(config).num_parameters()
+    args, text = pretraining_arguments(training), recipe.read_text(encoding="utf-8")
     length = data_args.max_seq_length
     assert isinstance(length, str) or length <= config.max_position_embeddings
     assert args.max_steps > args.warmup_steps or args.max_steps == -1 and args.warmup_steps < 1  # epochs
-    assert f"Use: python scripts/pretrain.py recipes/{recipe.name}" in recipe.read_text(encoding="utf-8")
+    assert f"Use: python scripts/pretrain.py recipes/{recipe.name}" in text
+    assert re.findall(r"(\d+) M parameters", text) in ([], [f"{parameters / 1e6:.0f}"])
 
 
 def test_recipe_and_its_text_are_found_by_name_from_any_directory(tmp_path, monkeypatch):
