@@ -1,9 +1,9 @@
 """Search in your own notes by words and meaning: from a note's first sentence to the rest of it.
 
 pip install -e ".[integrations]"
-python examples/gallery/search.py [MINUTES [FOLDER]]
+python examples/gallery/search.py [MINUTES [FOLDER|PACKAGE]]
 
-The notes are the paragraphs of a folder's text files; without a folder, the docstrings of the installed packages.
+The notes are the paragraphs of a folder's text files, or the docstrings of installed packages: of one, or of all.
 """
 
 import random
@@ -26,8 +26,8 @@ from scratch_bert.text.files import find_files
 from scratch_bert.text.formats import TextSource
 
 
-def of_packages() -> Iterator[tuple[str, str]]:
-    for package in sorted(Path(sysconfig.get_path("purelib")).glob("*/__init__.py")):
+def of_packages(name: str) -> Iterator[tuple[str, str]]:
+    for package in sorted(Path(sysconfig.get_path("purelib")).glob(f"{name}/__init__.py")):
         for text in docstrings(package.parent):
             first, _, rest = text.partition("\n\n")
             yield first, rest
@@ -53,8 +53,8 @@ def recalls(scores: np.ndarray) -> tuple[float, float]:
     return (ranks < 1).mean(), (ranks < 5).mean()
 
 
-def main(minutes: float = 10, folder: str | None = None) -> None:
-    pairs = notes(of_folder(folder) if folder else of_packages())
+def main(minutes: float = 10, source: str = "*") -> None:
+    pairs = notes(of_folder(source) if Path(source).is_dir() else of_packages(source))
     count = min(1000, len(pairs) // 4)
     chosen_on, tested_on, pairs = pairs[:count], pairs[count : 2 * count], pairs[2 * count :]
     scratch_bert.pretrain(

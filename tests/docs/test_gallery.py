@@ -71,5 +71,6 @@ def test_basque(tmp_path):
 
 
 @pytest.mark.integrations
-def test_search(tmp_path):
-    run("search", tmp_path, MINUTES, "datasets")
+@pytest.mark.parametrize("source", ["datasets", ROOT / "docs"], ids=["package", "folder"])
+def test_search(source, tmp_path):
+    run("search", tmp_path, MINUTES, source)
