@@ -3,6 +3,7 @@
 import functools
 import os
 import socket
+import time
 import timeit
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -148,10 +149,16 @@ def multiplies_bf16(use_cpu: bool) -> bool:
 
 @functools.cache
 def time_product(dtype: torch.dtype) -> float:
-    """Seconds for a product of matrices on the CPU. With `avx512_bf16` alone, products in bf16 take half of fp32's time on
+    """Seconds of a core for a product of matrices. With `avx512_bf16` alone, products in bf16 take half of fp32's time on
     AMD's CPUs, and twice as long on Intel's."""
-    inputs, weight = torch.ones(1024, 256, dtype=dtype), torch.ones(1024, 256, dtype=dtype)
-    return min(timeit.repeat(lambda: torch.nn.functional.linear(inputs, weight), number=1, repeat=10))
+    inputs, weight = torch.ones(2, 1024, 256, dtype=dtype)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # whose time does not depend on other processes
+    try:
+        product = functools.partial(torch.nn.functional.linear, inputs, weight)
+        return min(timeit.repeat(product, timer=time.thread_time, number=1, repeat=10))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def renew_rendezvous() -> None:
